@@ -1,0 +1,119 @@
+"""The contract every plugin fulfils: `BackendInfo` announces, `Backend` decides and compiles, `Executable` runs.
+
+Subclass `Backend` and `Executable`: methods with a body here are optional. A plugin is not trusted: each call below is
+wrapped, and whatever it raises costs the cluster at hand and nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hub.errors import CompileError
+from hub.support import ACCEPTED, Support
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+    from hub.cost import Cost
+    from hub.graph import Cluster
+
+API_VERSION = (1, 0)
+"""Version of this contract. A plugin built for another major version is refused by name, with both versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendInfo:
+    """What a plugin says about a backend at registration, before anything heavy is imported."""
+
+    name: str
+    """Short lower-case name, as users write it in options; equals the last word of the plugin's package."""
+    factory: str
+    """"package.module:callable"; called without arguments, once, when the backend is first wanted; gives a `Backend`."""
+    summary: str
+    requires: tuple[str, ...] = ()
+    """Requirements on distributions of the library under it ("onnxruntime>=1.20"); the first one is reported as its version."""
+    install: str = ""
+    """The pip command that mends a missing requirement."""
+    devices: tuple[str, ...] = ("cpu",)
+    dtypes: tuple[str, ...] = ("float32",)
+    operators: str = ""
+    """"package.module:TABLE", an `OperatorTable` importable without torch; empty means any ATen operator."""
+    dynamic_shapes: bool = False
+    training: bool = False
+    saveable: bool = False
+    """True where `Executable.save` and `Backend.load` work, so that executables cross processes and live in the cache."""
+    error_class: float = 0.0
+    """Largest max|error| / max|reference| beyond float32 eager's own that it may introduce; 0 means as exact as float32."""
+    peers: Mapping[str, str] = field(default_factory=dict)
+    """For `hub bench`: name -> "package.module:callable". The callable takes (module, inputs) and gives a callable of no
+    arguments that runs the model once through the library's own API, not through the hub."""
+    api: tuple[int, int] = API_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class CompileSettings:
+    """What the hub asks of one compilation."""
+
+    threads: int
+    """Threads the executable may use in one call."""
+    spin: bool = False
+    """True where its thread pool may spin between calls: only where it is the whole plan."""
+    accuracy: float | None = None
+    """Largest allowed max|error| / max|reference|; None means as exact as float32 eager (no bf16, no tf32, no fast math)."""
+    effort: str = "fast"
+    """"fast" or "full": how long the compiler may search for a better program."""
+
+
+class Executable(Protocol):
+    """A compiled cluster. May be called from several threads at once."""
+
+    @abstractmethod
+    def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
+        """Runs one call. On the hot path.
+
+        `inputs` follow `cluster.inputs`: tensors of any stride (never to be written to), or plain ints, floats and bools.
+        Gives new tensors in the order of `cluster.outputs`, with their shape, dtype and device, that alias neither inputs
+        nor memory that a later call writes.
+        """
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Writes files from which `Backend.load` restores the executable. Called at most once, in the compiling process."""
+        raise CompileError("this executable cannot be saved")
+
+    def dump(self, folder: Path) -> None:
+        """Writes whatever helps a person debug: the program received, the program lowered to, sources, logs."""
+
+
+class Backend(Protocol):
+    """A compiler or runtime that can execute clusters. Created once a process; methods may be called from any thread."""
+
+    def probe(self) -> Support:
+        """Runs a real one-operator program and says whether the backend works here. Called in a child process."""
+        return ACCEPTED
+
+    @abstractmethod
+    def supports(self, node: fx.Node) -> Support:
+        """Says whether it takes a call_function node, from `node.target`, its arguments, and `meta["val"]` of its inputs.
+
+        Called once for each node while planning; must not touch the device.
+        """
+        ...
+
+    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:
+        """Predicts one warm call, without compiling. None means "cannot say" and the hub uses its own roofline."""
+        return None
+
+    @abstractmethod
+    def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
+        """Compiles a cluster all of whose nodes it supports. Raises CompileError with the reason if it cannot."""
+        ...
+
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
+        """Restores what `Executable.save` wrote, for an equal cluster and equal settings."""
+        raise CompileError("this backend cannot load saved executables")

@@ -1,0 +1,34 @@
+"""Cost: what one warm call takes, and how we know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Source = Literal["measured", "learned", "estimated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds and bytes of one warm call, with spread and provenance."""
+
+    run_s: float
+    """Median seconds of one warm call."""
+    spread_s: float = 0.0
+    """Half the width of the 95 % confidence interval of `run_s`, in seconds; 0 where unknown."""
+    transfer_bytes: int = 0
+    """Bytes that cross the cluster's boundary in one call, both ways."""
+    source: Source = "estimated"
+    detail: str = ""
+    """Where the number comes from: "median of 40 calls, 2 threads" or "roofline, 80 Gflop/s, 20 GB/s"."""
+
+    def __post_init__(self) -> None:
+        if not self.run_s >= 0.0:
+            raise ValueError(f"run_s must be a number of at least 0 seconds, got {self.run_s!r}")
+        if not self.spread_s >= 0.0:
+            raise ValueError(f"spread_s must be a number of at least 0 seconds, got {self.spread_s!r}")
+
+    @property
+    def is_measured(self) -> bool:
+        """True where the number was measured on this machine."""
+        return self.source == "measured"

@@ -1,0 +1,76 @@
+"""The whole error tree of the hub.
+
+Every message says what failed, on which cluster or node, by which plugin, what was expected, and the next step. The same
+facts are attributes, so that tools need not parse text.
+"""
+
+from __future__ import annotations
+
+
+class HubError(Exception):
+    """Root of every error that the hub raises on purpose."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        backend: str | None = None,
+        cluster: str | None = None,
+        node: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.message = message
+        self.backend = backend
+        self.cluster = cluster
+        self.node = node
+        self.hint = hint
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        where = [
+            f"{kind} {value!r}"
+            for kind, value in (("backend", self.backend), ("cluster", self.cluster), ("node", self.node))
+            if value is not None
+        ]
+        text = self.message if not where else f"{self.message} [{', '.join(where)}]"
+        return text if self.hint is None else f"{text}\n  next step: {self.hint}"
+
+
+class CaptureError(HubError):
+    """A model could not be turned into a functional ATen graph."""
+
+
+class PlanError(HubError):
+    """A plan does not fit its graph, or no plan covers it."""
+
+
+class CacheError(HubError):
+    """A cache folder or entry cannot be used."""
+
+
+class OptionError(HubError):
+    """An option is unknown, has the wrong type, or contradicts another one."""
+
+
+class PluginError(HubError):
+    """A plugin did something wrong; the model runs on without it unless `strict` is set."""
+
+
+class PluginLoadError(PluginError):
+    """A plugin, or the library under it, cannot be imported or used on this machine."""
+
+
+class ContractError(PluginError):
+    """A plugin broke the backend contract: wrong API version, signature, shape, dtype, stride, device or aliasing."""
+
+
+class CompileError(PluginError):
+    """A backend failed to compile or load a cluster that it had accepted."""
+
+
+class RunError(PluginError):
+    """An executable failed while running."""
+
+
+class AccuracyError(PluginError):
+    """An executable's numbers differ from eager's by more than the error budget."""

@@ -1,0 +1,263 @@
+"""Graph and Cluster: frozen values that guard their own invariants.
+
+A `Graph` is a functional ATen FX graph with fake values in `meta["val"]`. A `Cluster` is a convex set of its nodes, cut out
+as a program of its own, which is what plugins get to see.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.errors import CaptureError
+from hub.support import dtype_name, is_symbolic
+
+
+def hint(size: Any) -> int:
+    """Gives the size seen while capturing for a symbolic one, and a plain int as it is. Adds no guard.
+
+    Raises ValueError for sizes that depend on data and so were never seen.
+    """
+    if isinstance(size, int):
+        return int(size)
+    value = size.node.hint
+    if value is None:
+        raise ValueError(f"size {size} depends on data")
+    return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What is known of a tensor before it exists: sizes and strides in elements, symbolic ones as SymInt."""
+
+    shape: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> TensorSpec:
+        """Gives the spec of a real or fake strided tensor."""
+        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """True where any size is symbolic."""
+        return any(map(is_symbolic, self.shape))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, symbolic sizes taken as first seen."""
+        total = self.dtype.itemsize
+        for size in self.shape:
+            total *= hint(size)
+        return total
+
+    def __str__(self) -> str:
+        return f"{dtype_name(self.dtype)}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarSpec:
+    """A plain number that crosses a cluster's edge: a symbolic size, or arithmetic on sizes."""
+
+    kind: str
+    """"int", "float" or "bool"."""
+    value: Any
+    """The SymInt, SymFloat, SymBool or plain number as captured."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.value}"
+
+
+Spec = TensorSpec | ScalarSpec
+
+
+def spec_of(value: Any) -> Spec:
+    """Gives the spec of a fake value. Raises CaptureError for what cannot cross a cluster's edge."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            raise CaptureError(f"a {value.layout} tensor cannot cross a cluster's edge")
+        return TensorSpec.of(value)
+    if isinstance(value, (bool, torch.SymBool)):
+        return ScalarSpec("bool", value)
+    if isinstance(value, (int, torch.SymInt)):
+        return ScalarSpec("int", value)
+    if isinstance(value, (float, torch.SymFloat)):
+        return ScalarSpec("float", value)
+    raise CaptureError(f"a {type(value).__name__} cannot cross a cluster's edge")
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """One captured program, functional: no node writes to a tensor that another one reads.
+
+    `module` must not be changed. Placeholders are, in order, what the compiled function is called with; the output is a flat
+    tuple: first the new values of mutated inputs, then the program's own outputs.
+    """
+
+    module: fx.GraphModule
+    name: str
+    mutated: tuple[str, ...] = ()
+    """Names of the placeholders that the first outputs are to be copied into, in order."""
+    weights: tuple[str, ...] = ()
+    """Names of the placeholders that are parameters or buffers, and so constants for plugins. Empty in training."""
+    pinned: Mapping[str, str] = field(default_factory=dict)
+    """Nodes that must run in eager, by name, with the reason."""
+    is_training: bool = False
+
+    def __post_init__(self) -> None:
+        placeholders = {node.name for node in self.module.graph.find_nodes(op="placeholder")}
+        for kind, names in (("mutated", self.mutated), ("weight", self.weights)):
+            if missing := [name for name in names if name not in placeholders]:
+                raise CaptureError(f"{kind} inputs {missing} are no placeholders of graph {self.name}")
+
+    @cached_property
+    def placeholders(self) -> tuple[fx.Node, ...]:
+        """Inputs, in call order."""
+        return tuple(self.module.graph.find_nodes(op="placeholder"))
+
+    @cached_property
+    def nodes(self) -> tuple[fx.Node, ...]:
+        """Call nodes in topological order: what clusters are made of."""
+        return tuple(node for node in self.module.graph.nodes if node.op not in ("placeholder", "output", "get_attr"))
+
+    @cached_property
+    def by_name(self) -> Mapping[str, fx.Node]:
+        """Every node by its name."""
+        return {node.name: node for node in self.module.graph.nodes}
+
+    @cached_property
+    def outputs(self) -> tuple[Any, ...]:
+        """Output arguments in order: nodes, or plain constants."""
+        return tuple(self.module.graph.output_node().args[0])  # pyright: ignore
+
+    @cached_property
+    def is_dynamic(self) -> bool:
+        """True where any input has a symbolic size."""
+        return any(
+            isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and any(map(is_symbolic, value.shape)))
+            for value in (node.meta.get("val") for node in self.placeholders)
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the structure: operators, attributes, wiring, shapes, dtypes, layouts. Not of weights' values."""
+        return _sha256(canonical_text(self.module).encode())
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """A convex set of a graph's nodes, as a program of its own.
+
+    `module` must not be changed. Its placeholders are the inputs in order, `get_attr` nodes read weights, everything else is
+    `call_function`, and the output is a flat tuple. Every node carries its fake value in `meta["val"]`.
+    """
+
+    name: str
+    module: fx.GraphModule
+    node_names: tuple[str, ...]
+    """Names of the covered nodes in the graph it was cut from, in topological order; equal to the names inside `module`."""
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    inputs: tuple[Spec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @cached_property
+    def nodes(self) -> tuple[fx.Node, ...]:
+        """Call nodes in topological order."""
+        return tuple(node for node in self.module.graph.nodes if node.op == "call_function")
+
+    @cached_property
+    def constants(self) -> Mapping[str, torch.Tensor]:
+        """Weights as constants, by the name of their `get_attr` target."""
+        return {
+            str(node.target): getattr(self.module, str(node.target))
+            for node in self.module.graph.find_nodes(op="get_attr")
+            if isinstance(getattr(self.module, str(node.target)), torch.Tensor)
+        }
+
+    @property
+    def is_dynamic(self) -> bool:
+        """True where an input's size is symbolic or an input is a number."""
+        return any(isinstance(spec, ScalarSpec) or spec.is_dynamic for spec in self.inputs)
+
+    @cached_property
+    def structure_digest(self) -> str:
+        """Digest of everything but the constants' values; equal for repeated layers."""
+        return _sha256(canonical_text(self.module).encode())
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the structure and of every constant's bytes."""
+        parts = [self.structure_digest, *(tensor_digest(value) for value in self.constants.values())]
+        return _sha256("\n".join(parts).encode())
+
+
+def canonical_text(module: fx.GraphModule) -> str:
+    """Prints a program with nodes renamed by position, so that equal programs give equal text whatever their names."""
+    number = {node: index for index, node in enumerate(module.graph.nodes)}
+    return "\n".join(_canonical_line(node, number, module) for node in module.graph.nodes)
+
+
+def _canonical_line(node: fx.Node, number: Mapping[fx.Node, int], module: fx.GraphModule) -> str:
+    arguments = fx.node.map_arg((node.args, node.kwargs), lambda other: f"%{number[other]}")
+    target = str(node.target) if node.op == "call_function" else ""
+    if node.op == "get_attr" and isinstance(value := getattr(module, str(node.target), None), fx.GraphModule):
+        target = f"{{{canonical_text(value)}}}"
+    return f"{number[node]} {node.op} {target} {arguments!r} -> {_canonical_value(node.meta.get('val'))}"
+
+
+def _canonical_value(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {list(value.shape)} {list(value.stride()) if value.layout is torch.strided else value.layout} {value.device}"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_canonical_value, value))})"
+    return f"{type(value).__name__} {value}"
+
+
+def tensor_digest(tensor: torch.Tensor) -> str:
+    """Digest of dtype, shape, stride, device and every byte of a dense tensor."""
+    detached = tensor.detach()
+    header = f"{detached.dtype} {tuple(detached.shape)} {tuple(detached.stride())} {detached.device}"
+    data = detached.cpu().contiguous().reshape(-1).view(torch.uint8).numpy() if detached.numel() else b""
+    return _sha256(header.encode(), data)
+
+
+def _sha256(*parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def is_view(node: fx.Node) -> bool:
+    """True where a node's output may share memory with one of its inputs, by its operator's schema."""
+    if node.target is operator.getitem:
+        return False
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(result.alias_info is not None for result in schema.returns)
+
+
+def edges_into(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
+    """Nodes outside a set that the set reads, each once, in order of first use."""
+    inside = set(nodes)
+    seen: dict[fx.Node, None] = {}
+    for node in sorted(inside):
+        for source in node.all_input_nodes:
+            if source not in inside:
+                seen[source] = None
+    return tuple(seen)
+
+
+def edges_out_of(nodes: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
+    """Nodes of a set whose value is read outside it, in the set's order."""
+    inside = set(nodes)
+    return tuple(node for node in nodes if any(user not in inside for user in node.users))

@@ -1,0 +1,42 @@
+"""The pluggy hooks. Registration happens once a process; observers run while planning, never on the inference path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from hub.backend import BackendInfo
+    from hub.plan import Plan
+
+PROJECT = "hub"
+"""Name of the pluggy project and of the entry-point group."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def hub_backends() -> Iterable[BackendInfo]:
+    """Registers backends. Called once, when backends are first listed or wanted.
+
+    Must be cheap: no import of torch or of the library under the backend. An empty result registers nothing.
+    """
+    return ()
+
+
+@hookspec
+def hub_plan_made(plan: Plan) -> None:
+    """Observes a plan that was just decided, before it runs for the first time. What it raises is reported and ignored."""
+
+
+@hookspec
+def hub_cluster_compiled(backend: str, cluster: str, compile_s: float) -> None:
+    """Observes one cluster that was compiled, in seconds of wall time. What it raises is reported and ignored."""
+
+
+@hookspec
+def hub_fallback(backend: str, cluster: str, reason: str) -> None:
+    """Observes a cluster that left `backend` for another one or for eager, with the reason. What it raises is ignored."""

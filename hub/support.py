@@ -1,0 +1,159 @@
+"""Support: a backend's verdict on a node, with the reason; and operator tables, from which verdicts come.
+
+A table is data: one row an operator, with its conditions beside it. Nothing here imports torch at module level, so that
+`hub list-backends` can count rows in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import fx
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """A backend's answer about one node or cluster; a refusal always says why."""
+
+    accepted: bool
+    reason: str = ""
+    """Plain words and numbers: "conv2d: kernel 13x13, at most 7x7 here"."""
+
+    def __post_init__(self) -> None:
+        if not self.accepted and not self.reason:
+            raise ValueError("a refusal needs a reason")
+
+
+ACCEPTED = Support(accepted=True)
+
+
+def refused(reason: str) -> Support:
+    """Gives a refusal with its reason."""
+    return Support(accepted=False, reason=reason)
+
+
+Condition = Callable[["fx.Node"], str | None]
+"""Looks at a node; returns None where it holds, else the reason why not, in plain words and numbers."""
+
+
+def operator_name(node: fx.Node) -> str:
+    """Gives the name under which tables and options know a node's operator: "aten.linear.default"."""
+    return str(node.target) if node.op == "call_function" else node.op
+
+
+def argument(node: fx.Node, name: str) -> Any:
+    """Gives the value of a node's argument by its name in the operator's schema, defaults filled in.
+
+    Raises KeyError if the schema has no such argument.
+    """
+    if name in node.kwargs:
+        return node.kwargs[name]
+    for position, declared in enumerate(node.target._schema.arguments):  # pyright: ignore
+        if declared.name == name:
+            return node.args[position] if position < len(node.args) else declared.default_value
+    raise KeyError(f"{operator_name(node)} has no argument named {name!r}")
+
+
+def value_of(argument_or_node: Any) -> Any:
+    """Gives the fake value (tensor, SymInt, tuple ...) behind a node, or the argument itself if it is no node."""
+    meta = getattr(argument_or_node, "meta", None)
+    return argument_or_node if meta is None else meta.get("val")
+
+
+def tensors_of(node: fx.Node) -> Iterator[Any]:
+    """Gives the fake tensors that a node reads and writes: inputs in argument order, then outputs."""
+    for source in (*node.all_input_nodes, node):
+        value = value_of(source)
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if hasattr(item, "dtype") and hasattr(item, "shape"):
+                yield item
+
+
+def is_symbolic(size: Any) -> bool:
+    """True where a size is known only at run time (a SymInt)."""
+    return not isinstance(size, int)
+
+
+def dtype_name(dtype: Any) -> str:
+    """Gives a dtype's short name: "float32" for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+# --- Conditions -------------------------------------------------------------------------------------------------------
+
+
+def dtypes(*allowed: str) -> Condition:
+    """Every tensor the node reads or writes has one of these dtypes."""
+
+    def condition(node: fx.Node) -> str | None:
+        seen = {dtype_name(tensor.dtype) for tensor in tensors_of(node)}
+        bad = sorted(seen.difference(allowed))
+        return f"dtype {', '.join(bad)}, only {', '.join(allowed)} here" if bad else None
+
+    return condition
+
+
+def rank(name: str, low: int, high: int) -> Condition:
+    """The tensor argument `name` has between `low` and `high` dims."""
+
+    def condition(node: fx.Node) -> str | None:
+        found = len(value_of(argument(node, name)).shape)
+        return None if low <= found <= high else f"{name} has {found} dims, {low} to {high} here"
+
+    return condition
+
+
+def static(name: str) -> Condition:
+    """The tensor argument `name` has no symbolic dims."""
+
+    def condition(node: fx.Node) -> str | None:
+        shape = value_of(argument(node, name)).shape
+        return f"{name} has symbolic dims {list(shape)}" if any(map(is_symbolic, shape)) else None
+
+    return condition
+
+
+def attribute(name: str, holds: Callable[[Any], bool], wanted: str) -> Condition:
+    """The plain argument `name` satisfies `holds`; `wanted` says in words what is needed."""
+
+    def condition(node: fx.Node) -> str | None:
+        value = argument(node, name)
+        return None if holds(value) else f"{name}={value}, {wanted} here"
+
+    return condition
+
+
+def absent(name: str) -> Condition:
+    """The optional argument `name` is not given."""
+    return attribute(name, lambda value: value is None, "only without it")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTable:
+    """Operators that a backend takes, each with conditions; `supports` turns it into verdicts.
+
+    Keys are overload names ("aten.linear.default"). `everywhere` holds for every row.
+    """
+
+    rows: Mapping[str, tuple[Condition, ...]]
+    everywhere: tuple[Condition, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __contains__(self, operator: str) -> bool:
+        return operator in self.rows
+
+    def supports(self, node: fx.Node) -> Support:
+        """Gives the verdict on one call_function node. Raises nothing for nodes of a captured graph."""
+        name = operator_name(node)
+        conditions = self.rows.get(name)
+        if conditions is None:
+            return refused(f"{name}: not in the operator table")
+        for condition in (*self.everywhere, *conditions):
+            if reason := condition(node):
+                return refused(f"{name}: {reason}")
+        return ACCEPTED
