@@ -1,0 +1,47 @@
+"""Captures a program for inference: pre-dispatch functional ATen, so that `linear`, `layer_norm` and friends survive."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch.aot_autograd import aot_export_module
+
+from hub.capture.pins import pins
+from hub.capture.simplify import simplify
+from hub.errors import CaptureError
+from hub.graph import Graph
+
+_numbers = itertools.count()
+
+
+def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_positions: Sequence[int] = ()) -> Graph:
+    """Gives the functional ATen graph of a flat FX program, with symbolic sizes kept.
+
+    `inputs` are real or fake tensors, SymInts and plain numbers, in placeholder order; `weight_positions` says which of them
+    are parameters or buffers. Raises CaptureError, with the cause, where AOTAutograd cannot express the program.
+    """
+    try:
+        with torch.no_grad():
+            captured, signature = aot_export_module(module, tuple(inputs), trace_joint=False, pre_dispatch=True)
+    except Exception as error:
+        raise CaptureError(
+            f"AOTAutograd cannot express the program: {type(error).__name__}: {error}",
+            hint="it runs in eager; `TORCH_LOGS=aot` shows more",
+        ) from error
+    mutated = signature.user_inputs_to_mutate
+    outputs = captured.graph.output_node().args[0]
+    targets = tuple(mutated[node.name] for node in outputs[: len(mutated)])  # pyright: ignore
+    simplify(captured)
+    placeholders = [node.name for node in captured.graph.find_nodes(op="placeholder")]
+    weights = tuple(placeholders[position] for position in weight_positions if placeholders[position] not in targets)
+    return Graph(
+        module=captured,
+        name=f"graph{next(_numbers)}",
+        mutated=targets,
+        weights=weights,
+        pinned=pins(captured, n_mutated=len(targets)),
+    )

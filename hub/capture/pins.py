@@ -1,0 +1,91 @@
+"""Finds the nodes that must run in eager, whatever backends say, with the reason for each."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.graph import is_view
+from hub.support import argument
+
+_SIDE_EFFECTS = frozenset({"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"})
+
+
+def pins(module: fx.GraphModule, n_mutated: int) -> dict[str, str]:
+    """Gives the names of nodes that only eager can run faithfully, each with its reason.
+
+    `n_mutated` outputs come first and are copied into inputs, so their own identity does not matter.
+    """
+    found = {node.name: reason for node in module.graph.nodes if (reason := _intrinsic(node))}
+    for name in _aliasing_chains(module, n_mutated):
+        found.setdefault(name, "the output shares memory with an input or another output, and the caller may rely on it")
+    return found
+
+
+def _intrinsic(node: fx.Node) -> str | None:
+    if node.op in ("placeholder", "output", "get_attr"):
+        return None
+    if node.op != "call_function":
+        return f"{node.op} is no ATen operator"
+    if node.target is operator.getitem:
+        return None
+    value = node.meta.get("val")
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return "arithmetic on sizes" if _is_scalar(value) else "no ATen operator"
+    if _is_scalar(value):
+        return "gives a number, not a tensor"
+    if torch.Tag.nondeterministic_seeded in node.target.tags and _draws(node):
+        return "draws random numbers, and only eager draws eager's"
+    if str(node.target) in _SIDE_EFFECTS or value is None:
+        return "has a side effect"
+    if node.target._schema.is_mutable:
+        return "writes to its input"
+    if not all(_is_plain_tensor(item) for item in (value if isinstance(value, (tuple, list)) else (value,))):
+        return "gives something other than dense tensors"
+    return None
+
+
+def _draws(node: fx.Node) -> bool:
+    """False where an attribute turns the randomness off: attention or an LSTM without dropout."""
+    names = {declared.name for declared in node.target._schema.arguments}  # pyright: ignore
+    if any(name in names and not argument(node, name) for name in ("train", "training")):
+        return False
+    return not any(name in names and argument(node, name) == 0.0 for name in ("dropout_p", "dropout"))
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _is_plain_tensor(value: Any) -> bool:
+    return value is None or (isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_quantized)
+
+
+def _aliasing_chains(module: fx.GraphModule, n_mutated: int) -> list[str]:
+    """Names of the views between a shared base and the outputs that share it."""
+    outputs = [node for node in module.graph.output_node().args[0] if isinstance(node, fx.Node)]  # pyright: ignore
+    chains = [_chain(node) for node in outputs[n_mutated:]]
+    bases = [chain[-1] for chain in chains]
+    shared = [
+        chain for chain, base in zip(chains, bases, strict=True) if base.op in ("placeholder", "get_attr") or bases.count(base) > 1
+    ]
+    return [node.name for chain in shared for node in chain[:-1]]
+
+
+def _chain(node: fx.Node) -> list[fx.Node]:
+    """From a value through views (and tuple elements of views) to the value that owns the memory, which comes last."""
+    chain = [node]
+    while True:
+        node = chain[-1]
+        producer = node.args[0] if node.target is operator.getitem else node
+        if not isinstance(producer, fx.Node) or producer.op != "call_function" or not is_view(producer):
+            return chain
+        source = next((item for item in producer.args if isinstance(item, fx.Node)), None)
+        if source is None:
+            return chain
+        if producer is not node:
+            chain.append(producer)
+        chain.append(source)

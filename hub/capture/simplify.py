@@ -1,0 +1,52 @@
+"""Removes nodes that do nothing, in place, before a captured module becomes a `Graph`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.support import argument, value_of
+
+_aten = torch.ops.aten
+
+
+def simplify(module: fx.GraphModule) -> None:
+    """Drops inactive dropout, detach, no-op casts and metadata assertions, then dead code. Meta values stay."""
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and node.target in _NOTHING and _NOTHING[node.target](node):
+            _bypass(node)
+        elif node.target is _aten._assert_tensor_metadata.default:
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.graph.lint()
+    module.recompile()
+
+
+def _bypass(node: fx.Node) -> None:
+    node.replace_all_uses_with(node.args[0])  # pyright: ignore
+    node.graph.erase_node(node)
+
+
+def _is_inactive_dropout(node: fx.Node) -> bool:
+    return not argument(node, "train") or argument(node, "p") == 0.0
+
+
+def _always(_: fx.Node) -> bool:
+    return True
+
+
+def _keeps_dtype(node: fx.Node) -> bool:
+    source = value_of(node.args[0])
+    return source.dtype == node.meta["val"].dtype and not argument(node, "copy") and argument(node, "memory_format") is None
+
+
+_NOTHING: dict[Any, Any] = {
+    _aten.dropout.default: _is_inactive_dropout,
+    _aten.detach.default: _always,
+    _aten.detach_.default: _always,
+    _aten.lift_fresh.default: _always,
+    _aten.lift_fresh_copy.default: lambda node: False,
+    _aten.to.dtype: _keeps_dtype,
+}

@@ -1,0 +1,86 @@
+"""Cuts one cluster out of a module, for tests of a single backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hub.backend import Backend, CompileSettings, Executable
+from hub.capture.inference import capture_inference
+from hub.graph import Cluster, Graph
+from hub.partition.extract import extract
+
+SETTINGS = CompileSettings(threads=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A captured graph with the values it was captured on."""
+
+    graph: Graph
+    inputs: tuple[Any, ...]
+    """Values of the graph's placeholders, in order."""
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Values of the weights, by placeholder."""
+        values = dict(zip((node.name for node in self.graph.placeholders), self.inputs, strict=True))
+        return {name: values[name] for name in self.graph.weights}
+
+
+def capture(module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bool | None = False) -> Captured:
+    """Captures `module(*inputs)` for inference. `dynamic=True` makes every size of at least 2 symbolic.
+
+    Raises CaptureError if there is a graph break.
+    """
+    found: list[Captured] = []
+
+    def backend(program: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        positions = [index for index, value in enumerate(example_inputs) if _is_weight(program, index, value)]
+        found.append(Captured(capture_inference(program, example_inputs, positions), tuple(example_inputs)))
+        return program.forward
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(module, backend=backend, dynamic=dynamic, fullgraph=True)(*inputs)
+    return found[0]
+
+
+def whole_cluster(module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bool | None = False) -> tuple[Cluster, tuple[Any, ...]]:
+    """Gives everything of a module that is not pinned to eager as one cluster, and the values of its inputs.
+
+    The values come from running what lies before the cluster. Raises PlanError if the pinned nodes lie in between.
+    """
+    captured = capture(module, inputs, dynamic=dynamic)
+    names = [node.name for node in captured.graph.nodes if node.name not in captured.graph.pinned]
+    cluster = extract(captured.graph, names, "c0", captured.weights)
+    recorder = _Recorder(captured.graph.module)
+    recorder.run(*captured.inputs)
+    return cluster, tuple(recorder.values[name] for name in cluster.input_names)
+
+
+def compile_and_run(backend: Backend, cluster: Cluster, inputs: Sequence[Any], settings: CompileSettings = SETTINGS) -> tuple[Executable, Sequence[torch.Tensor]]:
+    """Compiles a cluster and runs it once. Raises whatever the backend raises."""
+    executable = backend.compile(cluster, settings)
+    return executable, executable(*inputs)
+
+
+class _Recorder(torch.fx.Interpreter):
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.values: dict[str, Any] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self.values[n.name] = super().run_node(n)
+        return self.values[n.name]
+
+
+def _is_weight(program: torch.fx.GraphModule, index: int, value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return False
+    source = program.graph.find_nodes(op="placeholder")[index].meta.get("grapharg")
+    name = getattr(getattr(source, "source", None), "name", "")
+    return isinstance(value, torch.nn.Parameter) or "_buffers" in str(name)
