@@ -10,7 +10,7 @@ import torch
 
 from hub.backend import Backend, CompileSettings, Executable
 from hub.capture.inference import capture_inference
-from hub.graph import Cluster, Graph
+from hub.graph import Cluster, Graph, hint
 from hub.partition.extract import extract
 
 SETTINGS = CompileSettings(threads=1)
@@ -40,7 +40,7 @@ def capture(module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bool | N
 
     def backend(program: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         positions = [index for index, value in enumerate(example_inputs) if _is_weight(program, index, value)]
-        found.append(Captured(capture_inference(program, example_inputs, positions), tuple(example_inputs)))
+        found.append(Captured(capture_inference(program, example_inputs, positions), tuple(map(_concrete, example_inputs))))
         return program.forward
 
     torch._dynamo.reset()
@@ -58,7 +58,8 @@ def whole_cluster(module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bo
     names = [node.name for node in captured.graph.nodes if node.name not in captured.graph.pinned]
     cluster = extract(captured.graph, names, "c0", captured.weights)
     recorder = _Recorder(captured.graph.module)
-    recorder.run(*captured.inputs)
+    with torch.no_grad():
+        recorder.run(*captured.inputs)
     return cluster, tuple(recorder.values[name] for name in cluster.input_names)
 
 
@@ -76,6 +77,10 @@ class _Recorder(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         self.values[n.name] = super().run_node(n)
         return self.values[n.name]
+
+
+def _concrete(value: Any) -> Any:
+    return hint(value) if isinstance(value, torch.SymInt) else value
 
 
 def _is_weight(program: torch.fx.GraphModule, index: int, value: Any) -> bool:
