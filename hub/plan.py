@@ -1,0 +1,140 @@
+"""Plan: one candidate for every node, with its evidence. A value that prints, saves, diffs and replays."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hub.errors import PlanError
+
+FORMAT = 1
+"""Version of the JSON form; a plan of another version is refused by name."""
+
+EAGER = "eager"
+"""Name under which PyTorch itself, operator by operator, appears in plans and options."""
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Price(_Value):
+    """Seconds of one warm call, with provenance; the JSON form of `hub.Cost`."""
+
+    run_s: Annotated[float, Field(ge=0)]
+    spread_s: Annotated[float, Field(ge=0)] = 0.0
+    source: Literal["measured", "learned", "estimated"] = "estimated"
+    detail: str = ""
+
+
+class Bid(_Value):
+    """What one backend offered for one set of nodes, or why it did not."""
+
+    backend: str
+    price: Price | None = None
+    refusal: str = ""
+    """Why there is no price, in words; empty where there is one."""
+
+
+class PlannedCluster(_Value):
+    """One cluster of a plan."""
+
+    name: str
+    backend: str
+    nodes: tuple[str, ...]
+    """Names of its nodes in the graph, in topological order."""
+    operators: tuple[str, ...] = ()
+    """Operator of each node."""
+    source: tuple[str, ...] = ()
+    """Lines of the user's model that its nodes come from, "file.py:12 in forward", each once."""
+    predicted_s: float | None = None
+    """Seconds of one warm call, as priced before the decision; None where nothing was known."""
+    measured_s: float | None = None
+    """Seconds of one warm call, as measured inside the whole plan; None before it has run."""
+    reason: str = ""
+    """Why these nodes went to this backend."""
+    bids: tuple[Bid, ...] = ()
+    """What every backend offered for the same nodes."""
+
+
+class Contender(_Value):
+    """One whole plan that was timed in the proof."""
+
+    name: str
+    """ "onnxruntime", "eager", "openvino + inductor" ..."""
+    median_s: float
+    spread_s: float = 0.0
+    """Half the width of the 95 % confidence interval of the median."""
+    calls: int
+    n_clusters: int
+    won: bool = False
+
+
+class Event(_Value):
+    """Something that went wrong, or was decided against, while planning or running."""
+
+    kind: Literal["refused", "failed", "fallback", "note"]
+    stage: str
+    """"capture", "load", "support", "estimate", "compile", "verify", "time", "run"."""
+    message: str
+    backend: str | None = None
+    cluster: str | None = None
+
+
+class Plan(_Value):
+    """The decision for one captured graph, with the evidence behind it."""
+
+    format: int = FORMAT
+    graph: str
+    """Name of the captured graph."""
+    graph_digest: str
+    """Digest of its structure; a plan fits only graphs of equal digest."""
+    mode: Literal["inference", "forward", "backward"] = "inference"
+    inputs: tuple[str, ...] = ()
+    """Type and shape of every input that is no weight, in order: "float32[8, 128]"."""
+    clusters: tuple[PlannedCluster, ...]
+    threads: int
+    spin: bool = False
+    """True where the one backend's thread pool may spin between calls."""
+    accuracy: float | None = None
+    predicted_s: float | None = None
+    measured_s: float | None = None
+    """Median seconds of one warm call of the whole plan, from the proof."""
+    decided_by: str = ""
+    """"measured whole plans", "measured prices", "estimates", "options", "replayed" """
+    contenders: tuple[Contender, ...] = ()
+    events: tuple[Event, ...] = ()
+    plan_s: float = 0.0
+    """Seconds spent on planning and compiling."""
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """Gives the JSON form; `Plan.from_json` reads it back to an equal plan."""
+        return self.model_dump_json(indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Reads a plan back. Raises PlanError, naming the field, where the text is no plan of this format."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the text"
+            raise PlanError(f"not a plan: {where}: {first['msg']}", hint="write one with `hub explain MODEL --json`") from error
+
+    def with_events(self, *events: Event) -> Plan:
+        """Gives the same plan with events added."""
+        return self.model_copy(update={"events": (*self.events, *events)})
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Names of the backends that run at least one cluster, in order of first use."""
+        return tuple(dict.fromkeys(cluster.backend for cluster in self.clusters))
+
+    def __str__(self) -> str:
+        from hub.report.text import plan_text  # the report stands above the plan; only printing needs it
+
+        return plan_text(self)
+
+    def __repr_args__(self) -> Any:
+        return [("graph", self.graph), ("backends", self.backends), ("clusters", len(self.clusters))]
