@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.graph import is_view
-from hub.support import argument
+from hub.graph import hint, is_view
+from hub.support import argument, is_symbolic
 
 _SIDE_EFFECTS = frozenset({"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"})
 
@@ -65,17 +65,42 @@ def _is_plain_tensor(value: Any) -> bool:
 
 
 def _aliasing_chains(module: fx.GraphModule, n_mutated: int) -> list[str]:
-    """Names of the views between a shared base and the outputs that share it."""
-    outputs = [node for node in module.graph.output_node().args[0] if isinstance(node, fx.Node)]  # pyright: ignore
-    chains = [_chain(node) for node in outputs[n_mutated:]]
+    """Names of the views between shared memory and the outputs that share it, or whose strides only a view can have."""
+    values = module.graph.output_node().args[0]
+    outputs = [node for node in values if isinstance(node, fx.Node)]  # pyright: ignore
+    written = set(values[:n_mutated])  # pyright: ignore
+    chains = [alias_chain(node) for node in outputs[n_mutated:]]
     bases = [chain[-1] for chain in chains]
-    shared = [
-        chain for chain, base in zip(chains, bases, strict=True) if base.op in ("placeholder", "get_attr") or bases.count(base) > 1
+    kept = [
+        chain
+        for chain, base in zip(chains, bases, strict=True)
+        if base.op in ("placeholder", "get_attr") or base in written or bases.count(base) > 1 or _is_sparse_view(chain[0])
     ]
-    return [node.name for chain in shared for node in chain[:-1]]
+    return [node.name for chain in kept for node in chain[:-1]]
 
 
-def _chain(node: fx.Node) -> list[fx.Node]:
+def _is_sparse_view(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and not is_dense(value)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """True where a tensor's elements fill their memory without gaps or overlaps, in any order of dims. Adds no guard."""
+    if any(is_symbolic(size) for size in (*tensor.shape, *tensor.stride())):
+        sizes = [(hint(stride), hint(size)) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    else:
+        sizes = [(stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    expected = 1
+    for stride, size in sorted(sizes):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def alias_chain(node: fx.Node) -> list[fx.Node]:
     """From a value through views (and tuple elements of views) to the value that owns the memory, which comes last."""
     chain = [node]
     while True:

@@ -17,7 +17,7 @@ def simplify(module: fx.GraphModule) -> None:
     for node in list(module.graph.nodes):
         if node.op == "call_function" and node.target in _NOTHING and _NOTHING[node.target](node):
             _bypass(node)
-        elif node.target is _aten._assert_tensor_metadata.default:
+        elif node.target in _DROPPED:
             module.graph.erase_node(node)
     module.graph.eliminate_dead_code()
     module.graph.lint()
@@ -42,11 +42,13 @@ def _keeps_dtype(node: fx.Node) -> bool:
     return source.dtype == node.meta["val"].dtype and not argument(node, "copy") and argument(node, "memory_format") is None
 
 
+_DROPPED = (_aten._assert_tensor_metadata.default, torch._C._set_grad_enabled)
+"""Without users. Grad mode changes nothing in an inference graph, whose inputs need no gradients."""
+
 _NOTHING: dict[Any, Any] = {
     _aten.dropout.default: _is_inactive_dropout,
     _aten.detach.default: _always,
     _aten.detach_.default: _always,
     _aten.lift_fresh.default: _always,
-    _aten.lift_fresh_copy.default: lambda node: False,
     _aten.to.dtype: _keeps_dtype,
 }

@@ -10,6 +10,7 @@ import torch
 
 from hub.backend import Backend, CompileSettings, Executable
 from hub.capture.inference import capture_inference
+from hub.capture.sources import weight_positions
 from hub.graph import Cluster, Graph, hint
 from hub.partition.extract import extract
 
@@ -39,8 +40,8 @@ def capture(module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bool | N
     found: list[Captured] = []
 
     def backend(program: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        positions = [index for index, value in enumerate(example_inputs) if _is_weight(program, index, value)]
-        found.append(Captured(capture_inference(program, example_inputs, positions), tuple(map(_concrete, example_inputs))))
+        graph = capture_inference(program, example_inputs, weight_positions(program, example_inputs))
+        found.append(Captured(graph, tuple(map(_concrete, example_inputs))))
         return program.forward
 
     torch._dynamo.reset()
@@ -81,11 +82,3 @@ class _Recorder(torch.fx.Interpreter):
 
 def _concrete(value: Any) -> Any:
     return hint(value) if isinstance(value, torch.SymInt) else value
-
-
-def _is_weight(program: torch.fx.GraphModule, index: int, value: Any) -> bool:
-    if not isinstance(value, torch.Tensor):
-        return False
-    source = program.graph.find_nodes(op="placeholder")[index].meta.get("grapharg")
-    name = getattr(getattr(source, "source", None), "name", "")
-    return isinstance(value, torch.nn.Parameter) or "_buffers" in str(name)

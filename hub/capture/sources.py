@@ -1,0 +1,25 @@
+"""Tells which inputs of a Dynamo graph are parameters and buffers of modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.source import is_from_unspecialized_param_buffer_source
+
+
+def weight_positions(module: fx.GraphModule, inputs: Sequence[Any]) -> tuple[int, ...]:
+    """Gives the positions of the inputs that are parameters or buffers, and so change rarely."""
+    placeholders = module.graph.find_nodes(op="placeholder")
+    return tuple(
+        position
+        for position, (node, value) in enumerate(zip(placeholders, inputs, strict=True))
+        if isinstance(value, torch.Tensor) and (isinstance(value, torch.nn.Parameter) or _is_module_state(node))
+    )
+
+
+def _is_module_state(node: fx.Node) -> bool:
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    return source is not None and is_from_unspecialized_param_buffer_source(source)

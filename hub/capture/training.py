@@ -1,0 +1,55 @@
+"""Captures a program for training: AOTAutograd once, in the hub, giving a forward and a backward graph to plan."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from functorch.compile import make_boxed_func
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+
+from hub.capture.pins import pins
+from hub.capture.simplify import simplify
+from hub.errors import CaptureError
+from hub.graph import Graph
+
+Mode = Literal["inference", "forward", "backward"]
+Compile = Callable[[Graph, Mode], Callable[..., Any]]
+"""Turns a captured graph into a callable that takes its inputs one by one."""
+
+_numbers = itertools.count()
+
+
+def capture_with_autograd(module: fx.GraphModule, inputs: Sequence[Any], compile_graph: Compile) -> Callable[..., Any]:
+    """Gives a differentiable callable whose forward and backward graphs were handed to `compile_graph`.
+
+    AOTAutograd's run-time wrappers take care of mutated inputs, aliased outputs and saved activations; the graphs are
+    post-dispatch. Raises CaptureError where AOTAutograd cannot express the program.
+    """
+    number = next(_numbers)
+
+    def compiler(mode: Mode) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+        def compile_one(captured: fx.GraphModule, _: Sequence[Any]) -> Any:
+            return make_boxed_func(compile_graph(_graph(captured, f"{mode}{number}", mode), mode))
+
+        return compile_one
+
+    capture = aot_autograd(
+        fw_compiler=compiler("forward"), bw_compiler=compiler("backward"), inference_compiler=compiler("inference")
+    )
+    try:
+        return capture(module, inputs)
+    except Exception as error:
+        raise CaptureError(
+            f"AOTAutograd cannot express the program: {type(error).__name__}: {error}",
+            hint="it runs in eager; `TORCH_LOGS=aot` shows more",
+        ) from error
+
+
+def _graph(captured: fx.GraphModule, name: str, mode: Mode) -> Graph:
+    simplify(captured)
+    n_outputs = len(captured.graph.output_node().args[0])  # pyright: ignore
+    # Aliasing is rebuilt outside the graph by AOTAutograd's wrappers, so no output is pinned for it.
+    return Graph(captured, name, pinned=pins(captured, n_mutated=n_outputs), is_training=mode != "inference")

@@ -1,0 +1,97 @@
+"""Puts generated code and executables together into the callable that runs a plan."""
+
+from __future__ import annotations
+
+import linecache
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hub.dispatch.codegen import Step, generate
+from hub.errors import RunError
+from hub.graph import Cluster, Graph
+
+Run = Callable[[Sequence[Any]], tuple[Any, ...]]
+Report = Callable[[str, str, BaseException], None]
+"""Told (backend, cluster, error) when an executable fails and eager takes over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A cluster with the callable that runs it."""
+
+    cluster: Cluster
+    backend: str
+    executable: Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A runnable plan."""
+
+    run: Run
+    source: str
+    laps: list[float] = field(default_factory=list)
+    """Seconds spent in each step so far; stays empty unless timed."""
+
+
+def assemble(
+    graph: Graph,
+    steps: Sequence[Step],
+    loaded: Mapping[str, Loaded],
+    *,
+    original: Callable[..., Any] | None = None,
+    report: Report | None = None,
+    strict: bool = False,
+    timed: bool = False,
+) -> Assembled:
+    """Gives the callable for a schedule. `loaded` holds an entry for each step that is not eager.
+
+    `original` runs the whole program in eager where inputs overlap in memory in a way the graph was not captured for.
+    """
+    program = generate(graph, steps, timed=timed)
+    laps = [0.0] * len(steps) if timed else []
+    namespace: dict[str, Any] = {**program.namespace, "laps": laps, "now": time.perf_counter}
+    if graph.mutated:
+        namespace |= {"overlaps": _overlap_check(graph), "original": original or graph.module}
+    for name, item in loaded.items():
+        namespace[name] = item.executable
+        namespace[f"{name}_failed"] = _fallback(namespace, item, report, strict=strict)
+    filename = f"<hub {graph.name} {id(namespace):x}>"
+    linecache.cache[filename] = (len(program.source), None, program.source.splitlines(keepends=True), filename)
+    exec(compile(program.source, filename, "exec"), namespace)
+    return Assembled(namespace["run"], program.source, laps)
+
+
+def _fallback(namespace: dict[str, Any], item: Loaded, report: Report | None, *, strict: bool) -> Callable[..., Sequence[Any]]:
+    name = item.cluster.name
+
+    def failed(error: Exception, *inputs: Any) -> Sequence[Any]:
+        if strict:
+            raise RunError(
+                f"the executable failed: {type(error).__name__}: {error}",
+                backend=item.backend,
+                cluster=name,
+                hint="without strict=True the cluster runs in eager",
+            ) from error
+        namespace[name] = item.cluster.module
+        if report is not None:
+            report(item.backend, name, error)
+        return item.cluster.module(*inputs)
+
+    return failed
+
+
+def _overlap_check(graph: Graph) -> Callable[[Sequence[Any]], bool]:
+    """Gives a check whether an input that is written to shares memory with another input."""
+    position_of = {node.name: position for position, node in enumerate(graph.placeholders)}
+    written = tuple(position_of[name] for name in graph.mutated)
+
+    def overlaps(args: Sequence[Any]) -> bool:
+        storages = [value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) and value.numel() else None for value in args]
+        return any(storages[position] is not None and storages.count(storages[position]) > 1 for position in written)
+
+    return overlaps

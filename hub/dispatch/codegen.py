@@ -1,0 +1,176 @@
+"""Writes a plan as straight-line Python: one line an eager node, one guarded call a cluster."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.capture.pins import alias_chain
+from hub.errors import PlanError
+from hub.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A group of a schedule as the dispatcher sees it."""
+
+    name: str
+    backend: str
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    """What the cluster is called with; unused for eager steps, whose nodes are written out."""
+    outputs: tuple[str, ...] = ()
+    is_eager: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Generated source, with the values that its names stand for, without the clusters' callables."""
+
+    source: str
+    namespace: Mapping[str, Any]
+
+
+def generate(graph: Graph, steps: Sequence[Step], *, timed: bool = False) -> Program:
+    """Writes `run(args)` for a schedule; `args` are the values of the graph's placeholders.
+
+    The namespace still lacks, for each cluster `c0`, the names `c0` (called with the inputs, gives the outputs) and `c0_failed`
+    (called with the error and the inputs, gives the outputs), and, where inputs are mutated, `overlaps` and `original`. With
+    `timed`, seconds spent in each step are added up in the list `laps`.
+    """
+    writer = _Writer(graph, steps, timed=timed)
+    return Program(writer.write(), writer.namespace)
+
+
+class _Writer:
+    def __init__(self, graph: Graph, steps: Sequence[Step], *, timed: bool) -> None:
+        self.graph = graph
+        self.steps = steps
+        self.timed = timed
+        self.namespace: dict[str, Any] = {}
+        self.lines: list[str] = []
+        self.late = _late_views(graph)
+
+    def write(self) -> str:
+        for position, step in enumerate(self.steps):
+            self._step(position, step)
+        body = self._with_deletions(self.lines)
+        tail = self._epilogue()
+        head = self._prologue("\n".join((*body, *tail)))
+        return "\n".join((f"def run(args):  # {self.graph.name}", *_indent((*head, *body, *tail)), ""))
+
+    def _prologue(self, body: str) -> list[str]:
+        used = set(re.findall(r"\w+", body))
+        lines = ["if overlaps(args):", "    return original(*args)"] if self.graph.mutated else []
+        lines += [
+            f"{node.name} = args[{position}]" for position, node in enumerate(self.graph.placeholders) if node.name in used
+        ]
+        for node in self.graph.module.graph.find_nodes(op="get_attr"):
+            if node.name in used:
+                self.namespace[node.name] = getattr(self.graph.module, str(node.target))
+        return lines
+
+    def _step(self, position: int, step: Step) -> None:
+        if self.timed:
+            self.lines.append("start = now()")
+        if step.is_eager:
+            self.lines += [self._eager(self.graph.by_name[name], {}) for name in step.nodes]
+        else:
+            self._cluster(step)
+        if self.timed:
+            self.lines.append(f"laps[{position}] += now() - start")
+
+    def _cluster(self, step: Step) -> None:
+        targets = "".join(f"{name}, " for name in step.outputs).rstrip() if len(step.outputs) == 1 else ", ".join(step.outputs)
+        given = ", ".join(step.inputs)
+        with_error = ", ".join(("error", *step.inputs))
+        self.lines += [
+            f"try:  # {step.name}: {step.backend}, {len(step.nodes)} nodes",
+            f"    {targets} = {step.name}({given})",
+            "except Exception as error:",
+            f"    {targets} = {step.name}_failed({with_error})",
+        ]
+
+    def _eager(self, node: fx.Node, renamed: Mapping[fx.Node, str], name: str | None = None) -> str:
+        if node.op != "call_function":
+            raise PlanError(f"cannot dispatch a {node.op} node", node=node.name)
+        arguments = [self._literal(value, renamed) for value in node.args]
+        arguments += [f"{key}={self._literal(value, renamed)}" for key, value in node.kwargs.items()]
+        return f"{name or node.name} = {self._operator(node.target)}({', '.join(arguments)})"
+
+    def _operator(self, target: Any) -> str:
+        name = re.sub(r"\W+", "_", str(target) if isinstance(target, torch._ops.OperatorBase) else target.__name__)
+        name = f"op_{name}"
+        while self.namespace.setdefault(name, target) is not target:
+            name += "_"
+        return name
+
+    def _literal(self, value: Any, renamed: Mapping[fx.Node, str]) -> str:
+        if isinstance(value, fx.Node):
+            return renamed.get(value, value.name)
+        if isinstance(value, (list, tuple)):
+            items = [self._literal(item, renamed) for item in value]
+            return f"[{', '.join(items)}]" if isinstance(value, list) else f"({''.join(f'{item}, ' for item in items)})"
+        if isinstance(value, dict):
+            pairs = (f"{key!r}: {self._literal(item, renamed)}" for key, item in value.items())
+            return f"{{{', '.join(pairs)}}}"
+        if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+            return repr(value)
+        if isinstance(value, slice):
+            parts = (self._literal(part, renamed) for part in (value.start, value.stop, value.step))
+            return f"slice({', '.join(parts)})"
+        name = f"value_{re.sub(r'[^0-9a-zA-Z]+', '_', str(value)).strip('_')[:24]}"
+        while name in self.namespace and self.namespace[name] is not value:
+            name += "_"
+        self.namespace[name] = value
+        return name
+
+    def _with_deletions(self, lines: Sequence[str]) -> list[str]:
+        """Adds `del` after the last use of each value, so that memory is freed as early as eager frees it."""
+        kept = {name for line in self._epilogue() for name in re.findall(r"\w+", line)}
+        kept.update(node.name for node in self.graph.placeholders)
+        values = {node.name for node in self.graph.nodes} - kept
+        last: dict[str, int] = {}
+        for position, line in enumerate(lines):
+            for name in set(re.findall(r"\w+", line)) & values:
+                last[name] = position
+        dying: dict[int, list[str]] = {}
+        for name, position in last.items():
+            dying.setdefault(position, []).append(name)
+        result: list[str] = []
+        for position, line in enumerate(lines):
+            result.append(line)
+            if names := dying.get(position):
+                result.append(f"del {', '.join(sorted(names))}")
+        return result
+
+    def _epilogue(self) -> list[str]:
+        outputs = self.graph.outputs
+        lines = [f"{target}.copy_({self._literal(value, {})})" for target, value in zip(self.graph.mutated, outputs, strict=False)]
+        renamed: dict[fx.Node, str] = {}
+        for chain, target in self.late:
+            renamed[chain[-1]] = target
+            for node in reversed(chain[:-1]):
+                if node not in renamed:
+                    renamed[node] = f"late_{node.name}"
+                    lines.append(self._eager(node, renamed, renamed[node]))
+        results = [self._literal(value, renamed) for value in outputs[len(self.graph.mutated) :]]
+        return [*lines, f"return ({''.join(f'{result}, ' for result in results)})"]
+
+
+def _late_views(graph: Graph) -> list[tuple[list[fx.Node], str]]:
+    """Outputs that are views of a mutated input's new value: they must view the input itself, once it has been written."""
+    target_of = dict(zip(graph.outputs, graph.mutated, strict=False))
+    chains = [alias_chain(node) for node in graph.outputs[len(graph.mutated) :] if isinstance(node, fx.Node)]
+    return [(chain, target_of[chain[-1]]) for chain in chains if chain[-1] in target_of]
+
+
+def _indent(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+

@@ -1,0 +1,179 @@
+"""Options: what the user asks of the hub, checked against one schema and gathered from one order of places.
+
+Precedence, highest first, setting by setting:
+
+1. explicit: `torch.compile(..., options={...})`, or flags of the `hub` command;
+2. environment variables `HUB_<SETTING>`, such as `HUB_THREADS=2` (an empty value counts as unset);
+3. the nearest `hub.toml`, from the working directory upward to a repository root or the home folder, flat keys;
+4. the defaults below.
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from hub.errors import OptionError
+from hub.settings import Setting, from_call, from_environment, from_file, parse_text, wrong_value
+from hub.suggest import did_you_mean
+
+__all__ = ["BUDGETS_S", "DEFAULT", "EXPLICIT", "Options", "check_backends", "parse_text", "resolve"]
+
+EXPLICIT = "options="
+"""Origin of settings that were given in the call itself."""
+
+DEFAULT = "default"
+"""Origin of settings that nobody gave."""
+
+BUDGETS_S: Mapping[str, float] = {"off": 20.0, "fast": 20.0, "full": 600.0}
+"""Seconds that planning may take, by `tune`, unless `budget_s` says otherwise."""
+
+_EAGER = "eager"
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+
+
+def _as_path(value: Any) -> Any:
+    return Path(value).expanduser() if isinstance(value, (str, Path)) and str(value) else value
+
+
+def _operator_keys(force: Mapping[str, str]) -> Mapping[str, str]:
+    for key in force:
+        if not 2 <= len(key.split(".")) <= 3 or not all(part.isidentifier() for part in key.split(".")):
+            raise ValueError(f"{key!r} is no operator")
+    return force
+
+
+_Name = Annotated[str, Field(min_length=1)]
+_Names = Annotated[tuple[_Name, ...], BeforeValidator(_as_tuple)]
+_Folder = Annotated[Path | None, BeforeValidator(_as_path)]
+
+
+class Options(BaseModel):
+    """Everything that can be asked of the hub; frozen. Made by `resolve`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    backends: _Names | None = None
+    """Only these may bid; None means every available one. Eager always may."""
+    exclude: _Names = ()
+    """These may not bid."""
+    force: Annotated[dict[str, _Name], AfterValidator(_operator_keys)] = {}
+    """Backend, or "eager", by operator ("aten.softmax") or overload ("aten.softmax.int"); the overload wins."""
+    threads: Annotated[int, Field(ge=1)] | None = None
+    """Threads one call may use; None means as many as PyTorch uses."""
+    accuracy: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Largest allowed max|error| / max|reference|; None means as exact as float32 eager."""
+    strict: bool = False
+    """True turns every failure and every unasked fallback into an error."""
+    tune: Literal["off", "fast", "full"] = "fast"
+    """How hard to look for the best plan: by estimates only, by measuring, or by measuring much."""
+    budget_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default_factory=lambda data: BUDGETS_S[data.get("tune", "fast")]
+    )
+    """Seconds that planning may take; the default follows `tune`."""
+    cache_dir: _Folder = None
+    """Folder of measurements and saved executables; None means the user's cache folder (see `cache_root`)."""
+    debug_dir: _Folder = None
+    """Folder that readable programs, sources and logs are written to; None means that nothing is written."""
+    origins: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
+    """Where each setting came from, for those that somebody gave. No setting itself."""
+
+    def origin(self, key: str) -> str:
+        """Gives where a setting came from: "options=", "HUB_THREADS", the path of a hub.toml, or "default"."""
+        return self.origins.get(key, DEFAULT)
+
+    def forced(self, operator: str) -> str | None:
+        """Gives the backend that an overload ("aten.softmax.int") must go to, or None where it is free."""
+        return self.force.get(operator, self.force.get(operator.rpartition(".")[0]))
+
+    def allows(self, backend: str) -> bool:
+        """True where a backend may bid. Eager always may."""
+        return backend == _EAGER or (backend not in self.exclude and (self.backends is None or backend in self.backends))
+
+    @property
+    def cache_root(self) -> Path:
+        """The folder of the cache: `cache_dir`, else the platform's cache folder for this user. May not exist yet."""
+        if self.cache_dir is not None:
+            return self.cache_dir
+        import platformdirs  # only the cache needs it
+
+        return platformdirs.user_cache_path("compiler-hub")
+
+    def to_json(self) -> str:
+        """Gives the settings, without their origins, as JSON with sorted keys: equal settings give equal text."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True)
+
+
+def resolve(
+    given: Mapping[str, Any] | None,
+    environ: Mapping[str, str],
+    cwd: Path,
+    *,
+    origin: str = EXPLICIT,
+    home: Path | None = None,
+) -> Options:
+    """Gives the options in force, from all places in the documented order of precedence.
+
+    `given` are the explicit settings and `origin` is what messages call them. Raises OptionError, naming the setting and
+    where it came from, for one that is unknown, of the wrong type or value, or in contradiction with another one.
+    """
+    settings: dict[str, Setting] = {}
+    for layer in (from_file(cwd, home), from_environment(environ, cwd), from_call(given, origin, cwd)):
+        settings.update(layer)
+    return _validated(settings)
+
+
+def check_backends(options: Options, known: Iterable[str]) -> None:
+    """Raises OptionError, with the nearest one, if a setting names a backend that is neither in `known` nor "eager"."""
+    names = (*known, _EAGER)
+    for key, used in (
+        ("backends", options.backends or ()),
+        ("exclude", options.exclude),
+        ("force", options.force.values()),
+    ):
+        for name in used:
+            if name not in names:
+                raise OptionError(
+                    f"option {key!r} (from {options.origin(key)}): no backend is named {name!r}{did_you_mean(name, names)}",
+                    hint=f"choose from {', '.join(names)}; `hub list-backends` shows them",
+                )
+
+
+def _validated(settings: Mapping[str, Setting]) -> Options:
+    origins = {key: setting.origin for key, setting in settings.items()}
+    try:
+        options = Options(**{key: setting.value for key, setting in settings.items()}, origins=origins)
+    except ValidationError as error:
+        key = str(error.errors()[0]["loc"][0])
+        raise wrong_value(key, settings[key].value, settings[key].origin) from None
+    _check_agreement(options)
+    return options
+
+
+def _check_agreement(options: Options) -> None:
+    """Raises OptionError where two settings contradict each other."""
+    if _EAGER in options.exclude:
+        raise OptionError(
+            f"option 'exclude' (from {options.origin('exclude')}): eager is the fallback and cannot be excluded"
+        )
+    for name in options.exclude:
+        if options.backends is not None and name in options.backends:
+            raise _contradiction(options, "backends", "exclude", f"{name!r} is both asked for and excluded")
+    for operator, backend in options.force.items():
+        if not options.allows(backend):
+            other = "exclude" if backend in options.exclude else "backends"
+            raise _contradiction(options, "force", other, f"{operator} is forced to {backend!r}, which may not bid")
+
+
+def _contradiction(options: Options, first: str, second: str, fact: str) -> OptionError:
+    places = f"{first!r} (from {options.origin(first)}) and {second!r} (from {options.origin(second)})"
+    return OptionError(f"options {places} contradict each other: {fact}", hint=f"change {first!r} or {second!r}")

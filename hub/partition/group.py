@@ -1,0 +1,97 @@
+"""Turns "which backend takes each node" into convex clusters whose order is a schedule."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from hub.graph import Graph, is_view
+
+EAGER = "eager"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A convex set of nodes and the backend they are meant for."""
+
+    backend: str
+    nodes: tuple[str, ...]
+    """Names in topological order."""
+
+
+def group(graph: Graph, backend_of: Mapping[str, str]) -> tuple[Group, ...]:
+    """Gives few and large clusters in an order in which they can run; every node is in exactly one.
+
+    `backend_of` names a backend for each node of `graph.nodes`; a tuple's elements (`getitem`) follow their producer whatever it
+    says. Which backend may start decides how many groups there are, so each start is tried and the fewest groups win; ties go
+    to the first in order of use.
+    """
+    backends = tuple(dict.fromkeys(backend_of[node.name] for node in graph.nodes))
+    starts = ((), *((backend,) for backend in backends), *itertools.permutations(backends, 2))
+    return min((_grouped(graph, backend_of, start) for start in starts), key=_fragmentation)
+
+
+def _fragmentation(groups: Sequence[Group]) -> tuple[int, int]:
+    return sum(found.backend != EAGER for found in groups), len(groups)
+
+
+def _grouped(graph: Graph, backend_of: Mapping[str, str], start: Sequence[str]) -> tuple[Group, ...]:
+    """Walks the nodes once: each joins the first group of its backend that stands at or after every group it reads from.
+
+    Where there is none, it opens one at the end. Edges therefore only point forwards, which makes each group convex and the
+    groups acyclic by construction. Nodes with effects keep their order.
+    """
+    groups: list[tuple[str, list[str]]] = []
+    last_of: dict[str, list[int]] = {}
+    for backend in start:
+        _open(backend, groups, last_of)
+    place: dict[fx.Node, int] = {}
+    last_effect = 0
+    for node in graph.nodes:
+        if node.target is operator.getitem and node.args[0] in place:
+            position = place[node.args[0]]  # pyright: ignore
+        else:
+            earliest = max((place[source] for source in node.all_input_nodes if source in place), default=0)
+            has_effect = has_order(graph, node)
+            position = _join(backend_of[node.name], max(earliest, last_effect) if has_effect else earliest, groups, last_of)
+            last_effect = position if has_effect else last_effect
+        place[node] = position
+        groups[position][1].append(node.name)
+    return tuple(Group(backend, tuple(names)) for backend, names in groups if names)
+
+
+def has_order(graph: Graph, node: fx.Node) -> bool:
+    """True where a node's effect (random numbers, assertions) must keep its place among other such nodes."""
+    reason = graph.pinned.get(node.name, "")
+    return "random" in reason or "effect" in reason or "writes" in reason
+
+
+def _join(backend: str, earliest: int, groups: list[tuple[str, list[str]]], last_of: dict[str, list[int]]) -> int:
+    for position in last_of.get(backend, ()):
+        if position >= earliest:
+            return position
+    return _open(backend, groups, last_of)
+
+
+def _open(backend: str, groups: list[tuple[str, list[str]]], last_of: dict[str, list[int]]) -> int:
+    groups.append((backend, []))
+    last_of.setdefault(backend, []).append(len(groups) - 1)
+    return len(groups) - 1
+
+
+def without_trifles(graph: Graph, backend_of: Mapping[str, str]) -> Mapping[str, str]:
+    """Sends groups that only rearrange memory back to eager, where a view costs microseconds and no boundary."""
+    result = dict(backend_of)
+    for found in group(graph, backend_of):
+        if found.backend != EAGER and all(is_trifle(graph.by_name[name]) for name in found.nodes):
+            result.update(dict.fromkeys(found.nodes, EAGER))
+    return result
+
+
+def is_trifle(node: fx.Node) -> bool:
+    """True for nodes that compute nothing: views and tuple elements."""
+    return node.target is operator.getitem or is_view(node)

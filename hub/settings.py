@@ -1,0 +1,183 @@
+"""Where settings come from: the call, the environment, or a hub.toml; and how each is written.
+
+Values are taken as found, and checked for known names only: `hub.options` holds the schema.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hub.errors import OptionError
+from hub.suggest import did_you_mean
+
+CONFIG_FILE = "hub.toml"
+_PREFIX = "HUB_"
+_RESERVED = ("HUB_MDLA_", "HUB_DISC_")
+"""Variables of first-party plugins, which may be set while the plugin is not installed."""
+_OTHER_VARIABLES = frozenset({"HUB_PROGRESS"})
+"""Variables that the hub reads elsewhere and that are no options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value as somebody gave it, and where."""
+
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How one setting is written: for messages, and for reading it from text."""
+
+    wanted: str
+    example: str
+    """As written in Python."""
+    parse: Callable[[str], Any] = str
+    """Reads the text of a variable or flag. Raises ValueError."""
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in _names(text)]
+    if bad := [key for key, equals, _ in pairs if not equals]:
+        raise ValueError(f"{bad[0]!r} has no '='")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _truth(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in _TRUTH:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return _TRUTH[word]
+
+
+_TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+_FORMS: Mapping[str, _Form] = {
+    "backends": _Form("names of backends", '["onnxruntime", "openvino"]', _names),
+    "exclude": _Form("names of backends", '["inductor"]', _names),
+    "force": _Form("a mapping from operators to backends", '{"aten.softmax": "eager"}', _pairs),
+    "threads": _Form("a whole number of at least 1", "2", int),
+    "accuracy": _Form("a number above 0", "0.001", float),
+    "strict": _Form("true or false", "True", _truth),
+    "tune": _Form('one of "off", "fast" and "full"', '"fast"'),
+    "budget_s": _Form("a number of seconds above 0", "60", float),
+    "cache_dir": _Form("the path of a folder", '"~/.cache/hub"'),
+    "debug_dir": _Form("the path of a folder", '"hub_debug"'),
+}
+
+
+KEYS: tuple[str, ...] = tuple(_FORMS)
+"""Names of the settings."""
+
+
+def from_call(given: Mapping[str, Any] | None, origin: str, cwd: Path) -> Mapping[str, Setting]:
+    """Gives the explicit settings. Raises OptionError for an unknown name."""
+    if given is not None and not isinstance(given, Mapping):  # pyright: ignore
+        raise OptionError(f"{origin} must be a mapping, got {type(given).__name__}", hint='write options={"threads": 2}')
+    for key in given or {}:
+        _check_key(key, origin)
+    return {key: Setting(_anchored(key, value, cwd), origin) for key, value in (given or {}).items()}
+
+
+def from_environment(environ: Mapping[str, str], cwd: Path) -> Mapping[str, Setting]:
+    """Gives the settings in `HUB_*` variables. Raises OptionError for an unknown variable or unreadable text."""
+    found: dict[str, Setting] = {}
+    for variable in sorted(environ):
+        if not variable.startswith(_PREFIX) or variable in _OTHER_VARIABLES or not environ[variable].strip():
+            continue
+        key = variable.removeprefix(_PREFIX).lower()
+        if key in KEYS and variable.isupper():
+            value = parse_text(key, environ[variable], variable)
+            found[key] = Setting(_anchored(key, value, cwd), variable)
+        else:
+            _check_variable(variable)
+    return found
+
+
+def _plugin_prefixes() -> tuple[str, ...]:
+    names = sorted({point.name for point in metadata.entry_points(group="hub")})
+    return (*(f"{_PREFIX}{name.upper()}_" for name in names), *_RESERVED)
+
+
+def from_file(cwd: Path, home: Path | None) -> Mapping[str, Setting]:
+    """Gives the settings in the nearest hub.toml, relative folders taken from the file's own. Raises OptionError."""
+    path = next((path for path in _config_candidates(cwd, home or _home()) if _exists(path)), None)
+    if path is None:
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise OptionError(f"{path} cannot be read: {error}", hint="write flat keys, such as: threads = 2") from error
+    for key in table:
+        _check_key(key, str(path))
+    return {key: Setting(_anchored(key, value, path.parent), str(path)) for key, value in table.items()}
+
+
+def _config_candidates(cwd: Path, home: Path | None) -> Iterator[Path]:
+    """Gives the places of a hub.toml, nearest first, up to and with the repository root or the home folder."""
+    for folder in (cwd, *cwd.parents):
+        yield folder / CONFIG_FILE
+        if folder == home or _exists(folder / ".git"):
+            return
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a folder above that this user may not look into
+        return False
+
+
+def _home() -> Path | None:
+    try:
+        return Path.home()
+    except RuntimeError:  # a user without an entry in the user database, as in some containers
+        return None
+
+
+def _anchored(key: str, value: Any, folder: Path) -> Any:
+    """Makes a relative folder absolute, against the place where it was written. Other values stay."""
+    if not key.endswith("_dir") or not isinstance(value, (str, Path)) or not str(value):
+        return value
+    return folder / Path(value).expanduser()
+
+
+def parse_text(key: str, text: str, origin: str) -> Any:
+    """Gives the value of a setting written as text ("a,b" for names, "x=a,y=b" for `force`). Raises OptionError."""
+    try:
+        return _FORMS[key].parse(text)
+    except ValueError:
+        raise wrong_value(key, text, origin) from None
+
+
+def wrong_value(key: str, value: Any, origin: str) -> OptionError:
+    """Gives the error for a value of the wrong type or size."""
+    form = _FORMS[key]
+    return OptionError(
+        f"option {key!r} (from {origin}) must be {form.wanted}, got {value!r}", hint=f"for example {key} = {form.example}"
+    )
+
+
+def _check_key(key: Any, origin: str) -> None:
+    if key not in KEYS:
+        hint = f"choose from {', '.join(KEYS)}"
+        raise OptionError(f"unknown option {key!r} in {origin}{did_you_mean(str(key), KEYS)}", hint=hint)
+
+
+def _check_variable(variable: str) -> None:
+    """Raises OptionError for a variable of ours that is neither an option nor a plugin's."""
+    if variable.startswith(_plugin_prefixes()):
+        return
+    names = [_PREFIX + key.upper() for key in KEYS]
+    meant = did_you_mean(variable, names, ignoring=_PREFIX)
+    raise OptionError(f"unknown environment variable {variable!r}{meant}", hint=f"choose from {', '.join(names)}")

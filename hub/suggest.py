@@ -1,0 +1,16 @@
+"""Names what the user probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str], *, ignoring: str = "") -> str:
+    """Gives "; did you mean 'bert'?" for the nearest known name, or nothing where none is near.
+
+    Case does not count, nor does the prefix `ignoring`, which would make every two names look alike.
+    """
+    forms = {other.removeprefix(ignoring).lower(): other for other in known}
+    matches = difflib.get_close_matches(name.removeprefix(ignoring).lower(), forms, n=1, cutoff=0.5)
+    return f"; did you mean {forms[matches[0]]!r}?" if matches else ""

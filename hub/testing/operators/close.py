@@ -1,0 +1,133 @@
+"""Says whether results are as exact as they must be, from float64 references instead of fixed tolerances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from hub.testing.operators.case import _read, overload_of
+from hub.testing.operators.sample import Sample
+
+EAGER_FACTOR = 4.0
+"""How many times eager's own largest error a result may be wrong: backends add in another order."""
+ULPS = 8.0
+"""Roundings that are free, relative to the result: a fused or split operator rounds at other places."""
+SMOOTH = 1e-2
+"""An input moved by one rounding moves a smooth operator's result by less than this part of it; else it is a jump, not noise."""
+
+_ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One output in float64, and how far it moves where each input moves by one rounding of its dtype."""
+
+    values: torch.Tensor
+    noise: float
+
+
+def references(name: str, sample: Sample) -> tuple[Reference | None, ...]:
+    """Gives the reference of each output that the sample reads; None where it is exact by nature or has no float64 form."""
+    exact = _in_float64(name, sample, move=0.0)
+    if exact is None:
+        return ()
+    moved = [_in_float64(name, sample, move=move) for move in (1.0, -1.0, 0.5)]
+    return tuple(
+        Reference(values.double(), max(_distance(values, other[index]) for other in moved if other)) if values.is_floating_point() else None
+        for index, values in enumerate(exact)
+    )
+
+
+def check_close(got: Sequence[Any], wanted: Sequence[torch.Tensor], reference64: Sequence[Reference | None] = ()) -> None:
+    """Raises AssertionError, naming output, index, values and ULPs, where results are not what eager's contract allows.
+
+    Count, shape, dtype and device are equal. Integers and booleans are equal. In floating point NaN and infinities sit at the
+    same places, and elsewhere the error against float64 is at most `EAGER_FACTOR` times eager's own plus `ULPS` roundings
+    plus the reference's noise. Without a reference, eager is the reference.
+    """
+    assert len(got) == len(wanted), f"{len(got)} outputs, {len(wanted)} expected"
+    for index, (mine, eager) in enumerate(zip(got, wanted, strict=True)):
+        _check_kind(f"output {index}", mine, eager)
+        reference = reference64[index] if index < len(reference64) else None
+        if eager.is_floating_point():
+            _check_floats(f"output {index}", mine, eager, reference)
+        else:
+            _check_equal(f"output {index}", mine, eager)
+
+
+def _check_kind(where: str, got: Any, wanted: torch.Tensor) -> None:
+    assert isinstance(got, torch.Tensor), f"{where}: a {type(got).__name__}, a tensor expected"
+    assert got.shape == wanted.shape, f"{where}: shape {list(got.shape)}, {list(wanted.shape)} expected"
+    assert got.dtype == wanted.dtype, f"{where}: {got.dtype}, {wanted.dtype} expected"
+    assert got.device == wanted.device, f"{where}: on {got.device}, {wanted.device} expected"
+
+
+def _check_equal(where: str, got: torch.Tensor, wanted: torch.Tensor) -> None:
+    if not torch.equal(got, wanted):
+        _fail(where, got, wanted, (got != wanted).double())
+
+
+def _check_floats(where: str, got: torch.Tensor, wanted: torch.Tensor, reference: Reference | None) -> None:
+    mine, eager = got.double(), wanted.double()
+    special = ~torch.isfinite(eager) | ~torch.isfinite(mine)
+    agree = (mine == eager) | (torch.isnan(mine) & torch.isnan(eager))
+    if bool((special & ~agree).any()):
+        _fail(f"{where}: NaN or infinity", got, wanted, (special & ~agree).double())
+    truth = eager if reference is None else torch.where(torch.isfinite(reference.values), reference.values, eager)
+    allowed = _allowed(eager, truth, special, torch.finfo(wanted.dtype), 0.0 if reference is None else reference.noise)
+    excess = torch.where(special, torch.zeros_like(eager), (mine - truth).abs() - allowed)
+    if bool((excess > 0).any()):
+        _fail(where, got, wanted, excess)
+
+
+def _allowed(eager: torch.Tensor, truth: torch.Tensor, special: torch.Tensor, kind: torch.finfo, noise: float) -> torch.Tensor:
+    own = torch.where(special, torch.zeros_like(eager), (eager - truth).abs())
+    largest = float(own.max()) if own.numel() else 0.0
+    return EAGER_FACTOR * largest + ULPS * kind.eps * truth.abs() + noise + kind.tiny
+
+
+def _fail(where: str, got: torch.Tensor, wanted: torch.Tensor, badness: torch.Tensor) -> None:
+    flat = int(badness.reshape(-1).argmax())
+    index = [int(part) for part in torch.unravel_index(torch.tensor(flat), badness.shape)]
+    mine, eager = got[tuple(index)].item(), wanted[tuple(index)].item()
+    count = int((badness > 0).sum())
+    raise AssertionError(
+        f"{where}: {count} of {badness.numel()} elements wrong; at {index} got {mine!r}, expected {eager!r}{_ulps(mine, eager, wanted.dtype)}"
+    )
+
+
+def _ulps(got: Any, wanted: Any, dtype: torch.dtype) -> str:
+    if not dtype.is_floating_point:
+        return ""
+    step = torch.finfo(dtype).eps * max(abs(wanted), torch.finfo(dtype).tiny)
+    return f", {abs(got - wanted) / step:.1f} ULP apart"
+
+
+def _in_float64(name: str, sample: Sample, move: float) -> tuple[torch.Tensor, ...] | None:
+    """The call with every rounded float tensor in float64, each moved by `move` roundings; None where that is no call."""
+    generator = torch.Generator().manual_seed(11)
+    arguments, keywords = pytree.tree_map_only(torch.Tensor, lambda tensor: _widened(tensor, move, generator), sample.build())
+    try:
+        with torch.no_grad():
+            return _read(overload_of(name)(*arguments, **keywords), sample)
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _widened(tensor: torch.Tensor, move: float, generator: torch.Generator) -> torch.Tensor:
+    if tensor.dtype not in _ROUNDED:
+        return tensor
+    signs = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * 2 - 1
+    wide = tensor.double()
+    return wide + wide * signs * move * torch.finfo(tensor.dtype).eps if move else wide
+
+
+def _distance(values: torch.Tensor, moved: torch.Tensor) -> float:
+    difference = torch.nan_to_num((values - moved).abs().double(), nan=0.0, posinf=0.0)
+    largest = float(difference.max()) if difference.numel() else 0.0
+    scale = torch.nan_to_num(values.abs().double(), nan=0.0, posinf=0.0)
+    return largest if scale.numel() and largest <= SMOOTH * float(scale.max()) else 0.0
