@@ -1,0 +1,275 @@
+"""Options: one schema, one order of places, and messages that mend the mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hub.errors import OptionError
+from hub.options import Options, check_backends, parse_text, resolve
+from hub.settings import KEYS
+
+
+def resolved(
+    given: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, cwd: Path = Path("/")
+) -> Options:
+    return resolve(given, environ or {}, cwd, home=Path("/nobody"))
+
+
+def message_of(
+    given: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None, cwd: Path = Path("/")
+) -> str:
+    with pytest.raises(OptionError) as caught:
+        resolved(given, environ, cwd)
+    return str(caught.value)
+
+
+def repository(folder: Path, text: str) -> Path:
+    """A repository with a hub.toml, and a folder deep inside it."""
+    (folder / ".git").mkdir()
+    (folder / "hub.toml").write_text(text)
+    (folder / "src" / "deep").mkdir(parents=True)
+    return folder / "src" / "deep"
+
+
+def test_nothing_given_means_the_documented_defaults() -> None:
+    """Without any setting, every backend may bid, planning measures for at most 20 s, and failures fall back."""
+    options = resolved()
+    assert options == Options()
+    assert (options.backends, options.exclude, options.force, options.tune, options.budget_s) == (
+        None,
+        (),
+        {},
+        "fast",
+        20.0,
+    )
+    assert not options.strict
+    assert options.origin("threads") == "default"
+
+
+def test_the_schema_and_the_written_forms_name_the_same_settings() -> None:
+    """Every setting of the schema can be written in each of the three places."""
+    assert set(KEYS) == set(Options.model_fields) - {"origins"}
+
+
+def test_precedence_is_call_then_environment_then_file_then_default(tmp_path: Path) -> None:
+    """Each setting is taken from the highest place that gives it, and remembers that place."""
+    deep = repository(tmp_path, 'threads = 1\naccuracy = 0.5\ntune = "full"\n')
+    options = resolved({"threads": 3}, {"HUB_THREADS": "2", "HUB_ACCURACY": "0.25"}, deep)
+    assert (options.threads, options.accuracy, options.tune, options.strict) == (3, 0.25, "full", False)
+    origins = [options.origin(key) for key in ("threads", "accuracy", "tune", "strict")]
+    assert origins == ["options=", "HUB_ACCURACY", str(tmp_path / "hub.toml"), "default"]
+
+
+def test_the_nearest_file_wins_and_the_search_ends_at_the_repository(tmp_path: Path) -> None:
+    """A hub.toml above the repository root is not ours to read."""
+    (tmp_path / "hub.toml").write_text("threads = 9\n")
+    inner = tmp_path / "project"
+    inner.mkdir()
+    deep = repository(inner, "threads = 1\n")
+    assert resolved(cwd=deep).threads == 1
+    (inner / "hub.toml").unlink()
+    assert resolved(cwd=deep).threads is None
+
+
+def test_the_search_ends_at_the_home_folder(tmp_path: Path) -> None:
+    """A hub.toml in the home folder counts, one above it does not."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "hub.toml").write_text("threads = 9\n")
+    assert resolve(None, {}, home, home=home).threads is None
+    (home / "hub.toml").write_text("threads = 4\n")
+    assert resolve(None, {}, home, home=home).threads == 4
+
+
+def test_every_setting_can_be_an_environment_variable() -> None:
+    """Lists are separated by commas, mappings by '=', truth is 1 or 0 or a word for it."""
+    options = resolved(
+        environ={
+            "HUB_BACKENDS": "onnxruntime, openvino",
+            "HUB_EXCLUDE": "inductor",
+            "HUB_FORCE": "aten.softmax=eager,aten.gelu.default=openvino",
+            "HUB_THREADS": "2",
+            "HUB_ACCURACY": "1e-2",
+            "HUB_STRICT": "1",
+            "HUB_TUNE": "full",
+            "HUB_BUDGET_S": "7.5",
+            "HUB_CACHE_DIR": "/tmp/c",
+            "HUB_DEBUG_DIR": "debug",
+        },
+        cwd=Path("/somewhere"),
+    )
+    assert options.backends == ("onnxruntime", "openvino")
+    assert options.exclude == ("inductor",)
+    assert options.force == {"aten.softmax": "eager", "aten.gelu.default": "openvino"}
+    assert (options.threads, options.accuracy, options.strict, options.tune) == (2, 0.01, True, "full")
+    assert (options.budget_s, options.cache_dir, options.debug_dir) == (7.5, Path("/tmp/c"), Path("/somewhere/debug"))
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    """`HUB_THREADS=` in a shell switches the setting off again."""
+    assert resolved(environ={"HUB_THREADS": ""}) == Options()
+
+
+def test_variables_of_plugins_are_left_to_the_plugins() -> None:
+    """`HUB_<PLUGIN>_...` belongs to that plugin."""
+    assert resolved(environ={"HUB_ONNXRUNTIME_LOG": "3", "HUB_MDLA_DEVICE": "sim", "HUB_DISC_DUMP": "1"}) == Options()
+
+
+def test_a_relative_folder_in_a_file_starts_at_the_file(tmp_path: Path) -> None:
+    """The cache of a project does not move with the working directory."""
+    deep = repository(tmp_path, 'cache_dir = "cache"\n')
+    assert resolved(cwd=deep).cache_dir == tmp_path / "cache"
+
+
+def test_without_a_folder_the_cache_lies_where_the_platform_keeps_caches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`cache_root` follows XDG_CACHE_HOME, and an explicit folder beats it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert tmp_path in Options().cache_root.parents
+    assert Options(cache_dir=Path("/c")).cache_root == Path("/c")
+
+
+def test_the_budget_follows_the_tuning_effort() -> None:
+    """Full tuning may take 600 s unless a budget is given."""
+    assert resolved({"tune": "full"}).budget_s == 600.0
+    assert resolved({"tune": "full", "budget_s": 5}).budget_s == 5.0
+
+
+def test_a_forced_overload_beats_its_operator() -> None:
+    """`force` is looked up by overload first, then by operator."""
+    options = resolved({"force": {"aten.softmax": "eager", "aten.softmax.int": "openvino"}})
+    assert options.forced("aten.softmax.int") == "openvino"
+    assert options.forced("aten.softmax.default") == "eager"
+    assert options.forced("aten.gelu.default") is None
+
+
+def test_only_named_backends_may_bid_and_eager_always_may() -> None:
+    """`backends` names who may bid, `exclude` who may not."""
+    assert [resolved({"backends": ["a"]}).allows(name) for name in ("a", "b", "eager")] == [True, False, True]
+    assert [resolved({"exclude": ("a",)}).allows(name) for name in ("a", "b", "eager")] == [False, True, True]
+
+
+def test_an_unknown_option_names_the_nearest_one() -> None:
+    """A misspelt key says where it came from and what was meant."""
+    text = message_of({"thread": 2})
+    assert "unknown option 'thread' in options=; did you mean 'threads'?" in text
+
+
+def test_an_unknown_variable_names_the_nearest_one() -> None:
+    """A misspelt variable does not pass in silence."""
+    assert "unknown environment variable 'HUB_BACKEND'; did you mean 'HUB_BACKENDS'?" in message_of(
+        environ={"HUB_BACKEND": "a"}
+    )
+
+
+def test_an_unknown_key_in_a_file_names_the_file(tmp_path: Path) -> None:
+    """A misspelt key in hub.toml is found by its path."""
+    deep = repository(tmp_path, "acuracy = 0.1\n")
+    assert f"unknown option 'acuracy' in {tmp_path / 'hub.toml'}; did you mean 'accuracy'?" in message_of(cwd=deep)
+
+
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
+    """A syntax error gives the path and the line."""
+    deep = repository(tmp_path, "threads 2\n")
+    assert str(tmp_path / "hub.toml") in message_of(cwd=deep)
+    assert "line 1" in message_of(cwd=deep)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("threads", "two", "a whole number of at least 1"),
+        ("threads", 0, "a whole number of at least 1"),
+        ("threads", True, "a whole number of at least 1"),
+        ("threads", 2.5, "a whole number of at least 1"),
+        ("accuracy", 0.0, "a number above 0"),
+        ("accuracy", float("nan"), "a number above 0"),
+        ("strict", 1, "true or false"),
+        ("tune", "hard", 'one of "off", "fast" and "full"'),
+        ("budget_s", -1.0, "a number of seconds above 0"),
+        ("backends", "onnxruntime", "names of backends"),
+        ("backends", [1], "names of backends"),
+        ("exclude", {"a": 1}, "names of backends"),
+        ("force", ["aten.softmax"], "a mapping from operators to backends"),
+        ("force", {"softmax": "eager"}, "a mapping from operators to backends"),
+        ("cache_dir", 3, "the path of a folder"),
+        ("debug_dir", "", "the path of a folder"),
+    ],
+)
+def test_a_wrong_value_names_the_key_the_place_the_type_and_an_example(key: str, value: Any, wanted: str) -> None:
+    """The message holds everything needed to mend the value."""
+    text = message_of({key: value})
+    assert f"option {key!r} (from options=) must be {wanted}, got {value!r}" in text
+    assert f"for example {key} = " in text
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [("HUB_THREADS", "many"), ("HUB_STRICT", "maybe"), ("HUB_FORCE", "aten.softmax"), ("HUB_ACCURACY", "x")],
+)
+def test_unreadable_text_names_its_variable(variable: str, text: str) -> None:
+    """Text that cannot be read as the type is refused with the variable's name."""
+    assert f"(from {variable}) must be" in message_of(environ={variable: text})
+
+
+@pytest.mark.parametrize(
+    ("given", "fact"),
+    [
+        ({"backends": ["a"], "exclude": ["a"]}, "'a' is both asked for and excluded"),
+        ({"exclude": ["a"], "force": {"aten.gelu": "a"}}, "aten.gelu is forced to 'a', which may not bid"),
+        ({"backends": ["b"], "force": {"aten.gelu": "a"}}, "aten.gelu is forced to 'a', which may not bid"),
+        ({"exclude": ["eager"]}, "eager is the fallback and cannot be excluded"),
+    ],
+)
+def test_contradictions_are_named(given: Mapping[str, Any], fact: str) -> None:
+    """Two settings that cannot hold together are an error, not a guess."""
+    assert fact in message_of(given)
+
+
+def test_a_contradiction_names_both_places() -> None:
+    """Settings from different places may contradict each other; both are named."""
+    text = message_of({"backends": ["a"]}, {"HUB_EXCLUDE": "a"})
+    assert "'backends' (from options=)" in text
+    assert "'exclude' (from HUB_EXCLUDE)" in text
+
+
+def test_options_that_are_no_mapping_are_refused() -> None:
+    """`options=` takes a dictionary."""
+    assert "options= must be a mapping, got list" in message_of([("threads", 2)])  # pyright: ignore
+
+
+def test_a_backend_that_is_not_installed_is_named_with_the_nearest() -> None:
+    """Names of backends are checked against those that are registered."""
+    options = resolved({"backends": ["onxruntime"]})
+    with pytest.raises(OptionError, match="no backend is named 'onxruntime'; did you mean 'onnxruntime'"):
+        check_backends(options, ("onnxruntime", "openvino"))
+    check_backends(resolved({"backends": ["openvino"], "force": {"aten.gelu": "eager"}}), ("onnxruntime", "openvino"))
+
+
+def test_flags_are_read_like_variables() -> None:
+    """The command line writes settings as the environment does."""
+    assert parse_text("force", "aten.softmax=eager", "--force") == {"aten.softmax": "eager"}
+    with pytest.raises(OptionError, match="from --threads"):
+        parse_text("threads", "x", "--threads")
+
+
+def test_equal_settings_give_equal_text_wherever_they_came_from() -> None:
+    """The JSON form holds values only, so that it can be part of a cache key."""
+    assert resolved({"threads": 2}).to_json() == resolved(environ={"HUB_THREADS": "2"}).to_json()
+    assert json.loads(resolved({"debug_dir": "/d"}).to_json())["debug_dir"] == "/d"
+
+
+def test_reading_options_imports_no_torch() -> None:
+    """Options are for the command line too, which has to answer at once."""
+    script = (
+        "import sys, pathlib, hub.options as o; o.resolve(None, {}, pathlib.Path('/')); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
