@@ -6,6 +6,8 @@ facts are attributes, so that tools need not parse text.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class HubError(Exception):
     """Root of every error that the hub raises on purpose."""
@@ -26,6 +28,10 @@ class HubError(Exception):
         self.hint = hint
         super().__init__(message)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The keyword-only facts do not fit exceptions' default pickling; errors travel between processes.
+        return _rebuilt, (type(self), self.message, self.backend, self.cluster, self.node, self.hint)
+
     def __str__(self) -> str:
         where = [
             f"{kind} {value!r}"
@@ -34,6 +40,14 @@ class HubError(Exception):
         ]
         text = self.message if not where else f"{self.message} [{', '.join(where)}]"
         return text if self.hint is None else f"{text}\n  next step: {self.hint}"
+
+
+def _rebuilt(kind: type[HubError], message: str, backend: str | None, cluster: str | None, node: str | None, hint: str | None) -> HubError:
+    return kind(message, backend=backend, cluster=cluster, node=node, hint=hint)
+
+
+class HubWarning(UserWarning):
+    """A backend failed and another one, or eager, took over. Shown once for each cause; reports always have it."""
 
 
 class CaptureError(HubError):

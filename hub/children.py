@@ -1,0 +1,53 @@
+"""Child processes that may crash or hang: how they end, in words, and how to end them with all their own children."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from typing import IO, Any
+
+_TAIL_BYTES = 4096
+
+
+def run_child(command: Sequence[str], timeout_s: float) -> str:
+    """Runs a command to its end and gives what went wrong in words, or "" for exit status 0. Raises nothing.
+
+    What it prints goes to a file, not to a pipe: a grandchild that outlives a killed child would keep a pipe open, and the
+    reader waiting.
+    """
+    with tempfile.TemporaryFile() as log:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        try:
+            child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return f"no answer within {timeout_s:g} s"
+        finally:
+            kill_group(child)
+        return "" if child.returncode == 0 else f"{exit_text(child.returncode)}{last_line(log)}"
+
+
+def kill_group(child: subprocess.Popen[Any]) -> None:
+    """Ends a child that was started in a session of its own, and everything that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def exit_text(returncode: int) -> str:
+    """Says how a child process ended: "killed by SIGSEGV" or "exit status 1"."""
+    if returncode >= 0:
+        return f"exit status {returncode}"
+    names = {item.value: item.name for item in signal.Signals}
+    return f"killed by {names.get(-returncode, f'signal {-returncode}')}"
+
+
+def last_line(log: IO[bytes]) -> str:
+    """Gives ": " and the last line of what a child printed, or nothing where it printed nothing."""
+    log.seek(0, os.SEEK_END)
+    log.seek(max(0, log.tell() - _TAIL_BYTES))
+    lines = log.read().decode(errors="replace").strip().splitlines()
+    return f": {lines[-1][:300]}" if lines else ""

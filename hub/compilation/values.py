@@ -1,0 +1,39 @@
+"""Runs a graph once in eager and keeps chosen values: what clusters are verified and timed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.graph import Graph
+
+
+def values_at(graph: Graph, inputs: Sequence[Any], names: Iterable[str]) -> dict[str, Any]:
+    """Gives the values of the named nodes on these inputs (in placeholder order); frees all others as it goes.
+
+    The random number generator is left as it was found.
+    """
+    state = torch.get_rng_state()
+    try:
+        keeper = _Keeper(graph.module, frozenset(names))
+        with torch.no_grad():
+            keeper.run(*inputs)
+    finally:
+        torch.set_rng_state(state)
+    return keeper.kept
+
+
+class _Keeper(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, names: frozenset[str]) -> None:
+        super().__init__(module)
+        self.names = names
+        self.kept: dict[str, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if n.name in self.names:
+            self.kept[n.name] = value
+        return value

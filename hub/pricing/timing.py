@@ -1,0 +1,69 @@
+"""Times calls: medians with confidence intervals, because these machines are shared and noisy."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hub.cost import Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of single calls, in order."""
+
+    samples_s: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        """Median seconds of one call."""
+        return median(self.samples_s)
+
+    @property
+    def spread_s(self) -> float:
+        """Half the width of the 95 % confidence interval of the median."""
+        low, high = median_interval(self.samples_s)
+        return (high - low) / 2
+
+
+def time_call(call: Callable[[], Any], at_least_s: float, *, warmup: int = 2, most: int = 2000) -> Timing:
+    """Calls until `at_least_s` seconds have passed (3 calls at least, `most` at most), after `warmup` calls not counted."""
+    for _ in range(warmup):
+        call()
+    samples: list[float] = []
+    end = time.perf_counter() + at_least_s
+    while len(samples) < 3 or (time.perf_counter() < end and len(samples) < most):
+        start = time.perf_counter()
+        call()
+        samples.append(time.perf_counter() - start)
+    return Timing(tuple(samples))
+
+
+def median(samples: Sequence[float]) -> float:
+    """Gives the middle sample, or the mean of the middle two. Raises ValueError for none."""
+    if not samples:
+        raise ValueError("no samples")
+    ordered = sorted(samples)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """Gives the 95 % confidence interval of the median from order statistics, which assumes no distribution.
+
+    Source: the ranks n/2 -+ 1.96 sqrt(n)/2 of the binomial distribution (Conover, Practical Nonparametric Statistics, 3.2).
+    """
+    ordered = sorted(samples)
+    reach = 1.96 * math.sqrt(len(ordered)) / 2
+    low = max(0, math.floor(len(ordered) / 2 - reach))
+    high = min(len(ordered) - 1, math.ceil(len(ordered) / 2 + reach))
+    return ordered[low], ordered[high]
+
+
+def measured_cost(timing: Timing, threads: int, transfer_bytes: int = 0) -> Cost:
+    """Gives a timing as a cost with its provenance."""
+    detail = f"median of {len(timing.samples_s)} calls, {threads} threads"
+    return Cost(timing.median_s, timing.spread_s, transfer_bytes, "measured", detail)
