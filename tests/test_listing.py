@@ -1,0 +1,189 @@
+"""Listing: what is installed, what is wrong with it, and what mends it, without importing anything heavy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pluggy
+import pytest
+
+from hub import hookspecs, listing
+from hub.backend import BackendInfo
+from hub.children import exit_text, run_child
+from hub.listing import ListedBackend, list_backends
+from hub.registry import Entry, Registry
+from hub.support import ACCEPTED, OperatorTable, Support, refused
+
+TABLE = OperatorTable({"aten.relu.default": (), "aten.gelu.default": ()})
+
+
+@pytest.fixture
+def entries(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Entry]]:
+    """A registry that holds what the test puts into the list."""
+    found: list[Entry] = []
+    monkeypatch.setattr(listing, "registry", lambda: Registry(pluggy.PluginManager(hookspecs.PROJECT), found))
+    yield found
+
+
+def entry(status: Support = ACCEPTED, **facts: object) -> Entry:
+    info = BackendInfo(**{"name": "toy", "factory": "toy:create", "summary": "a toy", **facts})  # pyright: ignore
+    return Entry(info, "hub-toy", "1.2", status)
+
+
+def only(listed: tuple[ListedBackend, ...]) -> ListedBackend:
+    assert [backend.name for backend in listed] == ["toy", "eager"]
+    return listed[0]
+
+
+def test_the_first_party_backends_and_eager_are_listed() -> None:
+    """First-party plugins come in through the entry points, and eager is built in."""
+    listed = {backend.name: backend for backend in list_backends()}
+    assert {"inductor", "onnxruntime", "openvino", "eager"} <= set(listed)
+    assert listed["inductor"].package == "compiler-hub"
+    assert listed["eager"].library == "torch"
+    assert listed["eager"].library_version
+
+
+def test_versions_of_plugin_and_library_are_given(entries: list[Entry]) -> None:
+    """The first requirement is the library under the backend."""
+    entries.append(entry(requires=("pluggy>=1", "numpy")))
+    toy = only(list_backends())
+    assert (toy.package, toy.package_version) == ("hub-toy", "1.2")
+    assert (toy.library, toy.library_version) == ("pluggy", pluggy.__version__)
+
+
+def test_an_unavailable_backend_gives_the_reason_and_what_mends_it(entries: list[Entry]) -> None:
+    """The pip command is shown where something is missing, and only there."""
+    entries.append(entry(refused("toylib is not installed"), requires=("toylib>=3",), install="pip install toylib"))
+    toy = only(list_backends())
+    assert (toy.available, toy.reason, toy.install) == (False, "toylib is not installed", "pip install toylib")
+    assert toy.library_version is None
+    entries[0] = entry(install="pip install toylib")
+    assert only(list_backends()).install == ""
+
+
+def test_operators_are_counted_from_the_table(entries: list[Entry]) -> None:
+    """A table is counted; no table means any operator."""
+    module = sys.modules[__name__]
+    sys.modules["toy_table"] = module
+    entries.append(entry(operators="toy_table:TABLE"))
+    assert only(list_backends()).operators == "2"
+    entries[0] = entry()
+    assert only(list_backends()).operators == "any"
+
+
+def test_a_broken_operator_table_costs_its_backend_only(entries: list[Entry]) -> None:
+    """The listing names the table and the error, and goes on."""
+    entries.append(entry(operators="no_such_module:TABLE"))
+    toy = only(list_backends())
+    assert not toy.available
+    assert "no_such_module:TABLE cannot be read: ModuleNotFoundError" in toy.reason
+
+
+def test_the_json_form_holds_every_field(entries: list[Entry]) -> None:
+    """`to_json` is what `hub list-backends --json` prints for one backend."""
+    entries.append(entry(devices=("cpu", "cuda"), training=True))
+    values = json.loads(only(list_backends()).to_json())
+    assert (values["name"], values["devices"], values["training"], values["n_operators"]) == (
+        "toy",
+        ["cpu", "cuda"],
+        True,
+        None,
+    )
+
+
+def test_listing_imports_neither_torch_nor_a_library_under_a_backend() -> None:
+    """The listing has to answer at once, and work where a library is broken."""
+    script = (
+        "import sys; from hub.listing import list_backends; list_backends()\n"
+        "heavy = {'torch', 'onnxruntime', 'openvino', 'onnx', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+# --- Probes -----------------------------------------------------------------------------------------------------------
+
+PLUGIN = """
+import os, time
+from hub.backend import BackendInfo
+from hub.hookspecs import hookimpl
+from hub.support import ACCEPTED, refused
+
+class Toy(Backend):
+    def supports(self, node): return ACCEPTED
+    def compile(self, cluster, settings): raise NotImplementedError
+    def probe(self):
+        print("noise")
+        {probe}
+
+@hookimpl
+def hub_backends():
+    return (BackendInfo(name="toy", factory="toy_plugin:Toy", summary=""),)
+"""
+
+
+@pytest.fixture
+def probe_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Support]:
+    """Installs a plugin whose probe has the given body, for child processes, and probes it."""
+
+    def probed(body: str, timeout_s: float = 60.0) -> Support:
+        (tmp_path / "toy_plugin.py").write_text(PLUGIN.format(probe=body))
+        facts = tmp_path / "toy_plugin-1.0.dist-info"
+        facts.mkdir(exist_ok=True)
+        (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-plugin\nVersion: 1.0\n")
+        (facts / "entry_points.txt").write_text("[hub]\ntoy = toy_plugin\n")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+        return listing.probe("toy", timeout_s)
+
+    return probed
+
+
+@pytest.mark.parametrize(
+    ("body", "accepted", "reason"),
+    [
+        ("return ACCEPTED", True, ""),
+        ("return refused('no AVX2 here')", False, "no AVX2 here"),
+        ("raise ValueError('bad driver')", False, "ValueError: bad driver"),
+        ("os.abort()", False, "killed by SIGABRT"),
+        ("os._exit(7)", False, "exit status 7"),
+    ],
+)
+def test_a_probe_gives_a_verdict_whatever_the_plugin_does(
+    probe_of: Callable[..., Support], body: str, accepted: bool, reason: str
+) -> None:
+    """A probe that refuses, raises, crashes or leaves is named in the verdict."""
+    verdict = probe_of(body)
+    assert verdict.accepted == accepted
+    assert reason in verdict.reason
+
+
+def test_a_probe_that_hangs_is_stopped(probe_of: Callable[..., Support]) -> None:
+    """A hang is a refusal that gives the limit."""
+    assert probe_of("time.sleep(600)", timeout_s=2.0).reason == "no answer within 2 s"
+
+
+def test_a_failed_probe_makes_its_backend_unavailable(entries: list[Entry], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With probes, a backend counts as available only if its program ran."""
+    entries.append(entry())
+    monkeypatch.setattr(listing, "probe", lambda name: refused("killed by SIGILL"))
+    toy = only(list_backends(probe=True))
+    assert (toy.available, toy.probe, toy.reason) == (False, "killed by SIGILL", "the probe failed: killed by SIGILL")
+    monkeypatch.setattr(listing, "probe", lambda name: ACCEPTED)
+    assert only(list_backends(probe=True)).probe == "passed"
+
+
+def test_a_child_that_leaves_a_child_behind_does_not_hold_us_up() -> None:
+    """The output of a killed child is not waited for."""
+    script = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).wait()"
+    assert run_child([sys.executable, "-c", script], timeout_s=1.0) == "no answer within 1 s"
+
+
+def test_ends_of_processes_are_said_in_words() -> None:
+    """Signals have names."""
+    assert [exit_text(code) for code in (1, -11)] == ["exit status 1", "killed by SIGSEGV"]
