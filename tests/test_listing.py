@@ -111,7 +111,7 @@ def test_listing_imports_neither_torch_nor_a_library_under_a_backend() -> None:
 
 PLUGIN = """
 import os, time
-from hub.backend import BackendInfo
+from hub.backend import Backend, BackendInfo
 from hub.hookspecs import hookimpl
 from hub.support import ACCEPTED, refused
 
