@@ -1,0 +1,69 @@
+"""Gives the ways of handing a graph's nodes to backends that are worth pricing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hub.graph import Graph
+from hub.options import Options
+from hub.partition.group import EAGER, Group, group, without_trifles
+from hub.partition.verdicts import Verdicts
+from hub.support import operator_name
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A schedule of groups, under a name that says who came first: "onnxruntime + inductor"."""
+
+    name: str
+    groups: tuple[Group, ...]
+
+    @property
+    def clusters(self) -> tuple[Group, ...]:
+        """Groups that need compiling."""
+        return tuple(found for found in self.groups if found.backend != EAGER)
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Backends used, eager left out, in order of first use."""
+        return tuple(dict.fromkeys(found.backend for found in self.clusters))
+
+
+def assignments(verdicts: Verdicts, options: Options) -> tuple[Assignment, ...]:
+    """Gives, without repeats: each backend taking all it can; each followed by another on what is left; and eager.
+
+    Operators that the options force go where they must in every one of them. With one asked-for backend there is one
+    assignment.
+    """
+    names = verdicts.backends
+    orders: list[tuple[str, ...]] = [(name,) for name in names]
+    orders += [(first, second) for first in names for second in names if first != second]
+    forced = tuple(dict.fromkeys(name for name in options.force.values() if name in names))
+    found: dict[tuple[Group, ...], Assignment] = {}
+    for order in (*orders, ()):
+        made = assignment(verdicts, (*forced, *order) if forced else order, options)
+        found.setdefault(made.groups, made)
+    if options.backends is not None and len(options.backends) == 1 and names:
+        return (next(iter(found.values())),)
+    return tuple(found.values())
+
+
+def assignment(verdicts: Verdicts, order: Sequence[str], options: Options) -> Assignment:
+    """Gives the assignment in which each node goes to the first backend in `order` that takes it, else to eager."""
+    graph = verdicts.graph
+    backend_of = {
+        node.name: next((name for name in order if verdicts.takes(name, node.name)), EAGER) for node in graph.nodes
+    }
+    groups = group(graph, _keeping_forced(graph, backend_of, options))
+    return Assignment(" + ".join(dict.fromkeys(found.backend for found in groups if found.backend != EAGER)) or EAGER, groups)
+
+
+def _keeping_forced(graph: Graph, backend_of: Mapping[str, str], options: Options) -> Mapping[str, str]:
+    """Drops clusters that compute nothing, unless the user forced one of their operators."""
+    lighter = without_trifles(graph, backend_of)
+    if not options.force:
+        return lighter
+    return {
+        node.name: backend_of[node.name] if options.forced(operator_name(node)) else lighter[node.name] for node in graph.nodes
+    }

@@ -1,0 +1,126 @@
+"""Asks every backend about every node, and keeps the answers with their reasons."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import fx
+
+from hub.backend import BackendInfo
+from hub.errors import HubError
+from hub.graph import Graph
+from hub.options import Options
+from hub.partition.group import EAGER
+from hub.plan import Event
+from hub.registry import Registry
+from hub.support import ACCEPTED, Support, dtype_name, operator_name, refused, tensors_of
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """For each backend, for each node: taken, or refused with a reason. Tuple elements follow their producer."""
+
+    graph: Graph
+    by_backend: Mapping[str, Mapping[str, Support]]
+    events: tuple[Event, ...] = ()
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Backends that take at least one node, in registration order."""
+        return tuple(
+            name for name, answers in self.by_backend.items() if any(support.accepted for support in answers.values())
+        )
+
+    def takes(self, backend: str, node: str) -> bool:
+        """True where the backend takes the node; eager takes all."""
+        return backend == EAGER or self.by_backend[backend][node].accepted
+
+    def without(self, backend: str, nodes: Iterable[str], reason: str) -> Verdicts:
+        """Gives the verdicts after a backend lost some nodes, by failing on them."""
+        answers = {**self.by_backend[backend], **dict.fromkeys(nodes, refused(reason))}
+        return replace(self, by_backend={**self.by_backend, backend: answers})
+
+    def refusals(self, backend: str, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Gives the reasons why a backend does not take some of these nodes, each once, in order."""
+        answers = (self.by_backend[backend][node] for node in nodes)
+        return tuple(dict.fromkeys(support.reason for support in answers if not support.accepted))
+
+
+def ask_backends(graph: Graph, registry: Registry, options: Options) -> Verdicts:
+    """Gives the verdicts of every backend that the options allow and that can be used here.
+
+    A backend that cannot be loaded, or that raises, answers nothing more; an event says so.
+    """
+    events: list[Event] = []
+    by_backend: dict[str, dict[str, Support]] = {}
+    for name, entry in registry.entries.items():
+        if not options.allows(name):
+            continue
+        try:
+            supports = registry.backend(name).supports
+        except HubError as error:
+            if entry.status.accepted or _is_named(name, options):
+                events.append(Event(kind="failed", stage="load", backend=name, message=str(error)))
+            continue
+        if reason := _unfit(entry.info, graph, options):
+            events.append(Event(kind="refused", stage="support", backend=name, message=reason))
+            continue
+        by_backend[name] = _answers(graph, entry.info, supports, options, events)
+    return Verdicts(graph, by_backend, tuple(events))
+
+
+def _is_named(name: str, options: Options) -> bool:
+    return name in (options.backends or ()) or name in options.force.values()
+
+
+def _unfit(info: BackendInfo, graph: Graph, options: Options) -> str | None:
+    """Gives the reason why a backend cannot take part in this graph at all."""
+    if graph.is_training and not info.training:
+        return "takes no training graphs"
+    if graph.is_dynamic and not info.dynamic_shapes:
+        return "takes no dynamic shapes"
+    if info.error_class > (options.accuracy or 0.0) and not _is_named(info.name, options):
+        return f"its results may be off by {info.error_class:.1%}; allow that with options={{'accuracy': {info.error_class}}}"
+    return None
+
+
+def _answers(
+    graph: Graph, info: BackendInfo, supports: Callable[[fx.Node], Support], options: Options, events: list[Event]
+) -> dict[str, Support]:
+    answers: dict[str, Support] = {}
+    for node in graph.nodes:
+        if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and node.args[0].name in answers:
+            answers[node.name] = answers[node.args[0].name]
+            continue
+        answers[node.name] = _before_asking(graph, info, node, options) or _asked(info.name, node, supports, events)
+    return answers
+
+
+def _before_asking(graph: Graph, info: BackendInfo, node: fx.Node, options: Options) -> Support | None:
+    """Gives a refusal that needs no plugin: pinned nodes, forced operators, devices and dtypes."""
+    if node.name in graph.pinned:
+        return refused(f"{operator_name(node)}: {graph.pinned[node.name]}")
+    forced = options.forced(operator_name(node))
+    if forced is not None and forced != info.name:
+        return refused(f"{operator_name(node)}: forced to {forced}")
+    for tensor in tensors_of(node):
+        if tensor.device.type not in info.devices:
+            return refused(f"{operator_name(node)}: on {tensor.device.type}, only {', '.join(info.devices)} here")
+        if dtype_name(tensor.dtype) not in info.dtypes:
+            return refused(f"{operator_name(node)}: dtype {dtype_name(tensor.dtype)}")
+    return None
+
+
+def _asked(backend: str, node: fx.Node, supports: Callable[[fx.Node], Support], events: list[Event]) -> Support:
+    try:
+        answer = supports(node)
+    except Exception as error:  # noqa: BLE001 - a plugin may raise anything; it costs this node
+        reason = f"supports({operator_name(node)}) raised {type(error).__name__}: {error}"
+        if not any(event.stage == "support" and event.backend == backend and event.kind == "failed" for event in events):
+            events.append(Event(kind="failed", stage="support", backend=backend, message=reason))
+        return refused(reason)
+    if not isinstance(answer, Support):  # pyright: ignore - plugins are not trusted to keep the types
+        return refused(f"supports({operator_name(node)}) gave a {type(answer).__name__}, no Support")
+    return ACCEPTED if answer.accepted else answer

@@ -1,0 +1,127 @@
+"""Estimates without measuring: the roofline, max(flops / peak, bytes / bandwidth), plus what a call costs by itself."""
+
+from __future__ import annotations
+
+import math
+import operator
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.cost import Cost
+from hub.graph import Cluster, TensorSpec, hint
+from hub.partition.group import is_trifle
+from hub.support import argument, operator_name, tensors_of, value_of
+
+CALL_S = 15e-6
+"""Seconds to enter and leave a compiled cluster. Measured: ORT 6 us, OpenVINO 20 to 90 us, Inductor 15 us (FACTS, 2 cores)."""
+EAGER_CALL_S = 4e-6
+"""Seconds of eager's dispatch for one operator (measured on 2 cores at 2.6 GHz, 2026-11)."""
+COMPILED_EFFICIENCY = 0.8
+"""Share of the peak that compiled GEMM-bound models reach (FACTS: about 0.9 for the best backend, less for the rest)."""
+EAGER_EFFICIENCY = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """What this machine can do at most, with the current number of threads."""
+
+    flops_s: float
+    bytes_s: float
+
+
+@cache
+def peaks(threads: int) -> Peaks:
+    """Measures the peaks in about 0.1 s: a 512^3 float32 matrix product, and a copy of 64 MiB."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        a = torch.ones(512, 512)
+        block = torch.ones(1 << 24)
+        target = torch.empty_like(block)
+        flops_s = 2 * 512**3 / _fastest(lambda: torch.mm(a, a))
+        bytes_s = 2 * block.nbytes / _fastest(lambda: target.copy_(block))
+    finally:
+        torch.set_num_threads(before)
+    return Peaks(flops_s, bytes_s)
+
+
+def _fastest(call: Callable[[], Any]) -> float:
+    best = math.inf
+    for _ in range(5):
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def cluster_estimate(cluster: Cluster, threads: int) -> Cost:
+    """Estimates one warm call of a compiled cluster: intermediate values stay in caches, inputs, weights and outputs do not."""
+    found = peaks(threads)
+    specs = [spec for spec in (*cluster.inputs, *cluster.outputs) if isinstance(spec, TensorSpec)]
+    moved = sum(spec.nbytes for spec in specs)
+    stored = sum(value.nbytes for value in cluster.constants.values())
+    compute_s = sum(map(flops, cluster.nodes)) / (found.flops_s * COMPILED_EFFICIENCY)
+    memory_s = (moved + stored) / found.bytes_s
+    detail = f"roofline, {found.flops_s / 1e9:.0f} Gflop/s, {found.bytes_s / 1e9:.0f} GB/s, {threads} threads"
+    return Cost(max(compute_s, memory_s) + CALL_S, max(compute_s, memory_s) / 2, moved, "estimated", detail)
+
+
+def eager_estimate(node: fx.Node, threads: int) -> float:
+    """Estimates seconds of one eager operator: every value goes through memory."""
+    if is_trifle(node):
+        return EAGER_CALL_S / 2
+    found = peaks(threads)
+    moved = sum(math.prod(map(hint, tensor.shape)) * tensor.dtype.itemsize for tensor in tensors_of(node))
+    return max(flops(node) / (found.flops_s * EAGER_EFFICIENCY), moved / found.bytes_s) + EAGER_CALL_S
+
+
+def flops(node: fx.Node) -> float:
+    """Counts floating-point operations: 2 for each multiply-add of products, convolutions and attention, 1 an element else."""
+    if node.target is operator.getitem or is_trifle(node):
+        return 0.0
+    counter = _COUNTERS.get(operator_name(node).rpartition(".")[0])
+    if counter is not None:
+        return counter(node)
+    value = value_of(node)
+    return float(math.prod(map(hint, value.shape))) if isinstance(value, torch.Tensor) else 0.0
+
+
+def _size(tensor: Any) -> int:
+    return math.prod(map(hint, tensor.shape))
+
+
+def _product(node: fx.Node, left: str) -> float:
+    return 2.0 * _size(value_of(node)) * hint(value_of(argument(node, left)).shape[-1])
+
+
+def _convolution(node: fx.Node) -> float:
+    weight = value_of(argument(node, "weight"))
+    return 2.0 * _size(value_of(node)) * math.prod(map(hint, weight.shape[1:]))
+
+
+def _attention(node: fx.Node) -> float:
+    query, key, value = (value_of(argument(node, name)) for name in ("query", "key", "value"))
+    rows = _size(query) // hint(query.shape[-1])
+    return 2.0 * rows * hint(key.shape[-2]) * (hint(query.shape[-1]) + hint(value.shape[-1]))
+
+
+_COUNTERS: Mapping[str, Callable[[fx.Node], float]] = {
+    "aten.linear": lambda node: _product(node, "input"),
+    "aten.mm": lambda node: _product(node, "self"),
+    "aten.bmm": lambda node: _product(node, "self"),
+    "aten.matmul": lambda node: _product(node, "self"),
+    "aten.addmm": lambda node: _product(node, "mat1"),
+    "aten.baddbmm": lambda node: _product(node, "batch1"),
+    "aten.conv1d": _convolution,
+    "aten.conv2d": _convolution,
+    "aten.conv3d": _convolution,
+    "aten.convolution": _convolution,
+    "aten.scaled_dot_product_attention": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu": _attention,
+}
