@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
@@ -32,7 +33,9 @@ def expected(name: str, sample: Sample) -> tuple[torch.Tensor, ...]:
         return _read(overload_of(name)(*arguments, **keywords), sample)
 
 
-def case_cluster(name: str, sample: Sample, *, dynamic: bool = False, constants: Collection[int] = ()) -> tuple[Cluster, Inputs]:
+def case_cluster(
+    name: str, sample: Sample, *, dynamic: bool = False, constants: Collection[int] = ()
+) -> tuple[Cluster, Inputs]:
     """Gives a cluster of this one call, and the values of its inputs.
 
     Tensors become inputs in argument order, except those whose position among the tensors is in `constants`: these become
@@ -80,7 +83,11 @@ class _Case:
     def build(self) -> Cluster:
         leaves = [self._leaf(index) for index in range(len(self.values))]
         arguments, keywords = pytree.tree_unflatten(leaves, self.structure)
-        with torch.no_grad(), self.mode:
+        with (
+            torch.no_grad(),
+            self.mode,
+            enable_python_dispatcher(),
+        ):  # as while capturing: some operators need it for symbols
             result = self.target(*_metas(arguments), **_metas(keywords))
         call = self.graph.call_function(self.target, arguments, keywords)
         call.meta["val"] = result
@@ -164,7 +171,9 @@ class _Case:
 def _size_leaves(target: Any, values: list[Any], structure: pytree.TreeSpec) -> set[int]:
     """Positions of the flat arguments whose type in the schema is a size, which a captured graph may hold as a symbol."""
     arguments, keywords = pytree.tree_unflatten(list(range(len(values))), structure)
-    given: Mapping[str, Any] = dict(zip((declared.name for declared in target._schema.arguments), arguments, strict=False)) | keywords
+    given: Mapping[str, Any] = (
+        dict(zip((declared.name for declared in target._schema.arguments), arguments, strict=False)) | keywords
+    )
     return {
         leaf
         for declared in target._schema.arguments

@@ -37,7 +37,9 @@ def references(name: str, sample: Sample) -> tuple[Reference | None, ...]:
         return ()
     moved = [_in_float64(name, sample, move=move) for move in (1.0, -1.0, 0.5)]
     return tuple(
-        Reference(values.double(), max(_distance(values, other[index]) for other in moved if other)) if values.is_floating_point() else None
+        Reference(values.double(), max(_distance(values, other[index]) for other in moved if other))
+        if values.is_floating_point()
+        else None
         for index, values in enumerate(exact)
     )
 
@@ -84,7 +86,9 @@ def _check_floats(where: str, got: torch.Tensor, wanted: torch.Tensor, reference
         _fail(where, got, wanted, excess)
 
 
-def _allowed(eager: torch.Tensor, truth: torch.Tensor, special: torch.Tensor, kind: torch.finfo, noise: float) -> torch.Tensor:
+def _allowed(
+    eager: torch.Tensor, truth: torch.Tensor, special: torch.Tensor, kind: torch.finfo, noise: float
+) -> torch.Tensor:
     own = torch.where(special, torch.zeros_like(eager), (eager - truth).abs())
     largest = float(own.max()) if own.numel() else 0.0
     return EAGER_FACTOR * largest + ULPS * kind.eps * truth.abs() + noise + kind.tiny
@@ -110,7 +114,9 @@ def _ulps(got: Any, wanted: Any, dtype: torch.dtype) -> str:
 def _in_float64(name: str, sample: Sample, move: float) -> tuple[torch.Tensor, ...] | None:
     """The call with every rounded float tensor in float64, each moved by `move` roundings; None where that is no call."""
     generator = torch.Generator().manual_seed(11)
-    arguments, keywords = pytree.tree_map_only(torch.Tensor, lambda tensor: _widened(tensor, move, generator), sample.build())
+    arguments, keywords = pytree.tree_map_only(
+        torch.Tensor, lambda tensor: _widened(tensor, move, generator), sample.build()
+    )
     try:
         with torch.no_grad():
             return _read(overload_of(name)(*arguments, **keywords), sample)

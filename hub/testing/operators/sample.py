@@ -32,8 +32,8 @@ class Made:
 
     @property
     def T(self) -> Made:  # noqa: N802 - torch's own word
-        """The same tensor with its last two dims swapped in memory."""
-        return replace(self, layout="transposed")
+        """The transpose of a contiguous tensor: last two dims swapped, memory as it was."""
+        return replace(self, layout="transposed", shape=(*self.shape[:-2], self.shape[-1], self.shape[-2]))
 
     @property
     def strided(self) -> Made:
@@ -55,10 +55,9 @@ class Made:
         return _laid_out(_filled(self, generator), self.layout)
 
     def __str__(self) -> str:
-        name = str(self.dtype).removeprefix("torch.")
-        what = self.values if self.values else list(self.shape)
+        what = str(list(self.values or self.shape)).replace(" ", "")
         how = "" if self.layout == "contiguous" else f" {self.layout}"
-        return f"{name}{what}{how}".replace(" ", "") if not how else f"{name}{what}".replace(" ", "") + how
+        return f"{str(self.dtype).removeprefix('torch.')}{what}{how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +161,9 @@ def distinct(*shape: int, dtype: torch.dtype = torch.float32) -> Made:
     return Made(shape, dtype, "distinct")
 
 
-def lit(*values: Any, dtype: torch.dtype = torch.float32) -> Made:
-    """A row of these very values."""
-    return Made((len(values),), dtype, "values", values=values)
+def lit(*values: Any, dtype: torch.dtype | None = None) -> Made:
+    """A row of these very values, in the dtype that `torch.tensor` gives them unless told."""
+    return Made((len(values),), dtype or torch.tensor(values).dtype, "values", values=values)
 
 
 def _filled(made: Made, generator: torch.Generator) -> torch.Tensor:
