@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hub.backend import CompileSettings, Executable
+from hub.cache.store import seal
 from hub.compilation.verify import Verified, verify
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
@@ -90,8 +91,9 @@ def _save(executable: Executable, backend: str, folder: Path) -> bool:
     try:
         with plugin_edge(backend, None, "save"):
             executable.save(partial)
-        if not folder.exists():
-            partial.rename(folder)
+        seal(partial)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
     except (PluginError, OSError):
         shutil.rmtree(partial, ignore_errors=True)
         return False

@@ -22,6 +22,7 @@ from hub.dispatch.assemble import Assembled, Loaded, assemble
 from hub.dispatch.codegen import Step
 from hub.graph import Cluster
 from hub.partition.extract import extract
+from hub.pricing.eager import profile_eager
 from hub.pricing.timing import Timing, time_call
 
 
@@ -66,16 +67,20 @@ def prepare(names: Sequence[str]) -> None:
     _state.values = values_at(sample.graph, sample.values, names)
 
 
+def profile() -> dict[str, float]:
+    """Gives what each node costs in eager, in seconds."""
+    sample = _state.loaded_sample
+    return profile_eager(sample.graph, sample.values)
+
+
 def compile_cluster(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str | None) -> Compiled:
     """Compiles, verifies and, where a folder is given, saves one cluster."""
-    sample = _state.loaded_sample
     start = time.perf_counter()
     cluster = _cluster(name, nodes)
     loaded, verified, is_saved = build_cluster(
         cluster, backend, settings, inputs=_inputs(cluster), folder=None if folder is None else Path(folder)
     )
     _state.built[name] = loaded
-    del sample
     return Compiled(time.perf_counter() - start, verified.error, is_saved)
 
 
@@ -128,7 +133,7 @@ def _inputs(cluster: Cluster) -> list[Any]:
 
 HANDLERS: dict[str, Callable[..., Any]] = {
     function.__name__: function
-    for function in (load, prepare, compile_cluster, load_saved, time_cluster, build_plan, time_plan)
+    for function in (load, prepare, profile, compile_cluster, load_saved, time_cluster, build_plan, time_plan)
 }
 
 if __name__ == "__main__":

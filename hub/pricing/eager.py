@@ -1,0 +1,43 @@
+"""Measures what each operator costs in eager, inside one run of the whole graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.graph import Graph
+from hub.pricing.timing import median
+
+
+def profile_eager(graph: Graph, inputs: Sequence[Any], *, runs: int = 3) -> dict[str, float]:
+    """Gives seconds of each node, the median over `runs` runs after one to warm up. Inputs in placeholder order."""
+    laps: dict[str, list[float]] = {}
+    with torch.no_grad():
+        for number in range(runs + 1):
+            profiler = _Profiler(graph.module)
+            profiler.run(*inputs)
+            if number:
+                for name, seconds in profiler.seconds.items():
+                    laps.setdefault(name, []).append(seconds)
+    return {name: median(samples) for name, samples in laps.items()}
+
+
+class _Profiler(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.seconds: dict[str, float] = {}
+        self._now = ""
+
+    def run_node(self, n: fx.Node) -> Any:
+        self._now = n.name
+        return super().run_node(n)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        start = time.perf_counter()
+        result = super().call_function(target, args, kwargs)
+        self.seconds[self._now] = time.perf_counter() - start
+        return result
