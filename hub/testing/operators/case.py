@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from hub.graph import Cluster, spec_of
@@ -19,8 +21,11 @@ from hub.testing.operators.sample import Sample
 
 Inputs = tuple[Any, ...]
 
+_SIZES = ("size", "end", "length")
+"""Arguments that models fill with sizes of tensors. Strides and kernels have the type of sizes but are attributes."""
 
-def overload_of(name: str) -> torch._ops.OpOverload:
+
+def overload_of(name: str) -> OpOverload:
     """Gives the operator behind "aten.add.Tensor". Raises AttributeError where this torch has none."""
     namespace, packet, overload = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
@@ -30,7 +35,7 @@ def expected(name: str, sample: Sample) -> tuple[torch.Tensor, ...]:
     """Gives what eager gives: the tensors that the sample reads, in order."""
     arguments, keywords = sample.build()
     with torch.no_grad():
-        return _read(overload_of(name)(*arguments, **keywords), sample)
+        return read_outputs(overload_of(name)(*arguments, **keywords), sample)
 
 
 def case_cluster(
@@ -39,8 +44,8 @@ def case_cluster(
     """Gives a cluster of this one call, and the values of its inputs.
 
     Tensors become inputs in argument order, except those whose position among the tensors is in `constants`: these become
-    weights. With `dynamic=True` sizes of at least 2 become symbolic, equal sizes one symbol, as `torch.compile(dynamic=True)`
-    has it; integers of the call that equal such a size become inputs; sizes that the operator itself fixes stay fixed.
+    weights. With `dynamic=True` sizes of at least 2 become symbolic, equal sizes one symbol, as in Dynamo (`dynamic=True`);
+    sizes among the arguments that equal such a size become inputs; sizes that the operator itself fixes stay fixed.
     """
     values, structure = pytree.tree_flatten(sample.build())
     fixed: set[tuple[int, int]] = set()
@@ -169,24 +174,19 @@ class _Case:
 
 
 def _size_leaves(target: Any, values: list[Any], structure: pytree.TreeSpec) -> set[int]:
-    """Positions of the flat arguments whose type in the schema is a size, which a captured graph may hold as a symbol."""
+    """Positions of the flat arguments that are sizes in a captured graph of a model with symbolic sizes."""
     arguments, keywords = pytree.tree_unflatten(list(range(len(values))), structure)
-    given: Mapping[str, Any] = (
-        dict(zip((declared.name for declared in target._schema.arguments), arguments, strict=False)) | keywords
-    )
-    return {
-        leaf
-        for declared in target._schema.arguments
-        if declared.name in given and "SymInt" in str(declared.real_type)
-        for leaf in pytree.tree_leaves(given[declared.name])
-    }
+    declared = [argument.name for argument in target._schema.arguments]
+    given = dict(zip(declared, arguments, strict=False)) | keywords
+    return {leaf for name in _SIZES if name in given for leaf in pytree.tree_leaves(given[name])}
 
 
 def _metas(arguments: Any) -> Any:
-    return fx.node.map_arg(arguments, lambda node: node.meta["val"])
+    return map_arg(arguments, lambda node: node.meta["val"])
 
 
-def _read(result: Any, sample: Sample) -> tuple[torch.Tensor, ...]:
+def read_outputs(result: Any, sample: Sample) -> tuple[torch.Tensor, ...]:
+    """Gives the tensors among an operator's results that the sample reads."""
     if isinstance(result, torch.Tensor):
         return (result,)
     read = sample.outputs if sample.outputs is not None else range(len(result))

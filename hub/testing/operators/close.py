@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from hub.testing.operators.case import _read, overload_of
+from hub.testing.operators.case import overload_of, read_outputs
 from hub.testing.operators.sample import Sample
 
 EAGER_FACTOR = 4.0
@@ -17,7 +17,7 @@ EAGER_FACTOR = 4.0
 ULPS = 8.0
 """Roundings that are free, relative to the result: a fused or split operator rounds at other places."""
 SMOOTH = 1e-2
-"""An input moved by one rounding moves a smooth operator's result by less than this part of it; else it is a jump, not noise."""
+"""Inputs moved by one rounding move a smooth operator's result by less than this part of it; more is a jump, not noise."""
 
 _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -47,9 +47,9 @@ def references(name: str, sample: Sample) -> tuple[Reference | None, ...]:
 def check_close(got: Sequence[Any], wanted: Sequence[torch.Tensor], reference64: Sequence[Reference | None] = ()) -> None:
     """Raises AssertionError, naming output, index, values and ULPs, where results are not what eager's contract allows.
 
-    Count, shape, dtype and device are equal. Integers and booleans are equal. In floating point NaN and infinities sit at the
-    same places, and elsewhere the error against float64 is at most `EAGER_FACTOR` times eager's own plus `ULPS` roundings
-    plus the reference's noise. Without a reference, eager is the reference.
+    Count, shape, dtype and device are equal. Integers and booleans are equal. In floating point NaN and infinities sit
+    at the same places, and elsewhere the error against float64 is at most `EAGER_FACTOR` times eager's own plus `ULPS`
+    roundings plus the reference's noise. Without a reference, eager is the reference.
     """
     assert len(got) == len(wanted), f"{len(got)} outputs, {len(wanted)} expected"
     for index, (mine, eager) in enumerate(zip(got, wanted, strict=True)):
@@ -98,10 +98,9 @@ def _fail(where: str, got: torch.Tensor, wanted: torch.Tensor, badness: torch.Te
     flat = int(badness.reshape(-1).argmax())
     index = [int(part) for part in torch.unravel_index(torch.tensor(flat), badness.shape)]
     mine, eager = got[tuple(index)].item(), wanted[tuple(index)].item()
-    count = int((badness > 0).sum())
-    raise AssertionError(
-        f"{where}: {count} of {badness.numel()} elements wrong; at {index} got {mine!r}, expected {eager!r}{_ulps(mine, eager, wanted.dtype)}"
-    )
+    count = f"{int((badness > 0).sum())} of {badness.numel()} elements wrong"
+    apart = _ulps(mine, eager, wanted.dtype)
+    raise AssertionError(f"{where}: {count}; at {index} got {mine!r}, expected {eager!r}{apart}")
 
 
 def _ulps(got: Any, wanted: Any, dtype: torch.dtype) -> str:
@@ -119,7 +118,7 @@ def _in_float64(name: str, sample: Sample, move: float) -> tuple[torch.Tensor, .
     )
     try:
         with torch.no_grad():
-            return _read(overload_of(name)(*arguments, **keywords), sample)
+            return read_outputs(overload_of(name)(*arguments, **keywords), sample)
     except (RuntimeError, NotImplementedError):
         return None
 

@@ -1,4 +1,4 @@
-"""Samples of whole layers: matrix products, convolutions, attention, normalisation, pooling, resizing, recurrence, losses."""
+"""Samples of whole layers: products, convolutions, attention, normalisation, pooling, resizing, recurrence, losses."""
 
 from __future__ import annotations
 
