@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from hub.backend import BackendInfo
 from hub.hookspecs import hookimpl
+from plugin_inductor.support import DTYPES
 
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
     """Registers `inductor`."""
-    return (BackendInfo(name="inductor", factory="plugin_inductor.backend:create", summary=""),)
+    return (
+        BackendInfo(
+            name="inductor",
+            factory="plugin_inductor.backend:create",
+            summary="The compiler inside PyTorch: C++ with OpenMP on CPUs, Triton on GPUs.",
+            requires=("torch>=2.11,<2.14",),
+            install='pip install "torch>=2.11,<2.14"',
+            devices=("cpu", "cuda", "xpu"),
+            dtypes=DTYPES,
+            dynamic_shapes=True,
+            training=True,
+            saveable=True,
+            peers={
+                "inductor": "plugin_inductor.peers:default",
+                "inductor-max-autotune": "plugin_inductor.peers:max_autotune",
+            },
+        ),
+    )

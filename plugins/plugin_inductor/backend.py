@@ -1,0 +1,99 @@
+"""The Inductor backend: one cluster becomes one Inductor program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+from torch._subclasses import FakeTensorMode
+
+from hub.backend import Backend, CompileSettings
+from hub.errors import CompileError
+from hub.graph import Cluster, TensorSpec
+from hub.support import ACCEPTED, Support, refused
+from plugin_inductor import stored
+from plugin_inductor.compiler import build, compiling
+from plugin_inductor.lower import lower
+from plugin_inductor.runtime import InductorExecutable
+from plugin_inductor.support import supports
+
+if TYPE_CHECKING:
+    from hub.backend import Executable
+
+_NEEDS_COMPILER = "install a C++ compiler (`apt-get install g++`), or name one in the environment variable CXX"
+
+
+class InductorBackend(Backend):
+    """Compiles clusters with the graph compiler inside PyTorch."""
+
+    def probe(self) -> Support:
+        """Compiles and runs `relu` on four numbers."""
+        cluster = relu_cluster()
+        try:
+            (found,) = self.compile(cluster, CompileSettings(threads=1))(torch.tensor([-1.0, 0.0, 1.0, 2.0]))
+        except Exception as error:
+            return refused(str(error))
+        return ACCEPTED if found.tolist() == [0.0, 0.0, 1.0, 2.0] else refused(f"relu gave {found.tolist()}")
+
+    def supports(self, node: fx.Node) -> Support:
+        """Says whether Inductor takes a node; see `plugin_inductor.support`."""
+        return supports(node)
+
+    def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
+        """Compiles a cluster. Raises CompileError with Inductor's reason, and what to do about it where that is known."""
+        try:
+            with compiling(settings, has_weights=bool(cluster.constants)):
+                program = build(lower(cluster))
+        except CompileError:
+            raise
+        except Exception as error:
+            raise _failure(error, cluster) from error
+        return InductorExecutable(cluster, settings, program)
+
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
+        """Restores a program with the cluster's own weights; compiles no C++. Raises CompileError with the reason."""
+        try:
+            program = stored.load(folder, stored.ordered_weights(cluster.constants))
+        except CompileError:
+            raise
+        except Exception as error:
+            raise CompileError(f"cannot load {folder}: {error}", backend="inductor", cluster=cluster.name) from error
+        return InductorExecutable(cluster, settings, program)
+
+
+def create() -> InductorBackend:
+    """Gives the backend."""
+    return InductorBackend()
+
+
+def relu_cluster() -> Cluster:
+    """Gives the smallest useful program: `relu` on a float32 tensor of 4 elements."""
+    graph = fx.Graph()
+    source = graph.placeholder("x")
+    result = graph.call_function(torch.ops.aten.relu.default, (source,), name="relu")
+    graph.output((result,))
+    with FakeTensorMode():
+        source.meta["val"] = result.meta["val"] = torch.empty(4)
+    spec = TensorSpec.of(source.meta["val"])
+    return Cluster("probe", fx.GraphModule(torch.nn.Module(), graph), ("relu",), ("x",), ("relu",), (spec,), (spec,))
+
+
+def _failure(error: Exception, cluster: Cluster) -> CompileError:
+    names = {type(cause).__name__ for cause in _causes(error)}
+    lacks_compiler = bool(names & {"InvalidCxxCompiler", "CppCompileError", "FileNotFoundError"})
+    return CompileError(
+        f"{type(error).__name__}: {error}",
+        backend="inductor",
+        cluster=cluster.name,
+        hint=_NEEDS_COMPILER if lacks_compiler else None,
+    )
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
+    return found

@@ -1,0 +1,197 @@
+"""Runs Inductor's graph compiler on a lowered cluster, with weights frozen, and gives the innermost callable."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._inductor import compile_fx, config
+from torch._inductor.constant_folding import constant_fold
+from torch._inductor.cudagraph_utils import BoxedDeviceIndex
+from torch._inductor.freezing import convert_conv_weights_to_channels_last, view_to_reshape
+from torch._inductor.fx_passes.freezing_patterns import freezing_passes
+from torch._inductor.graph import GraphLowering
+from torch._inductor.output_code import CompiledFxGraph
+from torch._inductor.utils import BoxedBool
+from torch._inductor.virtualized import V
+
+from hub.backend import CompileSettings
+from plugin_inductor.lower import Lowered, copy_aliasing_outputs
+from plugin_inductor.symbols import SizeGuards
+
+Call = Callable[[list[Any]], Sequence[torch.Tensor]]
+"""Takes a list of inputs, which it empties, and gives the outputs."""
+
+_compiling = threading.RLock()
+"""One compilation at a time: Inductor keeps state in globals. Dynamo's own lock will not do: a thread that waits for us
+may hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A call that makes a constant: an operator's name, and arguments that are plain values, tensors or further recipes."""
+
+    operator: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What Inductor made of one lowered cluster."""
+
+    call: Call
+    guards: SizeGuards
+    strides: tuple[tuple[str, ...], ...]
+    """For every input the strides it was compiled for, over the guards' symbols; empty for numbers."""
+    owner: Any = None
+    """Keeps the program alive: Inductor dismantles it when its `CompiledFxGraph` dies."""
+    source: str = ""
+    """Inductor's Python program, C++ or Triton kernels included; empty where there was nothing to compile."""
+    namespace: Mapping[str, Any] = field(default_factory=dict)
+    """Globals of that program, with its kernels."""
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Those globals that hold constants."""
+    recipes: Mapping[int, Recipe] = field(default_factory=dict)
+    """How constants in an opaque layout were made, by id of the tensor."""
+    weights: tuple[torch.Tensor, ...] = ()
+    aligned_inputs: tuple[int, ...] = ()
+    """Positions of the inputs that must start at an aligned address (on GPUs)."""
+    graph: str = ""
+    """The graph after Inductor's own passes, printed."""
+
+
+def build(lowered: Lowered) -> Program:
+    """Compiles a lowered cluster, within `compiling`. Uses up `lowered.module`. Raises whatever Inductor raises."""
+    program, inputs = lowered.module, list(lowered.inputs)
+    with V.set_fake_mode(lowered.mode):
+        program = compile_fx._recursive_joint_graph_passes(program, input_device=_device(program))
+        layout_opt = GraphLowering.decide_layout_opt(program, is_inference=True)
+        recipes = _freeze(program, inputs, layout_opt=layout_opt) if lowered.weights else {}
+        copy_aliasing_outputs(program)
+        outputs = program.graph.output_node()
+        outputs.meta["user_visible_output_idxs"] = list(range(len(outputs.args[0])))  # pyright: ignore
+        result = compile_fx.compile_fx_inner(
+            program,
+            inputs,
+            cudagraphs=BoxedBool(False),
+            is_inference=True,
+            boxed_forward_device_index=BoxedDeviceIndex(None),
+            layout_opt=layout_opt if lowered.weights else None,
+        )
+    return _program(result, recipes, lowered)
+
+
+@contextlib.contextmanager
+def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Path | None = None) -> Iterator[None]:
+    """Everything a compilation needs around it: the lock, our configuration, and no trace of the caller's modes."""
+    with (
+        _compiling,
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch._C._DisableAutocast(),
+        torch.utils._python_dispatch._disable_current_modes(),
+        torch._guards.tracing(None),
+        config.patch(_configuration(settings, has_weights=has_weights, trace_folder=trace_folder)),
+        _threads(settings.threads if settings.effort == "full" else torch.get_num_threads()),
+    ):
+        yield
+
+
+def _configuration(settings: CompileSettings, *, has_weights: bool, trace_folder: Path | None) -> dict[str, Any]:
+    is_full = settings.effort == "full"
+    chosen: dict[str, Any] = {
+        "freezing": has_weights,
+        "freezing_discard_parameters": False,
+        "max_autotune": is_full,
+        "autotune_num_choices_displayed": 0,
+        "cpp.threads": settings.threads,
+        "cpp.dynamic_threads": False,
+        "cpp.enable_unsafe_math_opt_flag": False,
+        "cpp_wrapper": False,
+        "fx_wrapper": False,
+        "triton.cudagraphs": False,
+        # The hub has a cache of its own, and this one would turn every weight into text to hash it.
+        "fx_graph_cache": False,
+        "fx_graph_remote_cache": False,
+        "keep_output_stride": True,
+        # Wrong strides must raise and not read elsewhere.
+        "size_asserts": True,
+    }
+    if trace_folder is not None:
+        chosen |= {"trace.enabled": True, "trace.debug_dir": str(trace_folder), "trace.graph_diagram": False}
+    return chosen
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Autotuning times kernels, so the library calls among them must use the same number of threads."""
+    before = torch.get_num_threads()
+    if before == count:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _device(program: fx.GraphModule) -> torch.device:
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    return next((value.device for value in values if isinstance(value, torch.Tensor)), torch.device("cpu"))
+
+
+def _freeze(program: fx.GraphModule, inputs: list[Any], *, layout_opt: bool) -> dict[int, Recipe]:
+    """Folds and prepacks weights in place, and gives the recipes of those that end in an opaque layout.
+
+    The steps of `torch._inductor.freezing.freeze`, which takes weights from a tracing context that is not there here.
+    """
+    if layout_opt:
+        compile_fx.fake_tensor_prop(program, inputs, True)
+        convert_conv_weights_to_channels_last(program)
+    view_to_reshape(program)
+    freezing_passes(program, inputs)
+    recipes = {node.name: recipe for node, recipe in _makers(program).items()}
+    constant_fold(program)
+    folded = {node.name: getattr(program, str(node.target)) for node in program.graph.find_nodes(op="get_attr")}
+    return {id(value): recipes[name] for name, value in folded.items() if name in recipes}
+
+
+def _makers(program: fx.GraphModule) -> dict[fx.Node, Recipe]:
+    """Gives a recipe for every call that reads nothing but constants."""
+    made: dict[fx.Node, Any] = {
+        node: getattr(program, str(node.target)) for node in program.graph.find_nodes(op="get_attr")
+    }
+    recipes: dict[fx.Node, Recipe] = {}
+    for node in program.graph.nodes:
+        reads = node.all_input_nodes
+        if node.op == "call_function" and reads and not node.kwargs and all(source in made for source in reads):
+            recipes[node] = made[node] = Recipe(str(node.target), fx.node.map_arg(node.args, made.__getitem__))
+    return recipes
+
+
+def _program(result: Any, recipes: Mapping[int, Recipe], lowered: Lowered) -> Program:
+    sizes = lowered.sizes
+    guards, strides = sizes.guards(), sizes.strides()
+    if not isinstance(result, CompiledFxGraph) or result.current_callable is None:
+        return Program(call=result, guards=guards, strides=strides)
+    inner = result.current_callable if result.compiled_fn_runner is None else result.compiled_fn_runner.call
+    return Program(
+        call=result.current_callable,
+        guards=guards,
+        strides=strides,
+        owner=result,
+        source=result.source_code,
+        namespace=getattr(inner, "__func__", inner).__globals__,
+        constants=dict(result.constants or {}),
+        recipes=recipes,
+        weights=lowered.weights,
+        aligned_inputs=tuple(result.inputs_to_check),
+        graph=result.inductor_post_grad_graph_str,
+    )

@@ -1,0 +1,119 @@
+"""Lowers a cluster to what Inductor compiles: a functional core-ATen graph in which weights are constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch.aot_autograd import aot_export_module
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses import FakeTensorMode
+
+from hub.errors import CompileError
+from hub.graph import Cluster, ScalarSpec
+from plugin_inductor.symbols import FreshSizes
+
+_WEIGHT = "hub_weight_{}"
+"""Inductor turns constants into globals of its program and inputs into locals, so their names must never meet: with the
+names of the cluster, a placeholder "arg12_1" hides a weight "arg12_1" and the numbers come out wrong."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program ready for Inductor's graph compiler, with the shape environment in which it was made."""
+
+    module: fx.GraphModule
+    inputs: tuple[Any, ...]
+    """Fake tensors and SymInts, in the order of the cluster's inputs."""
+    mode: FakeTensorMode
+    sizes: FreshSizes
+    weights: tuple[torch.Tensor, ...]
+    """Values of the constants `hub_weight_0` and so on."""
+
+
+def lower(cluster: Cluster) -> Lowered:
+    """Decomposes a cluster with Inductor's own table, in a shape environment of its own.
+
+    Raises CompileError for inputs that Inductor cannot take; whatever AOTAutograd raises goes up as it is.
+    """
+    _check_inputs(cluster)
+    sizes = FreshSizes(cluster.inputs)
+    mode = FakeTensorMode(shape_env=sizes.env, allow_non_fake_inputs=True)
+    module, weights = _with_weights_as_inputs(cluster.module)
+    fake_weights = [mode.from_tensor(weight, static_shapes=True) for weight in weights]
+    inputs = sizes.fake_inputs(mode)
+    program, signature = aot_export_module(
+        module, (*fake_weights, *inputs), trace_joint=False, decompositions=select_decomp_table()
+    )
+    if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
+        raise CompileError("the cluster writes to its inputs", backend="inductor", cluster=cluster.name)
+    _bind_weights(program, weights)
+    copy_aliasing_outputs(program)
+    return Lowered(program, inputs, mode, sizes, weights)
+
+
+def _check_inputs(cluster: Cluster) -> None:
+    for name, spec in zip(cluster.input_names, cluster.inputs, strict=True):
+        if isinstance(spec, ScalarSpec) and spec.kind != "int" and not isinstance(spec.value, (bool, float)):
+            raise CompileError(
+                f"input {name} is a {spec.kind} known only at run time; only sizes can be",
+                backend="inductor",
+                cluster=cluster.name,
+            )
+
+
+def _with_weights_as_inputs(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
+    """Gives a copy whose first placeholders are the weights, and their values; equal tensors come once.
+
+    Tracing the cluster itself would put fake tensors in its attributes for a while, and other threads may be reading them.
+    """
+    graph = fx.Graph()
+    weights: dict[int, tuple[torch.Tensor, fx.Node]] = {}
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.find_nodes(op="get_attr"):
+        value = getattr(module, str(node.target))
+        if id(value) not in weights:
+            weights[id(value)] = (value.detach(), graph.placeholder(_WEIGHT.format(len(weights))))
+        copies[node] = weights[id(value)][1]
+    for node in module.graph.nodes:
+        if node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node].meta = {}
+    return fx.GraphModule(torch.nn.Module(), graph), tuple(value for value, _ in weights.values())
+
+
+def _bind_weights(program: fx.GraphModule, weights: tuple[torch.Tensor, ...]) -> None:
+    placeholders = program.graph.find_nodes(op="placeholder")
+    for index, (node, weight) in enumerate(zip(placeholders, weights, strict=False)):
+        name = _WEIGHT.format(index)
+        program.register_buffer(name, weight)
+        with program.graph.inserting_before(node):
+            constant = program.graph.create_node("get_attr", name)
+        constant.meta = dict(node.meta)
+        node.replace_all_uses_with(constant)
+        program.graph.erase_node(node)
+    program.recompile()
+
+
+def copy_aliasing_outputs(program: fx.GraphModule) -> None:
+    """Makes every output that shares memory with an input or a constant a copy, in place.
+
+    Compares storages of fake values, not schemas: `type_as`, `meshgrid` or `einsum` may give views without saying so.
+    """
+    graph = program.graph
+    shared = {_storage(node) for node in graph.nodes if node.op in ("placeholder", "get_attr")} - {None}
+    output = graph.output_node()
+    for node in dict.fromkeys(item for item in output.args[0] if isinstance(item, fx.Node)):  # pyright: ignore
+        if node.op in ("placeholder", "get_attr") or _storage(node) in shared:
+            with graph.inserting_before(output):
+                copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+            copy.meta["val"] = node.meta["val"].clone()
+            output.replace_input_with(node, copy)
+    program.recompile()
+
+
+def _storage(node: fx.Node) -> int | None:
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None

@@ -1,0 +1,110 @@
+"""The executable: Inductor's innermost callable behind the checks that the contract needs, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hub.backend import CompileSettings, Executable
+from hub.errors import RunError
+from hub.graph import Cluster
+from plugin_inductor import stored, traced
+from plugin_inductor.compiler import Program
+
+_get_num_threads = torch.get_num_threads
+_is_grad_enabled = torch.is_grad_enabled
+_is_autocast_enabled = torch._C._is_any_autocast_enabled
+
+
+class InductorExecutable(Executable):
+    """One compiled cluster. Keeps the cluster, because its weights are the program's constants."""
+
+    def __init__(self, cluster: Cluster, settings: CompileSettings, program: Program) -> None:
+        self._call = program.call
+        self._guards = program.guards
+        self._read_sizes = program.guards.read
+        self._held_sizes: tuple[int, ...] = ()
+        self._threads = settings.threads
+        self._cluster = cluster
+        self._settings = settings
+        self._program = program
+
+    def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
+        """Runs one call; see `Executable`. Raises RunError for sizes that the program was not compiled for."""
+        if self._read_sizes is not None:
+            self._check_sizes(self._read_sizes(inputs))
+        if _is_grad_enabled() or _is_autocast_enabled() or _get_num_threads() != self._threads:
+            return self._run_in_own_modes(inputs)
+        try:
+            return self._call(list(inputs))
+        except AssertionError as error:
+            return self._run_restrided(inputs, error)
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def save(self, folder: Path) -> None:
+        """Writes the program, its kernels as shared libraries, and those constants that are not simply weights.
+
+        Raises CompileError if a kernel or a constant cannot be written.
+        """
+        stored.save(self._program, folder)
+
+    def dump(self, folder: Path) -> None:
+        """Writes the program received, Inductor's graphs, intermediate forms and sources, and the guards."""
+        traced.dump(self._cluster, self._settings, self._program, folder)
+
+    def _check_sizes(self, sizes: tuple[int, ...]) -> None:
+        if sizes == self._held_sizes:
+            return
+        if broken := self._guards.broken(sizes):
+            raise RunError(f"guard {broken} does not hold", backend="inductor", cluster=self._cluster.name)
+        self._held_sizes = sizes
+
+    def _run_in_own_modes(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+        """Runs where the caller's modes would change what library calls inside the program do."""
+        before = _get_num_threads()
+        if before != self._threads:
+            torch.set_num_threads(self._threads)
+        try:
+            with torch.no_grad(), torch._C._DisableAutocast():
+                return self._call(list(inputs))
+        except AssertionError as error:
+            return self._run_restrided(inputs, error)
+        except Exception as error:
+            raise self._failure(error) from error
+        finally:
+            if before != self._threads:
+                torch.set_num_threads(before)
+
+    def _run_restrided(self, inputs: Sequence[Any], error: AssertionError) -> Sequence[torch.Tensor]:
+        """Runs again, with the inputs copied into the strides that the program was compiled for."""
+        try:
+            with torch.no_grad(), torch._C._DisableAutocast():
+                return self._call([self._restrided(position, inputs) for position in range(len(inputs))])
+        except Exception as second:
+            raise self._failure(second) from error
+
+    def _restrided(self, position: int, inputs: Sequence[Any]) -> Any:
+        value, texts = inputs[position], self._program.strides[position]
+        if not isinstance(value, torch.Tensor) or value.dim() != len(texts):
+            return value
+        wanted = self._guards.evaluate(texts, inputs)
+        return value if value.stride() == wanted else copy_into_strides(value, wanted)
+
+    def _failure(self, error: Exception) -> RunError:
+        text = f"{type(error).__name__}: {error}"
+        return RunError(text, backend="inductor", cluster=self._cluster.name, hint="the cluster runs in eager")
+
+
+def copy_into_strides(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """Gives a copy with other strides. A stride of 0 says that elements along that dim are equal: the first one is kept."""
+    copy = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+    target, source = copy, value
+    for dim, stride in enumerate(strides):
+        if stride == 0 and value.shape[dim] > 1:
+            target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    target.copy_(source)
+    return copy

@@ -1,0 +1,185 @@
+"""Saves a compiled program in a folder and loads it again without a C++ compiler.
+
+The folder holds `program.py` (Inductor's Python, with every C++ kernel replaced by a reference), `kernels/` (the kernels as
+shared libraries, with their sources), `constants.pt` (constants that are not simply weights) and `manifest.json`. Weights
+are not written: the cluster that comes with `load` has them.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch._inductor.codecache import CppPythonBindingsCodeCache
+from torch._inductor.utils import align_inputs_from_check_idxs
+
+from hub.errors import CompileError
+from plugin_inductor.compiler import Program, Recipe
+from plugin_inductor.symbols import Binding, SizeGuards
+
+_PACKERS = ("mkldnn", "mkl", "aten")
+"""Namespaces of operators that a manifest may name."""
+
+_KERNEL = "hub_kernel"
+"""Global through which a stored program asks for its kernels by name."""
+
+
+def save(program: Program, folder: Path) -> None:
+    """Writes the folder. Raises CompileError for a program, kernel or constant that cannot be written."""
+    if not program.source:
+        raise CompileError("Inductor made no program that could be saved", backend="inductor")
+    (folder / "kernels").mkdir(parents=True, exist_ok=True)
+    kernels = _save_kernels(program, folder)
+    (folder / "program.py").write_text(_with_references(program.source, kernels), encoding="utf-8")
+    tensors: list[torch.Tensor] = []
+    constants = {name: _describe(value, program, tensors) for name, value in program.constants.items()}
+    torch.save(tensors, folder / "constants.pt")
+    manifest = {
+        "constants": constants,
+        "kernels": [node.targets[0].id for node in kernels],  # pyright: ignore
+        "bindings": [asdict(binding) for binding in program.guards.bindings],
+        "conditions": program.guards.conditions,
+        "strides": program.strides,
+        "aligned_inputs": program.aligned_inputs,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def load(folder: Path, weights: Sequence[torch.Tensor]) -> Program:
+    """Restores a program; `weights` are those it was lowered with, in the same order."""
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    tensors = torch.load(folder / "constants.pt", weights_only=True)
+    constants = {name: _restore(value, weights, tensors) for name, value in manifest["constants"].items()}
+    source = (folder / "program.py").read_text(encoding="utf-8")
+    kernels = {name: _load_kernel(folder / "kernels" / f"{name}.so") for name in manifest["kernels"]}
+    module = ModuleType("hub_inductor_program")
+    module.__dict__.update({_KERNEL: kernels.__getitem__, "__file__": str(folder / "program.py")})
+    exec(compile(source, str(folder / "program.py"), "exec"), module.__dict__)
+    module.__dict__.update(constants)  # last, because the program itself sets them to None
+    aligned = tuple(manifest["aligned_inputs"])
+    return Program(
+        call=align_inputs_from_check_idxs(module.call, aligned, set()) if aligned else module.call,  # pyright: ignore
+        guards=SizeGuards(tuple(Binding(**binding) for binding in manifest["bindings"]), tuple(manifest["conditions"])),
+        strides=tuple(map(tuple, manifest["strides"])),
+        owner=module,
+        source=source,
+        namespace=module.__dict__,
+        weights=tuple(weights),
+        aligned_inputs=aligned,
+    )
+
+
+def ordered_weights(constants: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Gives a cluster's weights in the order in which `lower` numbers them: each tensor once, by first use."""
+    return tuple({id(value): value.detach() for value in constants.values()}.values())
+
+
+# --- Kernels ----------------------------------------------------------------------------------------------------------
+
+
+def _save_kernels(program: Program, folder: Path) -> list[ast.Assign]:
+    kernels = [node for node in ast.parse(program.source).body if _is_kernel(node)]
+    for node in kernels:
+        name = node.targets[0].id  # pyright: ignore
+        library = getattr(getattr(program.namespace.get(name), "__self__", None), "__file__", None)
+        if library is None:
+            raise CompileError(f"kernel {name} has no shared library to save", backend="inductor")
+        shutil.copyfile(library, folder / "kernels" / f"{name}.so")
+        text = ast.literal_eval(node.value.args[1])  # pyright: ignore
+        (folder / "kernels" / f"{name}.cpp").write_text(text, encoding="utf-8")
+    return kernels  # pyright: ignore
+
+
+def _is_kernel(node: ast.stmt) -> bool:
+    call = node.value if isinstance(node, ast.Assign) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func) == "async_compile.cpp_pybinding"
+
+
+def _with_references(source: str, kernels: Sequence[ast.Assign]) -> str:
+    lines = source.splitlines()
+    for node in reversed(kernels):
+        name = node.targets[0].id  # pyright: ignore
+        lines[node.lineno - 1 : node.end_lineno] = [f"{name} = {_KERNEL}({name!r})"]
+    return "\n".join([*lines, ""])
+
+
+def _load_kernel(path: Path) -> Any:
+    # Equal libraries share one module, so that loading a cluster twice maps its code once.
+    key = f"hub_{hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return CppPythonBindingsCodeCache._load_library_inner(str(path), key).kernel
+
+
+# --- Constants --------------------------------------------------------------------------------------------------------
+
+
+def _describe(value: Any, program: Program, tensors: list[torch.Tensor]) -> Any:
+    """Gives a constant as JSON: a view of a weight, a stored tensor, or the recipe of a packed one."""
+    describe = partial(_describe, program=program, tensors=tensors)
+    if isinstance(value, Recipe):
+        return {"call": value.operator, "arguments": [describe(argument) for argument in value.arguments]}
+    if isinstance(value, (tuple, list)):
+        return {"list": [describe(item) for item in value]}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"plain": value}
+    if not isinstance(value, torch.Tensor):
+        raise CompileError(f"a constant of type {type(value).__name__} cannot be saved", backend="inductor")
+    if value.layout is not torch.strided:
+        return _describe_packed(value, program, tensors)
+    return _describe_view(value, program.weights) or _describe_stored(value, tensors)
+
+
+def _describe_packed(value: torch.Tensor, program: Program, tensors: list[torch.Tensor]) -> Any:
+    recipe = program.recipes.get(id(value))
+    if recipe is None:
+        raise CompileError(f"nothing is known of how a {value.layout} constant was made", backend="inductor")
+    return _describe(recipe, program, tensors)
+
+
+def _describe_view(value: torch.Tensor, weights: Sequence[torch.Tensor]) -> Any:
+    address = value.untyped_storage().data_ptr()
+    for index, weight in enumerate(weights):
+        if address and weight.untyped_storage().data_ptr() == address and weight.dtype == value.dtype:
+            # The offset counts from the weight, because the loading process may hold it inside another storage.
+            offset = value.storage_offset() - weight.storage_offset()
+            return {"weight": index, "size": list(value.shape), "stride": list(value.stride()), "offset": offset}
+    return None
+
+
+def _describe_stored(value: torch.Tensor, tensors: list[torch.Tensor]) -> Any:
+    tensors.append(value.detach())
+    return {"stored": len(tensors) - 1}
+
+
+def _restore(value: Any, weights: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Any:
+    restore = partial(_restore, weights=weights, tensors=tensors)
+    match value:
+        case {"plain": plain}:
+            return plain
+        case {"list": items}:
+            return [restore(item) for item in items]
+        case {"stored": index}:
+            return tensors[index]
+        case {"weight": index, "size": size, "stride": stride, "offset": offset}:
+            weight = weights[index]
+            return weight.as_strided(size, stride, weight.storage_offset() + offset)
+        case {"call": operator, "arguments": arguments}:
+            return _operator(operator)(*map(restore, arguments))
+        case _:
+            raise CompileError(f"a manifest has no constants of the form {value!r}", backend="inductor")
+
+
+def _operator(text: str) -> Any:
+    namespace, name, *overload = text.split(".")
+    if namespace not in _PACKERS:
+        raise CompileError(f"a manifest may not call {text}", backend="inductor")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    return getattr(packet, overload[0] if overload else "default")
