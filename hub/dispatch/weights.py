@@ -37,6 +37,10 @@ class WeightGuard:
             and tuple(map(_address, weights)) == self._addresses
         )
 
+    def is_fresh(self) -> bool:
+        """True where the remembered weights themselves are as they were, whoever is called with them."""
+        return tuple(map(_version, self.weights)) == self._versions and tuple(map(_address, self.weights)) == self._addresses
+
 
 def can_guard(value: Any) -> bool:
     """True where a change of the tensor can be noticed: inference tensors keep no version counter."""

@@ -1,0 +1,155 @@
+"""A captured graph as PyTorch calls it: plans on the first real call, then runs, and notices when weights change."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from hub.dispatch.assemble import Assembled, assemble
+from hub.dispatch.weights import WeightGuard, can_guard
+from hub.errors import HubWarning
+from hub.graph import Graph
+from hub.options import Options
+from hub.plan import EAGER, Event, Plan, PlannedCluster
+from hub.planning.evidence import Mode
+from hub.planning.make import Made, Maker, observe
+from hub.registry import registry
+from hub.report.debug import write_debug_folder
+from hub.report.progress import progress_for
+
+MOST_BINDINGS = 4
+"""Sets of weights for which executables with constants are kept: models of one class share a captured graph."""
+MOST_CHANGES = 3
+"""Changes of weights after which they become inputs: recompiling at each optimizer step would never pay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One plan built for one set of weights."""
+
+    guard: WeightGuard
+    run: Callable[[Sequence[Any]], tuple[Any, ...]]
+
+
+class CompiledGraph:
+    """What the hub hands back to PyTorch for one captured graph. Called with the graph's inputs, one by one."""
+
+    def __init__(self, graph: Graph, mode: Mode, options: Options, original: Callable[..., Any], owner: object | None) -> None:
+        self.graph = graph
+        self.mode: Mode = mode
+        self.options = options
+        self.original = original
+        self.owner = None if owner is None else weakref.ref(owner)
+        self.plan: Plan | None = None
+        self.weights: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+        self._bindings: list[Binding] = []
+        self._changes = 0
+        self._lock = threading.RLock()
+        self._current: Binding | None = None
+        self._warned: set[str] = set()
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        """Runs one call. Raises HubError only where the options are strict."""
+        binding = self._current
+        if binding is None or not binding.guard.holds(args):
+            binding = self._bind(args)
+        return binding.run(args)
+
+    def refresh(self) -> None:
+        """Forgets what was built, so that the next call reads every weight anew; the plan stays."""
+        with self._lock:
+            self._bindings.clear()
+            self._current = None
+
+    def _bind(self, args: Sequence[Any]) -> Binding:
+        with self._lock:
+            for binding in self._bindings:
+                if binding.guard.holds(args):
+                    self._current = binding
+                    return binding
+            self._drop_stale()
+            binding = self._build(args)
+            self._bindings = [*self._bindings[-(MOST_BINDINGS - 1) :], binding]
+            self._current = binding
+            return binding
+
+    def _drop_stale(self) -> None:
+        """Drops bindings whose own weights have changed since, and counts them."""
+        fresh = [binding for binding in self._bindings if binding.guard.is_fresh()]
+        self._changes += len(self._bindings) - len(fresh)
+        self._bindings = fresh
+
+    def _build(self, args: Sequence[Any]) -> Binding:
+        graph = self._with_guarded_weights(args)
+        positions = [index for index, node in enumerate(graph.placeholders) if node.name in graph.weights]
+        guard = WeightGuard(positions, args)
+        self.weights.update(guard.weights)
+        maker = Maker(graph, self.mode, self.options, registry(), progress_for(self.graph.name))
+        try:
+            made = maker.make(args, self.plan)
+            return Binding(guard, self._assembled(graph, made).run)
+        finally:
+            maker.progress.done()
+
+    def _assembled(self, graph: Graph, made: Made) -> Assembled:
+        assembled = assemble(
+            graph, made.steps, made.loaded, original=self.original, report=self._failed_while_running, strict=self.options.strict
+        )
+        self.plan = made.plan
+        self._warn(made.plan)
+        observe(registry(), "hub_plan_made", plan=made.plan)
+        if self.options.debug_dir is not None:
+            write_debug_folder(self.options.debug_dir, graph, made.plan, assembled.source, made.loaded)
+        return assembled
+
+    def _with_guarded_weights(self, args: Sequence[Any]) -> Graph:
+        """Gives the graph with those weights as constants whose changes can be noticed; with none after many changes."""
+        if not self.graph.weights:
+            return self.graph
+        if self._changes >= MOST_CHANGES or len(self._bindings) >= MOST_BINDINGS:
+            return replace(self.graph, weights=())
+        values = dict(zip((node.name for node in self.graph.placeholders), args, strict=True))
+        return replace(self.graph, weights=tuple(name for name in self.graph.weights if can_guard(values[name])))
+
+    def _failed_while_running(self, backend: str, cluster: str, error: BaseException) -> None:
+        message = f"{type(error).__name__}: {error}"
+        event = Event(kind="fallback", stage="run", backend=backend, cluster=cluster, message=message)
+        with self._lock:
+            if self.plan is not None:
+                self.plan = self.plan.with_events(event)
+        observe(registry(), "hub_fallback", backend=backend, cluster=cluster, reason=message)
+        self._warn_once(f"{backend} failed on {cluster} of {self.graph.name}, which runs in eager from now on: {message}")
+
+    def _warn(self, plan: Plan) -> None:
+        for event in plan.events:
+            if event.kind in ("failed", "fallback"):
+                observe(
+                    registry(), "hub_fallback", backend=event.backend or "", cluster=event.cluster or "", reason=event.message
+                )
+                self._warn_once(f"{event.backend or 'the hub'}: {event.stage}: {event.message}")
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(text, HubWarning, stacklevel=4)
+
+
+def eager_plan(name: str, reason: str, mode: Mode = "inference") -> Plan:
+    """Gives the plan of a program that could not be captured and runs as PyTorch alone would run it."""
+    cluster = PlannedCluster(name="e0", backend=EAGER, nodes=(), reason=reason)
+    event = Event(kind="fallback", stage="capture", message=reason)
+    return Plan(
+        graph=name,
+        graph_digest="",
+        mode=mode,
+        clusters=(cluster,),
+        threads=torch.get_num_threads(),
+        decided_by="not captured",
+        events=(event,),
+    )

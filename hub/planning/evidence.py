@@ -1,0 +1,162 @@
+"""Writes a decision down as a `Plan`: who runs what, why, and what everybody else would have cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from hub.cost import Cost
+from hub.graph import Graph, spec_of
+from hub.options import Options
+from hub.partition.group import EAGER, Group
+from hub.partition.verdicts import Verdicts
+from hub.plan import Bid, Event, Plan, PlannedCluster, Price
+from hub.planning.decide import Decision
+from hub.planning.schedule import plain_names
+from hub.support import operator_name
+
+Mode = Literal["inference", "forward", "backward"]
+
+
+def plan_of(
+    graph: Graph, mode: Mode, decision: Decision, verdicts: Verdicts, options: Options, threads: int, events: Sequence[Event]
+) -> Plan:
+    """Gives the plan as a value. Its events are the verdicts', then the decision's, then the given ones."""
+    groups = decision.assignment.groups
+    laps = decision.proof.laps_s if decision.proof is not None else (None,) * len(groups)
+    clusters = tuple(
+        _cluster(graph, name, found, decision, verdicts, options, lap)
+        for name, found, lap in zip(plain_names(groups), groups, laps, strict=True)
+    )
+    contenders = decision.proof.contenders if decision.proof is not None else ()
+    predicted = [cluster.predicted_s for cluster in clusters]
+    return Plan(
+        graph=graph.name,
+        graph_digest=graph.digest,
+        mode=mode,
+        inputs=_inputs(graph),
+        clusters=clusters,
+        threads=threads,
+        spin=decision.spin,
+        accuracy=options.accuracy,
+        predicted_s=sum(value for value in predicted if value is not None) if None not in predicted and predicted else None,
+        measured_s=next((contender.median_s for contender in contenders if contender.won), None),
+        decided_by=decision.decided_by,
+        contenders=contenders,
+        events=(*verdicts.events, *decision.events, *events),
+    )
+
+
+def _inputs(graph: Graph) -> tuple[str, ...]:
+    weights = frozenset(graph.weights)
+    values = (node.meta.get("val") for node in graph.placeholders if node.name not in weights)
+    return tuple(str(spec_of(value)) for value in values if value is not None)
+
+
+def _cluster(
+    graph: Graph,
+    name: str,
+    found: Group,
+    decision: Decision,
+    verdicts: Verdicts,
+    options: Options,
+    lap: float | None,
+) -> PlannedCluster:
+    nodes = [graph.by_name[node] for node in found.nodes]
+    return PlannedCluster(
+        name=name,
+        backend=found.backend,
+        nodes=found.nodes,
+        operators=tuple(map(operator_name, nodes)),
+        source=_sources(graph, found),
+        predicted_s=_predicted(found, decision),
+        measured_s=lap,
+        reason=_reason(graph, found, decision, verdicts, options),
+        bids=_bids(found, decision, verdicts),
+    )
+
+
+def _predicted(found: Group, decision: Decision) -> float | None:
+    if found.backend == EAGER:
+        known = [decision.eager_s.get(name) for name in found.nodes]
+        return sum(seconds for seconds in known if seconds is not None) if decision.eager_s else None
+    cost = _cost(found, decision)
+    return None if cost is None else cost.run_s
+
+
+def _cost(found: Group, decision: Decision) -> Cost | None:
+    for spin in (decision.spin, not decision.spin):
+        offer = decision.offers.get((found, spin))
+        if offer is not None and offer.cost is not None:
+            return offer.cost
+    return decision.estimates.get(found)
+
+
+def _reason(graph: Graph, found: Group, decision: Decision, verdicts: Verdicts, options: Options) -> str:
+    if found.backend == EAGER:
+        return _eager_reason(graph, found, verdicts)
+    if decision.decided_by == "options":
+        return "asked for by the options"
+    if any(options.forced(operator_name(graph.by_name[name])) == found.backend for name in found.nodes):
+        return "forced by the options"
+    if decision.proof is not None:
+        best = decision.proof.winner
+        rivals = [item for item in decision.proof.contenders if not item.won]
+        if not rivals:
+            return "the only plan that could be timed"
+        next_best = min(rivals, key=lambda item: item.median_s)
+        won = next(item for item in decision.proof.contenders if item.won)
+        return f"plan {best.name} took {won.median_s * 1e3:.3g} ms whole, next {next_best.name} {next_best.median_s * 1e3:.3g} ms"
+    return f"cheapest by {decision.decided_by}"
+
+
+def _eager_reason(graph: Graph, found: Group, verdicts: Verdicts) -> str:
+    pinned = [graph.pinned[name] for name in found.nodes if name in graph.pinned]
+    if pinned:
+        return f"{pinned[0]}{f' (and {len(pinned) - 1} more)' if len(pinned) > 1 else ''}"
+    refusals = [reason for backend in verdicts.by_backend for reason in verdicts.refusals(backend, found.nodes)]
+    return refusals[0] if refusals else "cheapest in eager"
+
+
+def _bids(found: Group, decision: Decision, verdicts: Verdicts) -> tuple[Bid, ...]:
+    return tuple(_bid(backend, found, decision, verdicts) for backend in verdicts.by_backend)
+
+
+def _bid(backend: str, found: Group, decision: Decision, verdicts: Verdicts) -> Bid:
+    same = Group(backend, found.nodes)
+    cost = _cost(same, decision)
+    if cost is not None:
+        return Bid(backend=backend, price=Price(run_s=cost.run_s, spread_s=cost.spread_s, source=cost.source, detail=cost.detail))
+    failures = [offer.failure for (item, _), offer in decision.offers.items() if item == same and offer.failure is not None]
+    if failures:
+        return Bid(backend=backend, refusal=str(failures[0]).splitlines()[0])
+    refusals = verdicts.refusals(backend, found.nodes)
+    if refusals:
+        return Bid(backend=backend, refusal=f"{refusals[0]}{f' (and {len(refusals) - 1} more)' if len(refusals) > 1 else ''}")
+    return Bid(backend=backend, refusal="not priced: no assignment gave it exactly these nodes")
+
+
+def _sources(graph: Graph, found: Group) -> tuple[str, ...]:
+    lines = (_last_line(graph.by_name[name].meta.get("stack_trace") or "") for name in found.nodes)
+    return tuple(dict.fromkeys(line for line in lines if line))
+
+
+def _last_line(trace: str) -> str:
+    matches: list[tuple[str, str, str]] = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', trace)
+    if not matches:
+        return ""
+    file, line, function = matches[-1]
+    return f"{Path(file).name}:{line} in {function}"
+
+
+def groups_of(plan: Plan) -> tuple[Group, ...]:
+    """Gives a plan's schedule back as groups."""
+    return tuple(Group(cluster.backend, cluster.nodes) for cluster in plan.clusters)
+
+
+def fits(plan: Plan, graph: Graph) -> bool:
+    """True where a plan is about exactly this graph: same structure, same node names."""
+    planned = [name for cluster in plan.clusters for name in cluster.nodes]
+    return plan.graph_digest == graph.digest and sorted(planned) == sorted(node.name for node in graph.nodes)

@@ -1,0 +1,233 @@
+"""Decides, builds in this process, verifies; and decides again without whoever failed, until a plan runs."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hub.cache.keys import backend_parts, digest_of, machine_parts
+from hub.cache.store import Store
+from hub.compilation.build import build_cluster, load_and_verify
+from hub.compilation.transfer import Sample
+from hub.compilation.values import values_at
+from hub.dispatch.assemble import Loaded
+from hub.dispatch.codegen import Step
+from hub.errors import CacheError, PlanError, PluginError
+from hub.graph import Graph
+from hub.options import Options
+from hub.partition.assignments import Assignment
+from hub.partition.extract import extract
+from hub.partition.group import EAGER, Group, is_trifle
+from hub.partition.verdicts import Verdicts, ask_backends
+from hub.plan import Event, Plan
+from hub.planning.decide import Decision, Scene, decide
+from hub.planning.evidence import Mode, fits, groups_of, plan_of
+from hub.planning.schedule import may_spin, plain_names, reads, settings_for, steps_for
+from hub.registry import Registry
+from hub.report.progress import Progress
+from hub.support import operator_name
+
+_log = logging.getLogger("hub")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A decided plan with its verified executables."""
+
+    plan: Plan
+    steps: tuple[Step, ...]
+    loaded: Mapping[str, Loaded]
+
+
+class Maker:
+    """Makes plans for one captured graph; remembers nothing between calls."""
+
+    def __init__(self, graph: Graph, mode: Mode, options: Options, registry: Registry, progress: Progress) -> None:
+        self.graph = graph
+        self.mode: Mode = mode
+        self.options = options
+        self.registry = registry
+        self.progress = progress
+        self.threads = options.threads or torch.get_num_threads()
+
+    def make(self, values: Sequence[Any], plan: Plan | None = None) -> Made:
+        """Gives a running plan for this graph on one real call's inputs.
+
+        `plan` is built again as it is, where given (for new weights). Raises PlanError or PluginError only where the options
+        are strict.
+        """
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix="hub-") as spare:
+            store, note = self._store(Path(spare))
+            verdicts = ask_backends(self.graph, self.registry, self.options)
+            scene = self._scene(values, store)
+            key = digest_of(self._key_parts(verdicts))
+            decision = self._kept(plan or store.plan(key)) or decide(scene, verdicts, may_measure=plan is None)
+            made = self._build_until_it_runs(scene, store, verdicts, decision, note)
+        made = replace(made, plan=made.plan.model_copy(update={"plan_s": time.perf_counter() - start}))
+        if plan is None and made.plan.decided_by == "measured whole plans":
+            store.keep_plan(key, made.plan)
+        self.progress.done()
+        return made
+
+    def predict(self, values: Sequence[Any]) -> Plan:
+        """Gives the plan by estimates, or a kept one, without compiling or running anything."""
+        with tempfile.TemporaryDirectory(prefix="hub-") as spare:
+            store, note = self._store(Path(spare))
+            verdicts = ask_backends(self.graph, self.registry, self.options)
+            kept = store.plan(digest_of(self._key_parts(verdicts)))
+            if kept is not None and fits(kept, self.graph):
+                return kept
+            decision = decide(self._scene(values, store), verdicts, may_measure=False)
+            self._check_strict(verdicts, decision.assignment, decision.events)
+            return plan_of(self.graph, self.mode, decision, verdicts, self.options, self.threads, note)
+
+    def _scene(self, values: Sequence[Any], store: Store) -> Scene:
+        sample = Sample(self.graph, tuple(values))
+        return Scene(sample, self.options, self.threads, self.registry, store.root / "artifacts", self.progress)
+
+    def _store(self, spare: Path) -> tuple[Store, tuple[Event, ...]]:
+        try:
+            return Store(self.options.cache_root), ()
+        except CacheError as error:
+            return Store(spare), (Event(kind="note", stage="load", message=f"no cache: {error}"),)
+
+    def _key_parts(self, verdicts: Verdicts) -> dict[str, Any]:
+        chosen = self.options.model_dump(mode="json", exclude={"cache_dir", "debug_dir", "strict", "budget_s"})
+        backends = [backend_parts(self.registry.entries[name]) for name in verdicts.by_backend]
+        constants = list(self.graph.weights)
+        return {
+            "graph": self.graph.digest,
+            "constants": constants,
+            "mode": self.mode,
+            "options": chosen,
+            "threads": self.threads,
+            "backends": backends,
+            **machine_parts(),
+        }
+
+    def _kept(self, plan: Plan | None) -> Decision | None:
+        """Gives the decision behind a plan that was made before, if it fits."""
+        if plan is None or not fits(plan, self.graph):
+            return None
+        groups = groups_of(plan)
+        if any(found.backend != EAGER and found.backend not in self.registry.available() for found in groups):
+            return None
+        names = dict.fromkeys(found.backend for found in groups if found.backend != EAGER)
+        return Decision(Assignment(" + ".join(names) or EAGER, groups), "replayed", plan.spin, kept=plan)
+
+    def _build_until_it_runs(
+        self, scene: Scene, store: Store, verdicts: Verdicts, decision: Decision, events: tuple[Event, ...]
+    ) -> Made:
+        while True:
+            self._check_strict(verdicts, decision.assignment, decision.events)
+            try:
+                steps, loaded = self._build(scene, store, decision)
+            except _ClusterFailed as failed:
+                if self.options.strict:
+                    raise failed.error from failed.error.__cause__
+                events = (*events, failed.event)
+                verdicts = verdicts.without(failed.group.backend, failed.nodes, str(failed.error).splitlines()[0])
+                decision = decide(scene, verdicts, may_measure=False)
+                continue
+            return Made(self._plan(decision, verdicts, events), steps, loaded)
+
+    def _plan(self, decision: Decision, verdicts: Verdicts, events: tuple[Event, ...]) -> Plan:
+        if decision.kept is not None:
+            return decision.kept.model_copy(update={"graph": self.graph.name, "decided_by": "replayed"})
+        return plan_of(self.graph, self.mode, decision, verdicts, self.options, self.threads, events)
+
+    def _build(self, scene: Scene, store: Store, decision: Decision) -> tuple[tuple[Step, ...], dict[str, Loaded]]:
+        groups = decision.assignment.groups
+        names = plain_names(groups)
+        steps = steps_for(self.graph, groups, names)
+        clusters = [(name, found) for name, found in zip(names, groups, strict=True) if found.backend != EAGER]
+        self.progress.stage("building the plan", len(clusters))
+        needed = {name for _, found in clusters for name in reads(self.graph, found)}
+        values = values_at(self.graph, scene.sample.values, needed) if clusters else {}
+        loaded: dict[str, Loaded] = {}
+        for name, found in clusters:
+            try:
+                loaded[name] = self._build_cluster(scene, store, decision, name, found, values)
+            except PluginError as error:
+                raise _ClusterFailed(found, error) from error
+            self.progress.advance(f"{found.backend} {name}")
+        return steps, loaded
+
+    def _build_cluster(
+        self, scene: Scene, store: Store, decision: Decision, name: str, found: Group, values: Mapping[str, Any]
+    ) -> Loaded:
+        settings = settings_for(self.options, self.threads, spin=decision.spin)
+        weights = {weight: scene.sample.by_name[weight] for weight in self.graph.weights}
+        cluster = extract(self.graph, found.nodes, name, weights)
+        inputs = [values[node] for node in cluster.input_names]
+        folder = scene.folder(found, settings)
+        start = time.perf_counter()
+        if store.has_artifact(folder):
+            try:
+                return load_and_verify(cluster, found.backend, settings, folder, inputs=inputs)[0]
+            except PluginError as error:
+                self.progress.advance(f"{found.backend} {name}: the saved executable is of no use ({error.message}); compiling")
+        loaded, _, _ = build_cluster(cluster, found.backend, settings, inputs=inputs, folder=folder)
+        self._tell("hub_cluster_compiled", backend=found.backend, cluster=name, compile_s=time.perf_counter() - start)
+        return loaded
+
+    def _tell(self, hook: str, **facts: Any) -> None:
+        observe(self.registry, hook, **facts)
+
+    def _check_strict(self, verdicts: Verdicts, assignment: Assignment, events: Sequence[Event]) -> None:
+        """Under `strict`, raises PlanError for the first failure, or for a node that nobody asked to run in eager."""
+        if not self.options.strict:
+            return
+        failed = [event for event in (*verdicts.events, *events) if event.kind == "failed"]
+        if failed:
+            raise PlanError(f"strict: {failed[0].stage} failed: {failed[0].message}", backend=failed[0].backend)
+        for found in assignment.groups:
+            if found.backend == EAGER:
+                self._check_asked(verdicts, found)
+
+    def _check_asked(self, verdicts: Verdicts, found: Group) -> None:
+        for name in found.nodes:
+            node = self.graph.by_name[name]
+            forced = self.options.forced(operator_name(node))
+            wanted = forced if forced is not None else (self.options.backends or (None,))[0]
+            if name in self.graph.pinned or is_trifle(node) or wanted is None or wanted == EAGER or forced == EAGER:
+                continue
+            reasons = [verdicts.by_backend[backend][name].reason for backend in verdicts.by_backend]
+            text = next(filter(None, reasons), "no backend could be used")
+            raise PlanError(f"strict: would run in eager: {text}", node=name, hint="allow it with strict=False, or force it to eager")
+
+
+class _ClusterFailed(Exception):  # noqa: N818 - a signal between two methods of Maker, never seen outside
+    def __init__(self, group: Group, error: PluginError) -> None:
+        super().__init__(str(error))
+        self.group = group
+        self.error = error
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Nodes to take from the backend: the one the error names, else the whole cluster."""
+        return (self.error.node,) if self.error.node in self.group.nodes else self.group.nodes
+
+    @property
+    def event(self) -> Event:
+        stage = {"AccuracyError": "verify", "ContractError": "verify", "RunError": "run"}.get(type(self.error).__name__, "compile")
+        return Event(
+            kind="fallback", stage=stage, backend=self.group.backend, cluster=self.error.cluster, message=str(self.error)
+        )
+
+
+def observe(registry: Registry, hook: str, **facts: Any) -> None:
+    """Calls an observer hook of every plugin; what one raises is its own affair and stops nobody."""
+    for implementation in getattr(registry.manager.hook, hook).get_hookimpls():
+        try:
+            implementation.function(**{name: facts[name] for name in implementation.argnames})
+        except Exception as error:  # noqa: BLE001 - observers must not disturb planning
+            _log.warning("%s of plugin %s raised %r", hook, implementation.plugin_name, error)

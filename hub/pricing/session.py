@@ -1,0 +1,204 @@
+"""A planning session: worker processes that compile, verify and time candidates and whole plans, apart from the user's process."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hub.backend import CompileSettings
+from hub.compilation.channel import Worker
+from hub.compilation.transfer import Sample, write_sample
+from hub.cost import Cost
+from hub.dispatch.codegen import Step
+from hub.errors import PluginError
+from hub.partition.group import Group
+from hub.pricing.timing import measured_cost
+
+LOAD_LIMIT_S = 120.0
+"""Seconds that starting a worker may take: importing PyTorch and reading the graph."""
+COMPILE_LIMIT_S = 600.0
+"""Seconds that compiling one cluster may take."""
+RUN_LIMIT_S = 120.0
+"""Seconds that one request to run something may take, beyond its own length."""
+ALONE_S = 0.2
+"""Seconds for which a cluster is timed alone: it only has to tell which plans are worth timing whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One cluster to compile: for which backend, under which settings, and where to save it."""
+
+    name: str
+    group: Group
+    settings: CompileSettings
+    folder: Path
+    inputs: tuple[str, ...]
+    """Names of the values it reads, weights left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What came of an order: a price, or the reason why there is none."""
+
+    order: Order
+    cost: Cost | None = None
+    compile_s: float = 0.0
+    is_saved: bool = False
+    failure: PluginError | None = None
+
+
+@dataclass(slots=True)
+class Lane:
+    """A whole plan in a worker of its own, with what was measured of it so far."""
+
+    name: str
+    steps: tuple[Step, ...]
+    worker: Worker
+    first_s: float = 0.0
+    blocks_s: list[float] = field(default_factory=list)
+    """Median seconds of a call, block by block."""
+    laps_s: list[list[float]] = field(default_factory=list)
+    """Seconds of each step, block by block."""
+    calls: int = 0
+
+
+class Session:
+    """Owns the workers and a private folder; leaving it ends and removes all of them."""
+
+    def __init__(self, sample: Sample, threads: int) -> None:
+        self.sample = sample
+        self.threads = threads
+        self._folder = Path(tempfile.mkdtemp(prefix="hub-session-"))
+        self._workers: dict[str, Worker] = {}
+        self._lent: set[str] = set()
+
+    def __enter__(self) -> Session:
+        write_sample(self._folder, self.sample)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for worker in self._workers.values():
+            worker.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self, names: Iterable[str]) -> None:
+        """Starts workers by name without waiting for them."""
+        for name in names:
+            worker = Worker("hub.compilation.worker", self._folder / f"{name.replace(' ', '')}.log")
+            self._workers[name] = worker
+            worker.post("load", folder=str(self._folder), threads=self.threads)
+
+    def await_start(self, name: str) -> None:
+        """Waits until a worker has read the sample. Raises PluginError if it cannot."""
+        self._workers[name].result(LOAD_LIMIT_S)
+
+    def compile_all(self, orders: Mapping[str, Sequence[Order]], advance: Callable[[str], None]) -> tuple[Offer, ...]:
+        """Compiles each backend's orders in its own worker, backends in parallel. Gives offers without prices."""
+        with ThreadPoolExecutor(max_workers=max(1, len(orders))) as pool:
+            lists = pool.map(lambda item: self._compile_lane(item[0], item[1], advance), orders.items())
+            return tuple(offer for offers in lists for offer in offers)
+
+    def price(self, offer: Offer) -> Offer:
+        """Times a compiled cluster alone, in the worker that compiled it."""
+        worker = self._workers[offer.order.group.backend]
+        try:
+            timing = worker.ask("time_cluster", RUN_LIMIT_S, name=offer.order.name, at_least_s=ALONE_S)
+        except PluginError as error:
+            return Offer(offer.order, failure=error)
+        return Offer(offer.order, measured_cost(timing, self.threads), offer.compile_s, offer.is_saved)
+
+    def eager_prices(self) -> dict[str, float]:
+        """Measures what each node costs in eager, in seconds. Raises PluginError if the worker fails."""
+        return self._workers["eager"].ask("profile", RUN_LIMIT_S)
+
+    def lane(self, name: str, steps: Sequence[Step], offers: Sequence[Offer], home: str | None) -> Lane:
+        """Builds a whole plan in the worker `home`, which compiled all of it, or in a new one from saved clusters.
+
+        Raises PluginError with the cause.
+        """
+        if home is None or home in self._lent:
+            home = f"plan {name}"
+            self.start([home])
+            self.await_start(home)
+            self._load_into(home, offers)
+        self._lent.add(home)
+        lane = Lane(name, tuple(steps), self._workers[home])
+        lane.first_s = lane.worker.ask("build_plan", RUN_LIMIT_S, steps=list(steps))
+        return lane
+
+    def time_lane(self, lane: Lane, at_least_s: float) -> None:
+        """Times one block of calls of a whole plan. Raises PluginError if it fails."""
+        samples, laps = lane.worker.ask("time_plan", RUN_LIMIT_S + at_least_s, at_least_s=at_least_s)
+        lane.blocks_s.append(sorted(samples)[len(samples) // 2])
+        lane.laps_s.append(laps)
+        lane.calls += len(samples)
+
+    def end(self, lane: Lane) -> None:
+        """Ends a plan's worker, so that it takes no memory or cores from those that are still timed."""
+        for name, worker in list(self._workers.items()):
+            if worker is lane.worker:
+                worker.kill()
+                del self._workers[name]
+
+    def _compile_lane(self, backend: str, orders: Sequence[Order], advance: Callable[[str], None]) -> list[Offer]:
+        worker = self._workers[backend]
+        try:
+            self.await_start(backend)
+            worker.ask("prepare", RUN_LIMIT_S, names=sorted({name for order in orders for name in order.inputs}))
+        except PluginError as error:
+            return [Offer(order, failure=error) for order in orders]
+        offers: list[Offer] = []
+        for order in orders:
+            offers.append(self._compile(worker, order))
+            advance(f"{backend} {order.name}")
+        return offers
+
+    def _compile(self, worker: Worker, order: Order) -> Offer:
+        try:
+            compiled: Any = worker.ask(
+                "compile_cluster",
+                COMPILE_LIMIT_S,
+                name=order.name,
+                backend=order.group.backend,
+                nodes=order.group.nodes,
+                settings=order.settings,
+                folder=str(order.folder),
+            )
+        except PluginError as error:
+            return Offer(order, failure=error)
+        return Offer(order, None, compiled.compile_s, compiled.is_saved)
+
+    def _load_into(self, home: str, offers: Sequence[Offer]) -> None:
+        worker = self._workers[home]
+        inputs = sorted({name for offer in offers for name in offer.order.inputs})
+        worker.ask("prepare", RUN_LIMIT_S, names=inputs)
+        for offer in offers:
+            order = offer.order
+            if offer.is_saved:
+                worker.ask(
+                    "load_saved",
+                    COMPILE_LIMIT_S,
+                    name=order.name,
+                    backend=order.group.backend,
+                    nodes=order.group.nodes,
+                    settings=order.settings,
+                    folder=str(order.folder),
+                )
+            else:
+                worker.ask(
+                    "compile_cluster",
+                    COMPILE_LIMIT_S,
+                    name=order.name,
+                    backend=order.group.backend,
+                    nodes=order.group.nodes,
+                    settings=order.settings,
+                    folder=None,
+                )
+
+
