@@ -1,0 +1,36 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+
+
+def duration(seconds: float | None) -> str:
+    """Gives seconds with three digits and a unit: "36.1 ms"; "-" for None."""
+    if seconds is None:
+        return "-"
+    scale, unit = next((pair for pair in _UNITS if seconds >= 0.9995 * pair[0]), _UNITS[-1])
+    return f"{_digits(seconds / scale)} {unit}"
+
+
+def spread(median_s: float, spread_s: float) -> str:
+    """Gives a median with half the width of its interval: "36.1 ms +- 1.1 %"; without the interval where that is 0."""
+    if not spread_s or not median_s:
+        return duration(median_s)
+    return f"{duration(median_s)} +- {100 * spread_s / median_s:.1f} %"
+
+
+def ratio(value: float, best: float) -> str:
+    """Gives how many times as long as the best something takes: "1.07x"; "-" where the best took no time."""
+    return f"{value / best:.2f}x" if best > 0 else "-"
+
+
+def count(number: int, noun: str) -> str:
+    """Gives a number with its noun: "1 node", "12 nodes"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, never in powers of ten."""
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{decimals}f}"

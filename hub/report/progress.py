@@ -1,0 +1,185 @@
+"""Progress: what the planner is doing, on standard error, while somebody waits.
+
+`HUB_PROGRESS` chooses the form: `live` (bars, the default on a terminal), `plain` (a line a stage), `off` (the default
+elsewhere). Nothing here ever raises into the planner: a display that fails goes silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
+
+from hub.report.numbers import duration
+
+if TYPE_CHECKING:
+    import rich.progress
+
+VARIABLE = "HUB_PROGRESS"
+
+
+class Progress(Protocol):
+    """Hears about the stages of one piece of work. Safe to call from one thread at a time; raises nothing."""
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        """Begins a stage and ends the one before: "compile", of `total` steps, None where the number is unknown."""
+        ...
+
+    def advance(self, detail: str = "") -> None:
+        """Counts one step of the current stage: "c3 openvino"."""
+        ...
+
+    def done(self) -> None:
+        """Ends the display. May be called more than once."""
+        ...
+
+
+def new_progress(environ: Mapping[str, str] | None = None, stream: TextIO | None = None) -> Progress:
+    """Gives the form of progress that the environment asks for; an unknown word counts as not given."""
+    target: TextIO = sys.stderr if stream is None else stream
+    wanted = (os.environ if environ is None else environ).get(VARIABLE, "").strip().lower()
+    if wanted not in ("live", "plain", "off"):
+        wanted = "live" if _is_terminal(target) else "off"
+    forms = {"live": LiveProgress, "plain": PlainProgress}
+    return Unfailing(forms[wanted](target)) if wanted in forms else SilentProgress()
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):  # replaced or closed streams, as under some servers
+        return False
+
+
+class SilentProgress(Progress):
+    """Says nothing."""
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        """Does nothing."""
+
+    def advance(self, detail: str = "") -> None:
+        """Does nothing."""
+
+    def done(self) -> None:
+        """Does nothing."""
+
+
+class PlainProgress(Progress):
+    """One line at the end of each stage, with its steps counted: for logs, where nothing can be redrawn."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._name = ""
+        self._steps = 0
+        self._began_s = 0.0
+
+    def stage(self, name: str, total: int | None = None) -> None:  # noqa: ARG002 - the steps taken are printed
+        """Ends the stage before and begins one."""
+        self.done()
+        self._name, self._steps, self._began_s = name, 0, time.monotonic()
+
+    def advance(self, detail: str = "") -> None:  # noqa: ARG002 - a line a stage, not a step
+        """Counts one step."""
+        self._steps += 1
+
+    def done(self) -> None:
+        """Prints the line of the stage that ended."""
+        if self._name:
+            steps = f" ({self._steps})" if self._steps else ""
+            print(f"hub: {self._name}{steps} {duration(time.monotonic() - self._began_s)}", file=self._stream, flush=True)
+            self._name = ""
+
+
+class _Tolerant:
+    """A stream that may be closed: rich draws from a thread of its own, where nobody could catch the error."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(ValueError, OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(ValueError, OSError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        return _is_terminal(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class LiveProgress(Progress):
+    """A bar a stage, redrawn in place and gone at the end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich import console, progress  # only terminals need it
+
+        columns = (
+            progress.SpinnerColumn(),
+            progress.TextColumn("hub: {task.description}"),
+            progress.BarColumn(20),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("[dim]{task.fields[detail]}"),
+        )
+        screen = console.Console(file=cast("TextIO", _Tolerant(stream)))
+        self._bars = progress.Progress(*columns, console=screen, transient=True, refresh_per_second=8)
+        self._task: rich.progress.TaskID | None = None
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        """Ends the bar before and begins one; the first one begins the display."""
+        self._end_task()
+        self._bars.start()
+        self._task = self._bars.add_task(name, total=total, detail="")
+
+    def advance(self, detail: str = "") -> None:
+        """Moves the bar by one step."""
+        if self._task is not None:
+            self._bars.update(self._task, advance=1, detail=detail)
+
+    def done(self) -> None:
+        """Removes the display."""
+        self._end_task()
+        self._bars.stop()
+
+    def _end_task(self) -> None:
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+            self._task = None
+
+
+class Unfailing(Progress):
+    """Passes everything on until the display raises, and nothing after that."""
+
+    def __init__(self, inner: Progress) -> None:
+        self._inner: Progress = inner
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        """Passes on."""
+        with self._silenced_by_errors():
+            self._inner.stage(name, total)
+
+    def advance(self, detail: str = "") -> None:
+        """Passes on."""
+        with self._silenced_by_errors():
+            self._inner.advance(detail)
+
+    def done(self) -> None:
+        """Passes on."""
+        with self._silenced_by_errors():
+            self._inner.done()
+
+    @contextlib.contextmanager
+    def _silenced_by_errors(self) -> Generator[None]:
+        try:
+            yield
+        except Exception:
+            # A closed stream, or a second live display on the same terminal: neither is worth a failed compilation.
+            self._inner = SilentProgress()

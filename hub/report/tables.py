@@ -1,0 +1,68 @@
+"""Reports in colour, for terminals. The text is that of `hub.report.text`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hub.plan import EAGER, Plan
+from hub.report import text
+from hub.report.picture import picture
+
+_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
+_EVENT_COLOURS = {"refused": "yellow", "failed": "red", "fallback": "red", "note": "dim"}
+
+
+def plan_table(plan: Plan, width: int = 100) -> RenderableType:
+    """Gives a plan for the terminal: heading, picture where it has several clusters, and the tables of the text report."""
+    colours = backend_colours(plan)
+    title, *facts = text.heading(plan)
+    parts: list[RenderableType] = [_titled(title, facts)]
+    if len(plan.clusters) > 1:
+        parts.append(_picture(plan, colours, width))
+    parts.append(coloured_table("clusters", text.CLUSTER_HEADERS, map(text.cluster_cells, plan.clusters), colours))
+    parts += _listing("comes from", text.source_lines(plan), "dim") + _listing("why not", text.why_not_lines(plan), "dim")
+    if plan.contenders:
+        parts.append(coloured_table("contenders", text.CONTENDER_HEADERS, text.contender_rows(plan), colours))
+    parts += [Text(text.event_line(event), style=_EVENT_COLOURS[event.kind]) for event in plan.events]
+    return Group(*parts)
+
+
+def backend_colours(plan: Plan) -> Mapping[str, str]:
+    """Gives each backend of a plan its colour, by order of first use; eager is dim."""
+    others = [name for name in plan.backends if name != EAGER]
+    colours = {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(others)}
+    return {**colours, EAGER: "dim"}
+
+
+def coloured_table(
+    title: str, headers: Sequence[str], rows: Iterable[Sequence[str]], colours: Mapping[str, str]
+) -> RenderableType:
+    """Gives a table with a title, cells that name a backend in its colour, columns of numbers flush right."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in headers:
+        table.add_column(header, justify="right" if header in text.NUMBERS else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell, style=colours.get(cell, "")) for cell in row))
+    return table
+
+
+def _titled(title: str, lines: Sequence[str]) -> Text:
+    return Text.assemble((title, "bold"), "\n", "\n".join(lines))
+
+
+def _picture(plan: Plan, colours: Mapping[str, str], width: int) -> Text:
+    lines = [
+        Text.assemble(*((piece.text, colours.get(piece.backend, "")) for piece in line)) for line in picture(plan, width)
+    ]
+    return Text("\n").join(lines)
+
+
+def _listing(title: str, lines: Sequence[str], style: str) -> list[RenderableType]:
+    return (
+        [Text.assemble((title, "italic"), "\n", ("\n".join(f"  {line}" for line in lines), style), "\n")] if lines else []
+    )
