@@ -9,4 +9,19 @@ from hub.hookspecs import hookimpl
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
     """Registers `openvino`."""
-    return (BackendInfo(name="openvino", factory="plugin_openvino.backend:create", summary=""),)
+    return (
+        BackendInfo(
+            name="openvino",
+            factory="plugin_openvino.backend:create",
+            summary="Intel OpenVINO on the CPU, each ATen operator lowered to its own opset, float32 unless more error is granted",
+            requires=("openvino>=2025.4",),
+            install="pip install 'compiler-hub[openvino]'",
+            devices=("cpu",),
+            dtypes=("float32", "int64", "int32", "bool"),
+            operators="plugin_openvino.support:OPERATORS",
+            dynamic_shapes=True,
+            training=False,
+            saveable=True,
+            peers={"openvino": "plugin_openvino.peers:whole"},
+        ),
+    )

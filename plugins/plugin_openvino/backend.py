@@ -1,0 +1,100 @@
+"""The backend: decides from its table, compiles through OpenVINO's CPU plugin, loads what it saved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset16 as ops
+
+from hub.backend import Backend, CompileSettings
+from hub.errors import CompileError, HubError
+from hub.support import ACCEPTED, Support, refused
+from plugin_openvino.lower import lower
+from plugin_openvino.runtime import BLOB, META, OpenVINOExecutable
+from plugin_openvino.support import OPERATORS
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from hub.graph import Cluster
+
+BF16_ERROR = 1e-2
+"""Largest max|error| / max|reference| expected of bf16. A 2-core Xeon with AMX gave 3e-3 on BERT and Llama (November 2026);
+this leaves a factor of 3."""
+
+
+def create() -> OpenVINOBackend:
+    """Gives the backend; called once a process."""
+    return OpenVINOBackend()
+
+
+class OpenVINOBackend(Backend):
+    """OpenVINO on the CPU."""
+
+    def __init__(self) -> None:
+        self._core = ov.Core()
+
+    def probe(self) -> Support:
+        """Compiles and runs one relu."""
+        parameter = ops.parameter([2], ov.Type.f32)
+        compiled = self._core.compile_model(ov.Model([ops.relu(parameter)], [parameter]), "CPU")
+        found = compiled([np.array([-1.0, 2.0], np.float32)])[0]
+        return ACCEPTED if found.tolist() == [0.0, 2.0] else refused(f"relu of [-1, 2] gave {found.tolist()}")
+
+    def supports(self, node: fx.Node) -> Support:
+        """Looks the node up in the operator table."""
+        return OPERATORS.supports(node)
+
+    def compile(self, cluster: Cluster, settings: CompileSettings) -> OpenVINOExecutable:
+        """Lowers and compiles a cluster. Raises CompileError with OpenVINO's reason."""
+        try:
+            lowered = lower(cluster)
+            compiled = self._core.compile_model(lowered.model, "CPU", self.properties(settings))
+            return OpenVINOExecutable(compiled, cluster, lowered.fed, lowered.model)
+        except HubError:
+            raise
+        except Exception as error:
+            raise _failure("compile", error, cluster) from error
+
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> OpenVINOExecutable:
+        """Restores a compiled model with its weights from what `save` wrote."""
+        try:
+            fed = json.loads((folder / META).read_text())["fed"]
+            compiled = self._core.import_model((folder / BLOB).read_bytes(), "CPU", self.properties(settings))
+            return OpenVINOExecutable(compiled, cluster, fed)
+        except Exception as error:
+            raise _failure("load", error, cluster) from error
+
+    def properties(self, settings: CompileSettings) -> dict[str, Any]:
+        """Gives OpenVINO's own options for the hub's settings.
+
+        float32 throughout unless the user grants more error than bf16 brings, and the CPU has it. Dynamic quantisation
+        and compressed KV caches stay off, because they change numbers. Pinning ties threads to cores, which suits a
+        backend that runs alone and harms one that shares them. OpenVINO's pool (TBB) has no switch for spinning.
+        """
+        is_bf16 = settings.accuracy is not None and settings.accuracy >= BF16_ERROR and self._has_bf16()
+        return {
+            "INFERENCE_PRECISION_HINT": "bf16" if is_bf16 else "f32",
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": "1",
+            "INFERENCE_NUM_THREADS": settings.threads,
+            "ENABLE_CPU_PINNING": settings.spin,
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+            "KV_CACHE_PRECISION": "bf16" if is_bf16 else "f32",
+        }
+
+    def _has_bf16(self) -> bool:
+        return "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def _failure(stage: str, error: Exception, cluster: Cluster) -> CompileError:
+    return CompileError(
+        f"OpenVINO cannot {stage} it: {type(error).__name__}: {error}",
+        backend="openvino",
+        cluster=cluster.name,
+        hint="`debug_dir` keeps the cluster's program",
+    )

@@ -1,0 +1,153 @@
+"""One ATen call as a rule sees it: arguments by name, as OpenVINO values of the wanted type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from openvino import Output, Type, op
+from openvino import opset16 as ops
+from torch import fx
+
+from hub.support import argument, is_symbolic, value_of
+
+OV_TYPES: Mapping[torch.dtype, Type] = {
+    torch.float32: Type.f32,
+    torch.float64: Type.f64,
+    torch.int64: Type.i64,
+    torch.int32: Type.i32,
+    torch.bool: Type.boolean,
+}
+NUMPY_TYPES: Mapping[torch.dtype, Any] = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.bool: np.bool_,
+}
+INT32_MAX = 2**31 - 1
+"""OpenVINO's CPU plugin computes int64 as int32: larger numbers would wrap."""
+
+Value = Output | tuple[Output | None, ...]
+"""What a rule gives: one output, or one for each element of an operator's tuple (None where nobody reads it)."""
+
+
+def output(node: Any) -> Output:
+    """Gives the only output of an OpenVINO node; an Output passes through."""
+    return node if isinstance(node, Output) else node.output(0)
+
+
+def constant(value: Any, dtype: torch.dtype) -> Output:
+    """Gives a constant from a number or nested list."""
+    return output(op.Constant(np.asarray(value, dtype=NUMPY_TYPES[dtype])))
+
+
+def indices(values: Sequence[int]) -> Output:
+    """Gives a vector of int64, each clipped to the int32 range that OpenVINO keeps (ATen writes "to the end" as 2^63 - 1)."""
+    return constant([max(-INT32_MAX, min(INT32_MAX, int(value))) for value in values], torch.int64)
+
+
+def convert(value: Output, dtype: torch.dtype) -> Output:
+    """Gives the value as another dtype, or itself where it has that dtype."""
+    wanted = OV_TYPES[dtype]
+    return value if value.get_element_type() == wanted else output(ops.convert(value, wanted.get_type_name()))
+
+
+def zero(dtype: torch.dtype) -> Output:
+    """Gives a scalar 0."""
+    return constant(0, dtype)
+
+
+def size_of(value: Output, dim: int) -> Output:
+    """Gives one size of a value as a vector of one int64, as a constant where it is known."""
+    shape = value.get_partial_shape()
+    if shape[dim].is_static:
+        return indices([shape[dim].get_length()])
+    return output(ops.gather(ops.shape_of(value), indices([dim]), constant(0, torch.int64)))
+
+
+class Call:
+    """A node to lower, with the OpenVINO values of the nodes before it."""
+
+    def __init__(self, node: fx.Node, values: Mapping[fx.Node, Value]) -> None:
+        self.node = node
+        self._values = values
+
+    @property
+    def result(self) -> Any:
+        """The fake tensor that the call gives; the first one, where it gives several."""
+        value = self.node.meta["val"]
+        return value[0] if isinstance(value, (tuple, list)) else value
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """dtype of the result."""
+        return self.result.dtype
+
+    def raw(self, name: str) -> Any:
+        """Gives an argument as it stands in the graph: node, number, list, or None."""
+        return argument(self.node, name)
+
+    def fake(self, name: str) -> Any:
+        """Gives the fake tensor behind an argument."""
+        return value_of(self.raw(name))
+
+    def dim(self, name: str, *, rank: int | None = None) -> int:
+        """Gives an argument that numbers a dim of `self`, counted from the front."""
+        return int(self.raw(name)) % max(1, self.fake("self").dim() if rank is None else rank)
+
+    def dims(self, name: str) -> list[int]:
+        """Gives an argument that numbers dims of `self`, counted from the front; all dims where it is None or empty."""
+        rank, given = self.fake("self").dim(), self.raw(name)
+        if given is None or (isinstance(given, (list, tuple)) and not given):
+            return list(range(rank))
+        return [int(dim) % max(1, rank) for dim in (given if isinstance(given, (list, tuple)) else [given])]
+
+    def value(self, raw: Any, dtype: torch.dtype | None = None) -> Output:
+        """Gives a raw argument (node or number) as an OpenVINO value; a number needs `dtype`."""
+        if not isinstance(raw, fx.Node):
+            return constant(raw, dtype or _dtype_of_number(raw))
+        found = self._values[raw]
+        assert isinstance(found, Output), f"{raw.name} is a tuple"
+        return found if dtype is None else convert(found, dtype)
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> Output:
+        """Gives an argument as an OpenVINO value, in `dtype` if one is named."""
+        return self.value(self.raw(name), dtype)
+
+    def optional(self, name: str, dtype: torch.dtype | None = None) -> Output | None:
+        """Gives an argument as an OpenVINO value, or None where it is not given."""
+        return None if self.raw(name) is None else self.tensor(name, dtype)
+
+    def vector(self, raw: Sequence[Any]) -> Output:
+        """Gives a list of ints, some of which may be nodes, as one vector of int64."""
+        if not any(isinstance(item, fx.Node) for item in raw):
+            return indices(raw)
+        parts = [self._element(item) for item in raw]
+        return output(ops.concat(parts, 0)) if len(parts) > 1 else parts[0]
+
+    def _element(self, item: Any) -> Output:
+        if not isinstance(item, fx.Node):
+            return indices([item])
+        return output(ops.reshape(self.value(item, torch.int64), indices([1]), False))
+
+    def reshaped(self, value: Output, sizes: Sequence[Any]) -> Output:
+        """Gives the value in the shape of the result; `sizes` as written in the graph, for those unknown until run time.
+
+        One unknown size becomes -1, so that OpenVINO can infer the others while compiling.
+        """
+        known = [size if is_symbolic(size) else int(size) for size in self.result.shape]
+        unknown = [index for index, size in enumerate(known) if is_symbolic(size)]
+        if len(unknown) <= 1:
+            target = indices([-1 if is_symbolic(size) else size for size in known])
+        else:
+            target = self.vector([sizes[index] if index in unknown else size for index, size in enumerate(known)])
+        return output(ops.reshape(value, target, False))
+
+
+def _dtype_of_number(number: Any) -> torch.dtype:
+    if isinstance(number, bool):
+        return torch.bool
+    return torch.int64 if isinstance(number, int) else torch.float32

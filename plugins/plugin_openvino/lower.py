@@ -1,0 +1,110 @@
+"""Lowers a cluster into an OpenVINO model, operator by operator.
+
+OpenVINO's own FX frontend (2026.4) has no rule for pre-dispatch operators such as `layer_norm`, `conv2d`, `softmax.int`,
+`matmul` or `reshape`, and drops PyTorch's NaN and integer rules in others, so the rules are the plugin's own.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from openvino import Model, Output, PartialShape, op
+from openvino import opset16 as ops
+from torch import fx
+
+from hub.errors import CompileError
+from hub.graph import Cluster, ScalarSpec, Spec
+from hub.support import is_symbolic, operator_name
+from plugin_openvino.call import INT32_MAX, OV_TYPES, Call, Value, output
+from plugin_openvino.rules import RULES
+
+SCALAR_DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
+"""dtype in which each kind of number enters a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """An OpenVINO model of a cluster."""
+
+    model: Model
+    fed: tuple[int, ...]
+    """For each parameter of the model, the position of the cluster input that feeds it."""
+
+
+def lower(cluster: Cluster) -> Lowered:
+    """Gives an OpenVINO model of the cluster: weights as constants that share their memory, inputs nobody reads left out.
+
+    Raises CompileError, naming the node, where a rule fails.
+    """
+    values: dict[fx.Node, Value] = {}
+    parameters: list[op.Parameter] = []
+    fed: list[int] = []
+    for position, (node, spec) in enumerate(zip(_placeholders(cluster), cluster.inputs, strict=True)):
+        if node.users:
+            parameters.append(_parameter(node.name, spec))
+            values[node] = output(parameters[-1])
+            fed.append(position)
+    for node in cluster.module.graph.find_nodes(op="get_attr"):
+        values[node] = weight_constant(getattr(cluster.module, str(node.target)), cluster.name, node.name)
+    for node in cluster.nodes:
+        values[node] = _lowered(node, values, cluster.name)
+    results = [_result(values[node]) for node in cluster.module.graph.output_node().args[0]]  # pyright: ignore
+    return Lowered(Model(results, parameters, cluster.name), tuple(fed))
+
+
+def weight_constant(value: torch.Tensor, cluster: str, node: str) -> Output:
+    """Gives a constant over the weight's own memory, copied only where it is not contiguous.
+
+    Raises CompileError for integers beyond the int32 range in which OpenVINO computes.
+    """
+    if not isinstance(value, torch.Tensor) or value.dtype not in OV_TYPES:
+        raise CompileError(f"a constant of {getattr(value, 'dtype', type(value).__name__)}", backend="openvino", cluster=cluster, node=node)
+    if value.dtype is torch.int64 and value.numel() and int(value.abs().max()) > INT32_MAX:
+        raise CompileError("an int64 constant beyond the int32 range", backend="openvino", cluster=cluster, node=node)
+    array = value.detach().contiguous().numpy()
+    return output(op.Constant(array, shared_memory=array.ndim > 0))
+
+
+def _placeholders(cluster: Cluster) -> Sequence[fx.Node]:
+    return cluster.module.graph.find_nodes(op="placeholder")
+
+
+def _parameter(name: str, spec: Spec) -> op.Parameter:
+    if isinstance(spec, ScalarSpec):
+        found = ops.parameter(PartialShape([]), OV_TYPES[SCALAR_DTYPES[spec.kind]])
+    else:
+        shape = PartialShape([-1 if is_symbolic(size) else int(size) for size in spec.shape])
+        found = ops.parameter(shape, OV_TYPES[spec.dtype])
+    found.set_friendly_name(name)
+    return found
+
+
+def _lowered(node: fx.Node, values: dict[fx.Node, Value], cluster: str) -> Value:
+    if node.target is operator.getitem:
+        return values[node.args[0]][node.args[1]]  # pyright: ignore
+    name = operator_name(node)
+    try:
+        found = _outputs(RULES[name](Call(node, values)))
+    except Exception as error:
+        raise CompileError(
+            f"{name} cannot be lowered: {type(error).__name__}: {error}", backend="openvino", cluster=cluster, node=node.name
+        ) from error
+    for part in found if isinstance(found, tuple) else (found,):
+        if part is not None and part.get_index() == 0:
+            part.get_node().set_friendly_name(node.name)
+    return found
+
+
+def _outputs(found: Any) -> Value:
+    if isinstance(found, tuple):
+        return tuple(None if part is None else output(part) for part in found)
+    return output(found)
+
+
+def _result(value: Value) -> op.Result:
+    assert isinstance(value, Output), "a tuple cannot leave a cluster"
+    return op.Result(value)

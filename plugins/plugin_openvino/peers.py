@@ -1,0 +1,33 @@
+"""OpenVINO the way its own users run a PyTorch model, for `hub bench` to compare against. No hub code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import torch
+
+
+def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
+    """Gives a callable that runs the module once: exported, converted and compiled by OpenVINO for latency in float32."""
+    with torch.no_grad():
+        model = _converted(module, tuple(inputs))
+    config = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+    }
+    request = ov.Core().compile_model(model, "CPU", config).create_infer_request()
+    arrays = [np.asarray(value.detach()) for value in inputs]
+    return lambda: request.infer(arrays, share_inputs=True, share_outputs=True)
+
+
+def _converted(module: torch.nn.Module, inputs: tuple[Any, ...]) -> ov.Model:
+    """Converts with static shapes: first from an exported program, else by tracing, as OpenVINO's guide has it."""
+    try:
+        return ov.convert_model(torch.export.export(module, inputs))
+    except Exception:  # noqa: BLE001 - exporters and frontends raise anything; tracing is the documented alternative
+        shapes = [list(value.shape) for value in inputs]
+        return ov.convert_model(module, example_input=inputs, input=shapes)

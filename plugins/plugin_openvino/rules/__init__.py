@@ -1,0 +1,31 @@
+"""What each ATen overload becomes in OpenVINO's opset: one rule an overload, in tables by theme."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plugin_openvino.rules import (
+    activations,
+    convolutions,
+    creation,
+    elementwise,
+    indexing,
+    matrix,
+    norms,
+    reductions,
+    shapes,
+)
+from plugin_openvino.rules.elementwise import Rule
+
+RULES: Mapping[str, Rule] = {
+    **elementwise.RULES,
+    **activations.RULES,
+    **shapes.RULES,
+    **reductions.RULES,
+    **matrix.RULES,
+    **convolutions.RULES,
+    **norms.RULES,
+    **indexing.RULES,
+    **creation.RULES,
+}
+"""Keys equal the rows of `plugin_openvino.support.OPERATORS`, which a test checks."""

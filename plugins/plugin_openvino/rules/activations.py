@@ -1,0 +1,76 @@
+"""Rules for activation functions. They map to OpenVINO's own, which fuse into the convolution or product before them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from openvino import opset16 as ops
+
+from plugin_openvino.call import Call, constant
+from plugin_openvino.rules.elementwise import Rule, unary
+
+_F32 = torch.float32
+
+
+def _gelu(call: Call) -> Any:
+    return ops.gelu(call.tensor("self"), "ERF" if call.raw("approximate") == "none" else "TANH")
+
+
+def _hardtanh(call: Call) -> Any:
+    return ops.clamp(call.tensor("self"), float(call.raw("min_val")), float(call.raw("max_val")))
+
+
+def _leaky_relu(call: Call) -> Any:
+    return ops.prelu(call.tensor("self"), constant([call.raw("negative_slope")], _F32))
+
+
+def _elu(call: Call) -> Any:
+    return ops.elu(call.tensor("self"), float(call.raw("alpha")))
+
+
+def _selu(call: Call) -> Any:
+    alpha, scale = 1.6732632423543772, 1.0507009873554805  # Klambauer et al. 2017, as in ATen's selu
+    return ops.selu(call.tensor("self"), constant(alpha, _F32), constant(scale, _F32))
+
+
+def _softmax(call: Call) -> Any:
+    return ops.softmax(call.tensor("self", call.dtype), call.dim("dim"))
+
+
+def _log_softmax(call: Call) -> Any:
+    return ops.log_softmax(call.tensor("self", call.dtype), call.dim("dim"))
+
+
+def _glu(call: Call) -> Any:
+    halves = ops.split(call.tensor("self"), constant(call.dim("dim"), torch.int64), 2)
+    return ops.multiply(halves.output(0), ops.sigmoid(halves.output(1)))
+
+
+def _log_sigmoid(call: Call) -> Any:
+    return ops.negative(ops.softplus(ops.negative(call.tensor("self"))))
+
+
+RULES: Mapping[str, Rule] = {
+    "aten.relu.default": unary(ops.relu),
+    "aten.relu6.default": lambda call: ops.clamp(call.tensor("self"), 0.0, 6.0),
+    "aten.hardtanh.default": _hardtanh,
+    "aten.hardswish.default": unary(ops.hswish),
+    "aten.hardsigmoid.default": unary(ops.hsigmoid),
+    "aten.leaky_relu.default": _leaky_relu,
+    "aten.elu.default": _elu,
+    "aten.selu.default": _selu,
+    "aten.gelu.default": _gelu,
+    "aten.silu.default": unary(ops.swish),
+    "aten.mish.default": unary(ops.mish),
+    "aten.sigmoid.default": unary(ops.sigmoid),
+    "aten.tanh.default": unary(ops.tanh),
+    "aten.softplus.default": unary(ops.softplus),
+    "aten.log_sigmoid.default": _log_sigmoid,
+    "aten.glu.default": _glu,
+    "aten.softmax.int": _softmax,
+    "aten._softmax.default": _softmax,
+    "aten.log_softmax.int": _log_softmax,
+    "aten._log_softmax.default": _log_softmax,
+}

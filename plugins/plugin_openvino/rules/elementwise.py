@@ -1,0 +1,306 @@
+"""Rules for operators that work element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from openvino import Output
+from openvino import opset16 as ops
+from torch import fx
+
+from hub.support import value_of
+from plugin_openvino.call import Call, constant, convert, output
+
+Rule = Callable[[Call], Any]
+
+
+def promoted(left: Any, right: Any) -> torch.dtype:
+    """Gives the dtype in which PyTorch computes with two arguments (nodes or numbers)."""
+    return torch.result_type(_stand_in(left), _stand_in(right))
+
+
+def _stand_in(raw: Any) -> Any:
+    """An empty tensor that takes part in promotion as the argument would: 0-d tensors and numbers weigh less."""
+    value = value_of(raw) if isinstance(raw, fx.Node) else raw
+    if isinstance(value, torch.Tensor):
+        return torch.empty([0] * min(1, value.dim()), dtype=value.dtype, device="meta")
+    if isinstance(value, (bool, torch.SymBool)):
+        return True
+    return 1 if isinstance(value, (int, torch.SymInt)) else 1.0
+
+
+def unary(operation: Callable[[Output], Any]) -> Rule:
+    """A rule for `f(self)`, computed in the result's dtype."""
+    return lambda call: operation(call.tensor("self", call.dtype))
+
+
+def binary(operation: Callable[[Output, Output], Any], *, on_bools: Callable[[Output, Output], Any] | None = None) -> Rule:
+    """A rule for `f(self, alpha * other)`, computed in the result's dtype; `on_bools` where that is bool."""
+
+    def rule(call: Call) -> Any:
+        left, right = call.tensor("self", call.dtype), call.tensor("other", call.dtype)
+        if on_bools is not None and call.dtype is torch.bool:
+            return on_bools(left, right)
+        return operation(left, _scaled(call, right))
+
+    return rule
+
+
+def _scaled(call: Call, value: Output) -> Output:
+    names = {declared.name for declared in call.node.target._schema.arguments}  # pyright: ignore
+    if "alpha" not in names or call.raw("alpha") == 1:
+        return value
+    return output(ops.multiply(value, call.tensor("alpha", call.dtype)))
+
+
+def comparison(operation: Callable[[Output, Output], Any]) -> Rule:
+    """A rule for `self ? other`, compared in the promoted dtype; bools compare as int32, for which every kernel exists."""
+
+    def rule(call: Call) -> Any:
+        dtype = promoted(call.raw("self"), call.raw("other"))
+        wide = torch.int32 if dtype is torch.bool else dtype
+        return operation(call.tensor("self", wide), call.tensor("other", wide))
+
+    return rule
+
+
+def logical(operation: Callable[[Output, Output], Any]) -> Rule:
+    """A rule for a logical operation on truth values."""
+    return lambda call: operation(call.tensor("self", torch.bool), call.tensor("other", torch.bool))
+
+
+def bitwise(on_bools: Callable[[Output, Output], Any], on_ints: Callable[[Output, Output], Any]) -> Rule:
+    """A rule for a bitwise operation, which on bools is the logical one."""
+
+    def rule(call: Call) -> Any:
+        operation = on_bools if call.dtype is torch.bool else on_ints
+        return operation(call.tensor("self", call.dtype), call.tensor("other", call.dtype))
+
+    return rule
+
+
+def not_a_number(value: Output) -> Output:
+    """Gives where a float value is NaN. OpenVINO's own IsNaN runs on a slow reference kernel; comparing fuses."""
+    return output(ops.not_equal(value, value))
+
+
+def extremum(operation: Callable[[Output, Output], Any]) -> Rule:
+    """A rule for maximum and minimum. OpenVINO's give the second operand where either is NaN, PyTorch's give NaN."""
+
+    def rule(call: Call) -> Any:
+        left, right = call.tensor("self", call.dtype), call.tensor("other", call.dtype)
+        result = output(operation(left, right))
+        if not call.dtype.is_floating_point:
+            return result
+        result = output(ops.select(not_a_number(right), right, result))
+        return ops.select(not_a_number(left), left, result)
+
+    return rule
+
+
+def clamped(low_name: str | None, high_name: str | None) -> Rule:
+    """A rule for clamping between two optional bounds. NaN stays NaN, as in PyTorch; OpenVINO's own Clamp gives a bound."""
+
+    def rule(call: Call) -> Any:
+        value = result = call.tensor("self", call.dtype)
+        if low_name and (low := call.optional(low_name, call.dtype)) is not None:
+            result = output(ops.maximum(result, low))
+        if high_name and (high := call.optional(high_name, call.dtype)) is not None:
+            result = output(ops.minimum(result, high))
+        return ops.select(not_a_number(value), value, result) if call.dtype.is_floating_point else result
+
+    return rule
+
+
+def floor_quotient(left: Output, right: Output, dtype: torch.dtype) -> Output:
+    """Gives floor(left / right) of integers, exactly.
+
+    OpenVINO divides integers in float32, wrong beyond 2^24 by up to 128; the remainder of that first guess is small
+    enough for a second, exact division. Products may wrap, and wrap back.
+    """
+    guess = output(ops.divide(left, right))
+    rest = output(ops.subtract(left, ops.multiply(guess, right)))
+    better = output(ops.add(guess, ops.divide(rest, right)))
+    rest = output(ops.subtract(left, ops.multiply(better, right)))
+    nothing = constant(0, dtype)
+    is_off = ops.logical_and(ops.not_equal(rest, nothing), ops.not_equal(ops.less(rest, nothing), ops.less(right, nothing)))
+    return output(ops.subtract(better, convert(output(is_off), dtype)))
+
+
+def _floor_divide(call: Call) -> Any:
+    return floor_quotient(call.tensor("self", call.dtype), call.tensor("other", call.dtype), call.dtype)
+
+
+def _remainder(call: Call) -> Any:
+    left, right = call.tensor("self", call.dtype), call.tensor("other", call.dtype)
+    return ops.subtract(left, ops.multiply(floor_quotient(left, right, call.dtype), right))
+
+
+def _power(call: Call) -> Any:
+    value, exponent = call.tensor("self", call.dtype), call.raw("exponent")
+    if exponent == 2:
+        return ops.multiply(value, value)
+    if exponent == 3:
+        return ops.multiply(ops.multiply(value, value), value)
+    if exponent == 0.5:
+        return ops.sqrt(value)
+    return ops.power(value, call.tensor("exponent", call.dtype))
+
+
+def where(condition: str, yes: str, no: str) -> Rule:
+    """A rule that chooses between two arguments."""
+    return lambda call: ops.select(call.tensor(condition, torch.bool), call.tensor(yes, call.dtype), call.tensor(no, call.dtype))
+
+
+def _addcmul(call: Call) -> Any:
+    product = ops.multiply(call.tensor("tensor1", call.dtype), call.tensor("tensor2", call.dtype))
+    return ops.add(call.tensor("self", call.dtype), ops.multiply(product, call.tensor("value", call.dtype)))
+
+
+def _addcdiv(call: Call) -> Any:
+    quotient = ops.divide(call.tensor("tensor1", call.dtype), call.tensor("tensor2", call.dtype))
+    return ops.add(call.tensor("self", call.dtype), ops.multiply(quotient, call.tensor("value", call.dtype)))
+
+
+def _lerp(call: Call) -> Any:
+    start = call.tensor("self", call.dtype)
+    distance = ops.subtract(call.tensor("end", call.dtype), start)
+    return ops.add(start, ops.multiply(call.tensor("weight", call.dtype), distance))
+
+
+def _cast(call: Call) -> Any:
+    return call.tensor("self", call.dtype)
+
+
+def _rsub(call: Call) -> Any:
+    return ops.subtract(call.tensor("other", call.dtype), _scaled(call, call.tensor("self", call.dtype)))
+
+
+def _not(call: Call) -> Any:
+    value = call.tensor("self")
+    return ops.logical_not(value) if call.dtype is torch.bool else ops.bitwise_not(value)
+
+
+def _absolute_is_infinite(call: Call) -> Any:
+    return ops.equal(ops.abs(call.tensor("self")), constant(float("inf"), call.fake("self").dtype))
+
+
+def _is_finite(call: Call) -> Any:
+    return ops.less(ops.abs(call.tensor("self")), constant(float("inf"), call.fake("self").dtype))
+
+
+def _divide_with_mode(call: Call) -> Any:
+    if call.raw("rounding_mode") == "floor":
+        return _floor_divide(call)
+    return ops.divide(call.tensor("self", call.dtype), call.tensor("other", call.dtype))
+
+
+def _reciprocal(value: Output) -> Any:
+    return ops.divide(constant(1, torch.float32), value)
+
+
+def _log_over(base: float) -> Callable[[Output], Any]:
+    import math
+
+    return lambda value: ops.multiply(ops.log(value), constant(1 / math.log(base), torch.float32))
+
+
+RULES: Mapping[str, Rule] = {
+    "aten.add.Tensor": binary(ops.add, on_bools=ops.logical_or),
+    "aten.add.Scalar": binary(ops.add, on_bools=ops.logical_or),
+    "aten.sub.Tensor": binary(ops.subtract),
+    "aten.sub.Scalar": binary(ops.subtract),
+    "aten.rsub.Scalar": _rsub,
+    "aten.rsub.Tensor": _rsub,
+    "aten.mul.Tensor": binary(ops.multiply, on_bools=ops.logical_and),
+    "aten.mul.Scalar": binary(ops.multiply, on_bools=ops.logical_and),
+    "aten.div.Tensor": binary(ops.divide),
+    "aten.div.Scalar": binary(ops.divide),
+    "aten.div.Tensor_mode": _divide_with_mode,
+    "aten.div.Scalar_mode": _divide_with_mode,
+    "aten.floor_divide.default": _floor_divide,
+    "aten.floor_divide.Scalar": _floor_divide,
+    "aten.remainder.Tensor": _remainder,
+    "aten.remainder.Scalar": _remainder,
+    "aten.pow.Tensor_Scalar": _power,
+    "aten.pow.Tensor_Tensor": _power,
+    "aten.pow.Scalar": _power,
+    "aten.square.default": unary(lambda value: ops.multiply(value, value)),
+    "aten.maximum.default": extremum(ops.maximum),
+    "aten.minimum.default": extremum(ops.minimum),
+    "aten.max.other": extremum(ops.maximum),
+    "aten.min.other": extremum(ops.minimum),
+    "aten.clamp.default": clamped("min", "max"),
+    "aten.clamp.Tensor": clamped("min", "max"),
+    "aten.clamp_min.default": clamped("min", None),
+    "aten.clamp_max.default": clamped(None, "max"),
+    "aten.addcmul.default": _addcmul,
+    "aten.addcdiv.default": _addcdiv,
+    "aten.lerp.Scalar": _lerp,
+    "aten.lerp.Tensor": _lerp,
+    "aten.eq.Tensor": comparison(ops.equal),
+    "aten.eq.Scalar": comparison(ops.equal),
+    "aten.ne.Tensor": comparison(ops.not_equal),
+    "aten.ne.Scalar": comparison(ops.not_equal),
+    "aten.lt.Tensor": comparison(ops.less),
+    "aten.lt.Scalar": comparison(ops.less),
+    "aten.le.Tensor": comparison(ops.less_equal),
+    "aten.le.Scalar": comparison(ops.less_equal),
+    "aten.gt.Tensor": comparison(ops.greater),
+    "aten.gt.Scalar": comparison(ops.greater),
+    "aten.ge.Tensor": comparison(ops.greater_equal),
+    "aten.ge.Scalar": comparison(ops.greater_equal),
+    "aten.logical_and.default": logical(ops.logical_and),
+    "aten.logical_or.default": logical(ops.logical_or),
+    "aten.logical_xor.default": logical(ops.logical_xor),
+    "aten.logical_not.default": lambda call: ops.logical_not(call.tensor("self", torch.bool)),
+    "aten.bitwise_and.Tensor": bitwise(ops.logical_and, ops.bitwise_and),
+    "aten.bitwise_or.Tensor": bitwise(ops.logical_or, ops.bitwise_or),
+    "aten.bitwise_xor.Tensor": bitwise(ops.logical_xor, ops.bitwise_xor),
+    "aten.bitwise_not.default": _not,
+    "aten.__and__.Tensor": bitwise(ops.logical_and, ops.bitwise_and),
+    "aten.__or__.Tensor": bitwise(ops.logical_or, ops.bitwise_or),
+    "aten.where.self": where("condition", "self", "other"),
+    "aten.where.ScalarOther": where("condition", "self", "other"),
+    "aten.where.ScalarSelf": where("condition", "self", "other"),
+    "aten.where.Scalar": where("condition", "self", "other"),
+    "aten.masked_fill.Scalar": where("mask", "value", "self"),
+    "aten.masked_fill.Tensor": where("mask", "value", "self"),
+    "aten.isnan.default": lambda call: not_a_number(call.tensor("self")),
+    "aten.isinf.default": _absolute_is_infinite,
+    "aten.isfinite.default": _is_finite,
+    "aten.abs.default": unary(ops.abs),
+    "aten.neg.default": unary(ops.negative),
+    "aten.sign.default": unary(ops.sign),
+    "aten.exp.default": unary(ops.exp),
+    "aten.log.default": unary(ops.log),
+    "aten.log2.default": unary(_log_over(2)),
+    "aten.log10.default": unary(_log_over(10)),
+    "aten.sqrt.default": unary(ops.sqrt),
+    "aten.rsqrt.default": unary(lambda value: _reciprocal(output(ops.sqrt(value)))),
+    "aten.reciprocal.default": unary(_reciprocal),
+    "aten.sin.default": unary(ops.sin),
+    "aten.cos.default": unary(ops.cos),
+    "aten.tan.default": unary(ops.tan),
+    "aten.atan.default": unary(ops.atan),
+    "aten.sinh.default": unary(ops.sinh),
+    "aten.cosh.default": unary(ops.cosh),
+    "aten.erf.default": unary(ops.erf),
+    "aten.floor.default": unary(ops.floor),
+    "aten.ceil.default": unary(ops.ceiling),
+    "aten.round.default": unary(lambda value: ops.round(value, "half_to_even")),
+    "aten.to.dtype": _cast,
+    "aten.to.dtype_layout": _cast,
+    "aten.to.device": _cast,
+    "aten.to.other": _cast,
+    "aten.type_as.default": _cast,
+    "aten._to_copy.default": _cast,
+    "aten.clone.default": _cast,
+    "aten.contiguous.default": _cast,
+    "aten.alias.default": _cast,
+    "aten.detach.default": _cast,
+    "aten.lift_fresh_copy.default": _cast,
+    "aten.dropout.default": lambda call: call.tensor("input"),
+}

@@ -1,0 +1,92 @@
+"""Rules for products of matrices and for attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from openvino import Output
+from openvino import opset16 as ops
+
+from plugin_openvino.call import Call, constant, indices, output, size_of
+from plugin_openvino.rules.elementwise import Rule
+
+_F32 = torch.float32
+_BOTTOM = float("-inf")
+
+
+def _linear(call: Call) -> Any:
+    product = ops.matmul(call.tensor("input"), call.tensor("weight"), False, True)
+    bias = call.optional("bias")
+    return product if bias is None else ops.add(product, bias)
+
+
+def product(left: str, right: str) -> Rule:
+    """A rule for a matrix product of two arguments, batched and broadcast as in NumPy."""
+    return lambda call: ops.matmul(call.tensor(left), call.tensor(right), False, False)
+
+
+def _scaled(call: Call, value: Any, name: str) -> Any:
+    return value if call.raw(name) == 1 else ops.multiply(value, call.tensor(name, _F32))
+
+
+def product_plus(left: str, right: str) -> Rule:
+    """A rule for `beta * self + alpha * (left @ right)`."""
+
+    def rule(call: Call) -> Any:
+        result = _scaled(call, ops.matmul(call.tensor(left), call.tensor(right), False, False), "alpha")
+        return ops.add(result, _scaled(call, call.tensor("self"), "beta"))
+
+    return rule
+
+
+def _attention(call: Call) -> Any:
+    query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
+    if call.raw("enable_gqa"):
+        groups = int(call.fake("query").shape[-3]) // int(call.fake("key").shape[-3])
+        key, value = _repeated_heads(key, groups), _repeated_heads(value, groups)
+    return _attend(call, query, key, value)
+
+
+def _attend(call: Call, query: Output, key: Output, value: Output) -> Any:
+    mask = call.optional("attn_mask")
+    scale = None if call.raw("scale") is None else call.tensor("scale", _F32)
+    is_causal = bool(call.raw("is_causal"))
+    result = ops.scaled_dot_product_attention(query, key, value, mask, scale, is_causal)
+    return result if mask is None else _without_masked_rows(output(result), mask)
+
+
+def _without_masked_rows(result: Output, mask: Output) -> Any:
+    """Gives 0 for queries that may attend to nothing, as PyTorch does; OpenVINO's softmax over nothing gives NaN."""
+    is_bool = mask.get_element_type().get_type_name() == "boolean"
+    allowed = mask if is_bool else output(ops.greater(mask, constant(_BOTTOM, _F32)))
+    return ops.select(ops.reduce_logical_or(allowed, indices([-1]), True), result, constant(0, _F32))
+
+
+def _repeated_heads(value: Output, groups: int) -> Output:
+    """Repeats each head [.., H, S, E] -> [.., H * groups, S, E], neighbours alike."""
+    rank = value.get_partial_shape().rank.get_length()
+    wide = ops.unsqueeze(value, indices([rank - 2]))
+    spread = ops.broadcast(wide, indices([groups, 1, 1]), broadcast_spec="BIDIRECTIONAL")
+    sizes = [size_of(value, dim) for dim in range(rank)]
+    sizes[rank - 3] = indices([-1])
+    return output(ops.reshape(spread, ops.concat(sizes, 0), False))
+
+
+def _flash_attention(call: Call) -> Any:
+    """Post-dispatch form; the second result (logsumexp) is only read by the backward pass, which the table refuses."""
+    query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
+    return output(_attend(call, query, key, value)), None
+
+
+RULES: Mapping[str, Rule] = {
+    "aten.linear.default": _linear,
+    "aten.matmul.default": product("self", "other"),
+    "aten.mm.default": product("self", "mat2"),
+    "aten.bmm.default": product("self", "mat2"),
+    "aten.addmm.default": product_plus("mat1", "mat2"),
+    "aten.baddbmm.default": product_plus("batch1", "batch2"),
+    "aten.scaled_dot_product_attention.default": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _flash_attention,
+}

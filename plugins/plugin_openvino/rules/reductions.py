@@ -1,0 +1,126 @@
+"""Rules for operators that reduce or scan dims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from openvino import Output
+from openvino import opset16 as ops
+
+from plugin_openvino.call import Call, constant, indices, output
+from plugin_openvino.rules.elementwise import Rule, not_a_number
+
+_F32 = torch.float32
+
+
+def _axes(call: Call) -> Output:
+    names = {declared.name for declared in call.node.target._schema.arguments}  # pyright: ignore
+    return indices(call.dims("dim") if "dim" in names else range(call.fake("self").dim()))
+
+
+def _keeps(call: Call) -> bool:
+    names = {declared.name for declared in call.node.target._schema.arguments}  # pyright: ignore
+    return bool(call.raw("keepdim")) if "keepdim" in names else False
+
+
+def reduction(operation: Callable[..., Any], dtype: torch.dtype | None = None) -> Rule:
+    """A rule for a reduction computed in `dtype`, or in the result's where that is None."""
+
+    def rule(call: Call) -> Any:
+        value = call.tensor("self", dtype or call.dtype)
+        return operation(value, _axes(call), _keeps(call)) if call.fake("self").dim() else value
+
+    return rule
+
+
+def extreme(operation: Callable[..., Any]) -> Rule:
+    """A rule for amax and amin. A NaN among the elements gives NaN, as in PyTorch; OpenVINO's may skip it."""
+
+    def rule(call: Call) -> Any:
+        value, axes, keeps = call.tensor("self"), _axes(call), _keeps(call)
+        result = operation(value, axes, keeps)
+        if not call.dtype.is_floating_point:
+            return result
+        has_nan = ops.reduce_logical_or(not_a_number(value), axes, keeps)
+        return ops.select(has_nan, constant(float("nan"), _F32), result)
+
+    return rule
+
+
+def variance(value: Output, axes: Output, count: float, correction: float, *, keeps: bool) -> Output:
+    """Gives the variance over axes that hold `count` elements, in two passes, as PyTorch computes it."""
+    centred = output(ops.subtract(value, ops.reduce_mean(value, axes, True)))
+    total = ops.reduce_sum(ops.multiply(centred, centred), axes, keeps)
+    return output(ops.multiply(total, constant(1.0 / max(count - correction, 0.0), _F32)))
+
+
+def _variance(call: Call) -> Output:
+    count = 1
+    for dim in call.dims("dim"):
+        count *= int(call.fake("self").shape[dim])
+    given = call.raw("correction")
+    return variance(call.tensor("self"), _axes(call), count, 1.0 if given is None else float(given), keeps=_keeps(call))
+
+
+def _deviation(call: Call) -> Any:
+    return ops.sqrt(_variance(call))
+
+
+def _var_mean(call: Call) -> Any:
+    return _variance(call), output(ops.reduce_mean(call.tensor("self"), _axes(call), _keeps(call)))
+
+
+def _vector_norm(call: Call) -> Any:
+    operation = ops.reduce_l2 if call.raw("ord") == 2 else ops.reduce_l1
+    return operation(call.tensor("self"), _axes(call), _keeps(call))
+
+
+def _logsumexp(call: Call) -> Any:
+    value, axes = call.tensor("self"), _axes(call)
+    highest = output(ops.reduce_max(value, axes, True))
+    total = ops.log(ops.reduce_sum(ops.exp(ops.subtract(value, highest)), axes, True))
+    result = output(ops.add(total, highest))
+    return result if _keeps(call) else ops.squeeze(result, axes)
+
+
+def _cumsum(call: Call) -> Any:
+    value = call.tensor("self", call.dtype)
+    return ops.cum_sum(value, constant(call.dim("dim"), torch.int64)) if call.fake("self").dim() else value
+
+
+def _diff(call: Call) -> Any:
+    dim = call.dim("dim")
+    parts = [part for part in (call.optional("prepend"), call.tensor("self"), call.optional("append")) if part is not None]
+    whole = output(ops.concat(parts, dim)) if len(parts) > 1 else parts[0]
+    later = ops.slice(whole, indices([1]), indices([2**62]), indices([1]), indices([dim]))
+    earlier = ops.slice(whole, indices([0]), indices([-1]), indices([1]), indices([dim]))
+    if call.dtype is torch.bool:
+        return ops.logical_xor(later, earlier)
+    return ops.subtract(later, earlier)
+
+
+RULES: Mapping[str, Rule] = {
+    "aten.sum.default": reduction(ops.reduce_sum),
+    "aten.sum.dim_IntList": reduction(ops.reduce_sum),
+    "aten.mean.default": reduction(ops.reduce_mean),
+    "aten.mean.dim": reduction(ops.reduce_mean),
+    "aten.any.default": reduction(ops.reduce_logical_or, torch.bool),
+    "aten.any.dim": reduction(ops.reduce_logical_or, torch.bool),
+    "aten.any.dims": reduction(ops.reduce_logical_or, torch.bool),
+    "aten.all.default": reduction(ops.reduce_logical_and, torch.bool),
+    "aten.all.dim": reduction(ops.reduce_logical_and, torch.bool),
+    "aten.all.dims": reduction(ops.reduce_logical_and, torch.bool),
+    "aten.amax.default": extreme(ops.reduce_max),
+    "aten.amin.default": extreme(ops.reduce_min),
+    "aten.max.default": extreme(ops.reduce_max),
+    "aten.min.default": extreme(ops.reduce_min),
+    "aten.var.correction": _variance,
+    "aten.std.correction": _deviation,
+    "aten.var_mean.correction": _var_mean,
+    "aten.linalg_vector_norm.default": _vector_norm,
+    "aten.logsumexp.default": _logsumexp,
+    "aten.cumsum.default": _cumsum,
+    "aten.diff.default": _diff,
+}

@@ -1,0 +1,226 @@
+"""Rules for operators that move elements without computing: views, slices, joins, pads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from openvino import Output
+from openvino import opset16 as ops
+
+from plugin_openvino.call import INT32_MAX, Call, constant, indices, output, size_of
+from plugin_openvino.rules.elementwise import Rule
+
+_I64 = torch.int64
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
+
+
+def _view(call: Call) -> Any:
+    return call.reshaped(call.tensor("self"), call.raw("shape" if "reshape" in str(call.node.target) else "size"))
+
+
+def _flatten(call: Call) -> Any:
+    rank = call.fake("self").dim()
+    if rank == 0:
+        return ops.reshape(call.tensor("self"), indices([1]), False)
+    start, end = call.dim("start_dim"), call.dim("end_dim")
+    value = call.tensor("self")
+    return _joined_reshape(value, [*(size_of(value, dim) for dim in range(start)), indices([-1]), *_sizes(value, end + 1, rank)])
+
+
+def _unflatten(call: Call) -> Any:
+    value, dim, rank = call.tensor("self"), call.dim("dim"), call.fake("self").dim()
+    return _joined_reshape(value, [*_sizes(value, 0, dim), call.vector(call.raw("sizes")), *_sizes(value, dim + 1, rank)])
+
+
+def _sizes(value: Output, start: int, end: int) -> list[Output]:
+    return [size_of(value, dim) for dim in range(start, end)]
+
+
+def _joined_reshape(value: Output, sizes: Sequence[Output]) -> Any:
+    return ops.reshape(value, ops.concat(list(sizes), 0) if len(sizes) > 1 else sizes[0], False)
+
+
+def transposed(value: Output, order: Sequence[int]) -> Output:
+    """Gives the value with its dims in another order."""
+    return value if list(order) == list(range(len(order))) else output(ops.transpose(value, indices(order)))
+
+
+def _permute(call: Call) -> Any:
+    return transposed(call.tensor("self"), call.dims("dims"))
+
+
+def _transpose(call: Call) -> Any:
+    order = list(range(call.fake("self").dim()))
+    left, right = call.dim("dim0"), call.dim("dim1")
+    if order:
+        order[left], order[right] = order[right], order[left]
+    return transposed(call.tensor("self"), order)
+
+
+def _t(call: Call) -> Any:
+    return transposed(call.tensor("self"), list(reversed(range(call.fake("self").dim()))))
+
+
+def _unsqueeze(call: Call) -> Any:
+    return ops.unsqueeze(call.tensor("self"), indices([call.dim("dim", rank=call.result.dim())]))
+
+
+def _squeeze(call: Call) -> Any:
+    """Drops the named dims of size 1; ATen leaves other dims alone, OpenVINO would raise."""
+    name = "dim" if any(declared.name == "dim" for declared in call.node.target._schema.arguments) else None  # pyright: ignore
+    shape = call.fake("self").shape
+    dims = [dim for dim in (call.dims(name) if name else range(len(shape))) if isinstance(shape[dim], int) and shape[dim] == 1]
+    return ops.squeeze(call.tensor("self"), indices(dims)) if dims else call.tensor("self")
+
+
+def _expand(call: Call) -> Any:
+    """Broadcasts; sizes that stay are written as 1, so that unknown ones need not be computed."""
+    source, wanted = call.fake("self").shape, call.result.shape
+    lead = len(wanted) - len(source)
+    raw = call.raw("size") if "as" not in str(call.node.target) else list(wanted)
+    sizes = [1 if dim >= lead and _is_same(source[dim - lead], wanted[dim]) else raw[dim] for dim in range(len(wanted))]
+    return ops.broadcast(call.tensor("self"), call.vector(sizes), broadcast_spec="BIDIRECTIONAL")
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    """True where two sizes are equal as written: equal ints, or the same expression of symbols. Adds no guard."""
+    if isinstance(left, int) or isinstance(right, int):
+        return isinstance(left, int) and isinstance(right, int) and left == right
+    return left.node.expr == right.node.expr
+
+
+def _slice(call: Call) -> Any:
+    start = 0 if call.raw("start") is None else call.raw("start")
+    end = INT32_MAX if call.raw("end") is None else call.raw("end")
+    bounds = [call.vector([bound]) for bound in (start, end, call.raw("step"))]
+    return ops.slice(call.tensor("self"), *bounds, indices([call.dim("dim")]))
+
+
+def _narrow(call: Call) -> Any:
+    start, length = call.vector([call.raw("start")]), call.vector([call.raw("length")])
+    return ops.slice(call.tensor("self"), start, ops.add(start, length), indices([1]), indices([call.dim("dim")]))
+
+
+def _select(call: Call) -> Any:
+    index = call.value(call.raw("index"), _I64)
+    return ops.gather(call.tensor("self"), index, constant(call.dim("dim"), _I64))
+
+
+def _cat(call: Call) -> Any:
+    dim = int(call.raw("dim")) % max(1, call.result.dim())
+    return ops.concat([call.value(item, call.dtype) for item in call.raw("tensors")], dim)
+
+
+def _stack(call: Call) -> Any:
+    dim = int(call.raw("dim")) % call.result.dim()
+    parts = [ops.unsqueeze(call.value(item, call.dtype), indices([dim])) for item in call.raw("tensors")]
+    return ops.concat(parts, dim)
+
+
+def _split(call: Call) -> Any:
+    """Splits into the sizes that the fake results have, known while compiling."""
+    dim = call.dim("dim")
+    lengths = [int(part.shape[dim]) for part in call.node.meta["val"]]
+    if len(lengths) == 1:
+        return (call.tensor("self"),)
+    return tuple(ops.variadic_split(call.tensor("self"), constant(dim, _I64), indices(lengths)).outputs())
+
+
+def _unbind(call: Call) -> Any:
+    dim, count = call.dim("dim"), len(call.node.meta["val"])
+    parts = ops.split(call.tensor("self"), constant(dim, _I64), count).outputs()
+    return tuple(output(ops.squeeze(part, indices([dim]))) for part in parts)
+
+
+def _repeat(call: Call) -> Any:
+    return ops.tile(call.tensor("self"), call.vector(call.raw("repeats")))
+
+
+def _roll(call: Call) -> Any:
+    return ops.roll(call.tensor("self"), call.vector(call.raw("shifts")), indices(call.dims("dims")))
+
+
+def _flip(call: Call) -> Any:
+    dims = call.dims("dims")
+    start, end, step = ([value] * len(dims) for value in (-1, -INT32_MAX, -1))
+    return ops.slice(call.tensor("self"), indices(start), indices(end), indices(step), indices(dims))
+
+
+def padded(call: Call, pairs: Sequence[Any], mode: str, value: float) -> Any:
+    """Gives `self` padded; `pairs` holds (before, after) from the last dim backwards, as ATen writes them."""
+    missing = call.fake("self").dim() - len(pairs) // 2
+    before = [0] * missing + list(pairs[::2])[::-1]
+    after = [0] * missing + list(pairs[1::2])[::-1]
+    return ops.pad(
+        call.tensor("self"), call.vector(before), call.vector(after), _PAD_MODES[mode], constant(value, call.dtype)
+    )
+
+
+def _pad(call: Call) -> Any:
+    return padded(call, call.raw("pad"), call.raw("mode"), call.raw("value") or 0)
+
+
+def _constant_pad(call: Call) -> Any:
+    return padded(call, call.raw("pad"), "constant", call.raw("value"))
+
+
+def _pixel_shuffle(call: Call) -> Any:
+    return ops.depth_to_space(call.tensor("self"), "depth_first", int(call.raw("upscale_factor")))
+
+
+def _slice_scatter(call: Call) -> Any:
+    start = 0 if call.raw("start") is None else call.raw("start")
+    end = INT32_MAX if call.raw("end") is None else call.raw("end")
+    bounds = [call.vector([bound]) for bound in (start, end, call.raw("step"))]
+    return ops.slice_scatter(call.tensor("self"), call.tensor("src", call.dtype), *bounds, indices([call.dim("dim")]))
+
+
+def _triangle(keeps: Any) -> Rule:
+    """A rule for triu and tril: a constant mask chooses between the value and 0."""
+
+    def rule(call: Call) -> Any:
+        rows, columns = (int(size) for size in call.fake("self").shape[-2:])
+        mask = keeps(torch.ones(rows, columns, dtype=torch.bool), int(call.raw("diagonal")))
+        return ops.select(constant(mask.numpy(), torch.bool), call.tensor("self"), constant(0, call.dtype))
+
+    return rule
+
+
+
+
+RULES: Mapping[str, Rule] = {
+    "aten.view.default": _view,
+    "aten.reshape.default": _view,
+    "aten._unsafe_view.default": _view,
+    "aten.flatten.using_ints": _flatten,
+    "aten.unflatten.int": _unflatten,
+    "aten.permute.default": _permute,
+    "aten.transpose.int": _transpose,
+    "aten.t.default": _t,
+    "aten.unsqueeze.default": _unsqueeze,
+    "aten.squeeze.default": _squeeze,
+    "aten.squeeze.dim": _squeeze,
+    "aten.squeeze.dims": _squeeze,
+    "aten.expand.default": _expand,
+    "aten.slice.Tensor": _slice,
+    "aten.narrow.default": _narrow,
+    "aten.select.int": _select,
+    "aten.cat.default": _cat,
+    "aten.concat.default": _cat,
+    "aten.stack.default": _stack,
+    "aten.split.Tensor": _split,
+    "aten.split_with_sizes.default": _split,
+    "aten.chunk.default": _split,
+    "aten.unbind.int": _unbind,
+    "aten.repeat.default": _repeat,
+    "aten.roll.default": _roll,
+    "aten.flip.default": _flip,
+    "aten.pad.default": _pad,
+    "aten.constant_pad_nd.default": _constant_pad,
+    "aten.pixel_shuffle.default": _pixel_shuffle,
+    "aten.slice_scatter.default": _slice_scatter,
+    "aten.triu.default": _triangle(torch.triu),
+    "aten.tril.default": _triangle(torch.tril),
+}

@@ -1,0 +1,192 @@
+"""Runs a compiled model with zero copies both ways, from any number of threads."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import torch
+
+from hub.backend import Executable
+from hub.errors import RunError
+from hub.graph import Cluster, ScalarSpec, TensorSpec
+from plugin_openvino.call import INT32_MAX, NUMPY_TYPES
+from plugin_openvino.lower import SCALAR_DTYPES
+from plugin_openvino.sizes import output_shapes
+
+BLOB = "compiled.blob"
+META = "openvino.json"
+_POINTERS_KEPT = 16
+"""Bound views remembered for each input and output. A caller's buffers and the allocator's free list rarely rotate wider."""
+
+
+class Memory:
+    """A claim that some elements lie at an address, without owning them. NumPy and OpenVINO then read and write them there."""
+
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, address: int, shape: tuple[int, ...], typestr: str) -> None:
+        self.__array_interface__ = {"version": 3, "data": (address, False), "shape": shape, "typestr": typestr}
+
+
+class Views:
+    """OpenVINO tensors over foreign memory, by address and shape, so that a buffer seen before costs one lookup.
+
+    They own nothing: each is used only while the caller holds the memory, that is, during one call.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._typestr = np.dtype(NUMPY_TYPES[dtype]).str
+        self._known: dict[tuple[int, tuple[int, ...]], tuple[ov.Tensor, Any]] = {}
+
+    def over(self, address: int, shape: tuple[int, ...]) -> tuple[ov.Tensor, Any]:
+        """Gives an OpenVINO tensor and a NumPy array over the memory."""
+        found = self._known.get((address, shape))
+        if found is None:
+            if len(self._known) >= _POINTERS_KEPT:
+                self._known.clear()
+            array = np.asarray(Memory(address, shape, self._typestr))
+            found = self._known[address, shape] = (ov.Tensor(array, shared_memory=True), array)
+        return found
+
+
+class TensorFeed:
+    """Hands one tensor input to an infer request."""
+
+    def __init__(self, index: int, position: int, name: str, spec: TensorSpec) -> None:
+        self.position = position
+        self._index, self._name, self._dtype = index, name, spec.dtype
+        self._shape = tuple(size if isinstance(size, int) else None for size in spec.shape)
+        self._is_static = None not in self._shape
+        self._checks_range = spec.dtype is torch.int64
+        self._views = Views(spec.dtype)
+        self._bound: Any = None
+
+    def bind(self, request: Any, value: torch.Tensor) -> torch.Tensor:
+        """Binds the value's own memory, or that of a contiguous copy; gives the tensor to keep alive through the call."""
+        shape = tuple(value.shape)
+        if value.dtype is not self._dtype or (shape != self._shape and not self._fits(shape)):
+            raise RunError(f"input {self._name}: got {value.dtype} {list(shape)}, compiled for {self._dtype} {list(self._shape)}")
+        if not value.is_contiguous() or value.is_neg() or value.device.type != "cpu":
+            value = value.cpu().resolve_neg().contiguous()
+        view, array = self._views.over(value.data_ptr(), shape)
+        if self._checks_range:
+            self._check_range(array)
+        if view is not self._bound:
+            request.set_input_tensor(self._index, view)
+            self._bound = view
+        return value
+
+    def _fits(self, shape: tuple[int, ...]) -> bool:
+        return (
+            not self._is_static
+            and len(shape) == len(self._shape)
+            and all(wanted is None or size == wanted for size, wanted in zip(shape, self._shape, strict=True))
+        )
+
+    def _check_range(self, array: Any) -> None:
+        """OpenVINO computes int64 as int32, so larger numbers must not get in."""
+        if array.size and (array.max() > INT32_MAX or array.min() < -INT32_MAX):
+            raise RunError(f"input {self._name} holds an int64 beyond the int32 range in which OpenVINO computes")
+
+
+class NumberFeed:
+    """Hands one number to an infer request, through memory of its own that is bound once."""
+
+    def __init__(self, index: int, position: int, name: str, spec: ScalarSpec) -> None:
+        self.position = position
+        self._index, self._name = index, name
+        self._array = np.zeros((), NUMPY_TYPES[SCALAR_DTYPES[spec.kind]])
+        self._tensor = ov.Tensor(self._array, shared_memory=True)
+        self._is_bound = False
+
+    def bind(self, request: Any, value: float) -> None:
+        """Writes the number."""
+        if isinstance(value, int) and abs(value) > INT32_MAX:
+            raise RunError(f"input {self._name}={value} is beyond the int32 range in which OpenVINO computes")
+        self._array[()] = value
+        if not self._is_bound:
+            request.set_input_tensor(self._index, self._tensor)
+            self._is_bound = True
+
+
+class Lane:
+    """One infer request with what is bound to it. Used by one thread at a time."""
+
+    def __init__(self, compiled: Any, cluster: Cluster, fed: Sequence[int], shapes: Callable[..., Any] | None) -> None:
+        self._request = compiled.create_infer_request()
+        self._feeds = [_feed(index, position, cluster) for index, position in enumerate(fed)]
+        self._outputs = [(index, spec.dtype, Views(spec.dtype)) for index, spec in enumerate(cluster.outputs)]
+        self._shapes = shapes
+
+    def run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """Runs one call; the results lie in fresh memory."""
+        request = self._request
+        held = [feed.bind(request, inputs[feed.position]) for feed in self._feeds]
+        if self._shapes is None:
+            request.infer(share_outputs=True)
+            return [self._copied(index) for index, _, _ in self._outputs]
+        results: list[torch.Tensor] = []
+        for (index, dtype, views), shape in zip(self._outputs, self._shapes(inputs), strict=True):
+            result = torch.empty(shape, dtype=dtype)
+            request.set_output_tensor(index, views.over(result.data_ptr(), shape)[0])
+            results.append(result)
+        request.infer(share_outputs=True)
+        del held
+        return results
+
+    def _copied(self, index: int) -> torch.Tensor:
+        """Copies out of memory that belongs to the request and that its next call writes."""
+        return torch.from_numpy(self._request.get_output_tensor(index).data).clone()
+
+
+def _feed(index: int, position: int, cluster: Cluster) -> TensorFeed | NumberFeed:
+    spec, name = cluster.inputs[position], cluster.input_names[position]
+    kind = NumberFeed if isinstance(spec, ScalarSpec) else TensorFeed
+    return kind(index, position, name, spec)  # pyright: ignore
+
+
+class OpenVINOExecutable(Executable):
+    """A compiled cluster. Threads take lanes from a stack, and put them back; a new lane is made where none is free."""
+
+    def __init__(self, compiled: Any, cluster: Cluster, fed: Sequence[int], source: ov.Model | None = None) -> None:
+        self._compiled, self._cluster, self._fed, self._source = compiled, cluster, tuple(fed), source
+        self._shapes = output_shapes(cluster)
+        self._lanes: deque[Lane] = deque([self._lane()])
+
+    def __call__(self, *inputs: Any) -> list[torch.Tensor]:
+        """Runs one call. Raises RunError for inputs that do not fit and for whatever OpenVINO raises."""
+        try:
+            lane = self._lanes.pop()
+        except IndexError:
+            lane = self._lane()
+        try:
+            results = lane.run(inputs)
+        except RunError as error:
+            self._lanes.append(lane)
+            error.backend, error.cluster = "openvino", self._cluster.name
+            raise
+        except Exception as error:
+            raise RunError(f"{type(error).__name__}: {error}", backend="openvino", cluster=self._cluster.name) from error
+        self._lanes.append(lane)
+        return results
+
+    def save(self, folder: Path) -> None:
+        """Writes the compiled model with its weights, prepacked where OpenVINO prepacks while compiling."""
+        (folder / BLOB).write_bytes(self._compiled.export_model())
+        (folder / META).write_text(json.dumps({"fed": self._fed}))
+
+    def dump(self, folder: Path) -> None:
+        """Writes the FX program, the IR as lowered (not after a load) and the graph that OpenVINO runs."""
+        (folder / "cluster.py.txt").write_text(self._cluster.module.print_readable(print_output=False))
+        if self._source is not None:
+            ov.serialize(self._source, folder / "lowered.xml", folder / "lowered.bin")
+        ov.serialize(self._compiled.get_runtime_model(), folder / "runtime.xml", folder / "runtime.bin")
+
+    def _lane(self) -> Lane:
+        return Lane(self._compiled, self._cluster, self._fed, self._shapes)

@@ -1,0 +1,443 @@
+"""The operators that OpenVINO takes, each with its conditions. Imports neither torch nor OpenVINO.
+
+Every row is lowered by the rule of the same name in `plugin_openvino.rules`, and a test compiles and runs each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hub.support import (
+    Condition,
+    OperatorTable,
+    absent,
+    argument,
+    attribute,
+    dtype_name,
+    dtypes,
+    is_symbolic,
+    rank,
+    tensors_of,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from torch import fx
+
+MAX_RANK = 6
+"""OpenVINO's CPU kernels are tried up to this many dims."""
+
+# --- Conditions -------------------------------------------------------------------------------------------------------
+
+
+def _first_result(node: fx.Node) -> Any:
+    value = node.meta["val"]
+    return value[0] if isinstance(value, (tuple, list)) else value
+
+
+def on_cpu(node: fx.Node) -> str | None:
+    """Every tensor lies in the CPU's memory."""
+    bad = sorted({tensor.device.type for tensor in tensors_of(node)} - {"cpu"})
+    return f"device {', '.join(bad)}, only cpu here" if bad else None
+
+
+def at_most_six_dims(node: fx.Node) -> str | None:
+    """No tensor has more dims than the kernels take."""
+    most = max((tensor.dim() for tensor in tensors_of(node)), default=0)
+    return f"{most} dims, at most {MAX_RANK} here" if most > MAX_RANK else None
+
+
+def not_empty(node: fx.Node) -> str | None:
+    """No input and no first result is known to have no elements."""
+    for tensor in (*(value_of(source) for source in node.all_input_nodes), _first_result(node)):
+        if any(not is_symbolic(size) and size == 0 for size in getattr(tensor, "shape", ())):
+            return f"an empty tensor {list(tensor.shape)}"
+    return None
+
+
+def gives(*allowed: str) -> Condition:
+    """The (first) result has one of these dtypes."""
+
+    def condition(node: fx.Node) -> str | None:
+        found = dtype_name(_first_result(node).dtype)
+        return None if found in allowed else f"gives {found}, only {', '.join(allowed)} here"
+
+    return condition
+
+
+def takes(name: str, *allowed: str) -> Condition:
+    """The tensor argument `name` has one of these dtypes; a number passes."""
+
+    def condition(node: fx.Node) -> str | None:
+        tensor = value_of(argument(node, name))
+        found = dtype_name(tensor.dtype) if hasattr(tensor, "dtype") else None
+        return f"{name} is {found}, only {', '.join(allowed)} here" if found is not None and found not in allowed else None
+
+    return condition
+
+
+def literal(*names: str) -> Condition:
+    """These arguments are known while compiling: no node, and no list that holds one."""
+
+    def condition(node: fx.Node) -> str | None:
+        for name in names:
+            value = argument(node, name)
+            if any(hasattr(item, "meta") for item in (value if isinstance(value, (tuple, list)) else (value,))):
+                return f"{name} is known only at run time"
+        return None
+
+    return condition
+
+
+def whole_numbers(*names: str) -> Condition:
+    """These arguments are ints or symbolic ints."""
+
+    def condition(node: fx.Node) -> str | None:
+        for name in names:
+            value = value_of(argument(node, name))
+            if isinstance(value, float) or "Float" in type(value).__name__:
+                return f"{name}={value}, only whole numbers here"
+        return None
+
+    return condition
+
+
+def first_result_only(node: fx.Node) -> str | None:
+    """Nobody reads any but the first result."""
+    bad = sorted(user.args[1] for user in node.users if "getitem" in str(user.target) and user.args[1] != 0)
+    return f"result {bad[0]} is read, only result 0 here" if bad else None
+
+
+def nonzero_divisor(node: fx.Node) -> str | None:
+    """Integer division by a number other than 0: PyTorch raises for 0, OpenVINO gives something."""
+    other = argument(node, "other")
+    return None if isinstance(other, int) and other != 0 else f"divides by {other}, only by a known whole number here"
+
+
+def no_wide_product(node: fx.Node) -> str | None:
+    """OpenVINO computes int64 as int32, which a product of two tensors leaves soonest."""
+    operands = [value_of(argument(node, name)) for name in ("self", "other")]
+    if dtype_name(_first_result(node).dtype) == "int64" and all(hasattr(operand, "dtype") for operand in operands):
+        return "a product of two int64 tensors, and OpenVINO computes int64 as int32"
+    return None
+
+
+def known_sizes(name: str) -> Condition:
+    """The reduced dims have sizes known while compiling."""
+
+    def condition(node: fx.Node) -> str | None:
+        shape, given = value_of(argument(node, "self")).shape, argument(node, name)
+        dims = range(len(shape)) if given is None or given == [] else given if isinstance(given, (list, tuple)) else [given]
+        bad = [shape[dim] for dim in dims if is_symbolic(shape[dim])]
+        return f"size {bad[0]} of a reduced dim is known only at run time" if bad else None
+
+    return condition
+
+
+def known_parts(node: fx.Node) -> str | None:
+    """The parts of a split have sizes known while compiling along the split dim."""
+    dim = argument(node, "dim")
+    bad = [part.shape[dim] for part in node.meta["val"] if is_symbolic(part.shape[dim])]
+    return f"a part of size {bad[0]}, known only at run time" if bad else None
+
+
+def known_dims(name: str, *dims: int) -> Condition:
+    """These dims of a tensor argument have sizes known while compiling."""
+
+    def condition(node: fx.Node) -> str | None:
+        shape = value_of(argument(node, name)).shape
+        bad = [dim for dim in dims if is_symbolic(shape[dim])]
+        return f"dim {bad[0]} of {name} is known only at run time" if bad else None
+
+    return condition
+
+
+def batched(node: fx.Node) -> str | None:
+    """A convolution's input has a batch dim."""
+    found, wanted = (value_of(argument(node, name)).dim() for name in ("input", "weight"))
+    return None if found == wanted else f"input has {found} dims, {wanted} here"
+
+
+def integer_indices(node: fx.Node) -> str | None:
+    """Indices are positions; masks choose a number of elements that depends on data."""
+    given = [value_of(item) for item in argument(node, "indices") if item is not None]
+    bad = sorted({dtype_name(item.dtype) for item in given} - {"int64", "int32"})
+    return f"indices of {bad[0]}, only int64, int32 here" if bad else None
+
+
+def whole_scale(node: fx.Node) -> str | None:
+    """A scale factor is a whole number, for which PyTorch's and OpenVINO's coordinates agree."""
+    factors = argument(node, "scale_factors")
+    if factors is None:
+        return None
+    bad = [factor for factor in factors if not isinstance(factor, float) or factor != int(factor)]
+    return f"scale factor {bad[0]}, only whole numbers here" if bad else None
+
+
+def equals(name: str, wanted: Any) -> Condition:
+    """The plain argument `name` has this value."""
+    return attribute(name, lambda value: value == wanted, str(wanted))
+
+
+def one_of(name: str, *wanted: Any) -> Condition:
+    """The plain argument `name` has one of these values."""
+    return attribute(name, lambda value: value in wanted, ", ".join(map(str, wanted)))
+
+
+# --- Rows -------------------------------------------------------------------------------------------------------------
+
+FLOAT = dtypes("float32")
+NUMBER = gives("float32", "int64", "int32")
+INTEGER = gives("int64", "int32")
+MOVED: tuple[Condition, ...] = ()
+_CONV = (FLOAT, batched, literal("stride", "padding", "dilation", "groups"))
+_POOL = (FLOAT, literal("kernel_size", "stride", "padding"))
+_NATIVE = (FLOAT, first_result_only)
+_SDPA = (
+    takes("query", "float32"),
+    takes("attn_mask", "float32", "bool"),
+    rank("query", 3, 4),
+    rank("key", 3, 4),
+    equals("dropout_p", 0.0),
+    literal("scale"),
+)
+_DIVIDE_WITH_MODE = (INTEGER, literal("other"), one_of("rounding_mode", "floor"), nonzero_divisor)
+_WIDE = (known_sizes("dim"), FLOAT)
+
+OPERATORS = OperatorTable(
+    everywhere=(dtypes("float32", "int64", "int32", "bool"), on_cpu, at_most_six_dims, not_empty),
+    rows={
+        # arithmetic
+        "aten.add.Tensor": (),
+        "aten.add.Scalar": (),
+        "aten.sub.Tensor": (NUMBER,),
+        "aten.sub.Scalar": (NUMBER,),
+        "aten.rsub.Scalar": (NUMBER,),
+        "aten.rsub.Tensor": (NUMBER,),
+        "aten.mul.Tensor": (no_wide_product,),
+        "aten.mul.Scalar": (),
+        "aten.div.Tensor": (gives("float32"),),
+        "aten.div.Scalar": (gives("float32"),),
+        "aten.div.Tensor_mode": _DIVIDE_WITH_MODE,
+        "aten.div.Scalar_mode": _DIVIDE_WITH_MODE,
+        "aten.floor_divide.default": (INTEGER, nonzero_divisor),
+        "aten.floor_divide.Scalar": (INTEGER, nonzero_divisor),
+        "aten.remainder.Tensor": (INTEGER, nonzero_divisor),
+        "aten.remainder.Scalar": (INTEGER, nonzero_divisor),
+        "aten.pow.Tensor_Scalar": (FLOAT, literal("exponent")),
+        "aten.pow.Tensor_Tensor": (FLOAT,),
+        "aten.pow.Scalar": (FLOAT, literal("self")),
+        "aten.square.default": (FLOAT,),
+        "aten.maximum.default": (NUMBER,),
+        "aten.minimum.default": (NUMBER,),
+        "aten.max.other": (NUMBER,),
+        "aten.min.other": (NUMBER,),
+        "aten.clamp.default": (NUMBER,),
+        "aten.clamp.Tensor": (NUMBER,),
+        "aten.clamp_min.default": (NUMBER,),
+        "aten.clamp_max.default": (NUMBER,),
+        "aten.addcmul.default": (FLOAT,),
+        "aten.addcdiv.default": (FLOAT,),
+        "aten.lerp.Scalar": (FLOAT,),
+        "aten.lerp.Tensor": (FLOAT,),
+        "aten.abs.default": (NUMBER,),
+        "aten.neg.default": (NUMBER,),
+        "aten.sign.default": (NUMBER,),
+        **dict.fromkeys(
+            (
+                "aten.exp.default",
+                "aten.log.default",
+                "aten.log2.default",
+                "aten.log10.default",
+                "aten.sqrt.default",
+                "aten.rsqrt.default",
+                "aten.reciprocal.default",
+                "aten.sin.default",
+                "aten.cos.default",
+                "aten.tan.default",
+                "aten.atan.default",
+                "aten.sinh.default",
+                "aten.cosh.default",
+                "aten.erf.default",
+            ),
+            (gives("float32"),),
+        ),
+        "aten.floor.default": (FLOAT,),
+        "aten.ceil.default": (FLOAT,),
+        "aten.round.default": (FLOAT,),
+        # comparison, logic, choice
+        **dict.fromkeys(
+            tuple(f"aten.{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")), ()
+        ),
+        "aten.logical_and.default": (),
+        "aten.logical_or.default": (),
+        "aten.logical_xor.default": (),
+        "aten.logical_not.default": (),
+        "aten.bitwise_and.Tensor": (),
+        "aten.bitwise_or.Tensor": (),
+        "aten.bitwise_xor.Tensor": (),
+        "aten.bitwise_not.default": (),
+        "aten.__and__.Tensor": (),
+        "aten.__or__.Tensor": (),
+        "aten.where.self": (),
+        "aten.where.ScalarOther": (),
+        "aten.where.ScalarSelf": (),
+        "aten.where.Scalar": (),
+        "aten.masked_fill.Scalar": (),
+        "aten.masked_fill.Tensor": (),
+        "aten.isnan.default": (takes("self", "float32"),),
+        "aten.isinf.default": (takes("self", "float32"),),
+        "aten.isfinite.default": (takes("self", "float32"),),
+        # casts and copies
+        "aten.to.dtype": (),
+        "aten.to.dtype_layout": (),
+        "aten.to.device": (),
+        "aten.to.other": (),
+        "aten.type_as.default": (),
+        "aten._to_copy.default": (),
+        "aten.clone.default": (),
+        "aten.contiguous.default": (),
+        "aten.alias.default": (),
+        "aten.detach.default": (),
+        "aten.lift_fresh_copy.default": (),
+        "aten.dropout.default": (equals("train", False),),
+        # activations: NaN becomes a bound in relu, relu6, hardtanh, hardswish and hardsigmoid
+        "aten.relu.default": (FLOAT,),
+        "aten.relu6.default": (FLOAT,),
+        "aten.hardtanh.default": (FLOAT, literal("min_val", "max_val")),
+        "aten.hardswish.default": (FLOAT,),
+        "aten.hardsigmoid.default": (FLOAT,),
+        "aten.leaky_relu.default": (FLOAT, literal("negative_slope")),
+        "aten.elu.default": (FLOAT, equals("scale", 1), equals("input_scale", 1), literal("alpha")),
+        "aten.selu.default": (FLOAT,),
+        "aten.gelu.default": (FLOAT,),
+        "aten.silu.default": (FLOAT,),
+        "aten.mish.default": (FLOAT,),
+        "aten.sigmoid.default": (gives("float32"),),
+        "aten.tanh.default": (gives("float32"),),
+        "aten.softplus.default": (FLOAT, equals("beta", 1), equals("threshold", 20)),
+        "aten.log_sigmoid.default": (FLOAT,),
+        "aten.glu.default": (FLOAT,),
+        "aten.softmax.int": (gives("float32"), rank("self", 1, MAX_RANK)),
+        "aten._softmax.default": (FLOAT, rank("self", 1, MAX_RANK)),
+        "aten.log_softmax.int": (gives("float32"), rank("self", 1, MAX_RANK)),
+        "aten._log_softmax.default": (FLOAT, rank("self", 1, MAX_RANK)),
+        # views, slices, joins, pads
+        "aten.view.default": MOVED,
+        "aten.reshape.default": MOVED,
+        "aten._unsafe_view.default": MOVED,
+        "aten.flatten.using_ints": MOVED,
+        "aten.unflatten.int": MOVED,
+        "aten.permute.default": MOVED,
+        "aten.transpose.int": MOVED,
+        "aten.t.default": MOVED,
+        "aten.unsqueeze.default": MOVED,
+        "aten.squeeze.default": MOVED,
+        "aten.squeeze.dim": MOVED,
+        "aten.squeeze.dims": MOVED,
+        "aten.expand.default": MOVED,
+        "aten.slice.Tensor": MOVED,
+        "aten.narrow.default": MOVED,
+        "aten.select.int": MOVED,
+        "aten.cat.default": MOVED,
+        "aten.concat.default": MOVED,
+        "aten.stack.default": MOVED,
+        "aten.split.Tensor": (known_parts,),
+        "aten.split_with_sizes.default": (known_parts,),
+        "aten.chunk.default": (known_parts,),
+        "aten.unbind.int": MOVED,
+        "aten.repeat.default": MOVED,
+        "aten.roll.default": (attribute("dims", bool, "some"),),
+        "aten.flip.default": (attribute("dims", bool, "some"),),
+        "aten.pad.default": (NUMBER, one_of("mode", "constant", "reflect", "replicate")),
+        "aten.constant_pad_nd.default": (NUMBER,),
+        "aten.pixel_shuffle.default": (FLOAT, rank("self", 4, 4)),
+        "aten.slice_scatter.default": (NUMBER,),
+        "aten.triu.default": (known_dims("self", -1, -2), literal("diagonal")),
+        "aten.tril.default": (known_dims("self", -1, -2), literal("diagonal")),
+        # reductions and scans
+        "aten.sum.default": (NUMBER,),
+        "aten.sum.dim_IntList": (NUMBER,),
+        "aten.mean.default": (gives("float32"),),
+        "aten.mean.dim": (gives("float32"),),
+        "aten.any.default": (),
+        "aten.any.dim": (),
+        "aten.any.dims": (),
+        "aten.all.default": (),
+        "aten.all.dim": (),
+        "aten.all.dims": (),
+        "aten.amax.default": (NUMBER,),
+        "aten.amin.default": (NUMBER,),
+        "aten.max.default": (NUMBER,),
+        "aten.min.default": (NUMBER,),
+        "aten.var.correction": _WIDE,
+        "aten.std.correction": _WIDE,
+        "aten.var_mean.correction": _WIDE,
+        "aten.linalg_vector_norm.default": (FLOAT, one_of("ord", 1, 2)),
+        "aten.logsumexp.default": (FLOAT,),
+        "aten.cumsum.default": (NUMBER,),
+        "aten.diff.default": (equals("n", 1),),
+        # products and attention
+        "aten.linear.default": (FLOAT, rank("input", 1, MAX_RANK), rank("weight", 2, 2)),
+        "aten.matmul.default": (FLOAT,),
+        "aten.mm.default": (FLOAT,),
+        "aten.bmm.default": (FLOAT,),
+        "aten.addmm.default": (FLOAT, literal("alpha", "beta")),
+        "aten.baddbmm.default": (FLOAT, literal("alpha", "beta")),
+        "aten.scaled_dot_product_attention.default": _SDPA,
+        "aten._scaled_dot_product_flash_attention_for_cpu.default": (*_SDPA, first_result_only),
+        # convolution, pooling, resampling
+        "aten.conv1d.default": _CONV,
+        "aten.conv2d.default": _CONV,
+        "aten.conv3d.default": _CONV,
+        "aten.conv1d.padding": _CONV,
+        "aten.conv2d.padding": _CONV,
+        "aten.convolution.default": _CONV,
+        "aten.conv_transpose1d.default": (*_CONV, literal("output_padding")),
+        "aten.conv_transpose2d.input": (*_CONV, literal("output_padding")),
+        "aten.max_pool1d.default": _POOL,
+        "aten.max_pool2d.default": _POOL,
+        "aten.max_pool2d_with_indices.default": (
+            takes("self", "float32"),
+            literal("kernel_size", "stride", "padding"),
+            first_result_only,
+        ),
+        "aten.avg_pool2d.default": (*_POOL, absent("divisor_override")),
+        "aten.adaptive_avg_pool1d.default": (FLOAT, literal("output_size")),
+        "aten.adaptive_avg_pool2d.default": (FLOAT, literal("output_size")),
+        "aten._adaptive_avg_pool2d.default": (FLOAT, literal("output_size")),
+        "aten.upsample_nearest1d.vec": (FLOAT, whole_scale),
+        "aten.upsample_nearest2d.vec": (FLOAT, whole_scale),
+        "aten.upsample_bilinear2d.vec": (FLOAT, whole_scale),
+        # normalisation
+        "aten.layer_norm.default": (FLOAT, literal("normalized_shape")),
+        "aten.native_layer_norm.default": (*_NATIVE, literal("normalized_shape")),
+        "aten.rms_norm.default": (FLOAT, literal("normalized_shape")),
+        "aten.group_norm.default": (FLOAT, known_dims("input", 1), rank("input", 3, 5)),
+        "aten.native_group_norm.default": (*_NATIVE, known_dims("input", 1), rank("input", 3, 5)),
+        "aten.instance_norm.default": (FLOAT, equals("use_input_stats", True), rank("input", 3, 5)),
+        "aten.batch_norm.default": (FLOAT, equals("training", False), known_dims("input", 1)),
+        "aten._native_batch_norm_legit_no_training.default": (*_NATIVE, known_dims("input", 1)),
+        "aten._weight_norm.default": (FLOAT,),
+        # indexing
+        "aten.embedding.default": (),
+        "aten.gather.default": (rank("self", 1, MAX_RANK),),
+        "aten.index_select.default": (rank("self", 1, MAX_RANK), rank("index", 1, 1)),
+        "aten.index.Tensor": (integer_indices,),
+        "aten._unsafe_index.Tensor": (integer_indices,),
+        # creation
+        "aten.arange.default": (whole_numbers("end"),),
+        "aten.arange.start": (whole_numbers("start", "end"),),
+        "aten.arange.start_step": (whole_numbers("start", "end", "step"),),
+        "aten.full.default": (),
+        "aten.zeros.default": (),
+        "aten.ones.default": (),
+        "aten.new_full.default": (),
+        "aten.new_zeros.default": (),
+        "aten.new_ones.default": (),
+        "aten.full_like.default": (),
+        "aten.zeros_like.default": (),
+        "aten.ones_like.default": (),
+        "aten.scalar_tensor.default": (),
+    },
+)
