@@ -55,7 +55,7 @@ class InductorBackend(Backend):
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
         """Restores a program with the cluster's own weights; compiles no C++. Raises CompileError with the reason."""
         try:
-            program = stored.load(folder, stored.ordered_weights(cluster.constants))
+            program = stored.load(folder, [weight.detach() for weight in cluster.constants.values()])
         except CompileError:
             raise
         except Exception as error:

@@ -41,7 +41,8 @@ def lower(cluster: Cluster) -> Lowered:
     _check_inputs(cluster)
     sizes = FreshSizes(cluster.inputs)
     mode = FakeTensorMode(shape_env=sizes.env, allow_non_fake_inputs=True)
-    module, weights = _with_weights_as_inputs(cluster.module)
+    weights = tuple(weight.detach() for weight in cluster.constants.values())
+    module = _with_weights_as_inputs(cluster)
     fake_weights = [mode.from_tensor(weight, static_shapes=True) for weight in weights]
     inputs = sizes.fake_inputs(mode)
     program, signature = aot_export_module(
@@ -64,24 +65,21 @@ def _check_inputs(cluster: Cluster) -> None:
             )
 
 
-def _with_weights_as_inputs(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
-    """Gives a copy whose first placeholders are the weights, and their values; equal tensors come once.
+def _with_weights_as_inputs(cluster: Cluster) -> fx.GraphModule:
+    """Gives a copy whose first placeholders are the weights, in the order of `cluster.constants`.
 
     Tracing the cluster itself would put fake tensors in its attributes for a while, and other threads may be reading them.
     """
     graph = fx.Graph()
-    weights: dict[int, tuple[torch.Tensor, fx.Node]] = {}
+    weights = {name: graph.placeholder(_WEIGHT.format(index)) for index, name in enumerate(cluster.constants)}
     copies: dict[fx.Node, fx.Node] = {}
-    for node in module.graph.find_nodes(op="get_attr"):
-        value = getattr(module, str(node.target))
-        if id(value) not in weights:
-            weights[id(value)] = (value.detach(), graph.placeholder(_WEIGHT.format(len(weights))))
-        copies[node] = weights[id(value)][1]
-    for node in module.graph.nodes:
-        if node not in copies:
+    for node in cluster.module.graph.nodes:
+        if node.op == "get_attr" and str(node.target) in weights:
+            copies[node] = weights[str(node.target)]
+        else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].meta = {}
-    return fx.GraphModule(torch.nn.Module(), graph), tuple(value for value, _ in weights.values())
+    return fx.GraphModule(cluster.module, graph)
 
 
 def _bind_weights(program: fx.GraphModule, weights: tuple[torch.Tensor, ...]) -> None:

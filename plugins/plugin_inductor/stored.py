@@ -11,7 +11,7 @@ import ast
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -78,11 +78,6 @@ def load(folder: Path, weights: Sequence[torch.Tensor]) -> Program:
     )
 
 
-def ordered_weights(constants: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Gives a cluster's weights in the order in which `lower` numbers them: each tensor once, by first use."""
-    return tuple({id(value): value.detach() for value in constants.values()}.values())
-
-
 # --- Kernels ----------------------------------------------------------------------------------------------------------
 
 
@@ -145,13 +140,27 @@ def _describe_packed(value: torch.Tensor, program: Program, tensors: list[torch.
 
 
 def _describe_view(value: torch.Tensor, weights: Sequence[torch.Tensor]) -> Any:
-    address = value.untyped_storage().data_ptr()
     for index, weight in enumerate(weights):
-        if address and weight.untyped_storage().data_ptr() == address and weight.dtype == value.dtype:
+        if _lies_in(value, weight):
             # The offset counts from the weight, because the loading process may hold it inside another storage.
             offset = value.storage_offset() - weight.storage_offset()
             return {"weight": index, "size": list(value.shape), "stride": list(value.stride()), "offset": offset}
     return None
+
+
+def _lies_in(value: torch.Tensor, weight: torch.Tensor) -> bool:
+    """True where a tensor reads nothing but a weight's own memory. Sharing a storage is not enough: many weights may."""
+    if value.dtype != weight.dtype or not value.numel() or not weight.numel():
+        return False
+    if value.untyped_storage().data_ptr() != weight.untyped_storage().data_ptr():
+        return False
+    (first, last), (low, high) = _extent(value), _extent(weight)
+    return low <= first and last <= high
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.storage_offset(), tensor.storage_offset() + reach
 
 
 def _describe_stored(value: torch.Tensor, tensors: list[torch.Tensor]) -> Any:
