@@ -22,7 +22,7 @@ VARIABLE = "HUB_PROGRESS"
 
 
 class Progress(Protocol):
-    """Hears about the stages of one piece of work. Safe to call from one thread at a time; raises nothing."""
+    """Hears about the stages of one piece of work. Any thread may call; raises nothing."""
 
     def stage(self, name: str, total: int | None = None) -> None:
         """Begins a stage and ends the one before: "compile", of `total` steps, None where the number is unknown."""
@@ -37,14 +37,17 @@ class Progress(Protocol):
         ...
 
 
-def new_progress(environ: Mapping[str, str] | None = None, stream: TextIO | None = None) -> Progress:
-    """Gives the form of progress that the environment asks for; an unknown word counts as not given."""
+def progress_for(subject: str, environ: Mapping[str, str] | None = None, stream: TextIO | None = None) -> Progress:
+    """Gives the form of progress that the environment asks for; an unknown word counts as not given.
+
+    `subject` is what the work is on, and stands before each stage: "graph0".
+    """
     target: TextIO = sys.stderr if stream is None else stream
     wanted = (os.environ if environ is None else environ).get(VARIABLE, "").strip().lower()
     if wanted not in ("live", "plain", "off"):
         wanted = "live" if _is_terminal(target) else "off"
     forms = {"live": LiveProgress, "plain": PlainProgress}
-    return Unfailing(forms[wanted](target)) if wanted in forms else SilentProgress()
+    return Unfailing(forms[wanted](subject, target)) if wanted in forms else SilentProgress()
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -70,7 +73,8 @@ class SilentProgress(Progress):
 class PlainProgress(Progress):
     """One line at the end of each stage, with its steps counted: for logs, where nothing can be redrawn."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, subject: str, stream: TextIO) -> None:
+        self._subject = subject
         self._stream = stream
         self._name = ""
         self._steps = 0
@@ -89,7 +93,11 @@ class PlainProgress(Progress):
         """Prints the line of the stage that ended."""
         if self._name:
             steps = f" ({self._steps})" if self._steps else ""
-            print(f"hub: {self._name}{steps} {duration(time.monotonic() - self._began_s)}", file=self._stream, flush=True)
+            print(
+                f"hub, {self._subject}: {self._name}{steps} {duration(time.monotonic() - self._began_s)}",
+                file=self._stream,
+                flush=True,
+            )
             self._name = ""
 
 
@@ -118,12 +126,12 @@ class _Tolerant:
 class LiveProgress(Progress):
     """A bar a stage, redrawn in place and gone at the end."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, subject: str, stream: TextIO) -> None:
         from rich import console, progress  # only terminals need it
 
         columns = (
             progress.SpinnerColumn(),
-            progress.TextColumn("hub: {task.description}"),
+            progress.TextColumn("{task.description}"),
             progress.BarColumn(20),
             progress.MofNCompleteColumn(),
             progress.TimeElapsedColumn(),
@@ -131,13 +139,14 @@ class LiveProgress(Progress):
         )
         screen = console.Console(file=cast("TextIO", _Tolerant(stream)))
         self._bars = progress.Progress(*columns, console=screen, transient=True, refresh_per_second=8)
+        self._subject = subject
         self._task: rich.progress.TaskID | None = None
 
     def stage(self, name: str, total: int | None = None) -> None:
         """Ends the bar before and begins one; the first one begins the display."""
         self._end_task()
         self._bars.start()
-        self._task = self._bars.add_task(name, total=total, detail="")
+        self._task = self._bars.add_task(f"hub, {self._subject}: {name}", total=total, detail="")
 
     def advance(self, detail: str = "") -> None:
         """Moves the bar by one step."""

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from hub.report.progress import LiveProgress, PlainProgress, SilentProgress, Unfailing, new_progress
+from hub.report.progress import LiveProgress, PlainProgress, SilentProgress, Unfailing, progress_for
 
 
 class Terminal(io.StringIO):
@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
 
 
 def shown(environ: dict[str, str], stream: io.StringIO) -> str:
-    progress = new_progress(environ, stream)
+    progress = progress_for("graph0", environ, stream)
     progress.stage("price", 2)
     progress.advance("c0 openvino")
     progress.advance("c1 openvino")
@@ -33,7 +33,7 @@ def test_without_a_terminal_it_is_silent() -> None:
 def test_plain_gives_one_line_a_stage() -> None:
     """`HUB_PROGRESS=plain` is for logs."""
     lines = shown({"HUB_PROGRESS": "plain"}, io.StringIO()).splitlines()
-    assert [line.rsplit(" ", 2)[0] for line in lines] == ["hub: price (2)", "hub: prove"]
+    assert [line.rsplit(" ", 2)[0] for line in lines] == ["hub, graph0: price (2)", "hub, graph0: prove"]
 
 
 def test_a_terminal_gets_bars_that_vanish() -> None:
@@ -46,14 +46,14 @@ def test_a_terminal_gets_bars_that_vanish() -> None:
 def test_off_silences_a_terminal() -> None:
     """`HUB_PROGRESS=off` wins over the terminal, and an unknown word does not count."""
     assert shown({"HUB_PROGRESS": "off"}, Terminal()) == ""
-    assert isinstance(new_progress({"HUB_PROGRESS": "loud"}, io.StringIO()), SilentProgress)
+    assert isinstance(progress_for("graph0", {"HUB_PROGRESS": "loud"}, io.StringIO()), SilentProgress)
 
 
 @pytest.mark.parametrize("form", [PlainProgress, LiveProgress])
 def test_a_display_that_fails_goes_silent(form: type[PlainProgress] | type[LiveProgress]) -> None:
     """A closed stream costs the display and nothing else."""
     stream = Terminal()
-    progress = Unfailing(form(stream))
+    progress = Unfailing(form("graph0", stream))
     progress.stage("price", 1)
     stream.close()
     progress.advance("c0")
@@ -65,5 +65,5 @@ def test_a_closed_stream_is_no_terminal() -> None:
     """Asking a closed stream what it is does not fail either."""
     stream = Terminal()
     stream.close()
-    assert isinstance(new_progress({}, io.StringIO()), SilentProgress)
-    new_progress({}, stream).done()
+    assert isinstance(progress_for("graph0", {}, io.StringIO()), SilentProgress)
+    progress_for("graph0", {}, stream).done()
