@@ -1,1 +1,71 @@
-"""`hub`: captures a PyTorch model, lets every installed compiler bid for pieces of it, and runs the cheapest proven plan."""
+"""`hub`: captures a PyTorch model, lets every installed compiler bid for pieces of it, and runs the cheapest proven plan.
+
+`torch.compile(model, backend="hub")` needs no import. The names below are loaded when first used, so `import hub` is cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hub.backend import Backend, BackendInfo, CompileSettings, Executable
+    from hub.cost import Cost
+    from hub.errors import HubError, HubWarning
+    from hub.explaining import explain
+    from hub.graph import Cluster, Graph
+    from hub.hookspecs import hookimpl
+    from hub.listing import list_backends
+    from hub.ownership import plans, refresh
+    from hub.plan import Plan
+    from hub.support import OperatorTable, Support
+
+_HOME = {
+    "Backend": "hub.backend",
+    "BackendInfo": "hub.backend",
+    "Cluster": "hub.graph",
+    "CompileSettings": "hub.backend",
+    "Cost": "hub.cost",
+    "Executable": "hub.backend",
+    "Graph": "hub.graph",
+    "HubError": "hub.errors",
+    "HubWarning": "hub.errors",
+    "OperatorTable": "hub.support",
+    "Plan": "hub.plan",
+    "Support": "hub.support",
+    "explain": "hub.explaining",
+    "hookimpl": "hub.hookspecs",
+    "list_backends": "hub.listing",
+    "plans": "hub.ownership",
+    "refresh": "hub.ownership",
+}
+
+__all__ = [
+    "Backend",
+    "BackendInfo",
+    "Cluster",
+    "CompileSettings",
+    "Cost",
+    "Executable",
+    "Graph",
+    "HubError",
+    "HubWarning",
+    "OperatorTable",
+    "Plan",
+    "Support",
+    "explain",
+    "hookimpl",
+    "list_backends",
+    "plans",
+    "refresh",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'hub' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -13,7 +13,7 @@ import torch
 
 from hub.dispatch.assemble import Assembled, assemble
 from hub.dispatch.weights import WeightGuard, can_guard
-from hub.errors import HubWarning
+from hub.errors import HubWarning, OptionError
 from hub.graph import Graph
 from hub.options import Options
 from hub.plan import EAGER, Event, Plan, PlannedCluster
@@ -94,8 +94,19 @@ class CompiledGraph:
         try:
             made = maker.make(args, self.plan)
             return Binding(guard, self._assembled(graph, made).run)
+        except Exception as error:
+            if self.options.strict or isinstance(error, OptionError):
+                raise
+            return self._in_eager(guard, error)
         finally:
             maker.progress.done()
+
+    def _in_eager(self, guard: WeightGuard, error: Exception) -> Binding:
+        """Gives up on planning: a mistake of the hub's own must not fail the user's model either."""
+        reason = f"planning failed: {type(error).__name__}: {error}"
+        self.plan = eager_plan(self.graph.name, reason, self.mode)
+        self._warn(self.plan)
+        return Binding(guard, lambda args: tuple(self.original(*args)))
 
     def _assembled(self, graph: Graph, made: Made) -> Assembled:
         assembled = assemble(

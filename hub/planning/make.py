@@ -69,7 +69,7 @@ class Maker:
             verdicts = ask_backends(self.graph, self.registry, self.options)
             scene = self._scene(values, store)
             key = digest_of(self._key_parts(verdicts))
-            decision = self._kept(plan or store.plan(key)) or decide(scene, verdicts, may_measure=plan is None)
+            decision = self._kept(plan) or self._replayed(store.plan(key)) or decide(scene, verdicts, may_measure=plan is None)
             made = self._build_until_it_runs(scene, store, verdicts, decision, note)
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": time.perf_counter() - start}))
         if plan is None and made.plan.decided_by == "measured whole plans":
@@ -121,7 +121,10 @@ class Maker:
         if any(found.backend != EAGER and found.backend not in self.registry.available() for found in groups):
             return None
         names = dict.fromkeys(found.backend for found in groups if found.backend != EAGER)
-        return Decision(Assignment(" + ".join(names) or EAGER, groups), "replayed", plan.spin, kept=plan)
+        return Decision(Assignment(" + ".join(names) or EAGER, groups), plan.decided_by, plan.spin, kept=plan)
+
+    def _replayed(self, plan: Plan | None) -> Decision | None:
+        return self._kept(None if plan is None else plan.model_copy(update={"decided_by": "replayed"}))
 
     def _build_until_it_runs(
         self, scene: Scene, store: Store, verdicts: Verdicts, decision: Decision, events: tuple[Event, ...]
@@ -141,7 +144,7 @@ class Maker:
 
     def _plan(self, decision: Decision, verdicts: Verdicts, events: tuple[Event, ...]) -> Plan:
         if decision.kept is not None:
-            return decision.kept.model_copy(update={"graph": self.graph.name, "decided_by": "replayed"})
+            return decision.kept.model_copy(update={"graph": self.graph.name})
         return plan_of(self.graph, self.mode, decision, verdicts, self.options, self.threads, events)
 
     def _build(self, scene: Scene, store: Store, decision: Decision) -> tuple[tuple[Step, ...], dict[str, Loaded]]:

@@ -9,11 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hub.testing.operators import elementwise, layers, reductions, shapes
-from hub.testing.operators.case import case_cluster, expected, overload_of
+from hub.testing.operators.case import case_cluster, expected, overload_of, read_outputs
 from hub.testing.operators.close import Reference, check_close, references
 from hub.testing.operators.sample import Made, Sample
 
 SAMPLES: Mapping[str, tuple[Sample, ...]] = {**elementwise.TABLE, **reductions.TABLE, **shapes.TABLE, **layers.TABLE}
 """Overload name ("aten.add.Tensor") -> sample calls."""
 
-__all__ = ["SAMPLES", "Made", "Reference", "Sample", "case_cluster", "check_close", "expected", "overload_of", "references"]
+__all__ = [
+    "SAMPLES",
+    "Made",
+    "Reference",
+    "Sample",
+    "case_cluster",
+    "check_close",
+    "expected",
+    "overload_of",
+    "read_outputs",
+    "references",
+]

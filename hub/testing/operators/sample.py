@@ -60,7 +60,7 @@ class Made:
         return f"{str(self.dtype).removeprefix('torch.')}{what}{how}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     """One call: positional and keyword arguments, tensors as `Made`."""
 

@@ -1,0 +1,100 @@
+"""The `hub` backend of `torch.compile`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.capture.inference import capture_inference
+from hub.capture.sources import weight_positions
+from hub.capture.training import capture_with_autograd
+from hub.compiled import CompiledGraph, eager_plan
+from hub.errors import CaptureError, HubError, HubWarning, OptionError
+from hub.graph import Graph
+from hub.options import Options, check_backends, resolve
+from hub.ownership import calling_wrapper, register
+from hub.planning.evidence import Mode
+from hub.registry import registry
+
+
+def hub_backend(
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compiles one program that Dynamo captured: what `torch.compile(model, backend="hub")` calls.
+
+    Only capture happens here, because guards on sizes count only now; planning waits for the first real call, whose errors
+    then reach the caller as they are. Wrong options raise OptionError at that call.
+    """
+    try:
+        chosen = _options(options, mode)
+    except OptionError as error:
+        return _raising(error)
+    owner = calling_wrapper()
+
+    def compile_graph(graph: Graph, kind: Mode, original: Callable[..., Any] | None = None) -> CompiledGraph:
+        compiled = CompiledGraph(graph, kind, chosen, original or graph.module, owner)
+        register(compiled)
+        return compiled
+
+    if _needs_gradients(example_inputs):
+        return _captured_or_eager(lambda: capture_with_autograd(module, example_inputs, compile_graph), module, chosen, owner)
+    try:
+        graph = capture_inference(module, example_inputs, weight_positions(module, example_inputs))
+    except CaptureError:
+        # AOTAutograd's own wrappers handle what the pre-dispatch form cannot say: aliased inputs that are written to, say.
+        return _captured_or_eager(lambda: capture_with_autograd(module, example_inputs, compile_graph), module, chosen, owner)
+    return compile_graph(graph, "inference", module)
+
+
+def _options(given: Mapping[str, Any] | None, mode: str | None) -> Options:
+    if mode is not None:
+        raise OptionError(f"mode={mode!r} means nothing to the hub", hint='use options={"tune": "off" | "fast" | "full"}')
+    chosen = resolve(given, os.environ, Path.cwd())
+    check_backends(chosen, registry().entries)
+    return chosen
+
+
+def _needs_gradients(inputs: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+
+
+def _captured_or_eager(
+    capture: Callable[[], Callable[..., Any]], module: fx.GraphModule, options: Options, owner: object | None
+) -> Callable[..., Any]:
+    try:
+        return capture()
+    except CaptureError as error:
+        if options.strict:
+            return _raising(error)
+        compiled = _Uncaptured(module, options, owner, error)
+        register(compiled)
+        warnings.warn(f"capture: {error}", HubWarning, stacklevel=2)
+        return compiled
+
+
+class _Uncaptured(CompiledGraph):
+    """A program that runs as PyTorch alone would run it, with the reason on record."""
+
+    def __init__(self, module: fx.GraphModule, options: Options, owner: object | None, error: CaptureError) -> None:
+        super().__init__(Graph(module, "uncaptured"), "inference", options, module, owner)
+        self.plan = eager_plan("uncaptured", str(error))
+
+    def __call__(self, *args: Any) -> Any:
+        return self.original(*args)
+
+
+def _raising(error: HubError) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail

@@ -1,0 +1,50 @@
+"""`hub.explain`: plans without running."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.capture.inference import capture_inference
+from hub.capture.sources import weight_positions
+from hub.compiled import eager_plan
+from hub.errors import CaptureError
+from hub.graph import hint
+from hub.options import check_backends, resolve
+from hub.plan import Plan
+from hub.planning.make import Maker
+from hub.registry import registry
+from hub.report.progress import progress_for
+
+
+def explain(
+    model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] | None = None, kwargs: Mapping[str, Any] | None = None
+) -> tuple[Plan, ...]:
+    """Gives the plan of each graph that `model(*inputs, **kwargs)` is captured as, compiling and timing nothing.
+
+    Prices are estimates, unless an earlier run on this machine left a plan in the cache, which is then given as it is. The
+    model itself runs once, in eager, to find its graphs. Raises OptionError for wrong options.
+    """
+    chosen = resolve(options, os.environ, Path.cwd())
+    check_backends(chosen, registry().entries)
+    found: list[Plan] = []
+
+    def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        try:
+            graph = capture_inference(module, example_inputs, weight_positions(module, example_inputs))
+        except CaptureError as error:
+            found.append(eager_plan("uncaptured", str(error)))
+            return module
+        values = [hint(value) if isinstance(value, torch.SymInt) else value for value in example_inputs]
+        found.append(Maker(graph, "inference", chosen, registry(), progress_for(graph.name)).predict(values))
+        return module
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(model, backend=backend)(*inputs, **(kwargs or {}))
+    return tuple(found)

@@ -1,0 +1,114 @@
+"""Knows which captured graphs belong to which compiled model, so that `hub.plans(model)` can answer."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from hub.compiled import CompiledGraph
+from hub.errors import OptionError
+from hub.plan import Plan
+
+_graphs: list[weakref.ref[CompiledGraph]] = []
+_FRAMES = 12
+
+
+def register(graph: CompiledGraph) -> None:
+    """Remembers a captured graph, in the order of capture, for as long as PyTorch keeps it."""
+    _graphs[:] = [reference for reference in _graphs if reference() is not None]
+    _graphs.append(weakref.ref(graph))
+
+
+def calling_wrapper() -> object | None:
+    """Gives the object that stands for the `torch.compile` call on whose behalf PyTorch now calls the backend.
+
+    PyTorch does not hand it to backends, so it is looked up on the stack; None where it is not found.
+    """
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES):
+        found = frame.f_locals.get("self")
+        if type(found).__name__ == "_TorchCompileWrapper":
+            return found
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def graphs_of(compiled: Any) -> tuple[CompiledGraph, ...]:
+    """Gives the captured graphs of what `torch.compile` returned, in order of capture.
+
+    Raises OptionError for something that was not compiled with the hub.
+    """
+    wrapper = _wrapper_of(compiled)
+    if wrapper is None:
+        raise OptionError(
+            f"{type(compiled).__name__} was not made by torch.compile(..., backend='hub')",
+            hint="pass what torch.compile returned, not the module itself",
+        )
+    tensors = _tensors_of(compiled)
+    return tuple(graph for graph in _living() if _belongs(graph, wrapper, tensors))
+
+
+def plans(compiled: Any) -> tuple[Plan, ...]:
+    """Gives the plans in use by a compiled model or function, one for each captured graph that has run, in order.
+
+    Raises OptionError for something that was not made by `torch.compile`.
+    """
+    return tuple(graph.plan for graph in graphs_of(compiled) if graph.plan is not None)
+
+
+def refresh(compiled: Any) -> None:
+    """Makes the next call read every weight anew, after a write that PyTorch does not count (`w.data.mul_()`, NumPy views).
+
+    Raises OptionError as `plans` does.
+    """
+    for graph in graphs_of(compiled):
+        graph.refresh()
+
+
+def _living() -> Iterator[CompiledGraph]:
+    for reference in _graphs:
+        if (graph := reference()) is not None:
+            yield graph
+
+
+def _belongs(graph: CompiledGraph, wrapper: object, tensors: frozenset[int]) -> bool:
+    if graph.weights:
+        # Models of one class with equal options share captured graphs; their weights tell them apart.
+        return any(id(weight) in tensors for weight in graph.weights)
+    return graph.owner is not None and graph.owner() is wrapper
+
+
+def _tensors_of(compiled: Any) -> frozenset[int]:
+    if not isinstance(compiled, torch.nn.Module):
+        return frozenset()
+    return frozenset(id(tensor) for group in (compiled.parameters(), compiled.buffers()) for tensor in group)
+
+
+def _wrapper_of(compiled: Any) -> object | None:
+    context = getattr(compiled, "dynamo_ctx", None)
+    callback = getattr(context, "callback", None) if context is not None else getattr(compiled, "_torchdynamo_wrapper", None)
+    if callback is None:
+        callback = _closed_over(compiled)
+    for _ in range(_FRAMES):
+        if callback is None or type(callback).__name__ == "_TorchCompileWrapper":
+            return callback
+        callback = getattr(callback, "_torchdynamo_orig_backend", None) or getattr(callback, "_torchdynamo_orig_callable", None)
+    return None
+
+
+def _closed_over(function: Any) -> object | None:
+    """Gives the Dynamo callback in the closure of a compiled function, which has no attribute for it."""
+    for cell in getattr(function, "__closure__", None) or ():
+        value = cell.cell_contents
+        if hasattr(value, "_torchdynamo_orig_backend") or hasattr(value, "_torchdynamo_orig_callable"):
+            return value
+        inner = getattr(value, "callback", None)
+        if inner is not None and (hasattr(inner, "_torchdynamo_orig_backend") or hasattr(inner, "_torchdynamo_orig_callable")):
+            return inner
+    return None

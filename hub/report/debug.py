@@ -1,0 +1,45 @@
+"""Writes one readable folder for each planned graph: what was captured, decided, generated, and what each backend made of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from hub.dispatch.assemble import Loaded
+from hub.graph import Graph
+from hub.plan import Plan
+
+_log = logging.getLogger("hub")
+
+
+def write_debug_folder(root: Path, graph: Graph, plan: Plan, source: str, loaded: Mapping[str, Loaded]) -> None:
+    """Writes `root/GRAPH/`: fx_graph_readable.py, plan.json, plan.txt, output_code.py (the dispatcher), and for each cluster
+    its program and whatever its executable dumps. What cannot be written is logged and left out.
+    """
+    folder = root / graph.name
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(parents=True)
+    texts = {
+        "fx_graph_readable.py": graph.module.print_readable(print_output=False),
+        "plan.json": plan.to_json(),
+        "plan.txt": f"{plan}\n",
+        "output_code.py": source,
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    for name, item in loaded.items():
+        _write_cluster(folder / f"{name}_{item.backend}", item)
+
+
+def _write_cluster(folder: Path, item: Loaded) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "fx_graph_transformed.py").write_text(item.cluster.module.print_readable(print_output=False))
+    dump = getattr(item.executable, "dump", None)
+    if dump is None:
+        return
+    try:
+        dump(folder)
+    except Exception as error:  # noqa: BLE001 - a plugin's debug output must not fail the user's model
+        _log.warning("%s could not dump %s: %r", item.backend, item.cluster.name, error)
