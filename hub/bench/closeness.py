@@ -1,0 +1,52 @@
+"""How far one result is from another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from hub.errors import AccuracyError
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Largest difference from a reference, over all outputs."""
+
+    absolute: float
+    """max|error|."""
+    relative: float
+    """max|error| / max|reference|, of the output for which it is largest."""
+
+
+def difference(found: Any, reference: Any) -> Difference:
+    """Compares two results, nested in any containers, tensor by tensor.
+
+    Raises AccuracyError where their number, a shape, or the places of NaN and infinity differ.
+    """
+    ours, theirs = tensors_in(found), tensors_in(reference)
+    if len(ours) != len(theirs):
+        raise AccuracyError(f"{len(ours)} outputs instead of {len(theirs)}")
+    apart = [_difference(*pair) for pair in zip(ours, theirs, strict=True)]
+    return Difference(
+        max((item.absolute for item in apart), default=0.0), max((item.relative for item in apart), default=0.0)
+    )
+
+
+def tensors_in(result: Any) -> tuple[torch.Tensor, ...]:
+    """Gives the tensors in a result, in order; arrays and numbers of other libraries become tensors."""
+    return tuple(torch.as_tensor(leaf) for leaf in pytree.tree_leaves(result) if leaf is not None)
+
+
+def _difference(found: torch.Tensor, reference: torch.Tensor) -> Difference:
+    if found.shape != reference.shape:
+        raise AccuracyError(f"shape {list(found.shape)} instead of {list(reference.shape)}")
+    ours, theirs = (value.detach().to("cpu", torch.float64) for value in (found, reference))
+    if not torch.equal(ours.isfinite(), theirs.isfinite()):
+        raise AccuracyError("NaN or infinity in other places than the reference")
+    error = (ours - theirs).nan_to_num(0.0, 0.0, 0.0).abs()
+    absolute = float(error.max()) if error.numel() else 0.0
+    largest = float(theirs.nan_to_num(0.0, 0.0, 0.0).abs().max()) if theirs.numel() else 0.0
+    return Difference(absolute, absolute / largest if largest else absolute)

@@ -1,0 +1,60 @@
+"""The machine and the software that a benchmark ran on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from hub.listing import list_backends
+
+
+class Machine(BaseModel):
+    """What one needs to know to read timings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cpu: str
+    cores: int
+    """Cores that this process may use."""
+    memory_bytes: int
+    system: str
+    python: str
+    libraries: dict[str, str]
+    """Version of torch and of the library under every available backend."""
+    load: float
+    """Processes that wanted a core in the last minute, before the run began; above 0, the machine was not idle."""
+
+
+def this_machine() -> Machine:
+    """Gives the facts about the machine at hand."""
+    return Machine(
+        cpu=_cpu_model(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        libraries={
+            backend.library: backend.library_version
+            for backend in list_backends()
+            if backend.library and backend.library_version
+        },
+        load=os.getloadavg()[0],
+    )
+
+
+def _cpu_model() -> str:
+    facts = _cpu_facts()
+    return facts.get("model name") or facts.get("Hardware") or platform.processor() or platform.machine()
+
+
+def _cpu_facts() -> dict[str, Any]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in reversed(lines))
+    return {key.strip(): value.strip() for key, _, value in pairs}

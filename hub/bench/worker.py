@@ -1,0 +1,68 @@
+"""The process of one contender: builds the model, checks the numbers, and times blocks of calls on request.
+
+Between requests it waits on its pipe, so that it takes no core from the contender whose turn it is.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from hub.bench.closeness import difference
+from hub.bench.contenders import Contender, build
+from hub.bench.models import load_model
+from hub.bench.prepared import Prepared
+from hub.compilation.channel import serve
+from hub.pricing.timing import time_call
+
+_WARM_S = 0.3
+"""Seconds of calls before anything counts."""
+
+
+_call: Callable[[], Any] | None = None
+
+
+def prepare(
+    contender: Contender, model: str, batch: int | None, given: Mapping[str, Any], threads: int | None, small: bool
+) -> Prepared:
+    """Builds the model and the contender, and compares one result with eager's. Raises whatever they raise."""
+    global _call
+    torch.set_grad_enabled(False)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    loaded = load_model(model, batch=batch, small=small)
+    reference = loaded.module(*loaded.inputs)
+    began_s = time.perf_counter()
+    _call = build(contender, loaded.module, loaded.inputs, given)
+    found = _call()
+    first_call_s = time.perf_counter() - began_s
+    apart = difference(found, reference)
+    time_call(_call, _WARM_S)
+    return Prepared(
+        first_call_s=first_call_s,
+        max_abs_error=apart.absolute,
+        relative_error=apart.relative,
+        threads=torch.get_num_threads(),
+        inputs=tuple(_described(value) for value in loaded.inputs),
+        peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+
+
+def block(at_least_s: float) -> tuple[float, ...]:
+    """Times calls for `at_least_s` seconds, after one that is not counted; gives the seconds of each."""
+    assert _call is not None, "prepare comes first"
+    return time_call(_call, at_least_s, warmup=1).samples_s
+
+
+def _described(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+if __name__ == "__main__":
+    serve({"prepare": prepare, "block": block})

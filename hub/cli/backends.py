@@ -1,0 +1,58 @@
+"""`hub list-backends`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import typer
+
+from hub.listing import ListedBackend, list_backends
+from hub.report.columns import columns
+
+_HEADERS = ("backend", "version", "library", "devices", "dtypes", "operators", "can", "from")
+
+
+def print_backends(*, as_json: bool, probe: bool) -> None:
+    """Prints every registered backend, as JSON or as a table with what is wrong below it."""
+    listed = list_backends(probe=probe)
+    if as_json:
+        typer.echo(json.dumps([asdict(backend) for backend in listed], indent=2))
+        return
+    for line in (*columns(_HEADERS, [_cells(backend) for backend in listed]), *_troubles(listed)):
+        typer.echo(line)
+
+
+def _cells(backend: ListedBackend) -> tuple[str, ...]:
+    mark = "" if backend.available else " (not available)"
+    library = f"{backend.library} {backend.library_version or '-'}" if backend.library else "-"
+    return (
+        backend.name + mark,
+        backend.package_version,
+        library,
+        ", ".join(backend.devices),
+        ", ".join(backend.dtypes),
+        backend.operators,
+        _abilities(backend),
+        backend.package,
+    )
+
+
+def _abilities(backend: ListedBackend) -> str:
+    claims = (
+        ("dynamic shapes", backend.dynamic_shapes),
+        ("training", backend.training),
+        ("save", backend.saveable),
+        ("probe passed", backend.probe == "passed"),
+    )
+    return ", ".join(name for name, holds in claims if holds) or "-"
+
+
+def _troubles(listed: Sequence[ListedBackend]) -> list[str]:
+    lines = [
+        f"{backend.name}: {backend.reason}{f'; mend it with: {backend.install}' if backend.install else ''}"
+        for backend in listed
+        if not backend.available
+    ]
+    return ["", *lines] if lines else []

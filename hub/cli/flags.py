@@ -1,0 +1,103 @@
+"""Flags that several commands share, and the end of every command: a named error on standard error, or a clean stop."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hub.errors import HubError
+
+ORIGIN = "the command line"
+"""What messages call settings that were given as flags."""
+
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A built-in name, package.module:factory, or file.py:factory.")
+]
+Batch = Annotated[int | None, typer.Option("--batch", min=1, help="First dim of the inputs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _flag(name: str, metavar: str | None, text: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=text)
+
+
+_OPTIONS: Mapping[str, Any] = {
+    "backends": Annotated[str | None, _flag("--backends", "A,B", "Only these backends may bid.")],
+    "exclude": Annotated[str | None, _flag("--exclude", "A,B", "These backends may not bid.")],
+    "force": Annotated[
+        list[str] | None, _flag("--force", "OPERATOR=BACKEND", "Send an operator to a backend. Repeatable.")
+    ],
+    "threads": Annotated[str | None, _flag("--threads", "N", "Threads one call may use.")],
+    "accuracy": Annotated[str | None, _flag("--accuracy", "X", "Largest allowed max|error| / max|reference|.")],
+    "strict": Annotated[bool | None, _flag("--strict/--no-strict", None, "Turn every failure into an error.")],
+    "tune": Annotated[str | None, _flag("--tune", "off|fast|full", "How hard to look for the best plan.")],
+    "budget_s": Annotated[str | None, _flag("--budget", "SECONDS", "Time that planning may take.")],
+    "cache_dir": Annotated[str | None, _flag("--cache-dir", "FOLDER", "Where measurements and executables are kept.")],
+    "debug_dir": Annotated[str | None, _flag("--debug-dir", "FOLDER", "Where readable programs and logs are written.")],
+}
+"""Flag of each setting. Values stay text, so that a wrong one gives the same message as in a variable."""
+
+_TRACEBACK = Annotated[bool, typer.Option("--traceback", help="Show where an error comes from.")]
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Gives the command with a flag `--traceback`: a HubError becomes one message and exit 2, Ctrl-C becomes exit 130."""
+
+    def run(*, traceback: bool, **arguments: Any) -> None:
+        try:
+            function(**arguments)
+        except HubError as error:
+            if traceback:
+                raise
+            typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            typer.echo("stopped", err=True)
+            raise typer.Exit(130) from None
+
+    return _signed(run, function, {"traceback": (_TRACEBACK, False)})
+
+
+def with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Gives the command with a flag for each option of the hub; it is called with `given`, those that were set."""
+
+    def run(**arguments: Any) -> None:
+        flags = {key: arguments.pop(key) for key in _OPTIONS}
+        function(given=given_options(flags), **arguments)
+
+    return _signed(run, function, {key: (annotation, None) for key, annotation in _OPTIONS.items()}, without=("given",))
+
+
+def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Gives the explicit settings among the flags, read and checked against the other places. Raises OptionError."""
+    import os  # late, as all that `--help` does without
+
+    from hub.options import parse_text, resolve
+
+    texts = {key: ",".join(value) if key == "force" else value for key, value in flags.items() if value not in (None, [])}
+    given = {key: parse_text(key, text, ORIGIN) if isinstance(text, str) else text for key, text in texts.items()}
+    resolve(given, os.environ, Path.cwd(), origin=ORIGIN)
+    return given
+
+
+def _signed(
+    run: Callable[..., None],
+    function: Callable[..., None],
+    added: Mapping[str, tuple[Any, Any]],
+    without: tuple[str, ...] = (),
+) -> Callable[..., None]:
+    """Gives `run` the signature of `function`, without some parameters and with others added: typer reads signatures."""
+    kept = [item for item in inspect.signature(function, eval_str=True).parameters.values() if item.name not in without]
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in added.items()
+    ]
+    parameters = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in kept] + more
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__annotations__ = {item.name: item.annotation for item in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    return run

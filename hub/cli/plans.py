@@ -1,0 +1,96 @@
+"""`hub explain` and `hub run`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import typer
+from rich.console import Console
+
+import hub
+from hub.bench.closeness import Difference, difference, tensors_in
+from hub.bench.contenders import compiled_by_hub
+from hub.bench.models import check_name, load_model
+from hub.plan import Plan
+from hub.pricing.timing import Timing, time_call
+from hub.report.numbers import duration, ratio, spread
+from hub.report.tables import plan_table
+from hub.support import dtype_name
+
+_TIMED_S = 1.0
+"""Seconds for which `hub run` times the hub, and then eager."""
+
+
+def print_explanation(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json: bool) -> None:
+    """Prints the plans of a model, one for each captured graph, without running it. Raises HubError."""
+    check_name(spec)
+    loaded = load_model(spec, batch=batch)
+    plans: Sequence[Plan] = hub.explain(loaded.module, *loaded.inputs, options=given or None)
+    if as_json:
+        typer.echo(_plans_json(plans))
+    else:
+        _show(plans)
+
+
+def print_run(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json: bool) -> None:
+    """Runs a model through the hub and in eager, and prints outputs, difference, times and plans. Raises HubError."""
+    check_name(spec)
+    loaded = load_model(spec, batch=batch)
+    compiled = compiled_by_hub(loaded.module, given)
+    with torch.no_grad():
+        began_s = time.perf_counter()
+        found = compiled(*loaded.inputs)
+        first_s = time.perf_counter() - began_s
+        apart = difference(found, loaded.module(*loaded.inputs))
+        warm = time_call(lambda: compiled(*loaded.inputs), _TIMED_S)
+        eager = time_call(lambda: loaded.module(*loaded.inputs), _TIMED_S)
+    plans: Sequence[Plan] = hub.plans(compiled)
+    if as_json:
+        typer.echo(
+            json.dumps(
+                _run_facts(spec, found, apart, first_s, warm, eager) | {"plans": json.loads(_plans_json(plans))}, indent=2
+            )
+        )
+        return
+    _show(plans)
+    for line in _run_lines(found, apart, first_s, warm, eager):
+        typer.echo(line)
+
+
+def _run_facts(spec: str, found: Any, apart: Difference, first_s: float, warm: Timing, eager: Timing) -> dict[str, Any]:
+    return {
+        "model": spec,
+        "outputs": [{"dtype": dtype_name(value.dtype), "shape": list(value.shape)} for value in tensors_in(found)],
+        "max_abs_error": apart.absolute,
+        "relative_error": apart.relative,
+        "first_call_s": first_s,
+        "median_s": warm.median_s,
+        "spread_s": warm.spread_s,
+        "eager_median_s": eager.median_s,
+        "eager_spread_s": eager.spread_s,
+    }
+
+
+def _run_lines(found: Any, apart: Difference, first_s: float, warm: Timing, eager: Timing) -> tuple[str, ...]:
+    outputs = ", ".join(f"{dtype_name(value.dtype)}{list(value.shape)}" for value in tensors_in(found))
+    return (
+        f"outputs     {outputs}",
+        f"difference  {apart.absolute:.2e} at most from eager, {apart.relative:.2e} of its largest value",
+        f"first call  {duration(first_s)}, with planning and compiling",
+        f"one call    {spread(warm.median_s, warm.spread_s)}",
+        f"eager       {spread(eager.median_s, eager.spread_s)}, {ratio(eager.median_s, warm.median_s)} the hub's",
+    )
+
+
+def _plans_json(plans: Sequence[Plan]) -> str:
+    return json.dumps([plan.model_dump(mode="json") for plan in plans], indent=2)
+
+
+def _show(plans: Sequence[Plan]) -> None:
+    console = Console()
+    for plan in plans:
+        console.print(plan_table(plan, width=console.width))
