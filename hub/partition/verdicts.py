@@ -114,13 +114,18 @@ def _before_asking(graph: Graph, info: BackendInfo, node: fx.Node, options: Opti
 
 
 def _asked(backend: str, node: fx.Node, supports: Callable[[fx.Node], Support], events: list[Event]) -> Support:
+    operator = operator_name(node)
     try:
         answer = supports(node)
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything; it costs this node
-        reason = f"supports({operator_name(node)}) raised {type(error).__name__}: {error}"
-        if not any(event.stage == "support" and event.backend == backend and event.kind == "failed" for event in events):
-            events.append(Event(kind="failed", stage="support", backend=backend, message=reason))
-        return refused(reason)
+        return _failed(backend, f"supports({operator}) raised {type(error).__name__}: {error}", events)
     if not isinstance(answer, Support):  # pyright: ignore - plugins are not trusted to keep the types
-        return refused(f"supports({operator_name(node)}) gave a {type(answer).__name__}, no Support")
+        return _failed(backend, f"supports({operator}) gave a {type(answer).__name__}, no Support", events)
     return ACCEPTED if answer.accepted else answer
+
+
+def _failed(backend: str, reason: str, events: list[Event]) -> Support:
+    """Gives a refusal for the node, and one event for all such nodes of the backend."""
+    if not any(event.kind == "failed" and event.backend == backend for event in events):
+        events.append(Event(kind="failed", stage="support", backend=backend, message=reason))
+    return refused(reason)

@@ -74,19 +74,19 @@ def decide(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
     """Gives the decision for one graph. Never raises for a plugin's failure: that costs the plugin's candidate, as an event."""
     choices = assignments(verdicts, scene.options)
     if len(choices) == 1:
-        return _decision(scene, choices[0], "options" if choices[0].clusters else "no backend takes any node")
+        return by_estimates(scene, choices, "options" if choices[0].clusters else "no backend takes any node")
     if may_measure and scene.options.tune != "off":
         try:
             return _by_measuring(scene, verdicts, choices)
         except Exception as error:  # noqa: BLE001 - measuring is a help, not a need: the estimates remain
             note = Event(kind="failed", stage="time", message=f"could not measure: {type(error).__name__}: {error}")
-            estimated = by_estimates(scene, verdicts, choices)
+            estimated = by_estimates(scene, choices)
             return replace(estimated, events=(*estimated.events, note))
-    return by_estimates(scene, verdicts, choices)
+    return by_estimates(scene, choices)
 
 
-def by_estimates(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment]) -> Decision:
-    """Decides by predicted seconds: each backend's own estimate, else the roofline."""
+def by_estimates(scene: Scene, choices: Sequence[Assignment], decided_by: str = "estimates") -> Decision:
+    """Decides by predicted seconds, if there is a choice: each backend's own estimate, else the roofline."""
     graph = scene.sample.graph
     events: list[Event] = []
     estimates: dict[Group, Cost] = {}
@@ -97,8 +97,8 @@ def by_estimates(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment]
                 estimates[found] = _estimate(scene, found, settings, events)
     eager_s = {node.name: eager_estimate(node, scene.threads) for node in graph.nodes}
     priced = [Priced(found, cost.run_s) for found, cost in estimates.items()]
-    best = _cheapest(scene, choices, priced, eager_s)
-    decision = _decision(scene, best, "estimates")
+    best = choices[0] if len(choices) == 1 else _cheapest(scene, choices, priced, eager_s)
+    decision = _decision(scene, best, decided_by)
     return replace(decision, estimates=estimates, eager_s=eager_s, events=tuple(events))
 
 

@@ -1,0 +1,164 @@
+"""A plugin that fails, wherever it fails, costs its cluster and nothing else."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import hub
+from hub.errors import HubError, HubWarning, PlanError, PluginError, RunError
+
+PLUGIN = """
+from hub import Backend, BackendInfo, Executable, Support, hookimpl
+import torch
+
+FAULT = {fault!r}
+
+def fail(stage):
+    if FAULT == stage:
+        raise RuntimeError(f"fault at {{stage}}")
+
+fail("import")
+
+@hookimpl
+def hub_backends():
+    fail("register")
+    return [BackendInfo(name="faulty", factory="hub_faulty:create", summary="", dynamic_shapes=True)]
+
+def create():
+    fail("create")
+    return Faulty()
+
+class Faulty(Backend):
+    def supports(self, node):
+        fail("supports")
+        if FAULT == "supports_type":
+            return True
+        return Support(accepted=True)
+
+    def estimate(self, cluster, settings):
+        fail("estimate")
+        return "soon" if FAULT == "estimate_type" else None
+
+    def compile(self, cluster, settings):
+        fail("compile")
+        return 7 if FAULT == "compile_type" else Run(cluster)
+
+class Run(Executable):
+    def __init__(self, cluster):
+        self.module = cluster.module
+        self.calls = 0
+
+    def __call__(self, *inputs):
+        self.calls += 1
+        if FAULT == "run" or (FAULT == "later" and self.calls > 1):
+            raise RuntimeError("fault at run")
+        with torch.no_grad():
+            if FAULT == "mutate":
+                inputs[0].add_(1)
+            outputs = [value + 0 for value in self.module(*inputs)]
+        if FAULT == "value":
+            outputs[0].view(-1)[3] += 0.01
+        if FAULT == "shape":
+            outputs[0] = outputs[0][:1]
+        if FAULT == "dtype":
+            outputs[0] = outputs[0].double()
+        if FAULT == "count":
+            outputs.append(outputs[0])
+        if FAULT == "alias":
+            outputs[0] = inputs[0]
+        if FAULT == "stride":
+            outputs[0] = outputs[0].t().contiguous().t()
+        if FAULT == "nan":
+            outputs[0].view(-1)[0] = float("nan")
+        return outputs
+"""
+
+BEFORE_PLANNING = ("import", "register", "create")
+WHILE_PLANNING = ("supports", "supports_type", "estimate", "estimate_type", "compile", "compile_type", "run")
+WRONG_RESULTS = ("value", "shape", "dtype", "count", "alias", "mutate", "nan")
+
+
+class Net(torch.nn.Module):
+    """Keeps its input's shape, so that an aliased input could pass for the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.linear(x)) * 2
+
+
+def run(model: torch.nn.Module, x: torch.Tensor, **options: Any) -> tuple[torch.Tensor, hub.Plan]:
+    """Runs a model twice through the hub; gives the second result and the plan."""
+    compiled = torch.compile(model, backend="hub", options={"tune": "off", **options})
+    with torch.no_grad():
+        compiled(x)
+        result = compiled(x)
+    return result, hub.plans(compiled)[0]
+
+
+@pytest.mark.parametrize("fault", [*BEFORE_PLANNING, *WHILE_PLANNING, *WRONG_RESULTS, "later"])
+def test_failing_plugin_costs_only_its_cluster(fault: str, install_plugin: Any) -> None:
+    """Whatever the plugin does, the result is eager's, and the report names the plugin."""
+    install_plugin("faulty", PLUGIN.format(fault=fault))
+    model, x = Net().eval(), torch.randn(4, 8)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result, plan = run(model, x, backends=["faulty"])
+    assert torch.equal(result, model(x).detach())
+    assert any("fault" in event.message or event.backend == "faulty" for event in plan.events)
+    assert "faulty" not in plan.backends or fault in ("estimate", "estimate_type", "later")
+    assert any(issubclass(item.category, HubWarning) and "faulty" in str(item.message) for item in caught)
+
+
+@pytest.mark.parametrize("fault", ["supports", "compile", "run", "value"])
+def test_strict_turns_a_failure_into_an_error(fault: str, install_plugin: Any) -> None:
+    """With strict=True the first failure reaches the caller as an error of the hub's, naming the plugin."""
+    install_plugin("faulty", PLUGIN.format(fault=fault))
+    with pytest.raises(HubError) as caught:
+        run(Net().eval(), torch.randn(4, 8), backends=["faulty"], strict=True)
+    assert isinstance(caught.value, (PluginError, PlanError))
+    assert "faulty" in str(caught.value)
+
+
+def test_strict_reports_a_failure_at_run_time(install_plugin: Any) -> None:
+    """With strict=True an executable that fails in a later call raises RunError."""
+    install_plugin("faulty", PLUGIN.format(fault="later"))
+    with pytest.raises(RunError, match="faulty"):
+        run(Net().eval(), torch.randn(4, 8), backends=["faulty"], strict=True)
+
+
+def test_strides_are_eagers(install_plugin: Any) -> None:
+    """An executable whose output lies otherwise in memory is trusted, and its output laid out as eager's."""
+    install_plugin("faulty", PLUGIN.format(fault="stride"))
+    model, x = Net().eval(), torch.randn(4, 8)
+    result, plan = run(model, x, backends=["faulty"])
+    assert plan.backends == ("faulty",)
+    assert result.stride() == model(x).stride()
+
+
+def test_accuracy_budget_lets_a_rough_backend_in(install_plugin: Any) -> None:
+    """An error within the granted budget is accepted, and one beyond it is refused with the numbers."""
+    install_plugin("faulty", PLUGIN.format(fault="value"))
+    model, x = Net().eval(), torch.randn(4, 8)
+    result, plan = run(model, x, backends=["faulty"], accuracy=0.5)
+    assert plan.backends == ("faulty",)
+    assert 0 < (result - model(x)).abs().max() < 0.02
+    torch._dynamo.reset()
+    with pytest.warns(HubWarning, match="expected .* got .* allowed"):
+        run(model, x, backends=["faulty"], accuracy=1e-6)
+
+
+def test_wrong_api_version_is_refused_by_name(install_plugin: Any) -> None:
+    """A plugin built for another major version is listed as unavailable, with both versions."""
+    install_plugin("faulty", PLUGIN.format(fault="").replace('summary=""', 'summary="", api=(9, 0)'))
+    status = hub.list_backends()
+    found = next(item for item in status if item.name == "faulty")
+    assert not found.available
+    assert "9.0" in found.reason
+    assert "1.0" in found.reason
