@@ -1,0 +1,66 @@
+"""The ONNX Runtime backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import fx
+
+from hub.backend import Backend, CompileSettings, Executable
+from hub.errors import HubError
+from hub.graph import Cluster, TensorSpec
+from hub.support import ACCEPTED, Support, refused
+
+from .lower import lower
+from .runtime import NAME, build, restore
+from .support import OPERATORS
+
+
+class OnnxRuntime(Backend):
+    """Compiles clusters into ONNX Runtime sessions on the CPU."""
+
+    def probe(self) -> Support:
+        """Compiles and runs one addition."""
+        value = torch.tensor([1.0, 2.0])
+        try:
+            (result,) = self.compile(_doubling(), CompileSettings(threads=1))(value)
+        except HubError as error:
+            return refused(str(error))
+        return ACCEPTED if torch.equal(result, value + value) else refused(f"1+1 and 2+2 gave {result.tolist()}")
+
+    def supports(self, node: fx.Node) -> Support:
+        """Looks the node up in the operator table."""
+        return OPERATORS.supports(node)
+
+    def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
+        """Lowers to ONNX and opens a session, whose optimiser does the rest; `effort` changes nothing."""
+        try:
+            program = lower(cluster)
+        except HubError as error:
+            error.backend, error.cluster = NAME, cluster.name
+            raise
+        return build(program, cluster, settings)
+
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
+        """Opens a session on saved files; nothing is lowered again."""
+        return restore(folder, cluster, settings)
+
+
+def create() -> OnnxRuntime:
+    """Gives the backend."""
+    return OnnxRuntime()
+
+
+def _doubling() -> Cluster:
+    """x + x over two elements."""
+    graph = fx.Graph()
+    value = graph.placeholder("x")
+    total = graph.call_function(torch.ops.aten.add.Tensor, (value, value))
+    graph.output((total,))
+    for node in (value, total):
+        node.meta["val"] = torch.empty(2, device="meta")
+    spec = TensorSpec((2,), (1,), torch.float32, torch.device("cpu"))
+    return Cluster(
+        "probe", fx.GraphModule(torch.nn.Module(), graph), (total.name,), ("x",), (total.name,), (spec,), (spec,)
+    )

@@ -1,0 +1,16 @@
+"""Lowers a cluster's ATen nodes to one ONNX graph, operator by operator, from a table of small functions.
+
+`torch.onnx.export` is not used: it takes seconds, gives no verdict for single nodes, and cannot start from an ATen graph cut
+out of a larger one.
+"""
+
+from __future__ import annotations
+
+from . import attention, backward, conv, create, elementwise, index, linear, norm, pool, recurrent, reduce, shape
+from .call import RULES
+from .cluster import lower
+
+__all__ = ["RULES", "lower"]
+
+_FAMILIES = (attention, backward, conv, create, elementwise, index, linear, norm, pool, recurrent, reduce, shape)
+"""Importing a family fills the table."""

@@ -1,0 +1,99 @@
+"""Lowers the gradients of pointwise operators and softmax, as they appear in backward graphs."""
+
+from __future__ import annotations
+
+import torch
+
+from .call import Call, lowers
+
+
+@lowers("threshold_backward.default")
+def threshold_backward(call: Call) -> str:
+    """The gradient where self lies above the threshold, else 0."""
+    above = call.op("Greater", call.input("self"), call.constant(float(call["threshold"])))
+    return call.op("Where", above, call.typed("grad_output"), call.constant(0.0))
+
+
+@lowers("tanh_backward.default")
+def tanh_backward(call: Call) -> str:
+    """g (1 - y^2)."""
+    output = call.input("output")
+    return call.op("Mul", call.input("grad_output"), call.op("Sub", call.constant(1.0), call.op("Mul", output, output)))
+
+
+@lowers("sigmoid_backward.default")
+def sigmoid_backward(call: Call) -> str:
+    """g y (1 - y)."""
+    output = call.input("output")
+    return call.op("Mul", call.op("Mul", call.input("grad_output"), call.op("Sub", call.constant(1.0), output)), output)
+
+
+@lowers("_softmax_backward_data.default")
+def softmax_backward(call: Call) -> str:
+    """y (g - sum(g y)), the sum along the softmax dim."""
+    output, gradient = call.input("output"), call.input("grad_output")
+    weighted = call.op("Mul", gradient, output)
+    total = call.op("ReduceSum", weighted, call.ints(call.dim("dim", "output")), keepdims=1)
+    return call.op("Sub", weighted, call.op("Mul", output, total))
+
+
+@lowers("_log_softmax_backward_data.default")
+def log_softmax_backward(call: Call) -> str:
+    """g - exp(y) sum(g), the sum along the softmax dim."""
+    gradient = call.input("grad_output")
+    total = call.op("ReduceSum", gradient, call.ints(call.dim("dim", "output")), keepdims=1)
+    return call.op("Sub", gradient, call.op("Mul", call.op("Exp", call.input("output")), total))
+
+
+@lowers("silu_backward.default")
+def silu_backward(call: Call) -> str:
+    """g s (1 + x (1 - s)), s = sigmoid(x)."""
+    value = call.input("self")
+    sigmoid, one = call.op("Sigmoid", value), call.constant(1.0)
+    inner = call.op("Add", one, call.op("Mul", value, call.op("Sub", one, sigmoid)))
+    return call.op("Mul", call.op("Mul", call.input("grad_output"), sigmoid), inner)
+
+
+@lowers("gelu_backward.default")
+def gelu_backward(call: Call) -> str:
+    """g times the derivative of x Phi(x), or of its tanh form."""
+    slope = _exact_slope(call) if call["approximate"] == "none" else _tanh_slope(call)
+    return call.op("Mul", call.input("grad_output"), slope)
+
+
+def _exact_slope(call: Call) -> str:
+    """Phi(x) + x phi(x)."""
+    value, half = call.input("self"), call.constant(0.5)
+    erf = call.op("Erf", call.op("Mul", value, call.constant(0.7071067811865476)))
+    phi = call.op(
+        "Mul",
+        call.op("Exp", call.op("Mul", call.op("Mul", value, value), call.constant(-0.5))),
+        call.constant(0.3989422804014327),
+    )
+    return call.op("Add", call.op("Add", half, call.op("Mul", half, erf)), call.op("Mul", value, phi))
+
+
+def _tanh_slope(call: Call) -> str:
+    """(1 + t) / 2 + x (1 - t^2) u' / 2, t = tanh(u), u = sqrt(2 / pi) (x + 0.044715 x^3)."""
+    value, one, half = call.input("self"), call.constant(1.0), call.constant(0.5)
+    square = call.op("Mul", value, value)
+    root = call.constant(0.7978845608028654)
+    bend = call.op("Add", one, call.op("Mul", call.constant(0.044715), square))
+    tanh = call.op("Tanh", call.op("Mul", call.op("Mul", root, value), bend))
+    inner = call.op("Mul", root, call.op("Add", one, call.op("Mul", call.constant(3 * 0.044715), square)))
+    steep = call.op("Mul", call.op("Sub", one, call.op("Mul", tanh, tanh)), inner)
+    return call.op("Mul", half, call.op("Add", call.op("Add", one, tanh), call.op("Mul", value, steep)))
+
+
+@lowers("embedding_dense_backward.default")
+def embedding_backward(call: Call) -> str:
+    """Gradients summed into the rows that were read; the padding row stays 0."""
+    width = call.shape("grad_output")[-1]
+    table = call.op("Expand", call.constant(0.0), call.builder.sizes(call.out_shape))
+    indices = call.builder.cast(call.input("indices"), call.dtype("indices"), torch.int64)
+    flat = call.op("Reshape", indices, call.ints(-1, 1))
+    gradient = call.op("Reshape", call.typed("grad_output"), call.ints(-1, width))
+    if call["padding_idx"] >= 0:
+        padding = call.op("Equal", flat, call.constant(call["padding_idx"], torch.int64))
+        gradient = call.op("Where", padding, call.constant(0.0), gradient)
+    return call.op("ScatterND", table, flat, gradient, reduction="add")

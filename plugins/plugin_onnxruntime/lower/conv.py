@@ -1,0 +1,80 @@
+"""Lowers convolutions. Attributes are plain numbers, as ONNX wants them; the support table refuses symbolic ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .call import Call, lowers
+
+
+@lowers("conv1d.default", "conv2d.default", "conv3d.default")
+def convolution(call: Call) -> str:
+    """Convolution with `padding` on both sides of each dim."""
+    padding = spread(call["padding"], _dims(call))
+    return _conv(call, padding, padding)
+
+
+@lowers("conv1d.padding", "conv2d.padding", "conv3d.padding")
+def convolution_by_name(call: Call) -> str:
+    """Convolution with padding "valid" (none) or "same", whose odd element goes to the end."""
+    if call["padding"] == "valid":
+        return _conv(call, [0] * _dims(call), [0] * _dims(call))
+    kernel = call.shape("weight")[2:]
+    totals = [step * (size - 1) for step, size in zip(spread(call["dilation"], _dims(call)), kernel, strict=True)]
+    return _conv(call, [total // 2 for total in totals], [total - total // 2 for total in totals])
+
+
+@lowers("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
+def transposed_convolution(call: Call) -> str:
+    """Transposed convolution."""
+    return _conv_transpose(call)
+
+
+@lowers("convolution.default")
+def any_convolution(call: Call) -> str:
+    """The form after decomposition: transposed or not."""
+    if call["transposed"]:
+        return _conv_transpose(call)
+    padding = spread(call["padding"], _dims(call))
+    return _conv(call, padding, padding)
+
+
+def spread(value: int | Sequence[int], dims: int) -> list[int]:
+    """Gives one number a dim; PyTorch lets a single one stand for all."""
+    values = [value] if isinstance(value, int) else list(value)
+    return values * dims if len(values) == 1 else values
+
+
+def _dims(call: Call) -> int:
+    return call.rank("weight") - 2
+
+
+def _operands(call: Call) -> list[str]:
+    return [call.input("input"), call.input("weight"), *([call.input("bias")] if call["bias"] is not None else [])]
+
+
+def _conv(call: Call, begins: Sequence[int], ends: Sequence[int]) -> str:
+    dims = _dims(call)
+    return call.op(
+        "Conv", *_operands(call), pads=[*begins, *ends], strides=spread(call["stride"], dims),
+        dilations=spread(call["dilation"], dims), group=call["groups"], kernel_shape=list(call.shape("weight")[2:]),
+    )  # fmt: skip
+
+
+def _conv_transpose(call: Call) -> str:
+    dims = _dims(call)
+    return call.op(
+        "ConvTranspose", *_operands(call), pads=spread(call["padding"], dims) * 2, strides=spread(call["stride"], dims),
+        dilations=spread(call["dilation"], dims), output_padding=spread(call["output_padding"], dims), group=call["groups"],
+        kernel_shape=list(call.shape("weight")[2:]),
+    )  # fmt: skip
+
+
+@lowers("_weight_norm.default", "_weight_norm_interface.default")
+def weight_norm(call: Call) -> str | tuple[str, ...]:
+    """v g / norm(v), the norm over every dim but one; ORT computes it once where v and g are constants."""
+    value = call.input("v")
+    axes = [dim for dim in range(call.rank("v")) if dim != call.dim("dim", "v")]
+    norm = call.op("Sqrt", call.op("ReduceSum", call.op("Mul", value, value), call.ints(*axes), keepdims=1))
+    result = call.op("Mul", value, call.op("Div", call.input("g"), norm))
+    return result if len(call.outs) == 1 else (result, *[""] * (len(call.outs) - 1))

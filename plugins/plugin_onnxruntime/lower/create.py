@@ -1,0 +1,99 @@
+"""Lowers operators that make tensors from sizes and numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from onnx import helper
+from torch import fx
+
+from .builder import ELEMENT
+from .call import Call, all_static, lowers
+
+_MAX_STORED = 1 << 16
+"""Filled tensors of more elements are made at run time instead of being stored in the model."""
+
+
+@lowers("full.default", "new_full.default", "full_like.default")
+def full(call: Call) -> str:
+    """One value everywhere."""
+    return filled(call, call["fill_value"])
+
+
+@lowers(
+    "zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format", "empty_like.default", "new_empty.default",
+)  # fmt: skip
+def zeros(call: Call) -> str:
+    """Zeros; also where any value would do."""
+    return filled(call, 0)
+
+
+@lowers("ones.default", "ones_like.default", "new_ones.default")
+def ones(call: Call) -> str:
+    """Ones."""
+    return filled(call, 1)
+
+
+def filled(call: Call, value: Any) -> str:
+    """A tensor of the first output's sizes and dtype with one value everywhere."""
+    shape, dtype = call.out_shape, call.out_dtype
+    if isinstance(value, fx.Node):
+        return call.expand(call.as_dtype(value, dtype), (), shape)
+    if all_static(shape) and math.prod(shape) <= _MAX_STORED:
+        return call.builder.weight(torch.full(shape, value, dtype=dtype))
+    element = torch.tensor([value], dtype=dtype).numpy().tobytes()
+    content = helper.make_tensor("value", ELEMENT[dtype], [1], element, raw=True)
+    return call.op("ConstantOfShape", call.builder.sizes(shape), value=content)
+
+
+@lowers("scalar_tensor.default")
+def scalar(call: Call) -> str:
+    """A number as a 0-d tensor."""
+    return call.typed("s")
+
+
+@lowers("arange.default", "arange.start", "arange.start_step")
+def arange(call: Call) -> str:
+    """Numbers from start to end, step apart; computed while compiling where nothing is symbolic."""
+    names = [declared.name for declared in call.node.target._schema.arguments]  # pyright: ignore
+    start, end, step = (
+        call[name] if name in names else default for name, default in (("start", 0), ("end", 0), ("step", 1))
+    )
+    if not any(isinstance(value, fx.Node) for value in (start, end, step)):
+        return call.builder.weight(torch.arange(start, end, step, dtype=call.out_dtype))
+    return call.op("Range", *(call.as_dtype(value, call.out_dtype) for value in (start, end, step)))
+
+
+@lowers("linspace.default")
+def linspace(call: Call) -> str:
+    """Evenly spaced numbers, computed while compiling."""
+    return call.builder.weight(
+        torch.linspace(call.number("start"), call.number("end"), call["steps"], dtype=call.out_dtype)
+    )
+
+
+@lowers("eye.default", "eye.m")
+def eye(call: Call) -> str:
+    """Ones on the diagonal, computed while compiling."""
+    return call.builder.weight(torch.eye(*call.out_shape, dtype=call.out_dtype))
+
+
+@lowers("tril.default", "triu.default")
+def triangle(call: Call) -> str:
+    """One triangle of the last two dims, zeros elsewhere; ORT has no int32 kernel."""
+    dtype = torch.int64 if call.out_dtype == torch.int32 else call.out_dtype
+    value = call.typed("self", dtype)
+    offset = call.builder.scalar_size(call.size(call["diagonal"]))
+    upper = int("triu" in str(call.node.target))
+    return call.builder.cast(call.op("Trilu", value, offset, upper=upper), dtype, call.out_dtype)
+
+
+@lowers("one_hot.default")
+def one_hot(call: Call) -> str:
+    """A new last dim with 1 at each index; int64 as in PyTorch."""
+    depth = call["num_classes"]
+    return call.op(
+        "OneHot", call.input("self"), call.constant(depth, torch.int64), call.constant([0, 1], torch.int64), axis=-1
+    )

@@ -1,0 +1,55 @@
+"""ONNX Runtime by itself, for `hub bench`: the library's own best way from a PyTorch module, with no hub code in it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnxruntime
+import torch
+
+
+def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], list[torch.Tensor]]:
+    """Exports `module`, opens a session with default options but for the threads, and gives a callable that runs it once.
+
+    Inputs and outputs are bound in place. Raises what the exporter or ONNX Runtime raise.
+    """
+    with torch.no_grad():
+        expected = _tensors(module(*inputs))
+        exported = torch.onnx.export(module.eval(), tuple(inputs), dynamo=True, optimize=True, verbose=False)
+    assert exported is not None
+    model = io.BytesIO()
+    exported.save(model)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(model.getvalue(), options, providers=["CPUExecutionProvider"])
+    return _bound(session, _tensors(inputs), expected)
+
+
+def _bound(
+    session: onnxruntime.InferenceSession, inputs: Sequence[torch.Tensor], like: Sequence[torch.Tensor]
+) -> Callable[[], list[torch.Tensor]]:
+    binding = session.io_binding()
+    kept = [value.contiguous() for value in inputs]
+    for described, value in zip(session.get_inputs(), kept, strict=True):
+        binding.bind_input(described.name, "cpu", 0, _numpy_type(value), tuple(value.shape), value.data_ptr())
+    outputs = [torch.empty(value.shape, dtype=value.dtype) for value in like]
+    for described, value in zip(session.get_outputs(), outputs, strict=True):
+        binding.bind_output(described.name, "cpu", 0, _numpy_type(value), tuple(value.shape), value.data_ptr())
+
+    def run() -> list[torch.Tensor]:
+        session.run_with_iobinding(binding)
+        return outputs
+
+    run.keeps = kept  # pyright: ignore - bound memory lives as long as the callable
+    return run
+
+
+def _numpy_type(value: torch.Tensor) -> Any:
+    return torch.empty(0, dtype=value.dtype).numpy().dtype.type
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    """The tensors of nested outputs, in order."""
+    return [value for value in torch.utils._pytree.tree_leaves(values) if isinstance(value, torch.Tensor)]

@@ -1,0 +1,82 @@
+"""The compiled form of a cluster before ORT sees it: an ONNX model, its large constants beside it, and how values cross its edge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import torch
+from onnx import TensorProto
+
+MODEL_FILE = "model.onnx"
+WEIGHTS_FILE = "weights.bin"
+EDGES_FILE = "edges.json"
+_PAGE = 4096
+"""Constants start at page borders in the file, so that ORT can map each one."""
+
+Order = tuple[int, ...]
+"""Dims of a tensor as they lie in memory; empty where that is their own order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """How a cluster's inputs and outputs cross into the model, one entry each, in the cluster's order."""
+
+    inputs: tuple[str, ...]
+    """ONNX names; "" for inputs that the model does not read."""
+    outputs: tuple[str, ...]
+    input_orders: tuple[Order, ...]
+    """A permuted input enters as it lies in memory, and the model transposes it."""
+    output_orders: tuple[Order, ...]
+    """A permuted output leaves as it is to lie in memory, and is viewed back."""
+
+    def to_json(self) -> str:
+        """Gives the JSON form."""
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+    @classmethod
+    def from_json(cls, text: str) -> Edges:
+        """Reads the JSON form. Raises ValueError or KeyError where it is none."""
+        found = json.loads(text)
+        orders = {name: tuple(map(tuple, found[name])) for name in ("input_orders", "output_orders")}
+        return cls(inputs=tuple(found["inputs"]), outputs=tuple(found["outputs"]), **orders)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """An ONNX model whose large constants are named in it, and kept outside."""
+
+    model: onnx.ModelProto
+    weights: Mapping[str, torch.Tensor]
+    """Contiguous CPU tensors, by initializer name; the model points into `weights.bin`, which need not exist."""
+    edges: Edges
+
+    def save(self, folder: Path) -> None:
+        """Writes the model, the constants and the edges."""
+        (folder / MODEL_FILE).write_bytes(self.model.SerializeToString())
+        (folder / EDGES_FILE).write_text(self.edges.to_json())
+        with (folder / WEIGHTS_FILE).open("wb") as file:
+            for tensor in self.weights.values():
+                file.seek(_aligned(file.tell()))
+                file.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+
+
+def outside(model: onnx.ModelProto, weights: Mapping[str, torch.Tensor], elements: Mapping[torch.dtype, int]) -> None:
+    """Adds initializers to a model, in place, that point to where `Program.save` puts each constant."""
+    offset = 0
+    for name, tensor in weights.items():
+        offset = _aligned(offset)
+        reference = TensorProto(
+            name=name, dims=tensor.shape, data_type=elements[tensor.dtype], data_location=TensorProto.EXTERNAL
+        )
+        for key, value in (("location", WEIGHTS_FILE), ("offset", offset), ("length", tensor.nbytes)):
+            reference.external_data.add(key=key, value=str(value))
+        model.graph.initializer.append(reference)
+        offset += tensor.nbytes
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _PAGE) * _PAGE

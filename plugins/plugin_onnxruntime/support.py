@@ -1,0 +1,389 @@
+"""Operators that ONNX Runtime takes, one row each with its conditions. Imports neither torch nor onnx.
+
+The dtypes are those for which ORT 1.23 to 1.31 has CPU kernels; float16 has few, so it is only moved and cast, and bfloat16 none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hub.support import (
+    Condition,
+    OperatorTable,
+    absent,
+    argument,
+    attribute,
+    dtype_name,
+    dtypes,
+    is_symbolic,
+    operator_name,
+    rank,
+    static,
+    tensors_of,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from torch import fx
+
+FLOAT32 = dtypes("float32")
+FLOAT32_MASKED = dtypes("float32", "bool", "int64", "int32")
+"""Computes in float32; other dtypes are cast on the way in, or come out of it."""
+FLOAT = dtypes("float32", "float64")
+FLOAT_MASKED = dtypes("float32", "float64", "bool")
+FLOAT_INDEXED = dtypes("float32", "float64", "int64", "int32")
+NUMBER = dtypes("float32", "float64", "int64", "int32", "bool")
+INTEGER = dtypes("int64", "int32", "bool")
+ANY = dtypes("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+# --- Conditions -------------------------------------------------------------------------------------------------------
+
+
+def on_cpu(node: fx.Node) -> str | None:
+    """Every tensor lives on the CPU."""
+    bad = next((tensor.device for tensor in tensors_of(node) if tensor.device.type != "cpu"), None)
+    return None if bad is None else f"device {bad}, only cpu here"
+
+
+def only_output(position: int) -> Condition:
+    """Nobody reads any output but this one."""
+
+    def condition(node: fx.Node) -> str | None:
+        used = {user.args[1] for user in node.users if len(user.args) == 2}
+        bad = sorted(used.difference((position,)), key=str)
+        return f"output {', '.join(map(str, bad))} is read, only output {position} here" if bad else None
+
+    return condition
+
+
+def plain(*names: str) -> Condition:
+    """The arguments hold numbers known while compiling."""
+
+    def condition(node: fx.Node) -> str | None:
+        for name in names:
+            value = argument(node, name)
+            items = value if isinstance(value, (list, tuple)) else (value,)
+            if any(hasattr(item, "meta") or is_symbolic_number(item) for item in items):
+                return f"{name} is known only at run time"
+        return None
+
+    return condition
+
+
+def is_symbolic_number(value: Any) -> bool:
+    """True for SymInt, SymFloat and SymBool."""
+    return hasattr(value, "node") and not hasattr(value, "dtype")
+
+
+def real_division(node: fx.Node) -> str | None:
+    """Integers are divided by positive constants only: ORT kills the process on an integer division by zero."""
+    value = node.meta["val"]
+    if value.dtype.is_floating_point:
+        return None
+    by = argument(node, "other")
+    return None if isinstance(by, int) and by > 0 else "integer division by something other than a positive constant"
+
+
+def floating_result(node: fx.Node) -> str | None:
+    """The result is in floating point."""
+    dtype = node.meta["val"].dtype
+    return None if dtype.is_floating_point else f"result {dtype_name(dtype)}, only floating point here"
+
+
+def exact_power(node: fx.Node) -> str | None:
+    """Integers are raised to 1, 2 or 3 only, by multiplication: ORT computes other powers in double."""
+    exponent = argument(node, "exponent")
+    is_float = node.meta["val"].dtype.is_floating_point
+    return None if is_float or exponent in (1, 2, 3) else f"integers to the power {exponent}, 1 to 3 here"
+
+
+def integer_indices(node: fx.Node) -> str | None:
+    """Every index is an integer tensor: booleans give a result of a size that depends on data."""
+    found = {dtype_name(value_of(index).dtype) for index in argument(node, "indices") if index is not None}
+    bad = sorted(found.difference(("int64", "int32")))
+    return f"indices of {', '.join(bad)}, only int64 and int32 here" if bad else None
+
+
+def leading_indices(node: fx.Node) -> str | None:
+    """Indices are given for the leading dims, without gaps."""
+    return "a dim without index before one with" if any(index is None for index in argument(node, "indices")) else None
+
+
+def equal_windows(node: fx.Node) -> str | None:
+    """Adaptive windows are all of one size: one window, or static sizes that divide."""
+    wanted = tuple(argument(node, "output_size"))
+    if all(size == 1 for size in wanted):
+        return None
+    sizes = tuple(value_of(argument(node, "self")).shape)[-len(wanted) :]
+    if any(map(is_symbolic, (*sizes, *wanted))) or any(old % new for old, new in zip(sizes, wanted, strict=True)):
+        return f"adaptive windows from {list(sizes)} to {list(wanted)} are of unequal size"
+    return None
+
+
+def whole_ratio(node: fx.Node) -> str | None:
+    """Nearest neighbours are unambiguous: each size grows or shrinks by a whole number."""
+    source, result = value_of(node.args[0]).shape[2:], node.meta["val"].shape[2:]
+    factors = next(
+        (node.args[place] for place in (2,) if len(node.args) > 2 and isinstance(node.args[2], (list, tuple))), None
+    )
+    if factors and all(float(factor).is_integer() for factor in factors):  # pyright: ignore
+        return None
+    for old, new in zip(source, result, strict=True):
+        if is_symbolic(old) or is_symbolic(new) or (new % old and old % new):
+            return f"nearest neighbours from {old} to {new}, only whole ratios here"
+    return None
+
+
+def static_dim(name: str) -> Condition:
+    """The dim named by an argument has a known size."""
+
+    def condition(node: fx.Node) -> str | None:
+        shape = value_of(argument(node, "self")).shape
+        size = shape[argument(node, name)] if len(shape) else 1
+        return f"dim of symbolic size {size}" if is_symbolic(size) else None
+
+    return condition
+
+
+def weights_only(node: fx.Node) -> str | None:
+    """A recurrent layer has its ordinary weights: no projections, no dropout, a batch dim."""
+    each = 4 if argument(node, "has_biases") else 2
+    expected = argument(node, "num_layers") * each * (2 if argument(node, "bidirectional") else 1)
+    found = len(argument(node, "params"))
+    if found != expected:
+        return f"{found} weight tensors, {expected} without projections"
+    is_dropping = argument(node, "train") and argument(node, "dropout") and argument(node, "num_layers") > 1
+    return "dropout between layers" if is_dropping else None
+
+
+def same_rank(one: str, other: str) -> Condition:
+    """Two tensors have equally many dims (a convolution's input has its batch dim)."""
+
+    def condition(node: fx.Node) -> str | None:
+        ranks = [len(value_of(argument(node, name)).shape) for name in (one, other)]
+        return None if ranks[0] == ranks[1] else f"{one} of {ranks[0]} dims with {other} of {ranks[1]}, equal here"
+
+    return condition
+
+
+def group_matches(node: fx.Node) -> str | None:
+    """Attention has 2 to 6 dims, and with grouped heads, static head counts that divide."""
+    query, key = (value_of(argument(node, name)).shape for name in ("query", "key"))
+    if len(query) != len(key):
+        return f"query of {len(query)} dims with key of {len(key)}"
+    if is_symbolic(query[-1]):
+        return "symbolic head size"
+    if (
+        len(query) < 3
+        or operator_name(node) != "aten.scaled_dot_product_attention.default"
+        or not argument(node, "enable_gqa")
+    ):
+        return None
+    return None if not (is_symbolic(query[-3]) or is_symbolic(key[-3])) else "symbolic head count"
+
+
+def one_of(name: str, allowed: tuple[Any, ...]) -> Condition:
+    """The argument is one of the allowed values."""
+    return attribute(name, lambda value: value in allowed, f"one of {', '.join(map(str, allowed))}")
+
+
+def has_dims(node: fx.Node) -> str | None:
+    """The tensor has at least one dim."""
+    return None if len(value_of(node.args[0]).shape) else "a tensor without dims"
+
+
+def static_input(node: fx.Node) -> str | None:
+    """The first tensor has no symbolic dims."""
+    shape = value_of(node.args[0]).shape
+    return f"symbolic dims {list(shape)}" if any(map(is_symbolic, shape)) else None
+
+
+def negative_pad_is_constant(node: fx.Node) -> str | None:
+    """Padding by edge elements adds, and never cuts."""
+    mode = argument(node, "mode")
+    amounts = argument(node, "pad")
+    if mode != "constant" and any(isinstance(amount, int) and amount < 0 for amount in amounts):
+        return f"mode {mode} with negative padding"
+    return None if mode in ("constant", "reflect", "replicate", "circular") else f"mode {mode}"
+
+
+no_dropout = attribute("dropout_p", lambda value: value == 0.0, "only 0")
+not_ceil = attribute("ceil_mode", lambda value: not value, "only False")
+inference = attribute("training", lambda value: not value, "only inference")
+usual_norm = one_of("ord", (1, 1.0, 2, 2.0, float("inf")))
+
+
+def _rows(names: str, *conditions: Condition) -> dict[str, tuple[Condition, ...]]:
+    return {f"aten.{name}": conditions for name in names.split()}
+
+
+def _both(names: str, *conditions: Condition) -> dict[str, tuple[Condition, ...]]:
+    return {f"aten.{name}.{form}": conditions for name in names.split() for form in ("Tensor", "Scalar")}
+
+
+_CONVOLUTION = (FLOAT32, static("weight"), same_rank("input", "weight"), plain("stride", "dilation"))
+
+OPERATORS = OperatorTable(
+    everywhere=(on_cpu,),
+    rows={
+        # pointwise: one input
+        **_rows("abs.default neg.default sign.default square.default positive.default", NUMBER),
+        **_rows(
+            "exp.default log.default sqrt.default rsqrt.default reciprocal.default sigmoid.default tanh.default", NUMBER
+        ),
+        **_rows("sin.default cos.default log2.default log10.default exp2.default", NUMBER),
+        **_rows("floor.default ceil.default round.default trunc.default fix.default", FLOAT_INDEXED),
+        **_rows("erf.default tan.default asin.default acos.default atan.default sinh.default cosh.default", FLOAT32_MASKED),
+        **_rows("asinh.default acosh.default atanh.default", FLOAT32_MASKED),
+        **_rows("isnan.default isinf.default", FLOAT_MASKED),
+        # pointwise: arithmetic
+        **_both("add sub rsub mul", NUMBER),
+        **_both("div", NUMBER),
+        **_rows("true_divide.Tensor", NUMBER),
+        **_rows("div.Tensor_mode div.Scalar_mode floor_divide.default floor_divide.Scalar", NUMBER, real_division),
+        **_both("remainder fmod", NUMBER, real_division),
+        **_rows("pow.Tensor_Scalar", NUMBER, plain("exponent"), exact_power),
+        **_rows("pow.Tensor_Tensor pow.Scalar", NUMBER, floating_result),
+        **_rows("maximum.default minimum.default max.other min.other", NUMBER),
+        **_rows("clamp.default clamp.Tensor clamp_min.default clamp_max.default", FLOAT_INDEXED),
+        **_rows("addcmul.default addcdiv.default", FLOAT),
+        **_rows("lerp.Scalar lerp.Tensor", FLOAT),
+        # pointwise: comparisons and logic
+        **_both("eq ne ge gt le lt", NUMBER),
+        **_rows("logical_and.default logical_or.default logical_xor.default logical_not.default", NUMBER),
+        **_both("bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__", INTEGER),
+        **_rows("bitwise_not.default", INTEGER),
+        **_rows("where.self where.ScalarOther where.ScalarSelf where.Scalar", NUMBER),
+        **_rows("masked_fill.Scalar masked_fill.Tensor", NUMBER),
+        # activations
+        **_rows("relu.default", FLOAT_INDEXED),
+        **_rows("relu6.default hardtanh.default silu.default", FLOAT),
+        **_rows("gelu.default leaky_relu.default selu.default hardsigmoid.default hardswish.default", FLOAT32),
+        **_rows("softplus.default mish.default log_sigmoid.default prelu.default _prelu_kernel.default", FLOAT32),
+        **_rows("elu.default", FLOAT32, one_of("input_scale", (1,))),
+        **_rows("glu.default", FLOAT),
+        # casts and copies
+        **_rows("_to_copy.default to.dtype to.dtype_layout to.device to.other type_as.default", ANY),
+        **_rows("clone.default alias.default contiguous.default detach.default lift_fresh_copy.default", ANY),
+        # matrix products
+        **_rows("linear.default addmm.default baddbmm.default addbmm.default addmv.default", FLOAT),
+        **_rows("matmul.default mm.default bmm.default mv.default dot.default", FLOAT_INDEXED),
+        **_rows("outer.default ger.default", NUMBER),
+        **_rows("einsum.default", FLOAT_INDEXED),
+        **_rows("scaled_dot_product_attention.default", FLOAT_MASKED, no_dropout, group_matches),
+        **_rows(
+            "_scaled_dot_product_flash_attention_for_cpu.default", FLOAT_MASKED, no_dropout, group_matches, only_output(0)
+        ),
+        # convolutions
+        **_rows("conv1d.default conv2d.default conv3d.default", *_CONVOLUTION, plain("padding")),
+        **_rows("conv1d.padding conv2d.padding conv3d.padding", *_CONVOLUTION),
+        **_rows(
+            "conv_transpose1d.default conv_transpose2d.input conv_transpose3d.input convolution.default",
+            *_CONVOLUTION,
+            plain("padding", "output_padding"),
+        ),
+        **_rows("_weight_norm.default", FLOAT),
+        **_rows("_weight_norm_interface.default", FLOAT, only_output(0)),
+        # normalisations
+        **_rows("layer_norm.default rms_norm.default", FLOAT),
+        **_rows("native_layer_norm.default", FLOAT32),
+        **_rows("_native_batch_norm_legit_no_training.default", FLOAT, only_output(0)),
+        **_rows("batch_norm.default", FLOAT, inference),
+        **_rows("native_batch_norm.default", FLOAT, inference, only_output(0)),
+        **_rows("group_norm.default", FLOAT32),
+        **_rows("native_group_norm.default", FLOAT32, only_output(0)),
+        **_rows("instance_norm.default", FLOAT32, attribute("use_input_stats", bool, "only with the input's statistics")),
+        # pooling and resampling
+        **_rows("max_pool1d.default", FLOAT, rank("self", 3, 3), not_ceil),
+        **_rows("max_pool2d.default", FLOAT, rank("self", 4, 4), not_ceil),
+        **_rows("max_pool2d_with_indices.default", FLOAT_INDEXED, rank("self", 4, 4), not_ceil, only_output(0)),
+        **_rows("max_pool3d.default", FLOAT, rank("self", 5, 5), not_ceil),
+        **_rows("avg_pool1d.default", FLOAT32, rank("self", 3, 3), not_ceil),
+        **_rows("avg_pool2d.default", FLOAT32, rank("self", 4, 4), not_ceil, absent("divisor_override")),
+        **_rows("avg_pool3d.default", FLOAT32, rank("self", 5, 5), not_ceil, absent("divisor_override")),
+        **_rows("adaptive_avg_pool1d.default", FLOAT32, rank("self", 3, 3), equal_windows),
+        **_rows("adaptive_avg_pool2d.default _adaptive_avg_pool2d.default", FLOAT32, rank("self", 4, 4), equal_windows),
+        **_rows("adaptive_avg_pool3d.default", FLOAT32, rank("self", 5, 5), equal_windows),
+        **_rows("upsample_nearest1d.vec upsample_nearest1d.default", FLOAT32, whole_ratio),
+        **_rows("upsample_nearest2d.vec upsample_nearest2d.default upsample_nearest3d.vec", FLOAT32, whole_ratio),
+        **_rows(
+            "upsample_linear1d.vec upsample_bilinear2d.vec upsample_bilinear2d.default upsample_trilinear3d.vec", FLOAT32
+        ),
+        **_rows("upsample_bicubic2d.vec upsample_bicubic2d.default", FLOAT32),
+        **_rows("pixel_shuffle.default", FLOAT, rank("self", 4, 4)),
+        **_rows("pixel_unshuffle.default", ANY, rank("self", 4, 4)),
+        **_rows("channel_shuffle.default", ANY),
+        # reductions, scans, order
+        **_rows("sum.default sum.dim_IntList prod.default prod.dim_int cumsum.default", NUMBER),
+        **_rows("cumprod.default", NUMBER, has_dims),
+        **_rows("mean.default mean.dim logsumexp.default", FLOAT),
+        **_rows(
+            "var.default var.dim var.correction std.default std.dim std.correction var_mean.correction", FLOAT, has_dims
+        ),
+        **_rows("linalg_vector_norm.default", FLOAT, usual_norm),
+        **_rows("amax.default amin.default max.default min.default", NUMBER),
+        **_rows("max.dim min.dim argmax.default argmin.default", FLOAT_INDEXED, has_dims),
+        **_rows("any.default any.dim any.dims all.default all.dim all.dims count_nonzero.default", NUMBER),
+        **_rows("topk.default sort.default sort.stable argsort.default argsort.stable", FLOAT_INDEXED, has_dims),
+        **_rows(
+            "softmax.int _softmax.default log_softmax.int _log_softmax.default _safe_softmax.default",
+            FLOAT_INDEXED,
+            has_dims,
+        ),
+        # views and rearrangement
+        **_rows("view.default reshape.default _unsafe_view.default flatten.using_ints unflatten.int", ANY),
+        **_rows("view_as.default reshape_as.default ravel.default", ANY),
+        **_rows("squeeze.default squeeze.dim squeeze.dims unsqueeze.default", ANY),
+        **_rows("permute.default transpose.int t.default mT.default numpy_T.default movedim.int movedim.intlist", ANY),
+        **_rows("expand.default expand_as.default broadcast_to.default", ANY),
+        **_rows("slice.Tensor", ANY, plain("step")),
+        **_rows("narrow.default select.int", ANY),
+        **_rows("cat.default stack.default", ANY),
+        **_rows(
+            "split.Tensor split_with_sizes.default chunk.default tensor_split.sections unsafe_split.Tensor unbind.int", ANY
+        ),
+        **_rows("repeat.default tile.default repeat_interleave.self_int", NUMBER),
+        **_rows("roll.default flip.default", ANY),
+        **_rows("unfold.default", ANY, static_dim("dimension")),
+        **_rows("pad.default", NUMBER, negative_pad_is_constant),
+        **_rows("constant_pad_nd.default", NUMBER),
+        **_rows("reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default", NUMBER),
+        **_rows("replication_pad1d.default replication_pad2d.default replication_pad3d.default", NUMBER),
+        **_rows("diff.default", NUMBER, has_dims),
+        **_rows("tril.default triu.default", NUMBER),
+        # gathering and scattering
+        **_rows("embedding.default", FLOAT_INDEXED),
+        **_rows("index_select.default gather.default take_along_dim.default", NUMBER, has_dims),
+        **_rows("index.Tensor _unsafe_index.Tensor", NUMBER, integer_indices),
+        **_rows("index_put.default", FLOAT_INDEXED, integer_indices, leading_indices),
+        **_rows("scatter.src scatter.value", NUMBER, has_dims),
+        **_rows("scatter_add.default index_add.default", FLOAT_INDEXED, has_dims),
+        **_rows(
+            "scatter_reduce.two",
+            FLOAT_INDEXED,
+            has_dims,
+            attribute("include_self", bool, "only True"),
+            one_of("reduce", ("sum", "prod", "amax", "amin")),
+        ),
+        **_rows("slice_scatter.default", NUMBER, static_input, plain("start", "end", "step")),
+        **_rows("select_scatter.default", NUMBER, static_input, plain("index")),
+        # creation
+        **_rows("full.default new_full.default full_like.default zeros.default zeros_like.default new_zeros.default", ANY),
+        **_rows(
+            "empty.memory_format empty_like.default new_empty.default ones.default ones_like.default new_ones.default", ANY
+        ),
+        **_rows("scalar_tensor.default", ANY),
+        **_rows("arange.default arange.start arange.start_step", NUMBER),
+        **_rows("linspace.default", FLOAT, plain("start", "end", "steps")),
+        **_rows("eye.default eye.m", NUMBER, plain("n")),
+        **_rows("one_hot.default", INTEGER, attribute("num_classes", lambda value: value > 0, "a known number of classes")),
+        # recurrent layers
+        **_rows("lstm.input gru.input", FLOAT32, rank("input", 3, 3), weights_only),
+        # gradients
+        **_rows("threshold_backward.default tanh_backward.default sigmoid_backward.default silu_backward.default", FLOAT),
+        **_rows("_softmax_backward_data.default _log_softmax_backward_data.default", FLOAT),
+        **_rows("gelu_backward.default", FLOAT32),
+        **_rows("embedding_dense_backward.default", FLOAT_INDEXED),
+    },
+)
