@@ -245,6 +245,10 @@ _NORMS: Table = {
     "aten._batch_norm_with_update_functional.default": (call(_IMAGE, f(6), f(6), f(6), pos(6), 0.1, 1e-5).reads(0, 4, 5),),
 }
 
+_NORMS |= {
+    "aten._weight_norm.default": (call(f(4, 3), f(4, 1)), call(f(4, 3, 2), f(1, 1, 2), 2), call(f(4, 3), f(4, 1), 0)),
+}
+
 _POOLS: Table = {
     "aten.max_pool1d.default": (call(_X1, [3]), call(_X1, [3], [2], [1]), call(_X1, [2], [2], [0], [2], True)),
     "aten.max_pool2d.default": (

@@ -360,6 +360,7 @@ _NEW: Table = {
     "aten.scalar_tensor.default": (call(1.5), call(2, dtype=torch.int64), call(-inf, dtype=torch.float32, device=_CPU)),
     "aten.tril_indices.default": (call(3, 3),),
     "aten.triu_indices.default": (call(3, 4, 1),),
+    **rows("detach.default lift_fresh_copy.default", call(f(2, 3)), call(i64(3)), call(f()), call(f(3, 2).T)),
     "aten.fill.Scalar": (call(f(2, 3), 1.5), call(i64(3), 2), call(b(3), True)),
     "aten.fill.Tensor": (call(f(2, 3), f()),),
     "aten.constant_pad_nd.default": (
