@@ -40,7 +40,9 @@ class Binding:
 class CompiledGraph:
     """What the hub hands back to PyTorch for one captured graph. Called with the graph's inputs, one by one."""
 
-    def __init__(self, graph: Graph, mode: Mode, options: Options, original: Callable[..., Any], owner: object | None) -> None:
+    def __init__(
+        self, graph: Graph, mode: Mode, options: Options, original: Callable[..., Any], owner: object | None
+    ) -> None:
         self.graph = graph
         self.mode: Mode = mode
         self.options = options
@@ -110,7 +112,12 @@ class CompiledGraph:
 
     def _assembled(self, graph: Graph, made: Made) -> Assembled:
         assembled = assemble(
-            graph, made.steps, made.loaded, original=self.original, report=self._failed_while_running, strict=self.options.strict
+            graph,
+            made.steps,
+            made.loaded,
+            original=self.original,
+            report=self._failed_while_running,
+            strict=self.options.strict,
         )
         self.plan = made.plan
         self._warn(made.plan)
@@ -141,7 +148,11 @@ class CompiledGraph:
         for event in plan.events:
             if event.kind in ("failed", "fallback"):
                 observe(
-                    registry(), "hub_fallback", backend=event.backend or "", cluster=event.cluster or "", reason=event.message
+                    registry(),
+                    "hub_fallback",
+                    backend=event.backend or "",
+                    cluster=event.cluster or "",
+                    reason=event.message,
                 )
                 self._warn_once(f"{event.backend or 'the hub'}: {event.stage}: {event.message}")
 

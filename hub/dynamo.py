@@ -47,12 +47,16 @@ def hub_backend(
         return compiled
 
     if _needs_gradients(example_inputs):
-        return _captured_or_eager(lambda: capture_with_autograd(module, example_inputs, compile_graph), module, chosen, owner)
+        return _captured_or_eager(
+            lambda: capture_with_autograd(module, example_inputs, compile_graph), module, chosen, owner
+        )
     try:
         graph = capture_inference(module, example_inputs, weight_positions(module, example_inputs))
     except CaptureError:
         # AOTAutograd's own wrappers handle what the pre-dispatch form cannot say: aliased inputs that are written to, say.
-        return _captured_or_eager(lambda: capture_with_autograd(module, example_inputs, compile_graph), module, chosen, owner)
+        return _captured_or_eager(
+            lambda: capture_with_autograd(module, example_inputs, compile_graph), module, chosen, owner
+        )
     return compile_graph(graph, "inference", module)
 
 

@@ -42,7 +42,9 @@ class HubError(Exception):
         return text if self.hint is None else f"{text}\n  next step: {self.hint}"
 
 
-def _rebuilt(kind: type[HubError], message: str, backend: str | None, cluster: str | None, node: str | None, hint: str | None) -> HubError:
+def _rebuilt(
+    kind: type[HubError], message: str, backend: str | None, cluster: str | None, node: str | None, hint: str | None
+) -> HubError:
     return kind(message, backend=backend, cluster=cluster, node=node, hint=hint)
 
 

@@ -23,7 +23,10 @@ from hub.report.progress import progress_for
 
 
 def explain(
-    model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    model: Callable[..., Any],
+    *inputs: Any,
+    options: Mapping[str, Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[Plan, ...]:
     """Gives the plan of each graph that `model(*inputs, **kwargs)` is captured as, compiling and timing nothing.
 

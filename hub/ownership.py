@@ -92,13 +92,17 @@ def _tensors_of(compiled: Any) -> frozenset[int]:
 
 def _wrapper_of(compiled: Any) -> object | None:
     context = getattr(compiled, "dynamo_ctx", None)
-    callback = getattr(context, "callback", None) if context is not None else getattr(compiled, "_torchdynamo_wrapper", None)
+    callback = (
+        getattr(context, "callback", None) if context is not None else getattr(compiled, "_torchdynamo_wrapper", None)
+    )
     if callback is None:
         callback = _closed_over(compiled)
     for _ in range(_FRAMES):
         if callback is None or type(callback).__name__ == "_TorchCompileWrapper":
             return callback
-        callback = getattr(callback, "_torchdynamo_orig_backend", None) or getattr(callback, "_torchdynamo_orig_callable", None)
+        callback = getattr(callback, "_torchdynamo_orig_backend", None) or getattr(
+            callback, "_torchdynamo_orig_callable", None
+        )
     return None
 
 
@@ -109,6 +113,8 @@ def _closed_over(function: Any) -> object | None:
         if hasattr(value, "_torchdynamo_orig_backend") or hasattr(value, "_torchdynamo_orig_callable"):
             return value
         inner = getattr(value, "callback", None)
-        if inner is not None and (hasattr(inner, "_torchdynamo_orig_backend") or hasattr(inner, "_torchdynamo_orig_callable")):
+        if inner is not None and (
+            hasattr(inner, "_torchdynamo_orig_backend") or hasattr(inner, "_torchdynamo_orig_callable")
+        ):
             return inner
     return None

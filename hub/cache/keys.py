@@ -47,12 +47,18 @@ def _machine() -> str:
     if cpuinfo.exists():
         text = cpuinfo.read_text().splitlines()
         lines = [next((line for line in text if line.startswith(key)), "") for key in ("model name", "flags", "Features")]
-    return " | ".join((platform.machine(), platform.system(), platform.processor(), torch.backends.cpu.get_cpu_capability(), *lines))
+    return " | ".join(
+        (platform.machine(), platform.system(), platform.processor(), torch.backends.cpu.get_cpu_capability(), *lines)
+    )
 
 
 def machine_parts() -> dict[str, Any]:
     """Gives the parts that name this machine and the software under every backend."""
-    devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    devices = (
+        [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        if torch.cuda.is_available()
+        else []
+    )
     return {
         "hub": installed_version("compiler-hub"),
         "api": list(API_VERSION),

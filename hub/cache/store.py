@@ -24,7 +24,9 @@ class Store:
         try:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise CacheError(f"the cache folder {root} cannot be made: {error}", hint="set cache_dir to a folder of yours") from error
+            raise CacheError(
+                f"the cache folder {root} cannot be made: {error}", hint="set cache_dir to a folder of yours"
+            ) from error
         _check_owner(root)
 
     def artifact(self, backend: str, key: str) -> Path:

@@ -53,7 +53,9 @@ def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings) -
     with plugin_edge(backend, cluster.name, "compile"):
         executable = registry().backend(backend).compile(cluster, settings)
     if not callable(executable):
-        raise CompileError(f"compile() gave a {type(executable).__name__}, nothing callable", backend=backend, cluster=cluster.name)
+        raise CompileError(
+            f"compile() gave a {type(executable).__name__}, nothing callable", backend=backend, cluster=cluster.name
+        )
     return executable
 
 

@@ -57,7 +57,9 @@ class Worker:
         try:
             if not self._receive.poll(timeout_s):
                 self.kill()
-                raise CompileError(f"no answer within {timeout_s:.0f} s", hint="raise the time budget, or exclude the backend")
+                raise CompileError(
+                    f"no answer within {timeout_s:.0f} s", hint="raise the time budget, or exclude the backend"
+                )
             is_error, value = self._receive.recv()
         except (EOFError, OSError) as error:
             raise CompileError(f"the worker process died: {self._ending()}{self._log_tail()}") from error

@@ -69,7 +69,9 @@ def profile() -> dict[str, float]:
     return profile_eager(sample.graph, sample.values)
 
 
-def compile_cluster(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str | None) -> Compiled:
+def compile_cluster(
+    name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str | None
+) -> Compiled:
     """Compiles, verifies and, where a folder is given, saves one cluster."""
     start = time.perf_counter()
     cluster = _cluster(name, nodes)

@@ -39,12 +39,14 @@ def write_sample(folder: Path, sample: Sample) -> None:
     (folder / "graph.bin").write_bytes(dump_module(graph.module))
     facts = (graph.name, graph.mutated, graph.weights, dict(graph.pinned), graph.is_training)
     (folder / "facts.bin").write_bytes(pickle.dumps(facts))
-    torch.save([value.detach() if isinstance(value, torch.Tensor) else value for value in sample.values], folder / "values.pt")
+    torch.save(
+        [value.detach() if isinstance(value, torch.Tensor) else value for value in sample.values], folder / "values.pt"
+    )
 
 
 def read_sample(folder: Path) -> Sample:
     """Reads a sample back, with symbolic sizes in a ShapeEnv of its own."""
-    name, mutated, weights, pinned, is_training = pickle.loads((folder / "facts.bin").read_bytes())  # noqa: S301 - our own
+    name, mutated, weights, pinned, is_training = pickle.loads((folder / "facts.bin").read_bytes())
     module = load_module((folder / "graph.bin").read_bytes())
     values: Sequence[Any] = torch.load(folder / "values.pt", weights_only=True, mmap=True)
     graph = Graph(module, name, mutated=mutated, weights=weights, pinned=pinned, is_training=is_training)
@@ -53,7 +55,9 @@ def read_sample(folder: Path) -> Sample:
 
 def dump_module(module: fx.GraphModule) -> bytes:
     """Pickles an FX module with the fake values of its nodes, and no other metadata."""
-    return GraphPickler.dumps(module, Options(ops_filter=None, node_metadata_key_filter=lambda key: key in ("val", "stack_trace")))
+    return GraphPickler.dumps(
+        module, Options(ops_filter=None, node_metadata_key_filter=lambda key: key in ("val", "stack_trace"))
+    )
 
 
 def load_module(data: bytes) -> fx.GraphModule:

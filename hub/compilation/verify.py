@@ -77,7 +77,9 @@ def _widened(value: Any) -> Any:
     return value
 
 
-def _check_inputs(cluster: Cluster, backend: str, inputs: Sequence[Any], kept: Sequence[Any], before: Sequence[Any]) -> None:
+def _check_inputs(
+    cluster: Cluster, backend: str, inputs: Sequence[Any], kept: Sequence[Any], before: Sequence[Any]
+) -> None:
     for name, value, copy, version in zip(cluster.input_names, inputs, kept, before, strict=True):
         if not isinstance(value, torch.Tensor):
             continue
@@ -87,7 +89,11 @@ def _check_inputs(cluster: Cluster, backend: str, inputs: Sequence[Any], kept: S
 
 
 def _same(value: torch.Tensor, copy: torch.Tensor) -> bool:
-    return torch.equal(value.contiguous().view(-1).view(torch.uint8), copy.contiguous().view(-1).view(torch.uint8)) if value.numel() else True
+    return (
+        torch.equal(value.contiguous().view(-1).view(torch.uint8), copy.contiguous().view(-1).view(torch.uint8))
+        if value.numel()
+        else True
+    )
 
 
 def _check_form(
@@ -102,7 +108,11 @@ def _check_form(
     for name, got, want in zip(cluster.output_names, outputs, expected, strict=True):
         if not isinstance(got, torch.Tensor):
             raise fail(f"output {name} is a {type(got).__name__}, no tensor")
-        for what, found, wanted in (("shape", got.shape, want.shape), ("dtype", got.dtype, want.dtype), ("device", got.device, want.device)):
+        for what, found, wanted in (
+            ("shape", got.shape, want.shape),
+            ("dtype", got.dtype, want.dtype),
+            ("device", got.device, want.device),
+        ):
             if found != wanted:
                 raise fail(f"output {name} has {what} {found}, {wanted} expected")
         if got.numel() and got.untyped_storage().data_ptr() in taken:
@@ -129,14 +139,20 @@ def _check_numbers(
     exact = want.double() if reference is None else reference.double()
     finite = want.isfinite() & exact.isfinite()
     if not torch.equal(got.isfinite() | ~finite, torch.ones_like(finite)) or not _same_specials(got, want, finite):
-        raise _wrong(cluster, backend, index, got, want, (got.isfinite() != want.isfinite()).to(torch.uint8), float("inf"), 0.0, 1.0)
+        raise _wrong(
+            cluster, backend, index, got, want, (got.isfinite() != want.isfinite()).to(torch.uint8), float("inf"), 0.0, 1.0
+        )
     zero = torch.zeros((), dtype=torch.float64, device=want.device)
     distance = torch.where(finite, (got.double() - exact).abs(), zero)
     scale = float(torch.where(finite, exact.abs(), zero).max())
     eager_error = float(torch.where(finite, (want.double() - exact).abs(), zero).max())
     error = float(distance.max())
     precision = torch.finfo(want.dtype).eps * scale
-    allowed = accuracy * scale if accuracy is not None else _exact_budget(cluster, eager_error, precision, has_reference=reference is not None)
+    allowed = (
+        accuracy * scale
+        if accuracy is not None
+        else _exact_budget(cluster, eager_error, precision, has_reference=reference is not None)
+    )
     if error > allowed:
         raise _wrong(cluster, backend, index, got, exact, distance, error, allowed, precision)
     return error / scale if scale else 0.0

@@ -66,7 +66,9 @@ def assemble(
     return Assembled(namespace["run"], program.source, laps)
 
 
-def _fallback(namespace: dict[str, Any], item: Loaded, report: Report | None, *, strict: bool) -> Callable[..., Sequence[Any]]:
+def _fallback(
+    namespace: dict[str, Any], item: Loaded, report: Report | None, *, strict: bool
+) -> Callable[..., Sequence[Any]]:
     name = item.cluster.name
 
     def failed(error: Exception, *inputs: Any) -> Sequence[Any]:
@@ -91,7 +93,10 @@ def _overlap_check(graph: Graph) -> Callable[[Sequence[Any]], bool]:
     written = tuple(position_of[name] for name in graph.mutated)
 
     def overlaps(args: Sequence[Any]) -> bool:
-        storages = [value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) and value.numel() else None for value in args]
+        storages = [
+            value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) and value.numel() else None
+            for value in args
+        ]
         return any(storages[position] is not None and storages.count(storages[position]) > 1 for position in written)
 
     return overlaps

@@ -87,7 +87,9 @@ class _Writer:
             self.lines.append(f"laps[{position}] += now() - start")
 
     def _cluster(self, step: Step) -> None:
-        targets = "".join(f"{name}, " for name in step.outputs).rstrip() if len(step.outputs) == 1 else ", ".join(step.outputs)
+        targets = (
+            "".join(f"{name}, " for name in step.outputs).rstrip() if len(step.outputs) == 1 else ", ".join(step.outputs)
+        )
         given = ", ".join(step.inputs)
         with_error = ", ".join(("error", *step.inputs))
         self.lines += [
@@ -152,7 +154,10 @@ class _Writer:
 
     def _epilogue(self) -> list[str]:
         outputs = self.graph.outputs
-        lines = [f"{target}.copy_({self._literal(value, {})})" for target, value in zip(self.graph.mutated, outputs, strict=False)]
+        lines = [
+            f"{target}.copy_({self._literal(value, {})})"
+            for target, value in zip(self.graph.mutated, outputs, strict=False)
+        ]
         renamed: dict[fx.Node, str] = {}
         for chain, target in self.late:
             renamed[chain[-1]] = target
@@ -173,4 +178,3 @@ def _late_views(graph: Graph) -> list[tuple[list[fx.Node], str]]:
 
 def _indent(lines: Iterable[str]) -> list[str]:
     return [f"    {line}" for line in lines]
-

@@ -16,7 +16,9 @@ def dims_by_stride(spec: TensorSpec) -> tuple[int, ...]:
     return tuple(sorted(range(len(spec.shape)), key=lambda dim: (-hint(spec.stride[dim]), dim)))
 
 
-def restrided(executable: Callable[..., Sequence[Any]], specs: Sequence[TensorSpec], outputs: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
+def restrided(
+    executable: Callable[..., Sequence[Any]], specs: Sequence[TensorSpec], outputs: Sequence[torch.Tensor]
+) -> Callable[..., Sequence[Any]]:
     """Gives the executable, wrapped where `outputs` (of one call) show that its memory order is not eager's.
 
     Only dense layouts can be wanted: views with gaps are pinned to eager.
@@ -42,7 +44,9 @@ def _fits(spec: TensorSpec, output: torch.Tensor) -> bool:
 
 
 def _is_dense_spec(spec: TensorSpec) -> bool:
-    return is_dense(torch.empty_strided([hint(size) for size in spec.shape], [hint(step) for step in spec.stride], device="meta"))
+    return is_dense(
+        torch.empty_strided([hint(size) for size in spec.shape], [hint(step) for step in spec.stride], device="meta")
+    )
 
 
 def _laid_out(value: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:

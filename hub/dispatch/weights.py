@@ -39,7 +39,9 @@ class WeightGuard:
 
     def is_fresh(self) -> bool:
         """True where the remembered weights themselves are as they were, whoever is called with them."""
-        return tuple(map(_version, self.weights)) == self._versions and tuple(map(_address, self.weights)) == self._addresses
+        return (
+            tuple(map(_version, self.weights)) == self._versions and tuple(map(_address, self.weights)) == self._addresses
+        )
 
 
 def can_guard(value: Any) -> bool:

@@ -56,7 +56,9 @@ def assignment(verdicts: Verdicts, order: Sequence[str], options: Options) -> As
         node.name: next((name for name in order if verdicts.takes(name, node.name)), EAGER) for node in graph.nodes
     }
     groups = group(graph, _keeping_forced(graph, backend_of, options))
-    return Assignment(" + ".join(dict.fromkeys(found.backend for found in groups if found.backend != EAGER)) or EAGER, groups)
+    return Assignment(
+        " + ".join(dict.fromkeys(found.backend for found in groups if found.backend != EAGER)) or EAGER, groups
+    )
 
 
 def _keeping_forced(graph: Graph, backend_of: Mapping[str, str], options: Options) -> Mapping[str, str]:
@@ -65,5 +67,6 @@ def _keeping_forced(graph: Graph, backend_of: Mapping[str, str], options: Option
     if not options.force:
         return lighter
     return {
-        node.name: backend_of[node.name] if options.forced(operator_name(node)) else lighter[node.name] for node in graph.nodes
+        node.name: backend_of[node.name] if options.forced(operator_name(node)) else lighter[node.name]
+        for node in graph.nodes
     }

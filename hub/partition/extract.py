@@ -45,7 +45,9 @@ def check_convex(members: tuple[fx.Node, ...], name: str) -> None:
         reads = node.all_input_nodes
         if node in inside:
             if bad := next((source for source in reads if source in outside_after), None):
-                raise PlanError(f"not convex: a path leaves the cluster and comes back through {bad.name}", cluster=name, node=node.name)
+                raise PlanError(
+                    f"not convex: a path leaves the cluster and comes back through {bad.name}", cluster=name, node=node.name
+                )
         elif any(source in inside or source in outside_after for source in reads):
             outside_after.add(node)
 

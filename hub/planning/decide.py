@@ -134,7 +134,9 @@ def _cheapest(
 
 def _total(choice: Assignment, cost_of: Mapping[Group, float], eager_s: Mapping[str, float]) -> float:
     clusters_s = sum(cost_of[found] for found in choice.clusters)
-    return clusters_s + sum(eager_s.get(name, 0.0) for found in choice.groups if found.backend == EAGER for name in found.nodes)
+    return clusters_s + sum(
+        eager_s.get(name, 0.0) for found in choice.groups if found.backend == EAGER for name in found.nodes
+    )
 
 
 def _mixed(scene: Scene, priced: Sequence[Priced], eager_s: Mapping[str, float]) -> Assignment | None:
@@ -217,10 +219,16 @@ def _finalists(
     cost_of = _cost_of(offers)
     possible = [choice for choice in choices if all(found in cost_of for found in choice.clusters)]
     mixed = _mixed(scene, [Priced(found, cost) for found, cost in cost_of.items()], eager_s)
-    if mixed is not None and mixed.groups not in {choice.groups for choice in possible} and all(f in cost_of for f in mixed.clusters):
+    if (
+        mixed is not None
+        and mixed.groups not in {choice.groups for choice in possible}
+        and all(f in cost_of for f in mixed.clusters)
+    ):
         possible.append(replace(mixed, name=f"{mixed.name} (cheapest by price)"))
     singles = [choice for choice in possible if len(choice.backends) < 2]
-    others = sorted((choice for choice in possible if len(choice.backends) > 1), key=lambda choice: _total(choice, cost_of, eager_s))
+    others = sorted(
+        (choice for choice in possible if len(choice.backends) > 1), key=lambda choice: _total(choice, cost_of, eager_s)
+    )
     return (singles + others)[: max(MOST_LANES, len(singles))]
 
 
@@ -272,4 +280,3 @@ def _lane(scene: Scene, session: Session, choice: Assignment, offers: Mapping[Ke
 
 def _offer_key(offers: Mapping[Key, Offer], item: Group, spin: bool) -> Key:
     return (item, spin) if (item, spin) in offers else (item, not spin)
-

@@ -21,7 +21,13 @@ Mode = Literal["inference", "forward", "backward"]
 
 
 def plan_of(
-    graph: Graph, mode: Mode, decision: Decision, verdicts: Verdicts, options: Options, threads: int, events: Sequence[Event]
+    graph: Graph,
+    mode: Mode,
+    decision: Decision,
+    verdicts: Verdicts,
+    options: Options,
+    threads: int,
+    events: Sequence[Event],
 ) -> Plan:
     """Gives the plan as a value. Its events are the verdicts', then the decision's, then the given ones."""
     groups = decision.assignment.groups
@@ -128,13 +134,17 @@ def _bid(backend: str, found: Group, decision: Decision, verdicts: Verdicts) -> 
     same = Group(backend, found.nodes)
     cost = _cost(same, decision)
     if cost is not None:
-        return Bid(backend=backend, price=Price(run_s=cost.run_s, spread_s=cost.spread_s, source=cost.source, detail=cost.detail))
+        return Bid(
+            backend=backend, price=Price(run_s=cost.run_s, spread_s=cost.spread_s, source=cost.source, detail=cost.detail)
+        )
     failures = [offer.failure for (item, _), offer in decision.offers.items() if item == same and offer.failure is not None]
     if failures:
         return Bid(backend=backend, refusal=str(failures[0]).splitlines()[0])
     refusals = verdicts.refusals(backend, found.nodes)
     if refusals:
-        return Bid(backend=backend, refusal=f"{refusals[0]}{f' (and {len(refusals) - 1} more)' if len(refusals) > 1 else ''}")
+        return Bid(
+            backend=backend, refusal=f"{refusals[0]}{f' (and {len(refusals) - 1} more)' if len(refusals) > 1 else ''}"
+        )
     return Bid(backend=backend, refusal="not priced: no assignment gave it exactly these nodes")
 
 

@@ -29,7 +29,7 @@ from hub.partition.verdicts import Verdicts, ask_backends
 from hub.plan import Event, Plan
 from hub.planning.decide import Decision, Scene, decide
 from hub.planning.evidence import Mode, fits, groups_of, plan_of
-from hub.planning.schedule import may_spin, plain_names, reads, settings_for, steps_for
+from hub.planning.schedule import plain_names, reads, settings_for, steps_for
 from hub.registry import Registry
 from hub.report.progress import Progress
 from hub.support import operator_name
@@ -69,7 +69,9 @@ class Maker:
             verdicts = ask_backends(self.graph, self.registry, self.options)
             scene = self._scene(values, store)
             key = digest_of(self._key_parts(verdicts))
-            decision = self._kept(plan) or self._replayed(store.plan(key)) or decide(scene, verdicts, may_measure=plan is None)
+            decision = (
+                self._kept(plan) or self._replayed(store.plan(key)) or decide(scene, verdicts, may_measure=plan is None)
+            )
             made = self._build_until_it_runs(scene, store, verdicts, decision, note)
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": time.perf_counter() - start}))
         if plan is None and made.plan.decided_by == "measured whole plans":
@@ -177,7 +179,9 @@ class Maker:
             try:
                 return load_and_verify(cluster, found.backend, settings, folder, inputs=inputs)[0]
             except PluginError as error:
-                self.progress.advance(f"{found.backend} {name}: the saved executable is of no use ({error.message}); compiling")
+                self.progress.advance(
+                    f"{found.backend} {name}: the saved executable is of no use ({error.message}); compiling"
+                )
         loaded, _, _ = build_cluster(cluster, found.backend, settings, inputs=inputs, folder=folder)
         self._tell("hub_cluster_compiled", backend=found.backend, cluster=name, compile_s=time.perf_counter() - start)
         return loaded
@@ -205,7 +209,9 @@ class Maker:
                 continue
             reasons = [verdicts.by_backend[backend][name].reason for backend in verdicts.by_backend]
             text = next(filter(None, reasons), "no backend could be used")
-            raise PlanError(f"strict: would run in eager: {text}", node=name, hint="allow it with strict=False, or force it to eager")
+            raise PlanError(
+                f"strict: would run in eager: {text}", node=name, hint="allow it with strict=False, or force it to eager"
+            )
 
 
 class _ClusterFailed(Exception):  # noqa: N818 - a signal between two methods of Maker, never seen outside
@@ -221,7 +227,9 @@ class _ClusterFailed(Exception):  # noqa: N818 - a signal between two methods of
 
     @property
     def event(self) -> Event:
-        stage = {"AccuracyError": "verify", "ContractError": "verify", "RunError": "run"}.get(type(self.error).__name__, "compile")
+        stage = {"AccuracyError": "verify", "ContractError": "verify", "RunError": "run"}.get(
+            type(self.error).__name__, "compile"
+        )
         return Event(
             kind="fallback", stage=stage, backend=self.group.backend, cluster=self.error.cluster, message=str(self.error)
         )

@@ -200,5 +200,3 @@ class Session:
                     settings=order.settings,
                     folder=None,
                 )
-
-

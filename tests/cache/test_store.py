@@ -1,0 +1,65 @@
+"""The cache: whole or absent, and never used where it cannot be trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hub.cache.store import Store, seal
+from hub.errors import CacheError
+from hub.plan import Plan, PlannedCluster
+
+
+def plan() -> Plan:
+    return Plan(graph="g", graph_digest="d", clusters=(PlannedCluster(name="c0", backend="b", nodes=("n",)),), threads=2)
+
+
+def test_a_plan_comes_back_equal(tmp_path: Path) -> None:
+    """What was kept is read back as an equal value."""
+    store = Store(tmp_path)
+    store.keep_plan("key", plan())
+    assert store.plan("key") == plan()
+    assert store.plan("other") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 99}', "\x00\x01"])
+def test_a_damaged_plan_counts_as_absent(tmp_path: Path, text: str) -> None:
+    """A plan that cannot be read is made anew."""
+    store = Store(tmp_path)
+    store.keep_plan("key", plan())
+    (tmp_path / "plans" / "key.json").write_text(text)
+    assert store.plan("key") is None
+
+
+def test_an_artefact_counts_only_while_every_byte_is_as_sealed(tmp_path: Path) -> None:
+    """Changed, missing and added files, and a missing manifest, all make it absent."""
+    store = Store(tmp_path)
+    folder = store.artifact("b", "key")
+    assert not store.has_artifact(folder)
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "code.so").write_bytes(b"code")
+    assert not store.has_artifact(folder)
+    seal(folder)
+    assert store.has_artifact(folder)
+    (folder / "deep" / "code.so").write_bytes(b"cod3")
+    assert not store.has_artifact(folder)
+    seal(folder)
+    (folder / "extra").write_bytes(b"")
+    assert not store.has_artifact(folder)
+
+
+def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    """Code from a folder that anybody can write to is never loaded."""
+    root = tmp_path / "open"
+    root.mkdir()
+    root.chmod(0o777)
+    with pytest.raises(CacheError, match="others may write"):
+        Store(root)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    """The message names the folder and the option."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CacheError, match="cache_dir"):
+        Store(tmp_path / "file" / "cache")
