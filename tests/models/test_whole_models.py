@@ -1,0 +1,104 @@
+"""Real models through `torch.compile(model, backend="hub")` are as exact as eager, whoever runs which piece."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import hub
+from hub.registry import registry
+from tests.models.builders import BUILDERS, Built, build
+from tests.models.closeness import check_as_exact_as_eager
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
+"""Inductor's own imports use torch.jit."""
+
+BACKENDS = registry().available()
+GRAPH_BREAKS = ("branching",)
+"""Models of more than one graph."""
+MEASURED = ("bert", "mobilenet", "unet", "minilm")
+"""Models that are planned by measuring, too."""
+COMPILED_SLOWLY = ("inductor",)
+"""Backends that call a C++ compiler: with these only the models in `MEASURED` are part of the default suite."""
+PAIRS = [(first, second) for position, first in enumerate(BACKENDS) for second in BACKENDS[position + 1 :]]
+
+
+def compiled(built: Built, **options: Any) -> Any:
+    """Compiles a model with these options and runs it twice; gives the compiled model and the second result."""
+    model = torch.compile(built.model, backend="hub", options=options)
+    built.run(model)
+    return model, built.run(model)
+
+
+def is_slow(model: str, *backends: str) -> bool:
+    """True where a combination takes too long for the default suite."""
+    return model not in MEASURED and any(backend in COMPILED_SLOWLY for backend in backends)
+
+
+def combination(model: str, *backends: str) -> Any:
+    """Gives the parameters of one test, marked slow where they are."""
+    marks = [pytest.mark.slow] if is_slow(model, *backends) else []
+    return pytest.param(model, *backends, marks=marks, id="-".join((model, *backends)))
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_planned_by_estimates(name: str) -> None:
+    """A model planned without measuring gives what eager gives, and its plan covers it with no failure."""
+    built = build(name)
+    model, got = compiled(built, tune="off", exclude=COMPILED_SLOWLY)
+    check_as_exact_as_eager(built, got)
+    plans = hub.plans(model)
+    assert plans
+    assert (len(plans) > 1) == (name in GRAPH_BREAKS)
+    assert not [event for plan in plans for event in plan.events if event.kind in ("failed", "fallback")]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_planned_by_measuring(name: str) -> None:
+    """A model planned by measuring gives what eager gives, and its plan tells the measured time."""
+    built = build(name)
+    model, got = compiled(built, tune="fast")
+    check_as_exact_as_eager(built, got)
+    assert all(plan.measured_s is not None for plan in hub.plans(model))
+
+
+@pytest.mark.parametrize(("name", "backend"), [combination(name, backend) for name in BUILDERS for backend in BACKENDS])
+def test_forced_to_one_backend(name: str, backend: str) -> None:
+    """With one backend named, everything that it takes goes to it, and the result is what eager gives."""
+    built = build(name)
+    model, got = compiled(built, backends=(backend,), tune="off")
+    check_as_exact_as_eager(built, got)
+    used = {used for plan in hub.plans(model) for used in plan.backends}
+    assert backend in used
+    assert used <= {backend, "eager"}
+    assert not [event for plan in hub.plans(model) for event in plan.events if event.kind in ("failed", "fallback")]
+
+
+@pytest.mark.parametrize(("name", "first", "second"), [combination(name, *pair) for name in BUILDERS for pair in PAIRS])
+def test_forced_to_alternate(name: str, first: str, second: str) -> None:
+    """With every other operator forced to one of two backends a mixed plan runs, and gives what eager gives."""
+    built = build(name)
+    operators = operators_of(built)
+    force = {operator: (first, second)[index % 2] for index, operator in enumerate(operators)}
+    torch._dynamo.reset()
+    model, got = compiled(built, force=force, tune="off")
+    check_as_exact_as_eager(built, got)
+    assert {first, second} <= {backend for plan in hub.plans(model) for backend in plan.backends}
+
+
+def operators_of(built: Built) -> list[str]:
+    """Gives the operators of a model, in order of first use, from a plan that leaves all to eager."""
+    model, _ = compiled(built, exclude=BACKENDS, tune="off")
+    names = [name for plan in hub.plans(model) for cluster in plan.clusters for name in cluster.operators]
+    return [name for name in dict.fromkeys(names) if name.startswith("aten.")]
+
+
+def test_builders_are_seeded() -> None:
+    """Building a model twice gives equal weights and inputs."""
+    first, second = build("bert"), build("bert")
+    assert all(
+        torch.equal(left, right) for left, right in zip(first.model.parameters(), second.model.parameters(), strict=True)
+    )
+    assert torch.equal(first.args[0], second.args[0])
