@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils import _pytree as pytree
@@ -37,6 +38,8 @@ def difference(found: Any, reference: Any) -> Difference:
 
 def tensors_in(result: Any) -> tuple[torch.Tensor, ...]:
     """Gives the tensors in a result, in order; arrays and numbers of other libraries become tensors."""
+    if isinstance(result, Mapping) and not isinstance(result, dict):  # OpenVINO's results, which are no pytree
+        result = list(cast("Mapping[Any, Any]", result).values())
     return tuple(torch.as_tensor(leaf) for leaf in pytree.tree_leaves(result) if leaf is not None)
 
 

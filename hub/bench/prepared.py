@@ -19,5 +19,5 @@ class Prepared:
     """max|error| / max|reference| against float32 eager."""
     threads: int
     inputs: tuple[str, ...]
-    peak_bytes: int
-    """Most memory that the process ever held, the model and the eager reference included."""
+    peak_bytes: int | None
+    """Most memory the process ever held, the model and the eager reference included; None where the system does not say."""

@@ -25,6 +25,13 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _check_name(model: str) -> None:
+    """Raises HubError for a misspelt name before seconds go into importing torch."""
+    from hub.bench.models import check_name
+
+    check_name(model)
+
+
 @app.callback()
 def hub(
     version: Annotated[
@@ -54,6 +61,7 @@ def list_backends(
 @with_options
 def explain(*, model: ModelName, batch: Batch = None, json: Json = False, given: dict[str, object]) -> None:
     """Plan a model without running it, and say why."""
+    _check_name(model)
     from hub.cli.plans import print_explanation
 
     print_explanation(model, batch, given, as_json=json)
@@ -64,6 +72,7 @@ def explain(*, model: ModelName, batch: Batch = None, json: Json = False, given:
 @with_options
 def run(*, model: ModelName, batch: Batch = None, json: Json = False, given: dict[str, object]) -> None:
     """Run a model through the hub, and compare with eager."""
+    _check_name(model)
     from hub.cli.plans import print_run
 
     print_run(model, batch, given, as_json=json)
@@ -88,6 +97,7 @@ def bench(
 
     Each contender runs in its own process; blocks of calls are interleaved.
     """
+    _check_name(model)
     from hub.cli.bench import print_bench
 
     print_bench(model, against, rounds, batch, given, json)

@@ -14,7 +14,7 @@ from rich.console import Console
 import hub
 from hub.bench.closeness import Difference, difference, tensors_in
 from hub.bench.contenders import compiled_by_hub
-from hub.bench.models import check_name, load_model
+from hub.bench.models import load_model
 from hub.plan import Plan
 from hub.pricing.timing import Timing, time_call
 from hub.report.numbers import duration, ratio, spread
@@ -27,7 +27,6 @@ _TIMED_S = 1.0
 
 def print_explanation(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints the plans of a model, one for each captured graph, without running it. Raises HubError."""
-    check_name(spec)
     loaded = load_model(spec, batch=batch)
     plans: Sequence[Plan] = hub.explain(loaded.module, *loaded.inputs, options=given or None)
     if as_json:
@@ -38,7 +37,6 @@ def print_explanation(spec: str, batch: int | None, given: Mapping[str, Any], *,
 
 def print_run(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json: bool) -> None:
     """Runs a model through the hub and in eager, and prints outputs, difference, times and plans. Raises HubError."""
-    check_name(spec)
     loaded = load_model(spec, batch=batch)
     compiled = compiled_by_hub(loaded.module, given)
     with torch.no_grad():

@@ -1,0 +1,223 @@
+"""The race: each contender in its own process, failures named, statistics that survive a noisy machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from hub.bench import contenders as contenders_module
+from hub.bench.closeness import difference, tensors_in
+from hub.bench.contenders import Contender, contenders
+from hub.bench.race import Race, Task, race
+from hub.bench.result import Benchmark, Interval, Result, against_others, ranked
+from hub.bench.table import benchmark_text
+from hub.bench.whole import benchmark
+from hub.errors import AccuracyError, HubError
+from hub.report.progress import SilentProgress
+
+PEERS = """
+import os, torch
+
+def right(module, inputs):
+    return lambda: module(*inputs)
+
+def wrong(module, inputs):
+    return lambda: module(*inputs) * 1.1
+
+def short(module, inputs):
+    return lambda: module(*inputs)[:1]
+
+def raising(module, inputs):
+    raise ValueError("no such kernel")
+
+def crashing(module, inputs):
+    os.abort()
+
+def late(module, inputs):
+    calls = []
+    def run():
+        calls.append(1)
+        if len(calls) > 1 and torch.is_grad_enabled() is False and os.environ.get("TOY_LATE") and len(calls) > 3:
+            os._exit(3)
+        return module(*inputs)
+    return run
+"""
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Race:
+    """One race with a contender for each way to fail, on a tiny model."""
+    folder = tmp_path_factory.mktemp("peers")
+    (folder / "toy_peers.py").write_text(PEERS)
+    field = [
+        Contender("eager"),
+        *(Contender(name, f"toy_peers:{name}") for name in ("right", "wrong", "short", "raising", "crashing", "late")),
+        Contender("absent", "toy_peers:right", unavailable="toylib is not installed"),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setenv("TOY_LATE", "1")
+        task = Task("mlp", batch=4, threads=1, rounds=3, block_s=0.005, small=True)
+        return race(field, task, SilentProgress())
+
+
+def result(outcome: Race, name: str) -> Result:
+    return next(one for one in outcome.results if one.name == name)
+
+
+def test_contenders_are_timed_in_every_round(outcome: Race) -> None:
+    """Each that runs has one block a round, and its distance from eager."""
+    for name in ("eager", "right"):
+        one = result(outcome, name)
+        assert (one.failure, len(one.blocks_s), one.max_abs_error) == ("", 3, 0.0)
+        assert one.calls >= 9
+        assert one.peak_bytes is not None
+    assert (outcome.inputs, outcome.threads) == (("float32[4, 32]",), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("wrong", "wrong by 1.0e-01 of the largest value, 1e-03 allowed"),
+        ("short", "shape [1, 32] instead of [4, 32]"),
+        ("raising", "ValueError: no such kernel"),
+        ("crashing", "killed by SIGABRT"),
+        ("late", "exit status 3"),
+        ("absent", "toylib is not installed"),
+    ],
+)
+def test_a_contender_that_fails_is_reported_with_the_reason(outcome: Race, name: str, reason: str) -> None:
+    """Nobody is dropped in silence, and a wrong result cannot win."""
+    one = result(outcome, name)
+    assert reason in one.failure
+    assert one.call_s is None
+
+
+def test_the_hub_runs_against_eager_end_to_end() -> None:
+    """The whole benchmark gives a table and JSON with everything needed to read the numbers."""
+    run = benchmark(
+        "mlp", ["eager"], rounds=3, options={"threads": 1, "backends": ["eager"]}, small=True, command=["hub", "bench"]
+    )
+    assert {one.name for one in run.results} == {"hub", "eager"}
+    assert all(not one.failure for one in run.results)
+    assert (run.best_other, run.command, run.threads) == ("eager", "hub bench", 1)
+    assert run.machine.libraries["torch"] == torch.__version__
+    assert Benchmark.model_validate(json.loads(run.to_json())) == run
+    text = benchmark_text(run)
+    assert re.search(r"hub takes \d+\.\d{3}x the time of eager, the best of the others", text)
+
+
+# --- Contenders by name -----------------------------------------------------------------------------------------------
+
+
+def test_without_names_eager_and_every_available_peer_compete() -> None:
+    """The hub comes first, the hub restricted to one backend only when asked."""
+    names = [one.name for one in contenders()]
+    assert names[:2] == ["hub", "eager"]
+    assert {"inductor", "onnxruntime", "openvino"} <= set(names)
+    assert not [name for name in names if name.startswith("hub:")]
+
+
+def test_the_hub_may_be_restricted_to_one_backend() -> None:
+    """`hub:NAME` is the hub with one backend, and the hub itself always runs."""
+    assert [one.name for one in contenders(["hub:openvino", "hub:openvino"])] == ["hub", "hub:openvino"]
+
+
+def test_an_unknown_contender_gives_the_nearest() -> None:
+    """A misspelt contender is an error before anything is timed."""
+    with pytest.raises(HubError, match="no contender is named 'indctor'; did you mean 'inductor'"):
+        contenders(["indctor"])
+
+
+def test_restriction_reaches_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hub:NAME` replaces `backends` and drops `exclude`, which might contradict it."""
+    seen: list[object] = []
+    monkeypatch.setattr(contenders_module, "compiled_by_hub", lambda module, given: seen.append(given) or module)
+    contenders_module.build(Contender("hub:openvino"), lambda: 1, (), {"threads": 2, "exclude": ("openvino",)})
+    contenders_module.build(Contender("hub"), lambda: 1, (), {"threads": 2})
+    assert seen == [{"threads": 2, "backends": ("openvino",), "exclude": ()}, {"threads": 2}]
+
+
+# --- Statistics -------------------------------------------------------------------------------------------------------
+
+
+def timed(name: str, *blocks_s: float) -> Result:
+    return Result(name=name, blocks_s=blocks_s, call_s=Interval.of(blocks_s))
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    """A slow phase of the machine, here the third round, hits both and leaves the ratio alone."""
+    fast, slow = timed("eager", 1.0, 1.0, 4.0, 1.0), timed("hub", 2.0, 2.0, 8.0, 2.0)
+    found = ranked([slow, fast])
+    assert [one.name for one in found] == ["eager", "hub"]
+    assert found[1].to_best == Interval(median=2.0, low=2.0, high=2.0)
+
+
+def test_failures_are_ranked_last() -> None:
+    """They stay in the results."""
+    found = ranked([Result(name="tvm", failure="no"), timed("hub", 1.0)])
+    assert [one.name for one in found] == ["hub", "tvm"]
+
+
+def test_the_hub_is_compared_with_the_best_that_is_not_the_hub() -> None:
+    """A restricted hub does not count as another."""
+    results = [
+        timed("hub", 1.0, 1.0),
+        timed("hub:openvino", 0.5, 0.5),
+        timed("openvino", 0.8, 0.8),
+        timed("eager", 2.0, 2.0),
+    ]
+    interval, name = against_others(results)
+    assert name == "openvino"
+    assert interval == Interval(median=1.25, low=1.25, high=1.25)
+    assert against_others([timed("hub", 1.0)]) == (None, "")
+
+
+# --- Closeness --------------------------------------------------------------------------------------------------------
+
+
+def test_difference_is_the_largest_over_all_outputs() -> None:
+    """Relative to the largest value of the output that it is in."""
+    reference = {"a": torch.tensor([1.0, -4.0]), "b": (torch.tensor([100.0]),)}
+    found = {"a": torch.tensor([1.0, -3.0]), "b": (torch.tensor([98.0]),)}
+    apart = difference(found, reference)
+    assert (apart.absolute, apart.relative) == (2.0, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("found", "reference", "message"),
+    [
+        ((torch.ones(2), torch.ones(2)), torch.ones(2), "2 outputs instead of 1"),
+        (torch.ones(3), torch.ones(2), r"shape \[3\] instead of \[2\]"),
+        (torch.tensor([float("nan")]), torch.ones(1), "NaN or infinity"),
+    ],
+)
+def test_results_that_cannot_be_compared_are_wrong(found: object, reference: object, message: str) -> None:
+    """Number, shape and finiteness have to agree."""
+    with pytest.raises(AccuracyError, match=message):
+        difference(found, reference)
+
+
+def test_equal_infinities_are_no_difference() -> None:
+    """Masks may hold minus infinity."""
+    values = torch.tensor([float("-inf"), 1.0])
+    assert difference(values, values.clone()).absolute == 0.0
+
+
+def test_results_of_other_libraries_are_read() -> None:
+    """Arrays count as tensors, and so do mappings that PyTorch does not know."""
+    from types import MappingProxyType
+
+    assert [value.tolist() for value in tensors_in(MappingProxyType({"a": torch.ones(1).numpy()}))] == [[1.0]]
+
+
+def test_a_missing_folder_is_noticed_before_the_race(tmp_path: Path) -> None:
+    """Minutes of timing are not thrown away for a wrong path."""
+    from hub.cli.bench import print_bench
+
+    with pytest.raises(HubError, match="there is no folder"):
+        print_bench("mlp", None, 3, None, {}, str(tmp_path / "missing" / "out.json"))

@@ -1,0 +1,168 @@
+"""The command line: quick help, one clear message for a mistake, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hub.cli.app import app
+from hub.cli.flags import command
+from hub.errors import HubError
+from hub.plan import Plan
+from hub.registry import installed_version
+
+EAGER_ONLY = ("--backends", "eager", "--threads", "1")
+
+SOURCE = """
+import torch
+def tiny():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), (torch.ones(2, 4),)
+"""
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command runs in an empty folder with an empty cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "tiny.py").write_text(SOURCE)
+
+
+def hub(*arguments: str) -> subprocess.CompletedProcess[str]:
+    script = "import sys; from hub.cli import main; sys.argv[0] = 'hub'; main()"
+    return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+
+
+def output_of(*arguments: str) -> str:
+    found = CliRunner().invoke(app, list(arguments))
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", ['"--help"', '"explain", "--help"', '"--version"', '"list-backends"', '"explain", "bret"']
+)
+def test_quick_commands_import_nothing_heavy(arguments: str) -> None:
+    """Help, listing and mistakes answer at once, so they may not import torch."""
+    script = (
+        f"import sys; sys.argv = ['hub', {arguments}]; from hub.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def test_every_command_is_in_the_help() -> None:
+    """`hub --help` lists the commands."""
+    text = output_of("--help")
+    for name in ("list-backends", "explain", "run", "bench", "--version"):
+        assert name in text
+
+
+def test_the_version_is_the_distributions() -> None:
+    """`hub --version` names it."""
+    assert output_of("--version") == f"hub {installed_version('compiler-hub')}\n"
+
+
+def test_a_mistake_is_one_message_and_exit_2() -> None:
+    """No traceback, on standard error, with the nearest name."""
+    found = hub("explain", "bret")
+    assert found.returncode == 2
+    assert found.stdout == ""
+    assert found.stderr.startswith("error: no built-in model is named 'bret'; did you mean 'bert'?")
+    assert "Traceback" not in found.stderr
+
+
+def test_a_traceback_is_shown_on_request() -> None:
+    """`--traceback` lets the error through."""
+    found = hub("explain", "bret", "--traceback")
+    assert found.returncode != 0
+    assert "Traceback" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--threads", "two"), "option 'threads' (from the command line) must be a whole number of at least 1, got 'two'"),
+        (("--force", "aten.softmax"), "option 'force' (from the command line) must be a mapping"),
+        (("--tune", "hard"), "option 'tune' (from the command line) must be one of"),
+        (("--backends", "a", "--exclude", "a"), "contradict each other"),
+    ],
+)
+def test_wrong_flags_are_refused_before_anything_runs(flags: tuple[str, ...], message: str) -> None:
+    """Flags are options, with the same messages as from the other places."""
+    found = CliRunner().invoke(app, ["explain", "mlp", *flags])
+    assert found.exit_code == 2
+    assert message in found.stderr
+
+
+def test_interruption_ends_cleanly_with_130() -> None:
+    """Ctrl-C is no error to report."""
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    import typer
+
+    small = typer.Typer()
+    small.command()(command(interrupted))
+    assert CliRunner().invoke(small, []).exit_code == 130
+
+
+def test_errors_that_are_not_ours_are_not_hidden() -> None:
+    """Only named errors become messages."""
+
+    def failing() -> None:
+        raise HubError("named", hint="do this")
+
+    import typer
+
+    small = typer.Typer()
+    small.command()(command(failing))
+    found = CliRunner().invoke(small, [])
+    assert found.exit_code == 2
+    assert found.stderr == "error: named\n  next step: do this\n"
+
+
+def test_backends_are_listed_as_text_and_as_json() -> None:
+    """The table is for people, `--json` for programs."""
+    assert "eager" in output_of("list-backends")
+    listed = json.loads(output_of("list-backends", "--json"))
+    assert {backend["name"] for backend in listed} >= {"inductor", "onnxruntime", "openvino", "eager"}
+
+
+def test_explain_prints_plans_without_running() -> None:
+    """JSON plans read back to equal plans."""
+    text = output_of("explain", "tiny.py:tiny", "--json", *EAGER_ONLY)
+    plans = [Plan.model_validate(plan) for plan in json.loads(text)]
+    assert [plan.threads for plan in plans] == [1]
+    assert "plan of" in output_of("explain", "tiny.py:tiny", *EAGER_ONLY)
+
+
+def test_run_compares_with_eager_and_gives_times() -> None:
+    """One command shows outputs, difference, times and plan."""
+    facts = json.loads(output_of("run", "tiny.py:tiny", "--json", *EAGER_ONLY))
+    assert facts["outputs"] == [{"dtype": "float32", "shape": [2, 4]}]
+    assert facts["max_abs_error"] == 0.0
+    assert facts["median_s"] > 0
+    assert len(facts["plans"]) == 1
+    text = output_of("run", "tiny.py:tiny", *EAGER_ONLY)
+    assert "outputs     float32[2, 4]" in text
+
+
+def test_bench_writes_json_with_the_command_that_made_it(tmp_path: Path) -> None:
+    """A result file says how to make it again."""
+    place = tmp_path / "out.json"
+    found = hub("bench", "tiny.py:tiny", "--against", "eager", "--rounds", "3", "--json", str(place), *EAGER_ONLY)
+    assert found.returncode == 0, found.stderr
+    assert "hub takes" in found.stdout
+    written = json.loads(place.read_text())
+    assert written["command"].startswith("hub bench tiny.py:tiny --against eager")
+    assert {one["name"] for one in written["results"]} == {"hub", "eager"}
