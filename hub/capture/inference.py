@@ -24,6 +24,9 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
     `inputs` are real or fake tensors, SymInts and plain numbers, in placeholder order; `weight_positions` says which of them
     are parameters or buffers. Raises CaptureError, with the cause, where AOTAutograd cannot express the program.
     """
+    if transform := _functorch_transform(module):
+        # Pre-dispatch tracing cannot look inside one, and leaves its level behind when it fails.
+        raise CaptureError(f"{transform} inside the program has no pre-dispatch form")
     try:
         with torch.no_grad():
             captured, signature = aot_export_module(module, tuple(inputs), trace_joint=False, pre_dispatch=True)
@@ -45,3 +48,11 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
         weights=weights,
         pinned=pins(captured, n_mutated=len(targets)),
     )
+
+
+def _functorch_transform(module: fx.GraphModule) -> str | None:
+    """Gives the name of the first functorch operation in a program, None where there is none."""
+    for node in module.graph.nodes:
+        if node.op == "call_function" and getattr(node.target, "__module__", "").startswith("torch._functorch"):
+            return node.target.__name__
+    return None

@@ -22,17 +22,21 @@ Compile = Callable[[Graph, Mode], Callable[..., Any]]
 _numbers = itertools.count()
 
 
-def capture_with_autograd(module: fx.GraphModule, inputs: Sequence[Any], compile_graph: Compile) -> Callable[..., Any]:
-    """Gives a differentiable callable whose forward and backward graphs were handed to `compile_graph`.
+def capture_with_autograd(
+    module: fx.GraphModule, inputs: Sequence[Any], compile_graph: Compile, weight_positions: Sequence[int] = ()
+) -> Callable[..., Any]:
+    """Gives a callable, differentiable where gradients are wanted, whose graphs were handed to `compile_graph`.
 
     AOTAutograd's run-time wrappers take care of mutated inputs, aliased outputs and saved activations; the graphs are
-    post-dispatch. Raises CaptureError where AOTAutograd cannot express the program.
+    post-dispatch. `weight_positions` says which inputs are parameters or buffers; an inference graph keeps them as weights.
+    Raises CaptureError where AOTAutograd cannot express the program.
     """
     number = next(_numbers)
 
     def compiler(mode: Mode) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_one(captured: fx.GraphModule, _: Sequence[Any]) -> Any:
-            return make_boxed_func(compile_graph(_graph(captured, f"{mode}{number}", mode), mode))
+            positions = weight_positions if mode == "inference" else ()
+            return make_boxed_func(compile_graph(_graph(captured, f"{mode}{number}", mode, positions, len(inputs)), mode))
 
         return compile_one
 
@@ -48,8 +52,12 @@ def capture_with_autograd(module: fx.GraphModule, inputs: Sequence[Any], compile
         ) from error
 
 
-def _graph(captured: fx.GraphModule, name: str, mode: Mode) -> Graph:
+def _graph(captured: fx.GraphModule, name: str, mode: Mode, positions: Sequence[int], n_inputs: int) -> Graph:
     simplify(captured)
     n_outputs = len(captured.graph.output_node().args[0])  # pyright: ignore
+    placeholders = [node.name for node in captured.graph.find_nodes(op="placeholder")]
+    # AOTAutograd keeps the order of inputs; where it merged some, positions mean nothing and weights stay inputs.
+    weights = tuple(placeholders[position] for position in positions) if len(placeholders) == n_inputs else ()
     # Aliasing is rebuilt outside the graph by AOTAutograd's wrappers, so no output is pinned for it.
-    return Graph(captured, name, pinned=pins(captured, n_mutated=n_outputs), is_training=mode != "inference")
+    pinned = pins(captured, n_mutated=n_outputs)
+    return Graph(captured, name, weights=weights, pinned=pinned, is_training=mode != "inference")
