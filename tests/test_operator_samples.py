@@ -25,7 +25,8 @@ def test_every_sample_runs_and_agrees_with_itself(names: list[str]) -> None:
     for name in names:
         assert SAMPLES[name], f"{name} has no samples"
         for sample in SAMPLES[name]:
-            check_close(expected(name, sample), expected(name, sample), references(name, sample))
+            first, second = expected(name, sample), expected(name, sample)
+            check_close(first, second, references(name, sample), has_values=sample.has_values)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -36,7 +37,8 @@ def test_every_sample_makes_a_cluster_that_computes_it(names: list[str], dynamic
         for sample in SAMPLES[name][:: 3 if dynamic else 1]:
             cluster, inputs = case_cluster(name, sample, dynamic=dynamic)
             outputs = cluster.module(*inputs)
-            check_close(outputs, expected(name, sample), references(name, sample))
+            wanted = expected(name, sample)
+            check_close(outputs, wanted, references(name, sample), has_values=sample.has_values)
             assert [output.dtype for output in outputs] == [spec.dtype for spec in cluster.outputs]
             assert [output.dim() for output in outputs] == [len(spec.shape) for spec in cluster.outputs]
 

@@ -207,8 +207,8 @@ def branching() -> Built:
             self.gate, self.left, self.right = nn.Linear(8, 1), nn.Linear(8, 8), nn.Linear(8, 8)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for _ in range(3):
-                x = self.left(x).tanh() if self.gate(x).mean() > 0 else self.right(x).relu() + x
+            x = self.left(x).tanh() if self.gate(x).mean() > 0 else self.right(x).relu() + x
+            x = self.right(x).sigmoid() if self.gate(x).mean() > 10 else self.left(x).relu() - x
             return nn.functional.layer_norm(x, (8,))
 
     return Built(Branching().eval(), (_image(4, 8),))

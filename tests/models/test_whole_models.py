@@ -12,8 +12,10 @@ from hub.registry import registry
 from tests.models.builders import BUILDERS, Built, build
 from tests.models.closeness import check_as_exact_as_eager
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
-"""Inductor's own imports use torch.jit."""
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning"),  # Inductor's own imports
+    pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning"),  # Mamba
+]
 
 BACKENDS = registry().available()
 GRAPH_BREAKS = ("branching",)
@@ -23,6 +25,12 @@ MEASURED = ("bert", "mobilenet", "unet", "minilm")
 COMPILED_SLOWLY = ("inductor",)
 """Backends that call a C++ compiler: with these only the models in `MEASURED` are part of the default suite."""
 PAIRS = [(first, second) for position, first in enumerate(BACKENDS) for second in BACKENDS[position + 1 :]]
+
+
+@pytest.fixture(autouse=True)
+def _recurrent_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo leaves recurrent layers to eager unless told."""
+    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
 
 
 def compiled(built: Built, **options: Any) -> Any:

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hub.testing.operators import elementwise, layers, reductions, shapes
+from hub.testing.operators import backward, elementwise, layers, reductions, shapes
 from hub.testing.operators.case import case_cluster, expected, overload_of, read_outputs
 from hub.testing.operators.close import Reference, check_close, references
 from hub.testing.operators.sample import Made, Sample
 
-SAMPLES: Mapping[str, tuple[Sample, ...]] = {**elementwise.TABLE, **reductions.TABLE, **shapes.TABLE, **layers.TABLE}
+SAMPLES: Mapping[str, tuple[Sample, ...]] = {
+    **elementwise.TABLE,
+    **reductions.TABLE,
+    **shapes.TABLE,
+    **layers.TABLE,
+    **backward.TABLE,
+}
 """Overload name ("aten.add.Tensor") -> sample calls."""
 
 __all__ = [

@@ -46,7 +46,7 @@ _FUNCTIONS: Table = {
     **rows("erf.default erfc.default atan.default asinh.default", *_ANY_SHAPE, call(_BIG), call(_EDGES)),
     **rows("sin.default cos.default", *_ANY_SHAPE, call(lit(-100.0, -3.1415927, 1.5707964, 100.0, nan))),
     **rows("tan.default sinh.default cosh.default frac.default sinc.default", *_ANY_SHAPE),
-    **rows("floor.default ceil.default trunc.default", *_ANY_SHAPE, call(_HALVES), call(_EDGES)),
+    **rows("floor.default ceil.default trunc.default fix.default", *_ANY_SHAPE, call(_HALVES), call(_EDGES)),
     **rows("round.default", *_ANY_SHAPE, call(_HALVES), call(lit(inf, nan, 1e20))),
     "aten.round.decimals": (call(f(3, 4), decimals=2), call(lit(12.5, 1234.5), decimals=-1)),
     **rows("reciprocal.default", *_ANY_SHAPE, call(lit(0.0, -0.0, inf, 4.0)), call(lit(1, 2, -4))),
@@ -94,6 +94,7 @@ _ACTIVATIONS: Table = {
     "aten.softshrink.default": (call(f(3, 4)), call(f(3, 4), 1)),
     "aten.threshold.default": (call(f(3, 4), 0.1, 20), call(f(3, 4), -0.5, -7.0)),
     "aten.prelu.default": (call(f(2, 3, 4), f(3)), call(f(2, 3), f(1)), call(f(2, 3, 4, 4), f(3))),
+    "aten._prelu_kernel.default": (call(f(2, 3, 4), f(1, 3, 1)), call(f(2, 3), f(1, 1))),
     **rows("glu.default", call(f(2, 6)), call(f(4, 3), 0), call(f(2, 4, 3), -2)),
 }
 
@@ -245,7 +246,12 @@ _LOGIC: Table = {
     **rows("eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar", *_COMPARED_NUMBERS),
     **rows("logical_and.default logical_or.default logical_xor.default", *_LOGICAL),
     **rows("bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor __and__.Tensor __or__.Tensor __xor__.Tensor", *_BITS),
-    **rows("bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar", call(i64(5), 3), call(i32(5), 6), call(b(4), True)),
+    **rows(
+        "bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar __and__.Scalar __or__.Scalar __xor__.Scalar",
+        call(i64(5), 3),
+        call(i32(5), 6),
+        call(b(4), True),
+    ),
     **rows(
         "bitwise_left_shift.Tensor bitwise_right_shift.Tensor",
         call(i64(5, low=0), at(5, below=4)),

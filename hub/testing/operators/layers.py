@@ -57,7 +57,7 @@ _PRODUCTS: Table = {
     ),
     "aten.mv.default": (call(f(3, 4), f(4)),),
     "aten.dot.default": (call(f(5), f(5)), call(i64(3), i64(3))),
-    "aten.outer.default": (call(f(3), f(4)),),
+    **rows("outer.default ger.default", call(f(3), f(4))),
     "aten.addmm.default": (
         call(f(4), f(2, 3), f(3, 4)),
         call(f(2, 4), f(2, 3), f(3, 4)),
@@ -246,6 +246,7 @@ _NORMS: Table = {
 }
 
 _NORMS |= {
+    "aten._weight_norm_interface.default": (call(f(4, 3), f(4, 1)), call(f(4, 3, 2), f(4, 1, 1), 0).reads(0)),
     "aten._weight_norm.default": (call(f(4, 3), f(4, 1)), call(f(4, 3, 2), f(1, 1, 2), 2), call(f(4, 3), f(4, 1), 0)),
 }
 
@@ -311,6 +312,9 @@ _RESIZED: Table = {
         call(i64(3), [1, 1], "constant", 2.0),
     ),
     "aten.upsample_nearest1d.vec": (call(_X1, [18], None), call(_X1, None, [2.0])),
+    "aten.upsample_nearest1d.default": (call(_X1, [18]), call(_X1, [5])),
+    "aten.upsample_nearest3d.vec": (call(_X3, None, [2.0, 2.0, 2.0]), call(_X3, [5, 7, 2], None)),
+    "aten.upsample_bicubic2d.default": (call(_X2, [18, 16], False), call(_X2, [5, 3], True)),
     "aten.upsample_nearest2d.vec": (call(_X2, None, [2.0, 2.0]), call(_X2, [5, 13], None), call(_X2, None, [0.5, 1.5])),
     "aten.upsample_nearest2d.default": (call(_X2, [18, 16]), call(_X2, [4, 5])),
     "aten._upsample_nearest_exact2d.vec": (call(_X2, None, [2.0, 2.0]), call(_X2, [5, 13], None)),

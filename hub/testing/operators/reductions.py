@@ -114,6 +114,7 @@ _SUMS: Table = {
         call(lit(-1e4, 1e4), [0]),
         call(lit(-inf, -inf), [0]),
     ),
+    "aten.count_nonzero.default": (call(i64(3, 4)), call(f(3, 4)), call(i64(3, 4), 1)),
     "aten.count_nonzero.dim_IntList": (call(i64(3, 4), [1]), call(b(3, 4), [0])),
     "aten.nansum.default": (call(_SPECIAL),),
     "aten.trace.default": (call(f(3, 4)),),

@@ -68,6 +68,8 @@ class Sample:
     keywords: Mapping[str, Any] = field(default_factory=dict)
     outputs: tuple[int, ...] | None = None
     """Which outputs of a tuple are read; None means all."""
+    has_values: bool = True
+    """False where only shape and dtype are defined, as of `empty`."""
 
     def build(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Makes the arguments. Every call gives equal values in new tensors."""
@@ -77,6 +79,11 @@ class Sample:
     def reads(self, *outputs: int) -> Sample:
         """The same call, of which only these outputs are read."""
         return replace(self, outputs=outputs)
+
+    @property
+    def without_values(self) -> Sample:
+        """The same call, of whose result only shape and dtype are defined."""
+        return replace(self, has_values=False)
 
     def __str__(self) -> str:
         words = [*map(_word, self.arguments), *(f"{name}={_word(value)}" for name, value in self.keywords.items())]

@@ -41,6 +41,7 @@ _VIEWS: Table = {
         call(f(2, 3, 4), -2, -1),
         call(f()),
     ),
+    "aten.ravel.default": (call(f(2, 3)), call(f(2, 3).T), call(f())),
     "aten.unflatten.int": (call(f(2, 6), 1, [2, 3]), call(f(6, 2), 0, [3, -1])),
     "aten.permute.default": (
         call(f(2, 3, 4), [0, 2, 1]),
@@ -116,6 +117,7 @@ _CUTS: Table = {
         call(b(2, 3), 0, 1),
     ),
     "aten.narrow.default": (call(f(5, 6), 1, 2, 3), call(f(5, 6), 0, -2, 2)),
+    "aten.unsafe_split.Tensor": (call(f(5, 6), 2), call(f(2, 6), 3, -1)),
     "aten.split.Tensor": (
         call(f(5, 6), 2),
         call(f(5, 6), 2, 1),
@@ -355,6 +357,9 @@ _NEW: Table = {
         call(0, 7, 3, dtype=torch.int64, **_PLACE),
     ),
     "aten.linspace.default": (call(0.0, 1.0, 5), call(-1, 1, 4, dtype=torch.float32, **_PLACE), call(0.0, 1.0, 1)),
+    "aten.empty.memory_format": (call([2, 3], **_PLACE).without_values, call([2], dtype=torch.int64).without_values),
+    "aten.empty_like.default": (call(f(2, 3)).without_values, call(f(3, 2).T).without_values, call(i64(3)).without_values),
+    "aten.new_empty.default": (call(f(2), [3, 2]).without_values, call(f(1), [2], dtype=torch.int64).without_values),
     "aten.eye.default": (call(3), call(2, dtype=torch.int64, **_PLACE)),
     "aten.eye.m": (call(2, 3),),
     "aten.scalar_tensor.default": (call(1.5), call(2, dtype=torch.int64), call(-inf, dtype=torch.float32, device=_CPU)),
