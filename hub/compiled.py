@@ -49,7 +49,8 @@ class CompiledGraph:
         self.original = original
         self.owner = None if owner is None else weakref.ref(owner)
         self.plan: Plan | None = None
-        self.weights: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+        self.weights: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+        """Parameters and buffers it was called with, by identity: tensors cannot be compared."""
         self._bindings: list[Binding] = []
         self._changes = 0
         self._lock = threading.RLock()
@@ -91,7 +92,7 @@ class CompiledGraph:
         graph = self._with_guarded_weights(args)
         positions = [index for index, node in enumerate(graph.placeholders) if node.name in graph.weights]
         guard = WeightGuard(positions, args)
-        self.weights.update(guard.weights)
+        self._remember_weights(args)
         maker = Maker(graph, self.mode, self.options, registry(), progress_for(self.graph.name))
         try:
             made = maker.make(args, self.plan)
@@ -134,6 +135,12 @@ class CompiledGraph:
             return replace(self.graph, weights=())
         values = dict(zip((node.name for node in self.graph.placeholders), args, strict=True))
         return replace(self.graph, weights=tuple(name for name in self.graph.weights if can_guard(values[name])))
+
+    def _remember_weights(self, args: Sequence[Any]) -> None:
+        names = frozenset(self.graph.weights)
+        for node, value in zip(self.graph.placeholders, args, strict=True):
+            if node.name in names:
+                self.weights[id(value)] = value
 
     def _failed_while_running(self, backend: str, cluster: str, error: BaseException) -> None:
         message = f"{type(error).__name__}: {error}"

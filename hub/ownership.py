@@ -80,7 +80,7 @@ def _living() -> Iterator[CompiledGraph]:
 def _belongs(graph: CompiledGraph, wrapper: object, tensors: frozenset[int]) -> bool:
     if graph.weights:
         # Models of one class with equal options share captured graphs; their weights tell them apart.
-        return any(id(weight) in tensors for weight in graph.weights)
+        return any(weight in tensors for weight in graph.weights)
     return graph.owner is not None and graph.owner() is wrapper
 
 

@@ -120,7 +120,9 @@ class Plan(_Value):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the text"
-            raise PlanError(f"not a plan: {where}: {first['msg']}", hint="write one with `hub explain MODEL --json`") from error
+            raise PlanError(
+                f"not a plan: {where}: {first['msg']}", hint="write one with `hub explain MODEL --json`"
+            ) from error
 
     def with_events(self, *events: Event) -> Plan:
         """Gives the same plan with events added."""

@@ -65,7 +65,9 @@ class Registry:
     def _entry(self, name: str) -> Entry:
         if name not in self.entries:
             raise PluginLoadError(
-                f"no backend named {name!r}", backend=name, hint=f"choose from {', '.join(self.entries) or 'none installed'}"
+                f"no backend named {name!r}",
+                backend=name,
+                hint=f"choose from {', '.join(self.entries) or 'none installed'}",
             )
         return self.entries[name]
 
@@ -147,7 +149,9 @@ def _create(entry: Entry) -> Backend | HubError:
         backend = load_attribute(entry.info.factory)()
     except Exception as error:  # noqa: BLE001 - as above
         return PluginLoadError(f"{type(error).__name__}: {error}", backend=entry.name, hint=entry.info.install or None)
-    missing = [name for name in ("probe", "supports", "estimate", "compile", "load") if not callable(getattr(backend, name, None))]
+    missing = [
+        name for name in ("probe", "supports", "estimate", "compile", "load") if not callable(getattr(backend, name, None))
+    ]
     if missing:
         return ContractError(f"the backend object lacks {', '.join(missing)}", backend=entry.name)
     return backend

@@ -50,7 +50,9 @@ def capture(module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bool | N
     return found[0]
 
 
-def whole_cluster(module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bool | None = False) -> tuple[Cluster, tuple[Any, ...]]:
+def whole_cluster(
+    module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bool | None = False
+) -> tuple[Cluster, tuple[Any, ...]]:
     """Gives everything of a module that is not pinned to eager as one cluster, and the values of its inputs.
 
     The values come from running what lies before the cluster. Raises PlanError if the pinned nodes lie in between.
@@ -64,7 +66,9 @@ def whole_cluster(module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bo
     return cluster, tuple(recorder.values[name] for name in cluster.input_names)
 
 
-def compile_and_run(backend: Backend, cluster: Cluster, inputs: Sequence[Any], settings: CompileSettings = SETTINGS) -> tuple[Executable, Sequence[torch.Tensor]]:
+def compile_and_run(
+    backend: Backend, cluster: Cluster, inputs: Sequence[Any], settings: CompileSettings = SETTINGS
+) -> tuple[Executable, Sequence[torch.Tensor]]:
     """Compiles a cluster and runs it once. Raises whatever the backend raises."""
     executable = backend.compile(cluster, settings)
     return executable, executable(*inputs)

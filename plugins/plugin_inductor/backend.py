@@ -33,7 +33,7 @@ class InductorBackend(Backend):
         cluster = relu_cluster()
         try:
             (found,) = self.compile(cluster, CompileSettings(threads=1))(torch.tensor([-1.0, 0.0, 1.0, 2.0]))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
             return refused(str(error))
         return ACCEPTED if found.tolist() == [0.0, 0.0, 1.0, 2.0] else refused(f"relu gave {found.tolist()}")
 

@@ -22,7 +22,7 @@ from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 
 from hub.backend import CompileSettings
-from plugin_inductor.lower import Lowered, copy_aliasing_outputs
+from plugin_inductor.lower import Lowered
 from plugin_inductor.symbols import SizeGuards
 
 Call = Callable[[list[Any]], Sequence[torch.Tensor]]
@@ -49,6 +49,9 @@ class Program:
     guards: SizeGuards
     strides: tuple[tuple[str, ...], ...]
     """For every input the strides it was compiled for, over the guards' symbols; empty for numbers."""
+    constant_outputs: tuple[int, ...] = ()
+    """Positions of the outputs that do not depend on the inputs. Inductor gives the same tensor on every call, and drops
+    copies that are put into its graph; `call` makes them."""
     owner: Any = None
     """Keeps the program alive: Inductor dismantles it when its `CompiledFxGraph` dies."""
     source: str = ""
@@ -73,9 +76,10 @@ def build(lowered: Lowered) -> Program:
         program = compile_fx._recursive_joint_graph_passes(program, input_device=_device(program))
         layout_opt = GraphLowering.decide_layout_opt(program, is_inference=True)
         recipes = _freeze(program, inputs, layout_opt=layout_opt) if lowered.weights else {}
-        copy_aliasing_outputs(program)
-        outputs = program.graph.output_node()
-        outputs.meta["user_visible_output_idxs"] = list(range(len(outputs.args[0])))  # pyright: ignore
+        output = program.graph.output_node()
+        results: Sequence[fx.Node] = output.args[0]  # pyright: ignore
+        output.meta["user_visible_output_idxs"] = list(range(len(results)))
+        constant_outputs = tuple(position for position, node in enumerate(results) if node.op == "get_attr")
         result = compile_fx.compile_fx_inner(
             program,
             inputs,
@@ -84,7 +88,7 @@ def build(lowered: Lowered) -> Program:
             boxed_forward_device_index=BoxedDeviceIndex(None),
             layout_opt=layout_opt if lowered.weights else None,
         )
-    return _program(result, recipes, lowered)
+    return _program(result, recipes, lowered, constant_outputs)
 
 
 @contextlib.contextmanager
@@ -176,16 +180,31 @@ def _makers(program: fx.GraphModule) -> dict[fx.Node, Recipe]:
     return recipes
 
 
-def _program(result: Any, recipes: Mapping[int, Recipe], lowered: Lowered) -> Program:
+def copying(call: Call, positions: tuple[int, ...]) -> Call:
+    """Gives a call whose outputs at these positions are new tensors."""
+    if not positions:
+        return call
+
+    def run(inputs: list[Any]) -> Sequence[torch.Tensor]:
+        outputs = list(call(inputs))
+        for position in positions:
+            outputs[position] = outputs[position].clone()
+        return outputs
+
+    return run
+
+
+def _program(result: Any, recipes: Mapping[int, Recipe], lowered: Lowered, constant_outputs: tuple[int, ...]) -> Program:
     sizes = lowered.sizes
     guards, strides = sizes.guards(), sizes.strides()
     if not isinstance(result, CompiledFxGraph) or result.current_callable is None:
-        return Program(call=result, guards=guards, strides=strides)
+        return Program(copying(result, constant_outputs), guards, strides, constant_outputs)
     inner = result.current_callable if result.compiled_fn_runner is None else result.compiled_fn_runner.call
     return Program(
-        call=result.current_callable,
+        call=copying(result.current_callable, constant_outputs),
         guards=guards,
         strides=strides,
+        constant_outputs=constant_outputs,
         owner=result,
         source=result.source_code,
         namespace=getattr(inner, "__func__", inner).__globals__,

@@ -13,6 +13,7 @@ from torch._subclasses import FakeTensorMode
 
 from hub.errors import CompileError
 from hub.graph import Cluster, ScalarSpec
+from plugin_inductor.exact import DECOMPOSITIONS, REPLACEMENTS
 from plugin_inductor.symbols import FreshSizes
 
 _WEIGHT = "hub_weight_{}"
@@ -46,12 +47,12 @@ def lower(cluster: Cluster) -> Lowered:
     fake_weights = [mode.from_tensor(weight, static_shapes=True) for weight in weights]
     inputs = sizes.fake_inputs(mode)
     program, signature = aot_export_module(
-        module, (*fake_weights, *inputs), trace_joint=False, decompositions=select_decomp_table()
+        module, (*fake_weights, *inputs), trace_joint=False, decompositions={**select_decomp_table(), **DECOMPOSITIONS}
     )
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         raise CompileError("the cluster writes to its inputs", backend="inductor", cluster=cluster.name)
     _bind_weights(program, weights)
-    copy_aliasing_outputs(program)
+    _copy_aliasing_outputs(program)
     return Lowered(program, inputs, mode, sizes, weights)
 
 
@@ -78,6 +79,7 @@ def _with_weights_as_inputs(cluster: Cluster) -> fx.GraphModule:
             copies[node] = weights[str(node.target)]
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node].target = REPLACEMENTS.get(node.target, node.target)
             copies[node].meta = {}
     return fx.GraphModule(cluster.module, graph)
 
@@ -95,16 +97,16 @@ def _bind_weights(program: fx.GraphModule, weights: tuple[torch.Tensor, ...]) ->
     program.recompile()
 
 
-def copy_aliasing_outputs(program: fx.GraphModule) -> None:
-    """Makes every output that shares memory with an input or a constant a copy, in place.
+def _copy_aliasing_outputs(program: fx.GraphModule) -> None:
+    """Makes every output that shares memory with an input a copy, in place. Constants are copied at run time.
 
     Compares storages of fake values, not schemas: `type_as`, `meshgrid` or `einsum` may give views without saying so.
     """
     graph = program.graph
-    shared = {_storage(node) for node in graph.nodes if node.op in ("placeholder", "get_attr")} - {None}
+    shared = {_storage(node) for node in graph.find_nodes(op="placeholder")} - {None}
     output = graph.output_node()
     for node in dict.fromkeys(item for item in output.args[0] if isinstance(item, fx.Node)):  # pyright: ignore
-        if node.op in ("placeholder", "get_attr") or _storage(node) in shared:
+        if _storage(node) in shared:
             with graph.inserting_before(output):
                 copy = graph.call_function(torch.ops.aten.clone.default, (node,))
             copy.meta["val"] = node.meta["val"].clone()

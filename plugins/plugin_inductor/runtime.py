@@ -84,7 +84,7 @@ class InductorExecutable(Executable):
         try:
             with torch.no_grad(), torch._C._DisableAutocast():
                 return self._call([self._restrided(position, inputs) for position in range(len(inputs))])
-        except Exception as second:
+        except Exception as second:  # noqa: BLE001 - generated code may raise anything
             raise self._failure(second) from error
 
     def _restrided(self, position: int, inputs: Sequence[Any]) -> Any:

@@ -23,7 +23,7 @@ from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch._inductor.utils import align_inputs_from_check_idxs
 
 from hub.errors import CompileError
-from plugin_inductor.compiler import Program, Recipe
+from plugin_inductor.compiler import Program, Recipe, copying
 from plugin_inductor.symbols import Binding, SizeGuards
 
 _PACKERS = ("mkldnn", "mkl", "aten")
@@ -50,6 +50,7 @@ def save(program: Program, folder: Path) -> None:
         "conditions": program.guards.conditions,
         "strides": program.strides,
         "aligned_inputs": program.aligned_inputs,
+        "constant_outputs": program.constant_outputs,
     }
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
@@ -65,11 +66,13 @@ def load(folder: Path, weights: Sequence[torch.Tensor]) -> Program:
     module.__dict__.update({_KERNEL: kernels.__getitem__, "__file__": str(folder / "program.py")})
     exec(compile(source, str(folder / "program.py"), "exec"), module.__dict__)
     module.__dict__.update(constants)  # last, because the program itself sets them to None
-    aligned = tuple(manifest["aligned_inputs"])
+    aligned, constant_outputs = tuple(manifest["aligned_inputs"]), tuple(manifest["constant_outputs"])
+    call = align_inputs_from_check_idxs(module.call, aligned, set()) if aligned else module.call  # pyright: ignore
     return Program(
-        call=align_inputs_from_check_idxs(module.call, aligned, set()) if aligned else module.call,  # pyright: ignore
+        call=copying(call, constant_outputs),
         guards=SizeGuards(tuple(Binding(**binding) for binding in manifest["bindings"]), tuple(manifest["conditions"])),
         strides=tuple(map(tuple, manifest["strides"])),
+        constant_outputs=constant_outputs,
         owner=module,
         source=source,
         namespace=module.__dict__,

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hub.support import ACCEPTED, Support, dtype_name, operator_name, refused, tensors_of, value_of
+from hub.support import (
+    ACCEPTED,
+    Condition,
+    Support,
+    argument,
+    attribute,
+    dtype_name,
+    operator_name,
+    refused,
+    tensors_of,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from torch import fx
@@ -26,8 +37,40 @@ DTYPES = (
 
 NAMESPACES = ("aten", "prims")
 
-REFUSED: dict[str, str] = {}
-"""Operators that Inductor compiles wrongly or not at all, each with the reason."""
+
+def _floats(reason: str) -> Condition:
+    """No tensor that the node reads or writes is in floating point."""
+
+    def condition(node: fx.Node) -> str | None:
+        return reason if any(tensor.dtype.is_floating_point for tensor in tensors_of(node)) else None
+
+    return condition
+
+
+def _floors(node: fx.Node) -> str | None:
+    return _ROUNDS_FIRST(node) if argument(node, "rounding_mode") == "floor" else None
+
+
+_ROUNDS_FIRST = _floats(
+    "in floating point Inductor rounds the quotient before it takes the floor: 6.0 // 0.1 gives 60, not 59"
+)
+_REMAINDER = _floats("in floating point Inductor rounds the quotient first: 1e8 % 0.3 gives 0, and 3 % inf gives NaN")
+_UNSCALED = attribute("alpha", lambda alpha: alpha == 1, "only 1")
+
+CONDITIONS: Mapping[str, Condition] = {
+    # Inductor's decompositions take no positional alpha: TypeError while compiling.
+    "aten.add.Scalar": _UNSCALED,
+    "aten.sub.Scalar": _UNSCALED,
+    "aten.floor_divide.default": _ROUNDS_FIRST,
+    "aten.floor_divide.Scalar": _ROUNDS_FIRST,
+    "aten.div.Tensor_mode": _floors,
+    "aten.div.Scalar_mode": _floors,
+    "aten.remainder.Tensor": _REMAINDER,
+    "aten.remainder.Scalar": _REMAINDER,
+    "aten.remainder.Scalar_Tensor": _REMAINDER,
+}
+"""Operators that Inductor compiles wrongly, or not at all, unless the condition holds (found with torch 2.13 by comparing
+samples of every operator with eager)."""
 
 
 def supports(node: fx.Node) -> Support:
@@ -38,8 +81,13 @@ def supports(node: fx.Node) -> Support:
     namespace = name.partition(".")[0]
     if namespace not in NAMESPACES or not hasattr(node.target, "_schema"):
         return refused(f"{name}: only operators of {', '.join(NAMESPACES)} here")
-    reason = REFUSED.get(name) or _dtype_refusal(node) or _layout_refusal(node) or _number_refusal(node)
+    condition = CONDITIONS.get(name, _always)
+    reason = _dtype_refusal(node) or _layout_refusal(node) or _number_refusal(node) or condition(node)
     return refused(f"{name}: {reason}") if reason else ACCEPTED
+
+
+def _always(_: fx.Node) -> None:
+    return None
 
 
 def _dtype_refusal(node: fx.Node) -> str | None:

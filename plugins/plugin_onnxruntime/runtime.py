@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,8 @@ from .sizes import shape_text, sources
 NAME = "onnxruntime"
 _CPU = ort.OrtDevice(ort.OrtDevice.cpu(), ort.OrtDevice.default_memory(), 0)
 _ERRORS_ONLY = 3
+_SPARE = torch.empty(16)
+"""Its address stands in for that of empty tensors, which have none and which ORT would refuse."""
 
 
 class OnnxExecutable(Executable):
@@ -162,7 +165,7 @@ def run_source(inputs: Sequence[Spec], outputs: Sequence[TensorSpec], edges: Edg
     for position, (spec, name) in enumerate(zip(inputs, edges.inputs, strict=True)):
         if name:
             element = _element(spec)
-            lines.append(f"b.bind_input({name!r}, cpu, {element}, a{position}.shape, a{position}.data_ptr())")
+            lines.append(f"b.bind_input({name!r}, cpu, {element}, a{position}.shape, a{position}.data_ptr() or spare)")
     shapes = [shape_text(spec, known) for spec in outputs]
     for position, (spec, name, shape, order) in enumerate(
         zip(outputs, edges.outputs, shapes, edges.output_orders, strict=True)
@@ -205,7 +208,10 @@ def _allocate(position: int, spec: TensorSpec, name: str, shape: str | None, ord
     make = f"o{position} = empty({shape}, dtype=dtype_o{position})"
     if order:
         make = f"s{position} = {shape}; o{position} = empty(({', '.join(f's{position}[{dim}]' for dim in order)},), dtype=dtype_o{position})"
-    return [make, f"b.bind_output({name!r}, cpu, {ELEMENT[spec.dtype]}, o{position}.shape, o{position}.data_ptr())"]
+    return [
+        make,
+        f"b.bind_output({name!r}, cpu, {ELEMENT[spec.dtype]}, o{position}.shape, o{position}.data_ptr() or spare)",
+    ]
 
 
 def _result(position: int, order: Sequence[int]) -> str:
@@ -221,7 +227,7 @@ def _compiled(source: str, session: onnxruntime.InferenceSession, cluster: Clust
     # The low-level session: the public wrapper's binding costs more than the binding itself, and hides the pointer form.
     inner = session._sess
     names: dict[str, Any] = {
-        "cpu": _CPU, "empty": torch.empty, "number": _number, "taken": _taken, "pool": [],
+        "cpu": _CPU, "empty": torch.empty, "number": _number, "taken": _taken, "pool": [], "math": math, "spare": _SPARE.data_ptr(),
         "new_binding": lambda: ort.SessionIOBinding(inner), "run_session": inner.run_with_iobinding, "wrong": _refuser(cluster),
     }  # fmt: skip
     for position, spec in enumerate(cluster.inputs):

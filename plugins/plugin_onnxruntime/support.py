@@ -151,6 +151,8 @@ def weights_only(node: fx.Node) -> str | None:
     each = 4 if argument(node, "has_biases") else 2
     expected = argument(node, "num_layers") * each * (2 if argument(node, "bidirectional") else 1)
     found = len(argument(node, "params"))
+    if any(is_symbolic(size) for weight in argument(node, "params") for size in value_of(weight).shape):
+        return "weights of symbolic sizes"
     if found != expected:
         return f"{found} weight tensors, {expected} without projections"
     is_dropping = argument(node, "train") and argument(node, "dropout") and argument(node, "num_layers") > 1
@@ -211,7 +213,7 @@ def negative_pad_is_constant(node: fx.Node) -> str | None:
 no_dropout = attribute("dropout_p", lambda value: value == 0.0, "only 0")
 not_ceil = attribute("ceil_mode", lambda value: not value, "only False")
 inference = attribute("training", lambda value: not value, "only inference")
-usual_norm = one_of("ord", (1, 1.0, 2, 2.0, float("inf")))
+usual_norm = one_of("ord", (1, 2, float("inf")))
 
 
 def _rows(names: str, *conditions: Condition) -> dict[str, tuple[Condition, ...]]:
@@ -259,15 +261,18 @@ OPERATORS = OperatorTable(
         # activations
         **_rows("relu.default", FLOAT_INDEXED),
         **_rows("relu6.default hardtanh.default silu.default", FLOAT),
-        **_rows("gelu.default leaky_relu.default selu.default hardsigmoid.default hardswish.default", FLOAT32),
-        **_rows("softplus.default mish.default log_sigmoid.default prelu.default _prelu_kernel.default", FLOAT32),
-        **_rows("elu.default", FLOAT32, one_of("input_scale", (1,))),
+        **_rows("gelu.default selu.default hardsigmoid.default hardswish.default", FLOAT32),
+        **_rows("mish.default log_sigmoid.default prelu.default _prelu_kernel.default", FLOAT32),
+        **_rows("leaky_relu.default", FLOAT32, plain("negative_slope")),
+        **_rows("elu.default", FLOAT32, one_of("input_scale", (1,)), plain("alpha")),
+        **_rows("softplus.default", FLOAT32, plain("beta", "threshold")),
         **_rows("glu.default", FLOAT),
         # casts and copies
         **_rows("_to_copy.default to.dtype to.dtype_layout to.device to.other type_as.default", ANY),
         **_rows("clone.default alias.default contiguous.default detach.default lift_fresh_copy.default", ANY),
         # matrix products
-        **_rows("linear.default addmm.default baddbmm.default addbmm.default addmv.default", FLOAT),
+        **_rows("linear.default", FLOAT),
+        **_rows("addmm.default baddbmm.default addbmm.default addmv.default", FLOAT, plain("alpha", "beta")),
         **_rows("matmul.default mm.default bmm.default mv.default dot.default", FLOAT_INDEXED),
         **_rows("outer.default ger.default", NUMBER),
         **_rows("einsum.default", FLOAT_INDEXED),
@@ -288,9 +293,9 @@ OPERATORS = OperatorTable(
         # normalisations
         **_rows("layer_norm.default rms_norm.default", FLOAT),
         **_rows("native_layer_norm.default", FLOAT32),
-        **_rows("_native_batch_norm_legit_no_training.default", FLOAT, only_output(0)),
-        **_rows("batch_norm.default", FLOAT, inference),
-        **_rows("native_batch_norm.default", FLOAT, inference, only_output(0)),
+        **_rows("_native_batch_norm_legit_no_training.default", FLOAT, static("running_mean"), only_output(0)),
+        **_rows("batch_norm.default", FLOAT, inference, static("running_mean")),
+        **_rows("native_batch_norm.default", FLOAT, inference, static("running_mean"), only_output(0)),
         **_rows("group_norm.default", FLOAT32),
         **_rows("native_group_norm.default", FLOAT32, only_output(0)),
         **_rows("instance_norm.default", FLOAT32, attribute("use_input_stats", bool, "only with the input's statistics")),

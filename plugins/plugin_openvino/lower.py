@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from openvino import Model, Output, PartialShape, op
 from openvino import opset16 as ops
@@ -19,7 +20,7 @@ from torch import fx
 from hub.errors import CompileError
 from hub.graph import Cluster, ScalarSpec, Spec
 from hub.support import is_symbolic, operator_name
-from plugin_openvino.call import INT32_MAX, OV_TYPES, Call, Value, output
+from plugin_openvino.call import INT32_MAX, OV_TYPES, Call, Value, indices, output
 from plugin_openvino.rules import RULES
 
 SCALAR_DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
@@ -107,4 +108,13 @@ def _outputs(found: Any) -> Value:
 
 def _result(value: Value) -> op.Result:
     assert isinstance(value, Output), "a tuple cannot leave a cluster"
-    return op.Result(value)
+    return op.Result(_copied(value) if value.get_node().get_type_name() == "Parameter" else value)
+
+
+def _copied(value: Output) -> Output:
+    """Gives a copy. OpenVINO (2026.4) leaves a preset output unwritten where a parameter goes straight to a result."""
+    rank = value.get_partial_shape().rank.get_length()
+    if rank == 0:
+        one = ops.tile(ops.reshape(value, indices([1]), False), indices([1]))
+        return output(ops.reshape(one, output(op.Constant(np.zeros(0, np.int64))), False))
+    return output(ops.tile(value, indices([1] * rank)))

@@ -17,6 +17,7 @@ from hub.support import (
     dtypes,
     is_symbolic,
     rank,
+    static,
     tensors_of,
     value_of,
 )
@@ -158,6 +159,16 @@ def batched(node: fx.Node) -> str | None:
     return None if found == wanted else f"input has {found} dims, {wanted} here"
 
 
+def same_or_known(node: fx.Node) -> str | None:
+    """Gather's index may be shorter than the tensor along other dims; then its sizes must be known while compiling."""
+    tensor, index = value_of(argument(node, "self")), value_of(argument(node, "index"))
+    dim = argument(node, "dim") % tensor.dim()
+    for axis, (size, wanted) in enumerate(zip(tensor.shape, index.shape, strict=True)):
+        if axis != dim and str(size) != str(wanted) and is_symbolic(wanted):
+            return f"dim {axis} of index is {wanted}, of the tensor {size}"
+    return None
+
+
 def integer_indices(node: fx.Node) -> str | None:
     """Indices are positions; masks choose a number of elements that depends on data."""
     given = [value_of(item) for item in argument(node, "indices") if item is not None]
@@ -190,7 +201,7 @@ FLOAT = dtypes("float32")
 NUMBER = gives("float32", "int64", "int32")
 INTEGER = gives("int64", "int32")
 MOVED: tuple[Condition, ...] = ()
-_CONV = (FLOAT, batched, literal("stride", "padding", "dilation", "groups"))
+_CONV = (FLOAT, batched, static("weight"), literal("stride", "padding", "dilation", "groups"))
 _POOL = (FLOAT, literal("kernel_size", "stride", "padding"))
 _NATIVE = (FLOAT, first_result_only)
 _SDPA = (
@@ -201,7 +212,7 @@ _SDPA = (
     equals("dropout_p", 0.0),
     literal("scale"),
 )
-_DIVIDE_WITH_MODE = (INTEGER, literal("other"), one_of("rounding_mode", "floor"), nonzero_divisor)
+_DIVIDE_WITH_MODE = (gives("float32"), one_of("rounding_mode", None, "trunc"))
 _WIDE = (known_sizes("dim"), FLOAT)
 
 OPERATORS = OperatorTable(
@@ -222,7 +233,6 @@ OPERATORS = OperatorTable(
         "aten.div.Scalar_mode": _DIVIDE_WITH_MODE,
         "aten.floor_divide.default": (INTEGER, nonzero_divisor),
         "aten.floor_divide.Scalar": (INTEGER, nonzero_divisor),
-        "aten.remainder.Tensor": (INTEGER, nonzero_divisor),
         "aten.remainder.Scalar": (INTEGER, nonzero_divisor),
         "aten.pow.Tensor_Scalar": (FLOAT, literal("exponent")),
         "aten.pow.Tensor_Tensor": (FLOAT,),
@@ -298,13 +308,12 @@ OPERATORS = OperatorTable(
         "aten.clone.default": (),
         "aten.contiguous.default": (),
         "aten.alias.default": (),
-        "aten.detach.default": (),
         "aten.lift_fresh_copy.default": (),
         "aten.dropout.default": (equals("train", False),),
         # activations: NaN becomes a bound in relu, relu6, hardtanh, hardswish and hardsigmoid
         "aten.relu.default": (FLOAT,),
         "aten.relu6.default": (FLOAT,),
-        "aten.hardtanh.default": (FLOAT, literal("min_val", "max_val")),
+        "aten.hardtanh.default": (FLOAT,),
         "aten.hardswish.default": (FLOAT,),
         "aten.hardsigmoid.default": (FLOAT,),
         "aten.leaky_relu.default": (FLOAT, literal("negative_slope")),
@@ -421,7 +430,7 @@ OPERATORS = OperatorTable(
         "aten._weight_norm.default": (FLOAT,),
         # indexing
         "aten.embedding.default": (),
-        "aten.gather.default": (rank("self", 1, MAX_RANK),),
+        "aten.gather.default": (rank("self", 1, MAX_RANK), same_or_known),
         "aten.index_select.default": (rank("self", 1, MAX_RANK), rank("index", 1, 1)),
         "aten.index.Tensor": (integer_indices,),
         "aten._unsafe_index.Tensor": (integer_indices,),

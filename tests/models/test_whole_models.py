@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,9 +29,10 @@ PAIRS = [(first, second) for position, first in enumerate(BACKENDS) for second i
 
 
 @pytest.fixture(autouse=True)
-def _recurrent_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def _recurrent_layers() -> Iterator[None]:
     """Dynamo leaves recurrent layers to eager unless told."""
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
 
 
 def compiled(built: Built, **options: Any) -> Any:

@@ -11,7 +11,7 @@ import math
 
 import torch
 
-from .builder import MICROSOFT
+from .builder import MICROSOFT, is_float32
 from .call import Call, all_static, lowers, same_size
 
 _MINUS_INFINITY = float("-inf")
@@ -23,7 +23,7 @@ def attention(call: Call) -> str | tuple[str, ...]:
     size = call.shape("query")[-1]
     scale = call["scale"] if call["scale"] is not None else 1.0 / math.sqrt(size)
     key, value = _grouped(call, "key"), _grouped(call, "value")
-    scores = call.op("FusedMatMul", call.input("query"), key, domain=MICROSOFT, alpha=float(scale), transB=1)
+    scores = scaled_product(call, call.input("query"), key, float(scale))
     mask, gate = _mask(call)
     if mask:
         scores = call.op("Add", scores, mask)
@@ -31,6 +31,13 @@ def attention(call: Call) -> str | tuple[str, ...]:
     if gate:
         result = call.op("Where", gate, result, call.constant(0.0))
     return result if len(call.outs) == 1 else (result, *[""] * (len(call.outs) - 1))
+
+
+def scaled_product(call: Call, query: str, key: str, scale: float) -> str:
+    """scale Q K^T; an attribute holds float32 only, so float64 is scaled by a constant."""
+    if call.out_dtype == torch.float32 or is_float32(scale):
+        return call.op("FusedMatMul", query, key, domain=MICROSOFT, alpha=scale, transB=1)
+    return call.op("Mul", call.op("FusedMatMul", query, key, domain=MICROSOFT, transB=1), call.constant(scale))
 
 
 def _grouped(call: Call, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -156,6 +157,11 @@ class Builder:
 
 _ARITHMETIC: Mapping[str, str] = {"Add": "Add", "Mul": "Mul", "FloorDiv": "Div", "Mod": "Mod", "PythonMod": "Mod"}
 """ONNX operators for arithmetic on sizes, by sympy class; sizes are never negative, so truncation equals floor."""
+
+
+def is_float32(value: float) -> bool:
+    """True where a number survives as a float32, as which ONNX stores it in attributes."""
+    return struct.unpack("f", struct.pack("f", value))[0] == value
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .builder import MICROSOFT
+from .builder import is_float32
 from .call import Call, lowers
 
 
@@ -41,14 +41,10 @@ def constant_of(call: Call, value: Any) -> torch.Tensor | None:
 
 
 @lowers("matmul.default", "mm.default", "bmm.default", "mv.default", "dot.default")
-def matmul(call: Call) -> str:
-    """Matrix product with broadcasting batch dims."""
-    left, right = call["self"], _second(call)
-    return call.op("MatMul", call.name_of(left), call.name_of(right))
-
-
-def _second(call: Call) -> Any:
-    return call.node.args[1]
+def matmul(call: Call, first: int = 0) -> str:
+    """Product of two arguments, the one at position `first` and the next, batch dims broadcast."""
+    left, right = call.node.args[first : first + 2]
+    return call.op("MatMul", call.as_dtype(left, call.out_dtype), call.as_dtype(right, call.out_dtype))
 
 
 @lowers("outer.default", "ger.default")
@@ -59,27 +55,34 @@ def outer(call: Call) -> str:
 
 @lowers("addmm.default")
 def addmm(call: Call) -> str:
-    """beta self + alpha mat1 mat2, as one Gemm."""
+    """beta self + alpha mat1 mat2, as one Gemm where its attributes can hold the factors."""
     alpha, beta = float(call.number("alpha")), float(call.number("beta"))
-    return call.op("Gemm", call.input("mat1"), call.input("mat2"), call.input("self"), alpha=alpha, beta=beta)
+    if call.out_dtype == torch.float32 or (is_float32(alpha) and is_float32(beta)):
+        return call.op("Gemm", call.input("mat1"), call.input("mat2"), call.input("self"), alpha=alpha, beta=beta)
+    return _weighted_sum(call, call.op("MatMul", call.input("mat1"), call.input("mat2")))
 
 
-@lowers("baddbmm.default", "addbmm.default", "addmv.default")
-def baddbmm(call: Call) -> str:
-    """beta self + alpha batch1 batch2; `self` is not read where beta is 0."""
-    alpha, beta = float(call.number("alpha")), float(call.number("beta"))
-    first, second = (call.name_of(node) for node in call.node.args[1:3])  # pyright: ignore
-    product = (
-        call.op("FusedMatMul", first, second, domain=MICROSOFT, alpha=alpha)
-        if alpha != 1
-        else call.op("MatMul", first, second)
-    )
-    if "addbmm" in str(call.node.target) and "baddbmm" not in str(call.node.target):
-        product = call.op("ReduceSum", product, call.ints(0), keepdims=0)
+@lowers("baddbmm.default", "addmv.default")
+def add_product(call: Call) -> str:
+    """beta self + alpha (batch1 batch2)."""
+    return _weighted_sum(call, matmul(call, first=1))
+
+
+@lowers("addbmm.default")
+def add_summed_products(call: Call) -> str:
+    """beta self + alpha (sum over the batch of batch1 batch2)."""
+    return _weighted_sum(call, call.op("ReduceSum", matmul(call, first=1), call.ints(0), keepdims=0))
+
+
+def _weighted_sum(call: Call, product: str) -> str:
+    """beta self + alpha product; `self` is not read where beta is 0."""
+    alpha, beta = call.number("alpha"), call.number("beta")
+    scaled = product if alpha == 1 else call.op("Mul", product, call.constant(alpha))
     if beta == 0:
-        return product
-    base = call.typed("self") if beta == 1 else call.op("Mul", call.typed("self"), call.constant(beta))
-    return call.op("Add", base, product)
+        return scaled
+    return call.op(
+        "Add", call.typed("self") if beta == 1 else call.op("Mul", call.typed("self"), call.constant(beta)), scaled
+    )
 
 
 @lowers("einsum.default")

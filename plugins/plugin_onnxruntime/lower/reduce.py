@@ -11,6 +11,7 @@ from hub.support import value_of
 
 from .builder import ELEMENT
 from .call import Call, lowers
+from .create import filled
 
 
 def _axes(call: Call) -> str:
@@ -41,12 +42,32 @@ for _name, _kind in {"sum": "ReduceSum", "mean": "ReduceMean", "prod": "ReducePr
     lowers(f"{_name}.default", f"{_name}.{'dim_int' if _name == 'prod' else 'dim_IntList' if _name == 'sum' else 'dim'}")(
         _reducing(_kind)
     )
+
+
+def _extreme(kind: str) -> Callable[[Call], str]:
+    def rule(call: Call) -> str:
+        value = call.typed("self")
+        result = reduce(call, kind, value)
+        return with_nan(call, result, value, lambda flags: reduce(call, "ReduceMax", flags))
+
+    return rule
+
+
+def with_nan(call: Call, result: str, value: str, gather: Callable[[str], str]) -> str:
+    """`result`, or NaN where `value` holds one: ORT's extremes skip NaN, PyTorch's give it."""
+    if not call.out_dtype.is_floating_point:
+        return result
+    return call.op("Where", gather(call.op("IsNaN", value)), call.constant(float("nan")), result)
+
+
 for _name, _kind in {"amax": "ReduceMax", "amin": "ReduceMin"}.items():
-    lowers(f"{_name}.default", f"{_name[1:]}.default")(_reducing(_kind))
+    lowers(f"{_name}.default", f"{_name[1:]}.default")(_extreme(_kind))
 
 
 def _boolean(kind: str) -> Callable[[Call], str]:
     def rule(call: Call) -> str:
+        if any(isinstance(size, int) and size == 0 for size in call.shape("self")):
+            return filled(call, kind == "ReduceMin")  # ORT knows no extreme of nothing
         return reduce(call, kind, call.typed("self", torch.bool))
 
     return rule

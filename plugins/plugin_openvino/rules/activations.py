@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from openvino import opset16 as ops
+from torch import fx
 
 from plugin_openvino.call import Call, constant
 from plugin_openvino.rules.elementwise import Rule, unary
@@ -19,7 +20,11 @@ def _gelu(call: Call) -> Any:
 
 
 def _hardtanh(call: Call) -> Any:
-    return ops.clamp(call.tensor("self"), float(call.raw("min_val")), float(call.raw("max_val")))
+    """With dynamic shapes Dynamo may hand over the bounds as numbers known only at run time."""
+    low, high = call.raw("min_val"), call.raw("max_val")
+    if isinstance(low, fx.Node) or isinstance(high, fx.Node):
+        return ops.minimum(ops.maximum(call.tensor("self"), call.value(low, _F32)), call.value(high, _F32))
+    return ops.clamp(call.tensor("self"), float(low), float(high))
 
 
 def _leaky_relu(call: Call) -> Any:

@@ -109,13 +109,13 @@ def max_pool(count: int, *, gives_indices: bool = False) -> Rule:
 
 
 def average_pool(count: int) -> Rule:
-    """A rule for average pooling over `count` dims."""
+    """A rule for average pooling over `count` dims. Without dilations given, opset16's AvgPool crashes the process (2026.4)."""
 
     def rule(call: Call) -> Any:
         value, is_single = _batched(call, count)
         kernel, stride, padding, rounding = _pooled(call, count)
         leaves_pads_out = not call.raw("count_include_pad")
-        result = ops.avg_pool(value, stride, padding, padding, kernel, leaves_pads_out, rounding, "explicit")
+        result = ops.avg_pool(value, stride, padding, padding, kernel, leaves_pads_out, rounding, "explicit", [1] * count)
         return ops.squeeze(result, indices([0])) if is_single else result
 
     return rule

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from openvino import Output
+from openvino import Output, Type
 from openvino import opset16 as ops
 from torch import fx
 
@@ -66,9 +67,16 @@ def comparison(operation: Callable[[Output, Output], Any]) -> Rule:
     return rule
 
 
+def truth(value: Output) -> Output:
+    """Gives where a value is not 0. NaN is true, which OpenVINO's Convert forgets once it is fused with what follows."""
+    if value.get_element_type() == Type.boolean:
+        return value
+    return output(ops.not_equal(value, output(ops.convert_like(constant(0, torch.int32), value))))
+
+
 def logical(operation: Callable[[Output, Output], Any]) -> Rule:
     """A rule for a logical operation on truth values."""
-    return lambda call: operation(call.tensor("self", torch.bool), call.tensor("other", torch.bool))
+    return lambda call: operation(truth(call.tensor("self")), truth(call.tensor("other")))
 
 
 def bitwise(on_bools: Callable[[Output, Output], Any], on_ints: Callable[[Output, Output], Any]) -> Rule:
@@ -105,11 +113,16 @@ def clamped(low_name: str | None, high_name: str | None) -> Rule:
 
     def rule(call: Call) -> Any:
         value = result = call.tensor("self", call.dtype)
-        if low_name and (low := call.optional(low_name, call.dtype)) is not None:
-            result = output(ops.maximum(result, low))
-        if high_name and (high := call.optional(high_name, call.dtype)) is not None:
-            result = output(ops.minimum(result, high))
-        return ops.select(not_a_number(value), value, result) if call.dtype.is_floating_point else result
+        bounds = [(low_name, ops.maximum), (high_name, ops.minimum)]
+        given = [(call.optional(name, call.dtype), operation) for name, operation in bounds if name is not None]
+        present = [(bound, operation) for bound, operation in given if bound is not None]
+        for bound, operation in present:
+            result = output(operation(result, bound))
+        if not call.dtype.is_floating_point:
+            return result
+        for source in (value, *(bound for bound, _ in present if bound.get_node().get_type_name() != "Constant")):
+            result = output(ops.select(not_a_number(source), source, result))
+        return result
 
     return rule
 
@@ -192,9 +205,34 @@ def _is_finite(call: Call) -> Any:
 
 
 def _divide_with_mode(call: Call) -> Any:
-    if call.raw("rounding_mode") == "floor":
+    mode = call.raw("rounding_mode")
+    if mode == "floor":
         return _floor_divide(call)
-    return ops.divide(call.tensor("self", call.dtype), call.tensor("other", call.dtype))
+    quotient = output(ops.divide(call.tensor("self", call.dtype), call.tensor("other", call.dtype)))
+    return quotient if mode is None else truncated(quotient)
+
+
+def truncated(value: Output) -> Any:
+    """Gives the value rounded towards 0."""
+    return ops.select(ops.less(value, constant(0, torch.float32)), ops.ceiling(value), ops.floor(value))
+
+
+def _exp(value: Output) -> Any:
+    """OpenVINO's Exp gives infinity for NaN."""
+    return ops.select(not_a_number(value), value, ops.exp(value))
+
+
+def _erf(value: Output) -> Any:
+    """OpenVINO's Erf is off by 5e-8 everywhere, which near 0 is all of it; there the series to x^9 is exact in float32."""
+    square = ops.multiply(value, value)
+    series = constant(_ERF_SERIES[-1], torch.float32)
+    for coefficient in _ERF_SERIES[-2::-1]:
+        series = output(ops.add(ops.multiply(series, square), constant(coefficient, torch.float32)))
+    is_small = ops.less(ops.abs(value), constant(0.25, torch.float32))
+    return ops.select(is_small, ops.multiply(series, value), ops.erf(value))
+
+
+_ERF_SERIES = [2 / math.sqrt(math.pi) * factor for factor in (1, -1 / 3, 1 / 10, -1 / 42, 1 / 216)]
 
 
 def _reciprocal(value: Output) -> Any:
@@ -202,8 +240,6 @@ def _reciprocal(value: Output) -> Any:
 
 
 def _log_over(base: float) -> Callable[[Output], Any]:
-    import math
-
     return lambda value: ops.multiply(ops.log(value), constant(1 / math.log(base), torch.float32))
 
 
@@ -222,7 +258,6 @@ RULES: Mapping[str, Rule] = {
     "aten.div.Scalar_mode": _divide_with_mode,
     "aten.floor_divide.default": _floor_divide,
     "aten.floor_divide.Scalar": _floor_divide,
-    "aten.remainder.Tensor": _remainder,
     "aten.remainder.Scalar": _remainder,
     "aten.pow.Tensor_Scalar": _power,
     "aten.pow.Tensor_Tensor": _power,
@@ -248,14 +283,14 @@ RULES: Mapping[str, Rule] = {
     "aten.lt.Scalar": comparison(ops.less),
     "aten.le.Tensor": comparison(ops.less_equal),
     "aten.le.Scalar": comparison(ops.less_equal),
-    "aten.gt.Tensor": comparison(ops.greater),
-    "aten.gt.Scalar": comparison(ops.greater),
-    "aten.ge.Tensor": comparison(ops.greater_equal),
-    "aten.ge.Scalar": comparison(ops.greater_equal),
+    "aten.gt.Tensor": comparison(lambda left, right: ops.less(right, left)),  # OpenVINO's Greater is true for NaN
+    "aten.gt.Scalar": comparison(lambda left, right: ops.less(right, left)),
+    "aten.ge.Tensor": comparison(lambda left, right: ops.less_equal(right, left)),
+    "aten.ge.Scalar": comparison(lambda left, right: ops.less_equal(right, left)),
     "aten.logical_and.default": logical(ops.logical_and),
     "aten.logical_or.default": logical(ops.logical_or),
     "aten.logical_xor.default": logical(ops.logical_xor),
-    "aten.logical_not.default": lambda call: ops.logical_not(call.tensor("self", torch.bool)),
+    "aten.logical_not.default": lambda call: ops.logical_not(truth(call.tensor("self"))),
     "aten.bitwise_and.Tensor": bitwise(ops.logical_and, ops.bitwise_and),
     "aten.bitwise_or.Tensor": bitwise(ops.logical_or, ops.bitwise_or),
     "aten.bitwise_xor.Tensor": bitwise(ops.logical_xor, ops.bitwise_xor),
@@ -274,7 +309,7 @@ RULES: Mapping[str, Rule] = {
     "aten.abs.default": unary(ops.abs),
     "aten.neg.default": unary(ops.negative),
     "aten.sign.default": unary(ops.sign),
-    "aten.exp.default": unary(ops.exp),
+    "aten.exp.default": unary(_exp),
     "aten.log.default": unary(ops.log),
     "aten.log2.default": unary(_log_over(2)),
     "aten.log10.default": unary(_log_over(10)),
@@ -287,7 +322,7 @@ RULES: Mapping[str, Rule] = {
     "aten.atan.default": unary(ops.atan),
     "aten.sinh.default": unary(ops.sinh),
     "aten.cosh.default": unary(ops.cosh),
-    "aten.erf.default": unary(ops.erf),
+    "aten.erf.default": unary(_erf),
     "aten.floor.default": unary(ops.floor),
     "aten.ceil.default": unary(ops.ceiling),
     "aten.round.default": unary(lambda value: ops.round(value, "half_to_even")),
@@ -300,7 +335,6 @@ RULES: Mapping[str, Rule] = {
     "aten.clone.default": _cast,
     "aten.contiguous.default": _cast,
     "aten.alias.default": _cast,
-    "aten.detach.default": _cast,
     "aten.lift_fresh_copy.default": _cast,
     "aten.dropout.default": lambda call: call.tensor("input"),
 }

@@ -24,7 +24,18 @@ def _linear(call: Call) -> Any:
 
 def product(left: str, right: str) -> Rule:
     """A rule for a matrix product of two arguments, batched and broadcast as in NumPy."""
-    return lambda call: ops.matmul(call.tensor(left), call.tensor(right), False, False)
+    return lambda call: ops.matmul(*_equal_ranks(call.tensor(left), call.tensor(right)), False, False)
+
+
+def _equal_ranks(left: Output, right: Output) -> tuple[Output, Output]:
+    """Adds leading dims to the matrix of lower rank; with dynamic shapes the CPU plugin cannot do it itself. Vectors stay."""
+    ranks = [value.get_partial_shape().rank.get_length() for value in (left, right)]
+    if min(ranks) < 2 or ranks[0] == ranks[1]:
+        return left, right
+    missing = indices(range(abs(ranks[0] - ranks[1])))
+    if ranks[0] < ranks[1]:
+        return output(ops.unsqueeze(left, missing)), right
+    return left, output(ops.unsqueeze(right, missing))
 
 
 def _scaled(call: Call, value: Any, name: str) -> Any:
@@ -36,6 +47,8 @@ def product_plus(left: str, right: str) -> Rule:
 
     def rule(call: Call) -> Any:
         result = _scaled(call, ops.matmul(call.tensor(left), call.tensor(right), False, False), "alpha")
+        if call.raw("beta") == 0:  # then NaN in `self` does not count
+            return result
         return ops.add(result, _scaled(call, call.tensor("self"), "beta"))
 
     return rule

@@ -78,8 +78,11 @@ def _vector_norm(call: Call) -> Any:
 
 
 def _logsumexp(call: Call) -> Any:
+    """Subtracts the largest element first, unless that is infinite: infinity minus infinity is NaN."""
     value, axes = call.tensor("self"), _axes(call)
     highest = output(ops.reduce_max(value, axes, True))
+    is_infinite = ops.equal(ops.abs(highest), constant(float("inf"), _F32))
+    highest = output(ops.select(is_infinite, constant(0, _F32), highest))
     total = ops.log(ops.reduce_sum(ops.exp(ops.subtract(value, highest)), axes, True))
     result = output(ops.add(total, highest))
     return result if _keeps(call) else ops.squeeze(result, axes)

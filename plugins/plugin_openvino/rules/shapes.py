@@ -99,8 +99,11 @@ def _slice(call: Call) -> Any:
 
 
 def _narrow(call: Call) -> Any:
-    start, length = call.vector([call.raw("start")]), call.vector([call.raw("length")])
-    return ops.slice(call.tensor("self"), start, ops.add(start, length), indices([1]), indices([call.dim("dim")]))
+    given, dim = call.raw("start"), call.dim("dim")
+    start, length = call.vector([given]), call.vector([call.raw("length")])
+    if isinstance(given, int) and given < 0:
+        start = output(ops.add(start, size_of(call.tensor("self"), dim)))
+    return ops.slice(call.tensor("self"), start, ops.add(start, length), indices([1]), indices([dim]))
 
 
 def _select(call: Call) -> Any:
