@@ -18,6 +18,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from hub.children import run_child
+from hub.errors import HubError
 from hub.registry import Entry, installed_version, load_attribute, registry
 from hub.support import Support, refused
 
@@ -101,7 +102,7 @@ def _count_operators(entry: Entry) -> tuple[int | None, str]:
         return None, ""
     try:
         return len(load_attribute(entry.info.operators)), ""
-    except Exception as error:  # whatever a plugin raises costs that plugin only
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises costs that plugin only
         return 0, f"its operator table {entry.info.operators} cannot be read: {type(error).__name__}: {error}"
 
 
@@ -159,8 +160,9 @@ def _answer_probe(arguments: Sequence[str]) -> None:
     try:
         verdict: Any = registry().backend(name).probe()
         found = {"accepted": bool(verdict.accepted), "reason": str(verdict.reason)}
-    except Exception as error:  # whatever a probe raises is its verdict
-        found = {"accepted": False, "reason": f"{type(error).__name__}: {error}"}
+    except Exception as error:  # noqa: BLE001 - whatever a probe raises is its verdict
+        text = error.message if isinstance(error, HubError) else str(error)
+        found = {"accepted": False, "reason": f"{type(error).__name__}: {text}"}
     Path(answer).write_text(json.dumps(found))
 
 

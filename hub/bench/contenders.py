@@ -68,13 +68,23 @@ def compiled_by_hub(module: Any, given: Mapping[str, Any]) -> Any:
     )
 
 
-def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mapping[str, Any]) -> Callable[[], Any]:
-    """Gives a callable of no arguments that runs the model once. Raises whatever the contender raises."""
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A contender ready to run."""
+
+    call: Callable[[], Any]
+    """Runs the model once."""
+    compiled: Any = None
+    """What `hub.plans` takes, where the model goes through the hub."""
+
+
+def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mapping[str, Any]) -> Built:
+    """Builds a contender for one model and the inputs of one call. Raises whatever the contender raises."""
     if contender.peer:
-        return load_attribute(contender.peer)(module, tuple(inputs))
+        return Built(load_attribute(contender.peer)(module, tuple(inputs)))
     if contender.name == EAGER:
-        return lambda: module(*inputs)
+        return Built(lambda: module(*inputs))
     restricted = contender.name.removeprefix(_RESTRICTED) if contender.name != HUB else None
     options = {**given, "backends": (restricted,), "exclude": ()} if restricted else given
     compiled = compiled_by_hub(module, options)
-    return lambda: compiled(*inputs)
+    return Built(lambda: compiled(*inputs), compiled)

@@ -19,5 +19,7 @@ class Prepared:
     """max|error| / max|reference| against float32 eager."""
     threads: int
     inputs: tuple[str, ...]
+    note: str
+    """How the hub runs the model, in words; empty for other contenders."""
     peak_bytes: int | None
     """Most memory the process ever held, the model and the eager reference included; None where the system does not say."""

@@ -145,7 +145,7 @@ def _result(runner: _Runner) -> Result:
     numbers = (
         {}
         if facts is None
-        else {key: getattr(facts, key) for key in ("first_call_s", "max_abs_error", "relative_error", "peak_bytes")}
+        else {key: getattr(facts, key) for key in ("first_call_s", "max_abs_error", "relative_error", "peak_bytes", "note")}
     )
     if runner.failure:
         return Result(name=runner.contender.name, failure=runner.failure, **numbers)

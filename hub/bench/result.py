@@ -37,6 +37,7 @@ class Result(_Value):
     failure: str = ""
     """Why there are no numbers; empty where there are."""
     note: str = ""
+    """How the hub ran the model: clusters and backends."""
     call_s: Interval | None = None
     """Seconds of one call: the median of the medians of blocks."""
     to_best: Interval | None = None

@@ -12,10 +12,12 @@ HEADERS = ("contender", "one call", "95 % interval", "to best", "95 % interval o
 def benchmark_text(run: Benchmark) -> str:
     """Gives the whole report: what ran where, the table, failures with their reasons, and the hub against the others."""
     timed = [one for one in run.results if one.call_s is not None]
+    notes = [f"{one.name} ran {one.note}" for one in run.results if one.note]
     failed = [f"{one.name} failed: {one.failure}" for one in run.results if one.failure]
     sections = (
         _heading(run),
         columns(HEADERS, [_cells(one) for one in timed], right=frozenset(HEADERS[1:])) if timed else [],
+        notes,
         failed,
         _verdict(run),
     )

@@ -13,12 +13,15 @@ from typing import Any
 
 import torch
 
+import hub
 from hub.bench.closeness import difference
 from hub.bench.contenders import Contender, build
 from hub.bench.models import load_model
 from hub.bench.prepared import Prepared
 from hub.compilation.channel import serve
+from hub.plan import Plan
 from hub.pricing.timing import time_call
+from hub.report.numbers import count
 
 _WARM_S = 0.3
 """Seconds of calls before anything counts."""
@@ -38,7 +41,8 @@ def prepare(
     loaded = load_model(model, batch=batch, small=small)
     reference = loaded.module(*loaded.inputs)
     began_s = time.perf_counter()
-    _call = build(contender, loaded.module, loaded.inputs, given)
+    built = build(contender, loaded.module, loaded.inputs, given)
+    _call = built.call
     found = _call()
     first_call_s = time.perf_counter() - began_s
     apart = difference(found, reference)
@@ -50,6 +54,7 @@ def prepare(
         threads=torch.get_num_threads(),
         inputs=tuple(_described(value) for value in loaded.inputs),
         peak_bytes=_peak_bytes(),
+        note="" if built.compiled is None else "; ".join(map(_summary, hub.plans(built.compiled))),
     )
 
 
@@ -57,6 +62,10 @@ def block(at_least_s: float) -> tuple[float, ...]:
     """Times calls for `at_least_s` seconds, after one that is not counted; gives the seconds of each."""
     assert _call is not None, "prepare comes first"
     return time_call(_call, at_least_s, warmup=1).samples_s
+
+
+def _summary(plan: Plan) -> str:
+    return f"{plan.graph}: {count(len(plan.clusters), 'cluster')} on {', '.join(plan.backends)}, {plan.decided_by}"
 
 
 def _described(value: Any) -> str:

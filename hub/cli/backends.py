@@ -10,6 +10,7 @@ import typer
 
 from hub.listing import ListedBackend, list_backends
 from hub.report.columns import columns
+from hub.report.text import names_text
 
 _HEADERS = ("backend", "version", "library", "devices", "dtypes", "operators", "can", "from")
 
@@ -32,7 +33,7 @@ def _cells(backend: ListedBackend) -> tuple[str, ...]:
         backend.package_version,
         library,
         ", ".join(backend.devices),
-        ", ".join(backend.dtypes),
+        names_text(backend.dtypes),
         backend.operators,
         _abilities(backend),
         backend.package,

@@ -26,9 +26,10 @@ class Worker:
         self.log = log
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
+        # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs_in), str(theirs_out)],
+                [sys.executable, "-P", "-m", module, str(theirs_in), str(theirs_out)],
                 pass_fds=(theirs_in, theirs_out),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

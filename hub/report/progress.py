@@ -189,6 +189,6 @@ class Unfailing(Progress):
     def _silenced_by_errors(self) -> Generator[None]:
         try:
             yield
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever a display raises costs the display only
             # A closed stream, or a second live display on the same terminal: neither is worth a failed compilation.
             self._inner = SilentProgress()

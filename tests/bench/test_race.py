@@ -104,6 +104,7 @@ def test_the_hub_runs_against_eager_end_to_end() -> None:
     )
     assert {one.name for one in run.results} == {"hub", "eager"}
     assert all(not one.failure for one in run.results)
+    assert next(one.note for one in run.results if one.name == "hub")
     assert (run.best_other, run.command, run.threads) == ("eager", "hub bench", 1)
     assert run.machine.libraries["torch"] == torch.__version__
     assert Benchmark.model_validate(json.loads(run.to_json())) == run
@@ -221,3 +222,12 @@ def test_a_missing_folder_is_noticed_before_the_race(tmp_path: Path) -> None:
 
     with pytest.raises(HubError, match="there is no folder"):
         print_bench("mlp", None, 3, None, {}, str(tmp_path / "missing" / "out.json"))
+
+
+def test_a_folder_named_like_the_package_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's own `hub` folder in the working directory is not imported in place of this package."""
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "__init__.py").write_text("raise ImportError('the wrong hub')")
+    monkeypatch.chdir(tmp_path)
+    found = race([Contender("eager")], Task("mlp", threads=1, rounds=3, block_s=0.005, small=True), SilentProgress())
+    assert found.results[0].failure == ""
