@@ -1,0 +1,218 @@
+"""The shape of the source: imports go one way, the core knows no plugin, names tell what a module is about."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import hub
+from hub import hookspecs
+
+ROOT = Path(__file__).parent.parent
+CORE = ROOT / "hub"
+PLUGINS = tuple(sorted(path for path in (ROOT / "plugins").iterdir() if (path / "__init__.py").exists()))
+FOREIGN = ("onnxruntime", "onnx", "openvino", "tvm", "iree", "jax", "jaxlib", "torch_mlir")
+"""Libraries under backends."""
+EMPTY_NAMES = ("utils", "util", "helpers", "helper", "common", "misc")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import of one module, as resolved from the source."""
+
+    target: str
+    """The module; for `from a import b` where b is a module, that one."""
+    names: tuple[str, ...]
+    """What is taken from it; empty for the module itself."""
+    at_module_level: bool
+    line: int
+
+
+def module_name(path: Path, root: Path) -> str:
+    """Gives a file's dotted module name, "hub.graph" for hub/graph.py."""
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def sources() -> Mapping[str, Path]:
+    """Gives every module of the core and of the plugins, by name."""
+    found = {module_name(path, ROOT): path for path in sorted(CORE.rglob("*.py"))}
+    for plugin in PLUGINS:
+        found |= {module_name(path, plugin.parent): path for path in sorted(plugin.rglob("*.py"))}
+    return found
+
+
+SOURCES = sources()
+
+
+def imports_of(name: str) -> Iterator[Import]:
+    """Gives a module's imports at run time; what stands under `if TYPE_CHECKING` is left out."""
+    tree = ast.parse(SOURCES[name].read_text(), filename=str(SOURCES[name]))
+    yield from _imports_in(tree.body, name, at_module_level=True)
+
+
+def _imports_in(body: list[ast.stmt], module: str, *, at_module_level: bool) -> Iterator[Import]:
+    for statement in body:
+        if isinstance(statement, ast.Import):
+            yield from (Import(alias.name, (), at_module_level, statement.lineno) for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom):
+            yield from _from_import(statement, module, at_module_level)
+        elif isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
+            yield from _imports_in(statement.orelse, module, at_module_level=at_module_level)
+        else:
+            inner = at_module_level and not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef))
+            for block in _blocks_of(statement):
+                yield from _imports_in(block, module, at_module_level=inner)
+
+
+def _blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for field in ("body", "orelse", "finalbody"):
+        if block := getattr(statement, field, None):
+            yield block
+    for handler in getattr(statement, "handlers", ()):
+        yield handler.body
+    for case in getattr(statement, "cases", ()):
+        yield case.body
+
+
+def _from_import(statement: ast.ImportFrom, module: str, at_module_level: bool) -> Iterator[Import]:
+    base = _absolute(statement, module)
+    for alias in statement.names:
+        submodule = f"{base}.{alias.name}"
+        if submodule in SOURCES:
+            yield Import(submodule, (), at_module_level, statement.lineno)
+        else:
+            yield Import(base, (alias.name,), at_module_level, statement.lineno)
+
+
+def _absolute(statement: ast.ImportFrom, module: str) -> str:
+    if not statement.level:
+        return statement.module or ""
+    is_package = SOURCES[module].name == "__init__.py"
+    package = module.split(".")[: len(module.split(".")) - statement.level + is_package]
+    return ".".join((*package, statement.module) if statement.module else package)
+
+
+def module_graph() -> Mapping[str, frozenset[str]]:
+    """Gives, for each module, the own modules that importing it imports."""
+    return {
+        name: frozenset(item.target for item in imports_of(name) if item.at_module_level and item.target in SOURCES)
+        - {name}
+        for name in SOURCES
+    }
+
+
+def cycle_in(graph: Mapping[str, frozenset[str]]) -> list[str]:
+    """Gives the modules of one cycle, in order, the first one again at the end; nothing where there is none."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for target in sorted(graph[name]):
+            if cycle := visit(target, [*path, name]):
+                return cycle
+        done.add(name)
+        return []
+
+    return next((cycle for name in sorted(graph) if (cycle := visit(name, []))), [])
+
+
+def test_a_cycle_is_found() -> None:
+    """The search for cycles finds one, and none where there is none."""
+    nowhere: frozenset[str] = frozenset()
+    assert cycle_in({"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("b")}) == ["b", "c", "b"]
+    assert cycle_in({"a": frozenset("bc"), "b": frozenset("c"), "c": nowhere}) == []
+
+
+def test_imports_have_no_cycle() -> None:
+    """No module imports itself through others."""
+    cycle = cycle_in(module_graph())
+    assert not cycle, " -> ".join(cycle)
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if name.split(".")[0] == "hub"])
+def test_the_core_imports_no_plugin_and_no_library_under_one(name: str) -> None:
+    """A module of the core imports neither a plugin nor a library that a backend stands on, not even in a function."""
+    forbidden = {*FOREIGN, *(plugin.name for plugin in PLUGINS)}
+    bad = [f"line {item.line}: {item.target}" for item in imports_of(name) if item.target.split(".")[0] in forbidden]
+    assert not bad
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if name.split(".")[0] != "hub"])
+def test_plugins_stand_on_the_public_core_only(name: str) -> None:
+    """A plugin imports no other plugin, and no private name of the core."""
+    own = name.split(".")[0]
+    others = {plugin.name for plugin in PLUGINS} - {own}
+    for item in imports_of(name):
+        top = item.target.split(".")[0]
+        assert top not in others, f"line {item.line}: {item.target}"
+        if top == "hub":
+            private = [part for part in (*item.target.split("."), *item.names) if part.startswith("_")]
+            assert not private, f"line {item.line}: {item.target} {private}"
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
+def test_hooks_import_nothing_heavy(plugin: Path) -> None:
+    """Loading a plugin's hooks imports neither torch nor the library under its backend."""
+    found = modules_after(f"import {plugin.name}.hooks")
+    assert not found & {"torch", "numpy", *FOREIGN}
+
+
+def test_importing_the_hub_imports_no_torch() -> None:
+    """`import hub` leaves torch and every plugin unloaded."""
+    assert not modules_after("import hub") & {"torch", "numpy", *FOREIGN, *(plugin.name for plugin in PLUGINS)}
+
+
+def modules_after(code: str) -> set[str]:
+    """Gives the top-level modules that a fresh interpreter has loaded after running some code."""
+    program = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
+    return set(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_names_tell_what_a_module_is_about(name: str) -> None:
+    """No module is called utils, helpers or common."""
+    assert not set(name.split(".")) & set(EMPTY_NAMES)
+
+
+def test_no_public_name_hides_a_module() -> None:
+    """No public name of `hub` equals the name of one of its modules."""
+    modules = {path.stem for path in CORE.glob("*.py")} | {path.name for path in CORE.iterdir() if path.is_dir()}
+    assert not set(hub.__all__) & modules
+
+
+@pytest.mark.parametrize("name", hub.__all__)
+def test_public_names_exist(name: str) -> None:
+    """Every public name of `hub` can be had."""
+    assert getattr(hub, name) is not None
+
+
+def hooks() -> list[str]:
+    """Gives the names of the hooks, in order."""
+    tree = ast.parse(Path(hookspecs.__file__).read_text())
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    return [node.name for node in functions if any("hookspec" in ast.unparse(item) for item in node.decorator_list)]
+
+
+@pytest.mark.parametrize("hook", hooks())
+def test_every_hook_is_documented(hook: str) -> None:
+    """Each hook has a heading of its own in docs/reference/hooks.md."""
+    text = (ROOT / "docs" / "reference" / "hooks.md").read_text()
+    assert re.search(rf"^#+ .*\b{hook}\b", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("hook", hooks())
+def test_every_hook_is_tested(hook: str) -> None:
+    """Each hook has a test that bears its name."""
+    pattern = re.compile(rf"^\s*def test_\w*{hook}\w*\(", flags=re.MULTILINE)
+    assert any(pattern.search(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py"))

@@ -1,0 +1,178 @@
+"""Weights are constants for backends in inference, and yet every change of a weight counts from the next call."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hub.registry import registry
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
+
+every_backend = pytest.mark.parametrize("backend", registry().available())
+
+
+class Net(nn.Module):
+    """Weights, a bias and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.register_buffer("shift", torch.linspace(-1, 1, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)) + self.shift)
+
+
+class Tied(nn.Module):
+    """One matrix as embedding and as head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.head = nn.Linear(6, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embed(ids).tanh())
+
+
+def compiled(model: nn.Module, backend: str, **options: Any) -> Any:
+    """Compiles a model for one backend, without measuring."""
+    return torch.compile(model, backend="hub", options={"backends": (backend,), "tune": "off", **options})
+
+
+def check(model: nn.Module, call: Any, *inputs: torch.Tensor) -> None:
+    """Raises AssertionError unless the compiled model gives what the model itself gives now."""
+    with torch.no_grad():
+        torch.testing.assert_close(call(*inputs), model(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def _load(model: Net) -> None:
+    torch.manual_seed(5)
+    model.load_state_dict(Net().state_dict())
+
+
+def _step(model: Net) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    model(torch.ones(2, 6)).sum().backward()
+    optimizer.step()
+
+
+def _in_place(model: Net) -> None:
+    with torch.no_grad():
+        model.first.weight.mul_(-2)
+
+
+def _one_element(model: Net) -> None:
+    with torch.no_grad():
+        model.second.bias[1] += 10
+
+
+def _new_parameter(model: Net) -> None:
+    model.second.weight = nn.Parameter(torch.ones(3, 8))
+
+
+def _new_data(model: Net) -> None:
+    model.second.weight.data = torch.ones(3, 8)
+
+
+def _buffer(model: Net) -> None:
+    model.shift.fill_(3)  # pyright: ignore
+
+
+def _new_buffer(model: Net) -> None:
+    model.shift = torch.ones(8)
+
+
+def _new_layer(model: Net) -> None:
+    torch.manual_seed(6)
+    model.first = nn.Linear(6, 8)
+
+
+CHANGES: dict[str, Callable[[Net], None]] = {
+    "load_state_dict": _load,
+    "optimizer step": _step,
+    "in place": _in_place,
+    "one element": _one_element,
+    "new parameter": _new_parameter,
+    "new data": _new_data,
+    "buffer": _buffer,
+    "new buffer": _new_buffer,
+    "new layer": _new_layer,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@every_backend
+def test_a_changed_weight_counts_from_the_next_call(backend: str, change: str) -> None:
+    """After any change of a weight the next call gives the new result, and so do the calls after."""
+    model, x = Net(), torch.randn(4, 6)
+    call = compiled(model, backend)
+    check(model, call, x)
+    before = call(x).detach().clone()
+    CHANGES[change](model)
+    check(model, call, x)
+    check(model, call, x)
+    assert not torch.allclose(call(x), before)
+
+
+@every_backend
+def test_weights_may_change_again_and_again(backend: str) -> None:
+    """Each of many changes counts, however many."""
+    model, x = Net(), torch.randn(4, 6)
+    call = compiled(model, backend)
+    for _ in range(6):
+        check(model, call, x)
+        _in_place(model)
+
+
+@every_backend
+def test_tied_weights_stay_tied(backend: str) -> None:
+    """A weight that two layers share changes for both."""
+    model, ids = Tied(), torch.tensor([[1, 4, 10]])
+    call = compiled(model, backend)
+    check(model, call, ids)
+    with torch.no_grad():
+        model.embed.weight.add_(1)
+    check(model, call, ids)
+
+
+@every_backend
+def test_instances_of_one_class_keep_their_own_weights(backend: str) -> None:
+    """Two models of one class, compiled with equal options, each compute with their own weights."""
+    first, second, x = Net(), Net(), torch.randn(4, 6)
+    calls = compiled(first, backend), compiled(second, backend)
+    for _ in range(2):
+        check(first, calls[0], x)
+        check(second, calls[1], x)
+
+
+def test_moving_between_train_and_eval_counts() -> None:
+    """Dropout acts in train mode and not in eval mode, on the same compiled model."""
+    model = nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5))
+    call = torch.compile(model, backend="hub", options={"tune": "off"})
+    x = torch.ones(4, 6)
+    with torch.no_grad():
+        assert (model.train()(x) == 0).any()
+        assert (call(x) == 0).any()
+        model.eval()
+        assert not (call(x) == 0).any()
+    check(model, call, x)
+
+
+def test_a_copy_has_its_own_weights() -> None:
+    """A deep copy of a model is another model: changing one leaves the other."""
+    model, x = Net(), torch.randn(4, 6)
+    call = torch.compile(model, backend="hub", options={"tune": "off"})
+    check(model, call, x)
+    other = copy.deepcopy(model)
+    other_call = torch.compile(other, backend="hub", options={"tune": "off"})
+    _in_place(other)
+    check(other, other_call, x)
+    check(model, call, x)
