@@ -13,7 +13,8 @@ from hub.graph import Cluster, TensorSpec
 from hub.support import ACCEPTED, Support, refused
 
 from .lower import lower
-from .runtime import NAME, build, restore
+from .program import NAME
+from .runtime import build, restore
 from .support import OPERATORS
 
 

@@ -1,4 +1,4 @@
-"""The compiled form of a cluster before ORT sees it: an ONNX model, its large constants beside it, and how values cross its edge."""
+"""A cluster's compiled form before ORT sees it: an ONNX model, its large constants, and how values cross its edge."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import onnx
 import torch
 from onnx import TensorProto
 
+NAME = "onnxruntime"
 MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "weights.bin"
 EDGES_FILE = "edges.json"

@@ -1,6 +1,7 @@
 """Operators that ONNX Runtime takes, one row each with its conditions. Imports neither torch nor onnx.
 
-The dtypes are those for which ORT 1.23 to 1.31 has CPU kernels; float16 has few, so it is only moved and cast, and bfloat16 none.
+The dtypes are those for which ORT 1.23 to 1.31 has CPU kernels; float16 has few, so it is only moved and
+cast, and bfloat16 none.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 FLOAT32 = dtypes("float32")
 FLOAT32_MASKED = dtypes("float32", "bool", "int64", "int32")
 """Computes in float32; other dtypes are cast on the way in, or come out of it."""
+FLOAT32_GATED = dtypes("float32", "bool")
 FLOAT = dtypes("float32", "float64")
 FLOAT_MASKED = dtypes("float32", "float64", "bool")
 FLOAT_INDEXED = dtypes("float32", "float64", "int64", "int32")
@@ -276,9 +278,9 @@ OPERATORS = OperatorTable(
         **_rows("matmul.default mm.default bmm.default mv.default dot.default", FLOAT_INDEXED),
         **_rows("outer.default ger.default", NUMBER),
         **_rows("einsum.default", FLOAT_INDEXED),
-        **_rows("scaled_dot_product_attention.default", FLOAT_MASKED, no_dropout, group_matches),
+        **_rows("scaled_dot_product_attention.default", FLOAT32_GATED, no_dropout, group_matches),
         **_rows(
-            "_scaled_dot_product_flash_attention_for_cpu.default", FLOAT_MASKED, no_dropout, group_matches, only_output(0)
+            "_scaled_dot_product_flash_attention_for_cpu.default", FLOAT32_GATED, no_dropout, group_matches, only_output(0)
         ),
         # convolutions
         **_rows("conv1d.default conv2d.default conv3d.default", *_CONVOLUTION, plain("padding")),
@@ -291,11 +293,10 @@ OPERATORS = OperatorTable(
         **_rows("_weight_norm.default", FLOAT),
         **_rows("_weight_norm_interface.default", FLOAT, only_output(0)),
         # normalisations
-        **_rows("layer_norm.default rms_norm.default", FLOAT),
-        **_rows("native_layer_norm.default", FLOAT32),
-        **_rows("_native_batch_norm_legit_no_training.default", FLOAT, static("running_mean"), only_output(0)),
-        **_rows("batch_norm.default", FLOAT, inference, static("running_mean")),
-        **_rows("native_batch_norm.default", FLOAT, inference, static("running_mean"), only_output(0)),
+        **_rows("layer_norm.default rms_norm.default native_layer_norm.default", FLOAT32),
+        **_rows("_native_batch_norm_legit_no_training.default", FLOAT32, static("running_mean"), only_output(0)),
+        **_rows("batch_norm.default", FLOAT32, inference, static("running_mean")),
+        **_rows("native_batch_norm.default", FLOAT32, inference, static("running_mean"), only_output(0)),
         **_rows("group_norm.default", FLOAT32),
         **_rows("native_group_norm.default", FLOAT32, only_output(0)),
         **_rows("instance_norm.default", FLOAT32, attribute("use_input_stats", bool, "only with the input's statistics")),

@@ -1,7 +1,7 @@
 """Lowers a cluster's ATen nodes to one ONNX graph, operator by operator, from a table of small functions.
 
-`torch.onnx.export` is not used: it takes seconds, gives no verdict for single nodes, and cannot start from an ATen graph cut
-out of a larger one.
+`torch.onnx.export` is not used: it takes seconds, gives no verdict for single nodes, and cannot start from an ATen graph
+cut out of a larger one.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from hub.errors import CompileError
 from hub.graph import Cluster, ScalarSpec, Spec, spec_of
 from hub.support import operator_name
 
-
 from ..program import Edges, Program, outside
 from .builder import ELEMENT, MICROSOFT, OPSET, Builder
 from .call import RULES, Call, Result, number_dtype
@@ -106,7 +105,7 @@ def memory_order(spec: Spec) -> tuple[int, ...]:
 def _outputs(
     cluster: Cluster, builder: Builder, names: dict[fx.Node, Result]
 ) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
-    """Names of the outputs, each a node's own (inputs, constants and repeated values get a copy), and their memory orders."""
+    """Names of the outputs, inputs, constants and repeated values copied first; and their memory orders."""
     computed = {name for node in builder.nodes for name in node.output}
     orders = tuple(map(memory_order, cluster.outputs))
     taken: set[str] = set()

@@ -23,7 +23,8 @@ def full(call: Call) -> str:
 
 
 @lowers(
-    "zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format", "empty_like.default", "new_empty.default",
+    "zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format", "empty_like.default",
+    "new_empty.default",
 )  # fmt: skip
 def zeros(call: Call) -> str:
     """Zeros; also where any value would do."""
@@ -92,8 +93,8 @@ def triangle(call: Call) -> str:
 
 @lowers("one_hot.default")
 def one_hot(call: Call) -> str:
-    """A new last dim with 1 at each index; int64 as in PyTorch."""
+    """A new last dim with 1 at each index; int64 as in PyTorch. ORT wants the index to have a dim."""
     depth = call["num_classes"]
-    return call.op(
-        "OneHot", call.input("self"), call.constant(depth, torch.int64), call.constant([0, 1], torch.int64), axis=-1
-    )
+    value = call.input("self") if call.rank("self") else call.reshape(call.input("self"), (), (1,))
+    hot = call.op("OneHot", value, call.constant(depth, torch.int64), call.constant([0, 1], torch.int64), axis=-1)
+    return hot if call.rank("self") else call.reshape(hot, (1, depth), (depth,))

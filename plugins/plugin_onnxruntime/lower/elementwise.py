@@ -430,8 +430,8 @@ def glu(call: Call) -> str:
 
 
 @lowers(
-    "_to_copy.default", "to.dtype", "to.dtype_layout", "to.device", "to.other", "type_as.default", "clone.default", "alias.default",
-    "contiguous.default", "detach.default", "lift_fresh_copy.default", "positive.default",
+    "_to_copy.default", "to.dtype", "to.dtype_layout", "to.device", "to.other", "type_as.default", "clone.default",
+    "alias.default", "contiguous.default", "detach.default", "lift_fresh_copy.default", "positive.default",
 )  # fmt: skip
 def copy(call: Call) -> str:
     """The same elements, perhaps of another dtype."""

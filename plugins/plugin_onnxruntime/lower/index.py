@@ -108,7 +108,7 @@ def index(call: Call) -> str:
 
 
 def _gather_nd(call: Call, dims: list[int], nodes: list[Any]) -> str:
-    """Indexed dims first, GatherND, and the result's index dims back to the place of the first one if all were neighbours."""
+    """Indexed dims first, GatherND, and the index dims back to the place of the first one if all were neighbours."""
     rank, shape = call.rank("self"), _joint_shape(nodes)
     value = call.transpose(call.input("self"), [*dims, *(dim for dim in range(rank) if dim not in dims)])
     found = call.op("GatherND", value, joint_index(call, nodes, shape))

@@ -11,12 +11,13 @@ from .call import Call, lowers
 
 @lowers("layer_norm.default", "native_layer_norm.default")
 def layer_norm(call: Call) -> str | tuple[str, ...]:
-    """(x - mean) / sqrt(variance + eps) * weight + bias over the last dims; the native form gives mean and 1 / deviation too."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last dims; natively also mean and 1 / deviation."""
     axis = -len(call["normalized_shape"])
     weight = call.input("weight") or _constant_like(call, 1.0)
     bias = [call.input("bias")] if call["bias"] is not None else []
     found = call.ops(
-        "LayerNormalization", call.input("input"), weight, *bias, n_outputs=len(call.outs), axis=axis, epsilon=float(call["eps"])
+        "LayerNormalization", call.input("input"), weight, *bias,
+        n_outputs=len(call.outs), axis=axis, epsilon=float(call["eps"]),
     )  # fmt: skip
     return found[0] if len(call.outs) == 1 else found
 

@@ -153,11 +153,22 @@ def _position(kind: str) -> Callable[[Call], str]:
     def rule(call: Call) -> str:
         value = call.input("self")
         if call["dim"] is None:
-            found = call.op(kind, call.op("Reshape", value, call.ints(-1)), axis=0, keepdims=0)
-            return call.reshape(found, (), call.out_shape)
-        return call.op(kind, value, axis=call.dim("dim"), keepdims=int(call["keepdim"]))
+            flat = call.op("Reshape", value, call.ints(-1))
+            return call.reshape(_first(call, kind, flat, 0, 0), (), call.out_shape)
+        return _first(call, kind, value, call.dim("dim"), int(call["keepdim"]))
 
     return rule
+
+
+def _first(call: Call, kind: str, value: str, axis: int, keep: int) -> str:
+    """Position of the extreme, or of the first NaN where there is one."""
+    found = call.op(kind, value, axis=axis, keepdims=keep)
+    if not call.dtype("self").is_floating_point:
+        return found
+    flags = call.builder.cast(call.op("IsNaN", value), torch.bool, torch.int32)
+    place = call.op("ArgMax", flags, axis=axis, keepdims=keep)
+    is_any = call.builder.cast(call.op("ReduceMax", flags, call.ints(axis), keepdims=keep), torch.int32, torch.bool)
+    return call.op("Where", is_any, place, found)
 
 
 lowers("argmax.default")(_position("ArgMax"))
@@ -169,9 +180,9 @@ def extreme_with_position(call: Call) -> tuple[str, str]:
     """Extreme and its position along one dim."""
     word = "Max" if ".max." in str(call.node.target) else "Min"
     value, axis, keep = call.input("self"), call.dim("dim"), int(call["keepdim"])
-    return call.op(f"Reduce{word}", value, call.ints(axis), keepdims=keep), call.op(
-        f"Arg{word}", value, axis=axis, keepdims=keep
-    )
+    extreme = call.op(f"Reduce{word}", value, call.ints(axis), keepdims=keep)
+    extreme = with_nan(call, extreme, value, lambda flags: call.op("ReduceMax", flags, call.ints(axis), keepdims=keep))
+    return extreme, _first(call, f"Arg{word}", value, axis, keep)
 
 
 @lowers("topk.default")

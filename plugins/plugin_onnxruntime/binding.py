@@ -1,0 +1,144 @@
+"""Writes and compiles the Python function that runs one call: straight-line code without a decision left in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import onnxruntime
+import torch
+from onnxruntime.capi import onnxruntime_pybind11_state as ort
+
+from hub.errors import RunError
+from hub.graph import Cluster, ScalarSpec, Spec, TensorSpec
+
+from .lower.builder import ELEMENT
+from .lower.call import number_dtype
+from .program import NAME, Edges
+from .sizes import shape_text, sources
+
+_CPU = ort.OrtDevice(ort.OrtDevice.cpu(), ort.OrtDevice.default_memory(), 0)
+_SPARE = torch.empty(16)
+"""Its address stands in for that of empty tensors, which have none and which ORT would refuse."""
+
+
+def run_source(inputs: Sequence[Spec], outputs: Sequence[TensorSpec], edges: Edges) -> str:
+    """Gives the Python text of `run(i0, i1, ...)`: check and bind inputs, allocate and bind outputs, run, return."""
+    known = sources(inputs)
+    lines = [f"def run({', '.join(f'i{position}' for position in range(len(inputs)))}):"]
+    for position, (spec, name, order) in enumerate(zip(inputs, edges.inputs, edges.input_orders, strict=True)):
+        if name:
+            lines += _prepare(position, spec, order)
+    lines += ["try:", "    b = pool.pop()", "except IndexError:", "    b = b_new()"]
+    for position, (spec, name) in enumerate(zip(inputs, edges.inputs, strict=True)):
+        if name:
+            element = _element(spec)
+            lines.append(f"b.bind_input({name!r}, cpu, {element}, a{position}.shape, a{position}.data_ptr() or spare)")
+    shapes = [shape_text(spec, known) for spec in outputs]
+    for position, (spec, name, shape, order) in enumerate(
+        zip(outputs, edges.outputs, shapes, edges.output_orders, strict=True)
+    ):
+        lines += _allocate(position, spec, name, shape, order)
+    lines.append("run_session(b, None)")
+    if None in shapes:
+        lines.append("found = b.get_outputs()")
+        lines += [
+            f"o{position} = taken(found, {position}, dtype_o{position})"
+            for position, shape in enumerate(shapes)
+            if shape is None
+        ]
+        lines.append("b.clear_binding_outputs()")
+    lines.append("pool.append(b)")
+    lines.append(
+        f"return ({''.join(_result(position, order) + ', ' for position, order in enumerate(edges.output_orders))})"
+    )
+    return "\n    ".join(lines) + "\n"
+
+
+def _prepare(position: int, spec: Spec, order: Sequence[int]) -> list[str]:
+    """Lines that make a{position} a contiguous tensor of the right dtype, in memory order."""
+    value = f"i{position}"
+    if isinstance(spec, ScalarSpec):
+        return [f"a{position} = number({value}, dtype_i{position})"]
+    permuted = f"{value}.permute({tuple(order)})" if order else value
+    return [
+        f"if {value}.dtype is not dtype_i{position} or not {value}.is_cpu:",
+        f"    wrong({position}, {value})",
+        f"a{position} = {permuted}",
+        f"if not a{position}.is_contiguous():",
+        f"    a{position} = a{position}.contiguous()",
+    ]
+
+
+def _allocate(position: int, spec: TensorSpec, name: str, shape: str | None, order: Sequence[int]) -> list[str]:
+    """Lines that bind output `position`: into a new tensor where its sizes are known, else to be allocated by ORT."""
+    if shape is None:
+        return [f"b.bind_output({name!r}, cpu)"]
+    lines = []
+    if order:
+        lines.append(f"s{position} = {shape}")
+        shape = f"({', '.join(f's{position}[{dim}]' for dim in order)},)"
+    lines.append(f"o{position} = empty({shape}, dtype=dtype_o{position})")
+    pointer = f"o{position}.data_ptr() or spare"
+    return [*lines, f"b.bind_output({name!r}, cpu, {ELEMENT[spec.dtype]}, o{position}.shape, {pointer})"]
+
+
+def _result(position: int, order: Sequence[int]) -> str:
+    inverse = tuple(sorted(range(len(order)), key=order.__getitem__))
+    return f"o{position}.permute({inverse})" if order else f"o{position}"
+
+
+def _element(spec: Spec) -> int:
+    return ELEMENT[spec.dtype if isinstance(spec, TensorSpec) else number_dtype(spec.value)]
+
+
+def compiled(
+    source: str, session: onnxruntime.InferenceSession, cluster: Cluster
+) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Gives the function that `run_source` describes, for one session."""
+    # The low-level session: the public wrapper's binding costs more than the binding itself, and hides the pointer form.
+    inner = session._sess
+    names: dict[str, Any] = {
+        "b_new": lambda: ort.SessionIOBinding(inner),
+        "cpu": _CPU,
+        "empty": torch.empty,
+        "math": math,
+        "number": _number,
+        "pool": [],
+        "run_session": inner.run_with_iobinding,
+        "spare": _SPARE.data_ptr(),
+        "taken": _taken,
+        "torch": torch,
+        "wrong": _refuser(cluster),
+    }
+    for position, spec in enumerate(cluster.inputs):
+        names[f"dtype_i{position}"] = spec.dtype if isinstance(spec, TensorSpec) else number_dtype(spec.value)
+    for position, spec in enumerate(cluster.outputs):
+        names[f"dtype_o{position}"] = spec.dtype
+    exec(compile(source, f"<onnxruntime {cluster.name}>", "exec"), names)
+    return names["run"]
+
+
+@lru_cache(maxsize=4096)
+def _number(value: float, dtype: torch.dtype) -> torch.Tensor:
+    """A number as a 0-d tensor; sizes repeat, so they are kept."""
+    return torch.tensor(value, dtype=dtype)
+
+
+def _taken(found: Sequence[Any], position: int, dtype: torch.dtype) -> torch.Tensor:
+    """An output that ORT allocated, since its size depends on data; DLPack from ORT knows booleans only as bytes."""
+    tensor = torch.from_dlpack(found[position].to_dlpack())
+    return tensor.view(torch.bool) if dtype is torch.bool else tensor
+
+
+def _refuser(cluster: Cluster) -> Any:
+    def wrong(position: int, value: Any) -> None:
+        found = f"{value.dtype} on {value.device}" if isinstance(value, torch.Tensor) else type(value).__name__
+        name = cluster.input_names[position]
+        raise RunError(
+            f"input {name} is {found}, {cluster.inputs[position]} on cpu was compiled", backend=NAME, cluster=cluster.name
+        )
+
+    return wrong
