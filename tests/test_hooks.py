@@ -1,0 +1,98 @@
+"""The hooks: each is called when its documentation says, and an observer that raises disturbs nobody."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import hub
+from hub.errors import HubWarning
+
+OBSERVER = """
+from hub import hookimpl
+
+seen = []
+
+@hookimpl
+def hub_plan_made(plan):
+    seen.append(("plan", plan))
+    {action}
+
+@hookimpl
+def hub_cluster_compiled(backend, cluster, compile_s):
+    seen.append(("compiled", backend, cluster, compile_s))
+
+@hookimpl
+def hub_fallback(backend, cluster, reason):
+    seen.append(("fallback", backend, cluster, reason))
+"""
+
+BACKEND = """
+from hub import Backend, BackendInfo, Support, hookimpl
+
+@hookimpl
+def hub_backends():
+    return [BackendInfo(name="plain", factory="hub_plain:Plain", summary="")]
+
+class Plain(Backend):
+    def supports(self, node):
+        return Support(accepted=True)
+
+    def compile(self, cluster, settings):
+        if {fails}:
+            raise ValueError("no")
+        return lambda *inputs: [value + 0 for value in cluster.module(*inputs)]
+"""
+
+
+def observed(install_plugin: Any, *, fails: bool = False, action: str = "pass") -> tuple[list[Any], hub.Plan]:
+    """Runs a model with the backend and the observer; gives what was observed, and the plan."""
+    install_plugin("plain", BACKEND.format(fails=fails))
+    install_plugin("observer", OBSERVER.format(action=action))
+    model, x = torch.nn.Linear(4, 4).eval(), torch.randn(2, 4)
+    compiled = torch.compile(model, backend="hub", options={"tune": "off", "backends": ["plain"]})
+    with torch.no_grad():
+        assert torch.equal(compiled(x), model(x))
+        compiled(x)
+    return sys.modules["hub_observer"].seen, hub.plans(compiled)[0]
+
+
+def test_hub_backends(install_plugin: Any) -> None:
+    """A plugin's backends are listed under their names."""
+    install_plugin("plain", BACKEND.format(fails=False))
+    listed = {item.name: item for item in hub.list_backends()}
+    assert listed["plain"].package == "hub-plain"
+
+
+def test_hub_plan_made(install_plugin: Any) -> None:
+    """Each plan is observed once."""
+    seen, plan = observed(install_plugin)
+    assert [item[1] for item in seen if item[0] == "plan"] == [plan]
+
+
+def test_hub_cluster_compiled(install_plugin: Any) -> None:
+    """Each compiled cluster is observed with its seconds."""
+    seen, _ = observed(install_plugin)
+    found = [item for item in seen if item[0] == "compiled"]
+    assert [item[1:3] for item in found] == [("plain", "c0")]
+    assert found[0][3] > 0
+
+
+def test_hub_fallback(install_plugin: Any) -> None:
+    """A cluster that leaves its backend is observed with the reason."""
+    with pytest.warns(HubWarning, match="no"):
+        seen, _ = observed(install_plugin, fails=True)
+    found = [item for item in seen if item[0] == "fallback"]
+    assert [item[1] for item in found] == ["plain"]
+    assert "ValueError: no" in found[0][3]
+
+
+def test_an_observer_that_raises_disturbs_nobody(install_plugin: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """What an observer raises is logged and goes no further."""
+    with caplog.at_level(logging.WARNING, logger="hub"):
+        observed(install_plugin, action="1 / 0")
+    assert "hub_plan_made of plugin observer raised" in caplog.text
