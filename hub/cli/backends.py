@@ -10,7 +10,7 @@ import typer
 
 from hub.listing import ListedBackend, list_backends
 from hub.report.columns import columns
-from hub.report.text import names_text
+from hub.report.numbers import names_text
 
 _HEADERS = ("backend", "version", "library", "devices", "dtypes", "operators", "can", "from")
 

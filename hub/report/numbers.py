@@ -1,6 +1,11 @@
-"""Numbers as people read them."""
+"""Numbers and names as people read them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+_SHOWN_NAMES = 4
+"""Names given one by one before "and 9 more"."""
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
@@ -28,6 +33,13 @@ def ratio(value: float, best: float) -> str:
 def count(number: int, noun: str) -> str:
     """Gives a number with its noun: "1 node", "12 nodes"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def names_text(names: Iterable[str]) -> str:
+    """Gives some names, and how many more there are."""
+    listed = list(names)
+    rest = len(listed) - _SHOWN_NAMES
+    return ", ".join(listed) if rest <= 1 else f"{', '.join(listed[:_SHOWN_NAMES])} and {rest} more"
 
 
 def _digits(value: float) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from hub.plan import Contender, Event, Plan, PlannedCluster, Price
 from hub.report.columns import columns
-from hub.report.numbers import count, duration, ratio, spread
-
-_SHOWN_NAMES = 4
-"""Clusters named one by one before "and 9 more"."""
+from hub.report.numbers import count, duration, names_text, ratio, spread
 
 
 def plan_text(plan: Plan) -> str:
@@ -121,13 +118,6 @@ def _price_text(price: Price, cluster: PlannedCluster) -> str:
     )
     against = f", {ratio(price.run_s, own)} {cluster.backend}'s" if own else ""
     return f"{spread(price.run_s, price.spread_s)} ({price.source}){against}"
-
-
-def names_text(names: Iterable[str]) -> str:
-    """Gives some names, and how many more there are."""
-    listed = list(names)
-    rest = len(listed) - _SHOWN_NAMES
-    return ", ".join(listed) if rest <= 1 else f"{', '.join(listed[:_SHOWN_NAMES])} and {rest} more"
 
 
 # --- Contenders and events --------------------------------------------------------------------------------------------

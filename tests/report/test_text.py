@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from hub.plan import Plan
-from hub.report.numbers import count, duration, ratio, spread
+from hub.report.numbers import count, duration, names_text, ratio, spread
 from hub.report.picture import picture_text
 from hub.report.tables import plan_table
-from hub.report.text import names_text, operators_text, plan_text
+from hub.report.text import operators_text, plan_text
 
 Compare = Callable[[str, str], None]
 
