@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ from plugin_inductor.symbols import SizeGuards
 
 Call = Callable[[list[Any]], Sequence[torch.Tensor]]
 """Takes a list of inputs, which it empties, and gives the outputs."""
+
+GETITEM = "getitem"
+"""Name in recipes of the choice of one among several results."""
 
 _compiling = threading.RLock()
 """One compilation at a time: Inductor keeps state in globals. Dynamo's own lock will not do: a thread that waits for us
@@ -176,7 +180,8 @@ def _makers(program: fx.GraphModule) -> dict[fx.Node, Recipe]:
     for node in program.graph.nodes:
         reads = node.all_input_nodes
         if node.op == "call_function" and reads and not node.kwargs and all(source in made for source in reads):
-            recipes[node] = made[node] = Recipe(str(node.target), fx.node.map_arg(node.args, made.__getitem__))
+            name = GETITEM if node.target is operator.getitem else str(node.target)
+            recipes[node] = made[node] = Recipe(name, fx.node.map_arg(node.args, made.__getitem__))
     return recipes
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import operator
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -23,7 +24,7 @@ from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch._inductor.utils import align_inputs_from_check_idxs
 
 from hub.errors import CompileError
-from plugin_inductor.compiler import Program, Recipe, copying
+from plugin_inductor.compiler import GETITEM, Program, Recipe, copying
 from plugin_inductor.symbols import Binding, SizeGuards
 
 _PACKERS = ("mkldnn", "mkl", "aten")
@@ -183,13 +184,15 @@ def _restore(value: Any, weights: Sequence[torch.Tensor], tensors: Sequence[torc
         case {"weight": index, "size": size, "stride": stride, "offset": offset}:
             weight = weights[index]
             return weight.as_strided(size, stride, weight.storage_offset() + offset)
-        case {"call": operator, "arguments": arguments}:
-            return _operator(operator)(*map(restore, arguments))
+        case {"call": name, "arguments": arguments}:
+            return _operator(name)(*map(restore, arguments))
         case _:
             raise CompileError(f"a manifest has no constants of the form {value!r}", backend="inductor")
 
 
 def _operator(text: str) -> Any:
+    if text == GETITEM:
+        return operator.getitem
     namespace, name, *overload = text.split(".")
     if namespace not in _PACKERS:
         raise CompileError(f"a manifest may not call {text}", backend="inductor")
