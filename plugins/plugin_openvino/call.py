@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from openvino import Output, Type, op
+from openvino import Output, Shape, Type, op
 from openvino import opset16 as ops
 from torch import fx
 
@@ -51,8 +51,12 @@ def indices(values: Sequence[int]) -> Output:
 
 def convert(value: Output, dtype: torch.dtype) -> Output:
     """Gives the value as another dtype, or itself where it has that dtype."""
-    wanted = OV_TYPES[dtype]
-    return value if value.get_element_type() == wanted else output(ops.convert(value, wanted.get_type_name()))
+    wanted, found = OV_TYPES[dtype], value.get_element_type()
+    if found == wanted:
+        return value
+    if dtype is torch.bool:  # NaN is true, which OpenVINO's Convert forgets once it is fused with its neighbours
+        return output(ops.not_equal(value, output(op.Constant(found, Shape([]), [0]))))
+    return output(ops.convert(value, wanted.get_type_name()))
 
 
 def zero(dtype: torch.dtype) -> Output:

@@ -159,14 +159,45 @@ def batched(node: fx.Node) -> str | None:
     return None if found == wanted else f"input has {found} dims, {wanted} here"
 
 
-def same_or_known(node: fx.Node) -> str | None:
-    """Gather's index may be shorter than the tensor along other dims; then its sizes must be known while compiling."""
+def index_as_long(node: fx.Node) -> str | None:
+    """Gather's index is as long as the tensor along all other dims. ATen lets it be shorter; OpenVINO reads wrong memory."""
     tensor, index = value_of(argument(node, "self")), value_of(argument(node, "index"))
     dim = argument(node, "dim") % tensor.dim()
     for axis, (size, wanted) in enumerate(zip(tensor.shape, index.shape, strict=True)):
-        if axis != dim and str(size) != str(wanted) and is_symbolic(wanted):
-            return f"dim {axis} of index is {wanted}, of the tensor {size}"
+        if axis != dim and str(size) != str(wanted):
+            return f"dim {axis} of index is {wanted}, of the tensor {size}, only equal ones here"
     return None
+
+
+def plain_batches(left: str, right: str) -> Condition:
+    """Batch dims of a product do not broadcast at run time: OpenVINO 2026.4 then gives what happens to lie in memory."""
+
+    def condition(node: fx.Node) -> str | None:
+        shapes = [value_of(argument(node, name)).shape for name in (left, right)]
+        if not any(is_symbolic(size) for shape in shapes for size in shape) or len(shapes[1]) <= 2:
+            return None
+        batches = [list(map(str, shape[:-2])) for shape in shapes]
+        return None if batches[0] == batches[1] else f"batch dims {batches[0]} and {batches[1]} of unknown size broadcast"
+
+    return condition
+
+
+def no_ceiling_into_pads(node: fx.Node) -> str | None:
+    """Windows that hang over the padded edge: PyTorch divides by the part inside, OpenVINO by the whole window."""
+    is_bad = argument(node, "ceil_mode") and argument(node, "count_include_pad")
+    return "ceil_mode with count_include_pad" if is_bad else None
+
+
+def unprojected(node: fx.Node) -> str | None:
+    """An LSTM without projections, inputs batched, weights of known size."""
+    each = (4 if argument(node, "has_biases") else 2) * (2 if argument(node, "bidirectional") else 1)
+    params = argument(node, "params")
+    if len(params) != each * argument(node, "num_layers"):
+        return f"{len(params)} weights, {each} a layer here"
+    if any(is_symbolic(size) for item in params for size in value_of(item).shape):
+        return "weights of unknown size"
+    found = value_of(argument(node, "input")).dim()
+    return None if found == 3 else f"input has {found} dims, 3 here"
 
 
 def integer_indices(node: fx.Node) -> str | None:
@@ -212,7 +243,6 @@ _SDPA = (
     equals("dropout_p", 0.0),
     literal("scale"),
 )
-_DIVIDE_WITH_MODE = (gives("float32"), one_of("rounding_mode", None, "trunc"))
 _WIDE = (known_sizes("dim"), FLOAT)
 
 OPERATORS = OperatorTable(
@@ -229,8 +259,7 @@ OPERATORS = OperatorTable(
         "aten.mul.Scalar": (),
         "aten.div.Tensor": (gives("float32"),),
         "aten.div.Scalar": (gives("float32"),),
-        "aten.div.Tensor_mode": _DIVIDE_WITH_MODE,
-        "aten.div.Scalar_mode": _DIVIDE_WITH_MODE,
+        "aten.div.Tensor_mode": (gives("float32"), one_of("rounding_mode", None, "trunc")),
         "aten.floor_divide.default": (INTEGER, nonzero_divisor),
         "aten.floor_divide.Scalar": (INTEGER, nonzero_divisor),
         "aten.remainder.Scalar": (INTEGER, nonzero_divisor),
@@ -388,7 +417,7 @@ OPERATORS = OperatorTable(
         "aten.diff.default": (equals("n", 1),),
         # products and attention
         "aten.linear.default": (FLOAT, rank("input", 1, MAX_RANK), rank("weight", 2, 2)),
-        "aten.matmul.default": (FLOAT,),
+        "aten.matmul.default": (FLOAT, plain_batches("self", "other")),
         "aten.mm.default": (FLOAT,),
         "aten.bmm.default": (FLOAT,),
         "aten.addmm.default": (FLOAT, literal("alpha", "beta")),
@@ -411,7 +440,7 @@ OPERATORS = OperatorTable(
             literal("kernel_size", "stride", "padding"),
             first_result_only,
         ),
-        "aten.avg_pool2d.default": (*_POOL, absent("divisor_override")),
+        "aten.avg_pool2d.default": (*_POOL, absent("divisor_override"), no_ceiling_into_pads),
         "aten.adaptive_avg_pool1d.default": (FLOAT, literal("output_size")),
         "aten.adaptive_avg_pool2d.default": (FLOAT, literal("output_size")),
         "aten._adaptive_avg_pool2d.default": (FLOAT, literal("output_size")),
@@ -428,9 +457,11 @@ OPERATORS = OperatorTable(
         "aten.batch_norm.default": (FLOAT, equals("training", False), known_dims("input", 1)),
         "aten._native_batch_norm_legit_no_training.default": (*_NATIVE, known_dims("input", 1)),
         "aten._weight_norm.default": (FLOAT,),
+        # recurrent layers
+        "aten.lstm.input": (FLOAT, equals("train", False), unprojected),
         # indexing
         "aten.embedding.default": (),
-        "aten.gather.default": (rank("self", 1, MAX_RANK), same_or_known),
+        "aten.gather.default": (rank("self", 1, MAX_RANK), index_as_long),
         "aten.index_select.default": (rank("self", 1, MAX_RANK), rank("index", 1, 1)),
         "aten.index.Tensor": (integer_indices,),
         "aten._unsafe_index.Tensor": (integer_indices,),

@@ -12,6 +12,7 @@ from plugin_openvino.rules import (
     indexing,
     matrix,
     norms,
+    recurrent,
     reductions,
     shapes,
 )
@@ -25,6 +26,7 @@ RULES: Mapping[str, Rule] = {
     **matrix.RULES,
     **convolutions.RULES,
     **norms.RULES,
+    **recurrent.RULES,
     **indexing.RULES,
     **creation.RULES,
 }

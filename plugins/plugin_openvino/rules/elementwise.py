@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from openvino import Output, Type
+from openvino import Output
 from openvino import opset16 as ops
 from torch import fx
 
@@ -30,6 +30,11 @@ def _stand_in(raw: Any) -> Any:
     if isinstance(value, (bool, torch.SymBool)):
         return True
     return 1 if isinstance(value, (int, torch.SymInt)) else 1.0
+
+
+def is_tensor(raw: Any) -> bool:
+    """True where an argument is a tensor computed in the graph."""
+    return isinstance(raw, fx.Node) and isinstance(value_of(raw), torch.Tensor)
 
 
 def unary(operation: Callable[[Output], Any]) -> Rule:
@@ -67,16 +72,9 @@ def comparison(operation: Callable[[Output, Output], Any]) -> Rule:
     return rule
 
 
-def truth(value: Output) -> Output:
-    """Gives where a value is not 0. NaN is true, which OpenVINO's Convert forgets once it is fused with what follows."""
-    if value.get_element_type() == Type.boolean:
-        return value
-    return output(ops.not_equal(value, output(ops.convert_like(constant(0, torch.int32), value))))
-
-
 def logical(operation: Callable[[Output, Output], Any]) -> Rule:
     """A rule for a logical operation on truth values."""
-    return lambda call: operation(truth(call.tensor("self")), truth(call.tensor("other")))
+    return lambda call: operation(call.tensor("self", torch.bool), call.tensor("other", torch.bool))
 
 
 def bitwise(on_bools: Callable[[Output, Output], Any], on_ints: Callable[[Output, Output], Any]) -> Rule:
@@ -120,7 +118,8 @@ def clamped(low_name: str | None, high_name: str | None) -> Rule:
             result = output(operation(result, bound))
         if not call.dtype.is_floating_point:
             return result
-        for source in (value, *(bound for bound, _ in present if bound.get_node().get_type_name() != "Constant")):
+        tensors = [call.tensor(name, call.dtype) for name, _ in bounds if name is not None and is_tensor(call.raw(name))]
+        for source in (value, *tensors):
             result = output(ops.select(not_a_number(source), source, result))
         return result
 
@@ -206,8 +205,6 @@ def _is_finite(call: Call) -> Any:
 
 def _divide_with_mode(call: Call) -> Any:
     mode = call.raw("rounding_mode")
-    if mode == "floor":
-        return _floor_divide(call)
     quotient = output(ops.divide(call.tensor("self", call.dtype), call.tensor("other", call.dtype)))
     return quotient if mode is None else truncated(quotient)
 
@@ -255,7 +252,6 @@ RULES: Mapping[str, Rule] = {
     "aten.div.Tensor": binary(ops.divide),
     "aten.div.Scalar": binary(ops.divide),
     "aten.div.Tensor_mode": _divide_with_mode,
-    "aten.div.Scalar_mode": _divide_with_mode,
     "aten.floor_divide.default": _floor_divide,
     "aten.floor_divide.Scalar": _floor_divide,
     "aten.remainder.Scalar": _remainder,
@@ -290,7 +286,7 @@ RULES: Mapping[str, Rule] = {
     "aten.logical_and.default": logical(ops.logical_and),
     "aten.logical_or.default": logical(ops.logical_or),
     "aten.logical_xor.default": logical(ops.logical_xor),
-    "aten.logical_not.default": lambda call: ops.logical_not(truth(call.tensor("self"))),
+    "aten.logical_not.default": lambda call: ops.logical_not(call.tensor("self", torch.bool)),
     "aten.bitwise_and.Tensor": bitwise(ops.logical_and, ops.bitwise_and),
     "aten.bitwise_or.Tensor": bitwise(ops.logical_or, ops.bitwise_or),
     "aten.bitwise_xor.Tensor": bitwise(ops.logical_xor, ops.bitwise_xor),

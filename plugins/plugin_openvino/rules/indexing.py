@@ -23,14 +23,7 @@ def _embedding(call: Call) -> Any:
 
 
 def _gather(call: Call) -> Any:
-    """ATen lets the index be shorter than the tensor along other dims; OpenVINO wants them equal, so the rest is cut off."""
-    value, index, dim = call.tensor("self"), call.tensor("index"), call.dim("dim")
-    pairs = zip(call.fake("self").shape, call.fake("index").shape, strict=True)
-    shorter = [axis for axis, (size, wanted) in enumerate(pairs) if axis != dim and str(size) != str(wanted)]
-    if shorter:
-        ends = [int(call.fake("index").shape[axis]) for axis in shorter]
-        value = output(ops.slice(value, indices([0] * len(ends)), indices(ends), indices([1] * len(ends)), indices(shorter)))
-    return ops.gather_elements(value, index, dim)
+    return ops.gather_elements(call.tensor("self"), call.tensor("index"), call.dim("dim"))
 
 
 def _index_select(call: Call) -> Any:
