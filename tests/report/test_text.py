@@ -41,6 +41,11 @@ def test_the_terminal_shows_the_same_with_a_picture(same_as_golden: Compare, mix
         assert part in text
 
 
+def test_many_clusters_are_not_pictured(mixed: Plan) -> None:
+    """A picture that fills the screen says less than the table."""
+    assert "┌" not in shown(mixed.model_copy(update={"clusters": mixed.clusters * 3}), colour=False)
+
+
 def test_backends_have_colours_in_the_terminal_only(mixed: Plan) -> None:
     """Without a terminal there are no escape sequences."""
     assert "\x1b[" in shown(mixed, colour=True)
