@@ -191,6 +191,28 @@ def test_autocast_counts(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_autocast_may_be_off_inside(backend: str) -> None:
+    """A part of a model that turns autocast off computes in float32, as in eager."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 8), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            inner = self.first(x)
+            with torch.autocast("cpu", enabled=False):
+                return self.second(inner.float().tanh())
+
+    model = Model()
+    call = compiled(model, backend)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        mine, eager = call(X), model(X)
+    assert mine.dtype == eager.dtype == torch.float32
+    torch.testing.assert_close(mine, eager, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_inference_mode_counts(backend: str) -> None:
     """In inference mode, in no_grad and again in inference mode, one compiled model is right."""
     model = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 2))

@@ -14,7 +14,10 @@ from torch import nn
 import hub
 from hub.registry import registry
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning"),  # Inductor's own imports
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),  # Dynamo, GPT-2
+]
 
 hf: Any = transformers
 STEPS = 5
@@ -131,15 +134,13 @@ def check_follows_eager(name: str, **options: Any) -> Any:
     for step, (left, right) in enumerate(zip(mine, eager, strict=True)):
         assert left.keys() == right.keys()
         for key in right:
-            torch.testing.assert_close(
-                left[key], right[key], rtol=1e-4, atol=2e-5, msg=lambda text: f"step {step}, {key}: {text}"
-            )
+            torch.testing.assert_close(left[key], right[key], rtol=1e-4, atol=2e-5, msg=f"step {step}: {key}")
     for left, right in zip(model.buffers(), twin.buffers(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-4, atol=2e-5)
     return call
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet", "gpt2"))])
 def test_training_follows_eager(name: str) -> None:
     """Loss, every gradient and every buffer match eager over 5 optimizer steps; forward and backward are planned."""
     call = check_follows_eager(name)
