@@ -45,7 +45,7 @@ def constant(value: Any, dtype: torch.dtype) -> Output:
 
 
 def indices(values: Sequence[int]) -> Output:
-    """Gives a vector of int64, each clipped to the int32 range that OpenVINO keeps (ATen writes "to the end" as 2^63 - 1)."""
+    """Gives a vector of int64, clipped to the int32 range that OpenVINO keeps: ATen writes "to the end" as 2^63 - 1."""
     return constant([max(-INT32_MAX, min(INT32_MAX, int(value))) for value in values], torch.int64)
 
 

@@ -13,7 +13,7 @@ def hub_backends() -> tuple[BackendInfo, ...]:
         BackendInfo(
             name="openvino",
             factory="plugin_openvino.backend:create",
-            summary="Intel OpenVINO on the CPU, each ATen operator lowered to its own opset, float32 unless more error is granted",
+            summary="OpenVINO on the CPU: ATen lowered to its opset, float32 unless more error is granted",
             requires=("openvino>=2025.4",),
             install="pip install 'compiler-hub[openvino]'",
             devices=("cpu",),

@@ -62,12 +62,19 @@ def weight_constant(value: torch.Tensor, cluster: str, node: str) -> Output:
 
     Raises CompileError for integers beyond the int32 range in which OpenVINO computes.
     """
-    if not isinstance(value, torch.Tensor) or value.dtype not in OV_TYPES:
-        raise CompileError(f"a constant of {getattr(value, 'dtype', type(value).__name__)}", backend="openvino", cluster=cluster, node=node)
-    if value.dtype is torch.int64 and value.numel() and int(value.abs().max()) > INT32_MAX:
-        raise CompileError("an int64 constant beyond the int32 range", backend="openvino", cluster=cluster, node=node)
+    if problem := _unfit(value):
+        raise CompileError(problem, backend="openvino", cluster=cluster, node=node)
     array = value.detach().contiguous().numpy()
     return output(op.Constant(array, shared_memory=array.ndim > 0))
+
+
+def _unfit(value: Any) -> str | None:
+    """Says why a value cannot become a constant, or gives None."""
+    if not isinstance(value, torch.Tensor) or value.dtype not in OV_TYPES:
+        return f"a constant of {getattr(value, 'dtype', type(value).__name__)}, only {', '.join(map(str, OV_TYPES))} here"
+    if value.dtype is torch.int64 and value.numel() and max(abs(int(bound)) for bound in value.aminmax()) > INT32_MAX:
+        return "an int64 constant beyond the int32 range in which OpenVINO computes"
+    return None
 
 
 def _placeholders(cluster: Cluster) -> Sequence[fx.Node]:
@@ -92,7 +99,10 @@ def _lowered(node: fx.Node, values: dict[fx.Node, Value], cluster: str) -> Value
         found = _outputs(RULES[name](Call(node, values)))
     except Exception as error:
         raise CompileError(
-            f"{name} cannot be lowered: {type(error).__name__}: {error}", backend="openvino", cluster=cluster, node=node.name
+            f"{name} cannot be lowered: {type(error).__name__}: {error}",
+            backend="openvino",
+            cluster=cluster,
+            node=node.name,
         ) from error
     for part in found if isinstance(found, tuple) else (found,):
         if part is not None and part.get_index() == 0:

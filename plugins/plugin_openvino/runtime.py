@@ -15,18 +15,20 @@ import torch
 from hub.backend import Executable
 from hub.errors import RunError
 from hub.graph import Cluster, ScalarSpec, TensorSpec
+from hub.support import operator_name
 from plugin_openvino.call import INT32_MAX, NUMPY_TYPES
 from plugin_openvino.lower import SCALAR_DTYPES
 from plugin_openvino.sizes import output_shapes
+from plugin_openvino.support import NAN_BLIND
 
 BLOB = "compiled.blob"
 META = "openvino.json"
 _POINTERS_KEPT = 16
-"""Bound views remembered for each input and output. A caller's buffers and the allocator's free list rarely rotate wider."""
+"""Views remembered for each input and output: callers' buffers and the allocator's free list rarely rotate wider."""
 
 
 class Memory:
-    """A claim that some elements lie at an address, without owning them. NumPy and OpenVINO then read and write them there."""
+    """A claim that elements lie at an address, without owning them; NumPy and OpenVINO then read and write them there."""
 
     __slots__ = ("__array_interface__",)
 
@@ -64,6 +66,7 @@ class TensorFeed:
         self._shape = tuple(size if isinstance(size, int) else None for size in spec.shape)
         self._is_static = None not in self._shape
         self._checks_range = spec.dtype is torch.int64
+        self.is_float = spec.dtype.is_floating_point
         self._views = Views(spec.dtype)
         self._bound: Any = None
 
@@ -71,7 +74,9 @@ class TensorFeed:
         """Binds the value's own memory, or that of a contiguous copy; gives the tensor to keep alive through the call."""
         shape = tuple(value.shape)
         if value.dtype is not self._dtype or (shape != self._shape and not self._fits(shape)):
-            raise RunError(f"input {self._name}: got {value.dtype} {list(shape)}, compiled for {self._dtype} {list(self._shape)}")
+            raise RunError(
+                f"input {self._name}: got {value.dtype} {list(shape)}, compiled for {self._dtype} {list(self._shape)}"
+            )
         if not value.is_contiguous() or value.is_neg() or value.device.type != "cpu":
             value = value.cpu().resolve_neg().contiguous()
         view, array = self._views.over(value.data_ptr(), shape)
@@ -101,6 +106,7 @@ class NumberFeed:
     def __init__(self, index: int, position: int, name: str, spec: ScalarSpec) -> None:
         self.position = position
         self._index, self._name = index, name
+        self.is_float = False
         self._array = np.zeros((), NUMPY_TYPES[SCALAR_DTYPES[spec.kind]])
         self._tensor = ov.Tensor(self._array, shared_memory=True)
         self._is_bound = False
@@ -122,12 +128,15 @@ class Lane:
         self._request = compiled.create_infer_request()
         self._feeds = [_feed(index, position, cluster) for index, position in enumerate(fed)]
         self._outputs = [(index, spec.dtype, Views(spec.dtype)) for index, spec in enumerate(cluster.outputs)]
-        self._shapes = shapes
+        self._shapes, self._cluster = shapes, cluster
+        self._watches_nan = any(operator_name(node) in NAN_BLIND for node in cluster.nodes)
 
     def run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Runs one call; the results lie in fresh memory."""
+        """Runs one call; the results lie in fresh memory. NaN in an input of a NaN-blind cluster makes it run eagerly."""
         request = self._request
         held = [feed.bind(request, inputs[feed.position]) for feed in self._feeds]
+        if self._watches_nan and any(feed.is_float and has_nan(inputs[feed.position]) for feed in self._feeds):
+            return eagerly(self._cluster, inputs)
         if self._shapes is None:
             request.infer(share_outputs=True)
             return [self._copied(index) for index, _, _ in self._outputs]
@@ -143,6 +152,18 @@ class Lane:
     def _copied(self, index: int) -> torch.Tensor:
         """Copies out of memory that belongs to the request and that its next call writes."""
         return torch.from_numpy(self._request.get_output_tensor(index).data).clone()
+
+
+def has_nan(value: torch.Tensor) -> bool:
+    """Says whether a NaN is among the elements. The sum tells in one fast pass, unless infinities cancel in it."""
+    total = value.sum().item()
+    return total != total and bool(value.isnan().any())
+
+
+def eagerly(cluster: Cluster, inputs: Sequence[Any]) -> list[torch.Tensor]:
+    """Runs the cluster's program as PyTorch does; the results are contiguous and alias no input."""
+    with torch.no_grad():
+        return [result.clone(memory_format=torch.contiguous_format) for result in cluster.module(*inputs)]
 
 
 def _feed(index: int, position: int, cluster: Cluster) -> TensorFeed | NumberFeed:

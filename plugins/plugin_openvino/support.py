@@ -25,6 +25,27 @@ from hub.support import (
 if TYPE_CHECKING:
     from torch import fx
 
+NAN_BLIND = frozenset(
+    {
+        "aten.relu.default",
+        "aten.relu6.default",
+        "aten.hardtanh.default",
+        "aten.hardsigmoid.default",
+        "aten.max_pool1d.default",
+        "aten.max_pool2d.default",
+        "aten.max_pool2d_with_indices.default",
+        "aten.softmax.int",
+        "aten._softmax.default",
+        "aten.log_softmax.int",
+        "aten._log_softmax.default",
+        "aten.logsumexp.default",
+        "aten.scaled_dot_product_attention.default",
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+    }
+)
+"""Operators whose OpenVINO kernels lose NaN (relu gives 0, softmax spoils only the element). Kernels that keep it would no
+longer fuse into the convolution before them, so clusters with these look at their inputs instead: see `runtime.py`."""
+
 MAX_RANK = 6
 """OpenVINO's CPU kernels are tried up to this many dims."""
 
@@ -160,7 +181,7 @@ def batched(node: fx.Node) -> str | None:
 
 
 def index_as_long(node: fx.Node) -> str | None:
-    """Gather's index is as long as the tensor along all other dims. ATen lets it be shorter; OpenVINO reads wrong memory."""
+    """Gather's index is as long as the tensor along other dims. ATen lets it be shorter; OpenVINO reads wrong memory."""
     tensor, index = value_of(argument(node, "self")), value_of(argument(node, "index"))
     dim = argument(node, "dim") % tensor.dim()
     for axis, (size, wanted) in enumerate(zip(tensor.shape, index.shape, strict=True)):
@@ -196,8 +217,10 @@ def unprojected(node: fx.Node) -> str | None:
         return f"{len(params)} weights, {each} a layer here"
     if any(is_symbolic(size) for item in params for size in value_of(item).shape):
         return "weights of unknown size"
-    found = value_of(argument(node, "input")).dim()
-    return None if found == 3 else f"input has {found} dims, 3 here"
+    shape = value_of(argument(node, "input")).shape
+    if len(shape) != 3 or is_symbolic(shape[2]):
+        return f"input is {list(shape)}, three dims with the last one known here"
+    return None
 
 
 def integer_indices(node: fx.Node) -> str | None:
@@ -306,7 +329,8 @@ OPERATORS = OperatorTable(
         "aten.round.default": (FLOAT,),
         # comparison, logic, choice
         **dict.fromkeys(
-            tuple(f"aten.{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")), ()
+            tuple(f"aten.{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")),
+            (),
         ),
         "aten.logical_and.default": (),
         "aten.logical_or.default": (),
@@ -339,7 +363,7 @@ OPERATORS = OperatorTable(
         "aten.alias.default": (),
         "aten.lift_fresh_copy.default": (),
         "aten.dropout.default": (equals("train", False),),
-        # activations: NaN becomes a bound in relu, relu6, hardtanh, hardswish and hardsigmoid
+        # activations and softmax: several lose NaN, see NAN_BLIND
         "aten.relu.default": (FLOAT,),
         "aten.relu6.default": (FLOAT,),
         "aten.hardtanh.default": (FLOAT,),

@@ -69,7 +69,13 @@ def _transposed_convolution(call: Call) -> Any:
         _spatial(call.raw(name), count) for name in ("stride", "padding", "output_padding", "dilation")
     )
     value, weight = call.tensor("input"), call.tensor("weight")
-    options = {"pads_begin": padding, "pads_end": padding, "dilations": dilation, "output_padding": extra, "auto_pad": "explicit"}
+    options = {
+        "pads_begin": padding,
+        "pads_end": padding,
+        "dilations": dilation,
+        "output_padding": extra,
+        "auto_pad": "explicit",
+    }
     if groups == 1:
         result = ops.convolution_backprop_data(value, weight, stride, **options)
     else:
@@ -109,7 +115,7 @@ def max_pool(count: int, *, gives_indices: bool = False) -> Rule:
 
 
 def average_pool(count: int) -> Rule:
-    """A rule for average pooling over `count` dims. Without dilations given, opset16's AvgPool crashes the process (2026.4)."""
+    """A rule for average pooling over `count` dims. Without dilations opset16's AvgPool crashes the process (2026.4)."""
 
     def rule(call: Call) -> Any:
         value, is_single = _batched(call, count)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from openvino import Output
+from openvino import Output, Type
 from openvino import opset16 as ops
 from torch import fx
 
@@ -163,7 +163,9 @@ def _power(call: Call) -> Any:
 
 def where(condition: str, yes: str, no: str) -> Rule:
     """A rule that chooses between two arguments."""
-    return lambda call: ops.select(call.tensor(condition, torch.bool), call.tensor(yes, call.dtype), call.tensor(no, call.dtype))
+    return lambda call: ops.select(
+        call.tensor(condition, torch.bool), call.tensor(yes, call.dtype), call.tensor(no, call.dtype)
+    )
 
 
 def _addcmul(call: Call) -> Any:
@@ -212,6 +214,13 @@ def _divide_with_mode(call: Call) -> Any:
 def truncated(value: Output) -> Any:
     """Gives the value rounded towards 0."""
     return ops.select(ops.less(value, constant(0, torch.float32)), ops.ceiling(value), ops.floor(value))
+
+
+def _sign(value: Output) -> Any:
+    """PyTorch's sign of NaN is 0."""
+    if value.get_element_type() != Type.f32:
+        return ops.sign(value)
+    return ops.select(not_a_number(value), constant(0, torch.float32), ops.sign(value))
 
 
 def _exp(value: Output) -> Any:
@@ -304,7 +313,7 @@ RULES: Mapping[str, Rule] = {
     "aten.isfinite.default": _is_finite,
     "aten.abs.default": unary(ops.abs),
     "aten.neg.default": unary(ops.negative),
-    "aten.sign.default": unary(ops.sign),
+    "aten.sign.default": unary(_sign),
     "aten.exp.default": unary(_exp),
     "aten.log.default": unary(ops.log),
     "aten.log2.default": unary(_log_over(2)),

@@ -61,9 +61,7 @@ def _broadcast_shape(left: Output, right: Output) -> Output:
 
 def _coordinate(value: Output, axis: int, positions: Output, like: Output) -> Output:
     """Gives positions along an axis as [.., 1], counted from the front (GatherND takes no negative ones)."""
-    from_front = ops.select(
-        ops.less(positions, constant(0, _I64)), ops.add(positions, size_of(value, axis)), positions
-    )
+    from_front = ops.select(ops.less(positions, constant(0, _I64)), ops.add(positions, size_of(value, axis)), positions)
     spread = ops.broadcast(from_front, ops.shape_of(like))
     return output(ops.unsqueeze(spread, indices([-1])))
 

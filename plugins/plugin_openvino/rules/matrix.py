@@ -28,7 +28,7 @@ def product(left: str, right: str) -> Rule:
 
 
 def _equal_ranks(left: Output, right: Output) -> tuple[Output, Output]:
-    """Adds leading dims to the matrix of lower rank; with dynamic shapes the CPU plugin cannot do it itself. Vectors stay."""
+    """Adds leading dims to the matrix of lower rank, which the CPU plugin fails to do for dynamic shapes. Vectors stay."""
     ranks = [value.get_partial_shape().rank.get_length() for value in (left, right)]
     if min(ranks) < 2 or ranks[0] == ranks[1]:
         return left, right

@@ -50,7 +50,9 @@ def _weights_of(call: Call, layer: int, directions: int) -> list[Output]:
     """Gives W [D, 4H, input], R [D, 4H, H] and B [D, 4H] of one layer, gates in OpenVINO's order."""
     each = 4 if call.raw("has_biases") else 2
     params = [call.value(item) for item in call.raw("params")]
-    chosen = [params[(layer * directions + index) * each : (layer * directions + index + 1) * each] for index in range(directions)]
+    chosen = [
+        params[(layer * directions + index) * each : (layer * directions + index + 1) * each] for index in range(directions)
+    ]
     biases = [output(ops.add(item[2], item[3])) if each == 4 else _no_bias(item[1]) for item in chosen]
     return [_joined([item[0] for item in chosen]), _joined([item[1] for item in chosen]), _joined(biases)]
 
@@ -81,4 +83,3 @@ def _layer(value: Output, states: Sequence[Output], weights: Sequence[Output], d
 
 
 RULES: Mapping[str, Rule] = {"aten.lstm.input": _lstm}
-"""A weight is read while compiling, so it must be a constant or an input of known size."""

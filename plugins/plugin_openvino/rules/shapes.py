@@ -26,7 +26,9 @@ def _flatten(call: Call) -> Any:
         return ops.reshape(call.tensor("self"), indices([1]), False)
     start, end = call.dim("start_dim"), call.dim("end_dim")
     value = call.tensor("self")
-    return _joined_reshape(value, [*(size_of(value, dim) for dim in range(start)), indices([-1]), *_sizes(value, end + 1, rank)])
+    return _joined_reshape(
+        value, [*(size_of(value, dim) for dim in range(start)), indices([-1]), *_sizes(value, end + 1, rank)]
+    )
 
 
 def _unflatten(call: Call) -> Any:
@@ -71,7 +73,9 @@ def _squeeze(call: Call) -> Any:
     """Drops the named dims of size 1; ATen leaves other dims alone, OpenVINO would raise."""
     name = "dim" if any(declared.name == "dim" for declared in call.node.target._schema.arguments) else None  # pyright: ignore
     shape = call.fake("self").shape
-    dims = [dim for dim in (call.dims(name) if name else range(len(shape))) if isinstance(shape[dim], int) and shape[dim] == 1]
+    dims = [
+        dim for dim in (call.dims(name) if name else range(len(shape))) if isinstance(shape[dim], int) and shape[dim] == 1
+    ]
     return ops.squeeze(call.tensor("self"), indices(dims)) if dims else call.tensor("self")
 
 
@@ -189,8 +193,6 @@ def _triangle(keeps: Any) -> Rule:
         return ops.select(constant(mask.numpy(), torch.bool), call.tensor("self"), constant(0, call.dtype))
 
     return rule
-
-
 
 
 RULES: Mapping[str, Rule] = {
