@@ -35,6 +35,9 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
             f"AOTAutograd cannot express the program: {type(error).__name__}: {error}",
             hint="it runs in eager; `TORCH_LOGS=aot` shows more",
         ) from error
+    if mode := _mode_change(captured):
+        # The pre-dispatch form keeps such calls as nodes around operators that are not yet cast; AOTAutograd casts them.
+        raise CaptureError(f"{mode} inside the program has no functional pre-dispatch form")
     mutated = signature.user_inputs_to_mutate
     outputs = captured.graph.output_node().args[0]
     targets = tuple(mutated[node.name] for node in outputs[: len(mutated)])  # pyright: ignore
@@ -54,5 +57,14 @@ def _functorch_transform(module: fx.GraphModule) -> str | None:
     """Gives the name of the first functorch operation in a program, None where there is none."""
     for node in module.graph.nodes:
         if node.op == "call_function" and getattr(node.target, "__module__", "").startswith("torch._functorch"):
+            return node.target.__name__
+    return None
+
+
+def _mode_change(captured: fx.GraphModule) -> str | None:
+    """Gives the name of the first call that changes a global mode (autocast, say) rather than computing, or None."""
+    for node in captured.graph.nodes:
+        is_operator = isinstance(node.target, torch._ops.OperatorBase) or node.meta.get("val") is not None
+        if node.op == "call_function" and not is_operator and node.target is not torch._C._set_grad_enabled:
             return node.target.__name__
     return None
