@@ -265,7 +265,7 @@ OPERATORS = OperatorTable(
         **_rows("relu6.default hardtanh.default silu.default", FLOAT),
         **_rows("gelu.default selu.default hardsigmoid.default hardswish.default", FLOAT32),
         **_rows("mish.default log_sigmoid.default prelu.default _prelu_kernel.default", FLOAT32),
-        **_rows("leaky_relu.default", FLOAT32, plain("negative_slope")),
+        **_rows("leaky_relu.default", FLOAT32),
         **_rows("elu.default", FLOAT32, one_of("input_scale", (1,)), plain("alpha")),
         **_rows("softplus.default", FLOAT32, plain("beta", "threshold")),
         **_rows("glu.default", FLOAT),

@@ -76,11 +76,12 @@ def _lowered(call: Call) -> Result:
 
 def _program(cluster: Cluster, builder: Builder, names: dict[fx.Node, Result]) -> Program:
     outputs, output_orders = _outputs(cluster, builder, names)
-    read = {name for node in builder.nodes for name in node.input}
+    nodes = live(builder.nodes, outputs)
+    read = {name for node in nodes for name in node.input}
     inputs = tuple(name if name in read else "" for name in cluster.input_names)
     input_orders = tuple(map(memory_order, cluster.inputs))
     graph = helper.make_graph(
-        builder.nodes,
+        nodes,
         cluster.name,
         [_info(name, spec, order) for name, spec, order in zip(inputs, cluster.inputs, input_orders, strict=True) if name],
         [_info(name, spec, order) for name, spec, order in zip(outputs, cluster.outputs, output_orders, strict=True)],
@@ -91,6 +92,17 @@ def _program(cluster: Cluster, builder: Builder, names: dict[fx.Node, Result]) -
     weights = {name: tensor for name, tensor in builder.weights.items() if name in read}
     outside(model, weights, ELEMENT)
     return Program(model, weights, Edges(inputs, outputs, input_orders, output_orders))
+
+
+def live(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
+    """Gives the nodes on which outputs depend, in order; ORT would run the others too."""
+    wanted = set(outputs)
+    kept: list[onnx.NodeProto] = []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.output):
+            wanted.update(node.input)
+            kept.append(node)
+    return kept[::-1]
 
 
 def memory_order(spec: Spec) -> tuple[int, ...]:

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx
 
 from hub.support import value_of
 
 from .builder import MICROSOFT
 from .call import Call, lowers
+from .patterns import match_rms_norm, rms_normalised
 
 _UNARY = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
@@ -112,7 +114,9 @@ def reverse_subtract(call: Call) -> str:
 
 @lowers("mul.Tensor", "mul.Scalar")
 def multiply(call: Call) -> str:
-    """self * other; of booleans: and."""
+    """self * other; of booleans: and. The last product of a written-out RMS norm becomes one operator."""
+    if (found := match_rms_norm(call.node)) is not None:
+        return rms_normalised(call, found)
     kind = "And" if call.out_dtype == torch.bool else "Mul"
     return call.op(kind, call.typed("self"), call.typed("other"))
 
@@ -172,16 +176,20 @@ def fmod(call: Call) -> str:
 
 @lowers("pow.Tensor_Scalar")
 def power_of_constant(call: Call) -> str:
-    """self ** exponent, by multiplication and roots where the exponent is a small one."""
+    """self ** exponent, by roots and reciprocals where the exponent allows.
+
+    ORT squares and cubes fast, and its fusions (FastGelu, LayerNormalization) look for Pow.
+    """
     base, exponent = call.typed("self"), call["exponent"]
     easy = {
         0.5: lambda: call.op("Sqrt", base),
         -0.5: lambda: call.op("Reciprocal", call.op("Sqrt", base)),
         1: lambda: base,
         -1: lambda: call.op("Reciprocal", base),
-        2: lambda: call.op("Mul", base, base),
-        3: lambda: call.op("Mul", call.op("Mul", base, base), base),
     }
+    if not call.out_dtype.is_floating_point:  # ORT computes powers of integers in double
+        easy[2] = lambda: call.op("Mul", base, base)
+        easy[3] = lambda: call.op("Mul", call.op("Mul", base, base), base)
     return easy[exponent]() if exponent in easy else call.op("Pow", base, call.typed("exponent"))
 
 
@@ -359,7 +367,10 @@ def silu(call: Call) -> str:
 
 @lowers("leaky_relu.default")
 def leaky_relu(call: Call) -> str:
-    """x, or negative_slope * x below zero."""
+    """x, or negative_slope * x below zero; under `dynamic=True` the slope can be a number known only at run time."""
+    if isinstance(call["negative_slope"], fx.Node):
+        value, zero = call.input("self"), call.constant(0.0)
+        return call.op("Where", call.op("Greater", value, zero), value, call.op("Mul", value, call.typed("negative_slope")))
     return call.op("LeakyRelu", call.input("self"), alpha=float(call["negative_slope"]))
 
 
