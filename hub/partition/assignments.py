@@ -39,10 +39,9 @@ def assignments(verdicts: Verdicts, options: Options) -> tuple[Assignment, ...]:
     names = verdicts.backends
     orders: list[tuple[str, ...]] = [(name,) for name in names]
     orders += [(first, second) for first in names for second in names if first != second]
-    forced = tuple(dict.fromkeys(name for name in options.force.values() if name in names))
     found: dict[tuple[Group, ...], Assignment] = {}
     for order in (*orders, ()):
-        made = assignment(verdicts, (*forced, *order) if forced else order, options)
+        made = assignment(verdicts, order, options)
         found.setdefault(made.groups, made)
     if options.backends is not None and len(options.backends) == 1 and names:
         return (next(iter(found.values())),)
@@ -50,11 +49,17 @@ def assignments(verdicts: Verdicts, options: Options) -> tuple[Assignment, ...]:
 
 
 def assignment(verdicts: Verdicts, order: Sequence[str], options: Options) -> Assignment:
-    """Gives the assignment in which each node goes to the first backend in `order` that takes it, else to eager."""
+    """Gives the assignment in which each node goes to the first backend in `order` that takes it, else to eager.
+
+    Forced operators go to their backend, whatever the order, as long as it takes them.
+    """
     graph = verdicts.graph
-    backend_of = {
-        node.name: next((name for name in order if verdicts.takes(name, node.name)), EAGER) for node in graph.nodes
-    }
+    backend_of: dict[str, str] = {}
+    for node in graph.nodes:
+        forced = options.forced(operator_name(node))
+        wanted = order if forced is None else (forced,)
+        takers = (name for name in wanted if name in verdicts.by_backend and verdicts.takes(name, node.name))
+        backend_of[node.name] = next(takers, EAGER)
     groups = group(graph, _keeping_forced(graph, backend_of, options))
     return Assignment(
         " + ".join(dict.fromkeys(found.backend for found in groups if found.backend != EAGER)) or EAGER, groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -224,12 +225,22 @@ def _finalists(
         and mixed.groups not in {choice.groups for choice in possible}
         and all(f in cost_of for f in mixed.clusters)
     ):
-        possible.append(replace(mixed, name=f"{mixed.name} (cheapest by price)"))
+        possible.append(mixed)
     singles = [choice for choice in possible if len(choice.backends) < 2]
     others = sorted(
         (choice for choice in possible if len(choice.backends) > 1), key=lambda choice: _total(choice, cost_of, eager_s)
     )
-    return (singles + others)[: max(MOST_LANES, len(singles))]
+    return _with_own_names((singles + others)[: max(MOST_LANES, len(singles))])
+
+
+def _with_own_names(choices: Sequence[Assignment]) -> list[Assignment]:
+    """Numbers assignments of equal names, since the same backends can share a graph in several ways."""
+    seen: Counter[str] = Counter()
+    named: list[Assignment] = []
+    for choice in choices:
+        seen[choice.name] += 1
+        named.append(choice if seen[choice.name] == 1 else replace(choice, name=f"{choice.name} ({seen[choice.name]})"))
+    return named
 
 
 def _cost_of(offers: Mapping[Key, Offer]) -> dict[Group, float]:
