@@ -1,17 +1,18 @@
 """Chooses the cheapest set of candidates that covers every node once: a binary programme, solved exactly by HiGHS.
 
-A candidate is a convex cluster with a backend and a price; eager is a candidate for every node alone. Two convex clusters can
-still need each other; such cycles are cut off one by one until the cheapest cover has none.
+A candidate is a convex cluster with a backend and a price; eager is a candidate for every node alone. Two convex clusters
+can still need each other; such cycles are cut off one by one until the cheapest cover has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import networkx
 import numpy
-from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.optimize import Bounds, LinearConstraint, milp  # pyright: ignore[reportUnknownVariableType] - untyped
 from scipy.sparse import csr_array
 
 from hub.graph import Graph
@@ -39,10 +40,11 @@ def cheapest_cover(graph: Graph, candidates: Sequence[Priced], eager_s: Mapping[
     costs = [item.cost_s + CLUSTER_TIE_S for item in candidates]
     eager = [sum(eager_s[name] for name in names) for _, names in atoms]
     matrix = _cover_matrix(atoms, len(candidates))
+    width = len(candidates) + len(atoms)
     cuts: list[frozenset[int]] = []
     while len(cuts) <= _MOST_CUTS:
-        constraints = [LinearConstraint(matrix, 1, 1), *(_cut(cut, matrix.shape[1]) for cut in cuts)]
-        solved = milp(numpy.array([*costs, *eager]), integrality=1, bounds=Bounds(0, 1), constraints=constraints)
+        constraints = [LinearConstraint(matrix, 1, 1), *(_cut(cut, width) for cut in cuts)]
+        solved: Any = milp(numpy.array([*costs, *eager]), integrality=1, bounds=Bounds(0, 1), constraints=constraints)
         if solved.x is None:
             return None
         chosen = [index for index in range(len(candidates)) if solved.x[index] > 0.5]
@@ -88,7 +90,7 @@ def _cycle(graph: Graph, candidates: Sequence[Priced], chosen: Sequence[int]) ->
             if there != here:
                 flow.add_edge(there, here)
     try:
-        edges = networkx.find_cycle(flow)
+        edges: Sequence[tuple[Any, ...]] = networkx.find_cycle(flow)  # pyright: ignore[reportUnknownMemberType] - untyped
     except networkx.NetworkXNoCycle:
         return None
     return frozenset(item for edge in edges for item in edge if isinstance(item, int))
