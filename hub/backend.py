@@ -36,7 +36,7 @@ class BackendInfo:
     """"package.module:callable"; called without arguments, once, when the backend is first wanted; gives a `Backend`."""
     summary: str
     requires: tuple[str, ...] = ()
-    """Requirements on distributions of the library under it ("onnxruntime>=1.20"); the first one is reported as its version."""
+    """Requirements on distributions of the library under it ("onnxruntime>=1.20"); the first one's version is reported."""
     install: str = ""
     """The pip command that mends a missing requirement."""
     devices: tuple[str, ...] = ("cpu",)
@@ -49,7 +49,7 @@ class BackendInfo:
     """True where `Executable.save` and `Backend.load` work, so that executables cross processes and live in the cache."""
     error_class: float = 0.0
     """Largest max|error| / max|reference| beyond float32 eager's own that it may introduce; 0 means as exact as float32."""
-    peers: Mapping[str, str] = field(default_factory=dict)
+    peers: Mapping[str, str] = field(default_factory=dict[str, str])
     """For `hub bench`: name -> "package.module:callable". The callable takes (module, inputs) and gives a callable of no
     arguments that runs the model once through the library's own API, not through the hub."""
     api: tuple[int, int] = API_VERSION
@@ -64,7 +64,7 @@ class CompileSettings:
     spin: bool = False
     """True where its thread pool may spin between calls: only where it is the whole plan."""
     accuracy: float | None = None
-    """Largest allowed max|error| / max|reference|; None means as exact as float32 eager (no bf16, no tf32, no fast math)."""
+    """Largest allowed max|error| / max|reference|; None means as exact as float32 eager: no bf16, tf32 or fast math."""
     effort: str = "fast"
     """"fast" or "full": how long the compiler may search for a better program."""
 
@@ -82,7 +82,7 @@ class Executable(Protocol):
         """
         ...
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:  # noqa: ARG002 - for overriding methods
         """Writes files from which `Backend.load` restores the executable. Called at most once, in the compiling process."""
         raise CompileError("this executable cannot be saved")
 
@@ -105,7 +105,7 @@ class Backend(Protocol):
         """
         ...
 
-    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:
+    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:  # noqa: ARG002 - for overriding methods
         """Predicts one warm call, without compiling. None means "cannot say" and the hub uses its own roofline."""
         return None
 
@@ -114,6 +114,6 @@ class Backend(Protocol):
         """Compiles a cluster all of whose nodes it supports. Raises CompileError with the reason if it cannot."""
         ...
 
-    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - as above
         """Restores what `Executable.save` wrote, for an equal cluster and equal settings."""
         raise CompileError("this backend cannot load saved executables")
