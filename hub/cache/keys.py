@@ -25,7 +25,7 @@ def digest_of(parts: Mapping[str, Any]) -> str:
 def artifact_parts(cluster_digest: str, entry: Entry, settings: CompileSettings) -> dict[str, Any]:
     """Gives every named part that decides what a saved executable does.
 
-    `cluster_digest` covers structure, attributes, wiring, shapes and their symbolic relations, dtypes, layouts and constants.
+    `cluster_digest` covers structure, attributes, wiring, shapes and their symbolic relations, dtypes, layouts, constants.
     """
     return {"cluster": cluster_digest, "settings": asdict(settings), **backend_parts(entry), **machine_parts()}
 
