@@ -11,10 +11,11 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
 from hub.errors import CaptureError
 from hub.support import dtype_name, is_symbolic
@@ -99,8 +100,8 @@ def spec_of(value: Any) -> Spec:
 class Graph:
     """One captured program, functional: no node writes to a tensor that another one reads.
 
-    `module` must not be changed. Placeholders are, in order, what the compiled function is called with; the output is a flat
-    tuple: first the new values of mutated inputs, then the program's own outputs.
+    `module` must not be changed. Placeholders are, in order, what the compiled function is called with; the output is a
+    flat tuple: first the new values of mutated inputs, then the program's own outputs.
     """
 
     module: fx.GraphModule
@@ -109,7 +110,7 @@ class Graph:
     """Names of the placeholders that the first outputs are to be copied into, in order."""
     weights: tuple[str, ...] = ()
     """Names of the placeholders that are parameters or buffers, and so constants for plugins. Empty in training."""
-    pinned: Mapping[str, str] = field(default_factory=dict)
+    pinned: Mapping[str, str] = field(default_factory=dict[str, str])
     """Nodes that must run in eager, by name, with the reason."""
     is_training: bool = False
 
@@ -137,7 +138,7 @@ class Graph:
     @cached_property
     def outputs(self) -> tuple[Any, ...]:
         """Output arguments in order: nodes, or plain constants."""
-        return tuple(self.module.graph.output_node().args[0])  # pyright: ignore
+        return output_arguments(self.module)
 
     @cached_property
     def is_dynamic(self) -> bool:
@@ -157,8 +158,8 @@ class Graph:
 class Cluster:
     """A convex set of a graph's nodes, as a program of its own.
 
-    `module` must not be changed. Its placeholders are the inputs in order, `get_attr` nodes read weights, everything else is
-    `call_function`, and the output is a flat tuple. Every node carries its fake value in `meta["val"]`.
+    `module` must not be changed. Its placeholders are the inputs in order, `get_attr` nodes read weights, everything else
+    is `call_function`, and the output is a flat tuple. Every node carries its fake value in `meta["val"]`.
     """
 
     name: str
@@ -208,7 +209,7 @@ def canonical_text(module: fx.GraphModule) -> str:
 
 
 def _canonical_line(node: fx.Node, number: Mapping[fx.Node, int], module: fx.GraphModule) -> str:
-    arguments = fx.node.map_arg((node.args, node.kwargs), lambda other: f"%{number[other]}")
+    arguments = map_arg((node.args, node.kwargs), lambda other: f"%{number[other]}")
     target = str(node.target) if node.op == "call_function" else ""
     if node.op == "get_attr" and isinstance(value := getattr(module, str(node.target), None), fx.GraphModule):
         target = f"{{{canonical_text(value)}}}"
@@ -217,7 +218,8 @@ def _canonical_line(node: fx.Node, number: Mapping[fx.Node, int], module: fx.Gra
 
 def _canonical_value(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        return f"{value.dtype} {list(value.shape)} {list(value.stride()) if value.layout is torch.strided else value.layout} {value.device}"
+        form = list(value.stride()) if value.layout is torch.strided else value.layout
+        return f"{value.dtype} {list(value.shape)} {form} {value.device}"
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(_canonical_value, value))})"
     return f"{type(value).__name__} {value}"
@@ -236,6 +238,11 @@ def _sha256(*parts: Any) -> str:
     for part in parts:
         digest.update(part)
     return digest.hexdigest()
+
+
+def output_arguments(module: fx.GraphModule) -> tuple[Any, ...]:
+    """Gives what a module returns, in order: nodes, or plain constants."""
+    return tuple(cast("Sequence[Any]", module.graph.output_node().args[0]))
 
 
 def is_view(node: fx.Node) -> bool:
