@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from torch import fx
@@ -51,10 +51,15 @@ def argument(node: fx.Node, name: str) -> Any:
     """
     if name in node.kwargs:
         return node.kwargs[name]
-    for position, declared in enumerate(node.target._schema.arguments):  # pyright: ignore
+    for position, declared in enumerate(declared_arguments(node)):
         if declared.name == name:
             return node.args[position] if position < len(node.args) else declared.default_value
     raise KeyError(f"{operator_name(node)} has no argument named {name!r}")
+
+
+def declared_arguments(node: fx.Node) -> tuple[Any, ...]:
+    """Gives the arguments in the schema of a node's operator, in order; each has a `name` and a `default_value`."""
+    return tuple(cast("Any", node.target)._schema.arguments)
 
 
 def value_of(argument_or_node: Any) -> Any:
