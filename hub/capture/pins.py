@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
-from hub.graph import hint, is_view
-from hub.support import argument, is_symbolic
+from hub.graph import hint, is_view, output_arguments
+from hub.support import argument, declared_arguments, is_symbolic
 
 _SIDE_EFFECTS = frozenset({"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"})
 
@@ -33,7 +34,7 @@ def _intrinsic(node: fx.Node) -> str | None:
     if node.target is operator.getitem:
         return None
     value = node.meta.get("val")
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return "arithmetic on sizes" if _is_scalar(value) else "no ATen operator"
     if _is_scalar(value):
         return "gives a number, not a tensor"
@@ -41,7 +42,7 @@ def _intrinsic(node: fx.Node) -> str | None:
         return "draws random numbers, and only eager draws eager's"
     if str(node.target) in _SIDE_EFFECTS or value is None:
         return "has a side effect"
-    if node.target._schema.is_mutable:
+    if node.target._schema.is_mutable:  # pyright: ignore[reportPrivateUsage] - torch has no public way to a schema
         return "writes to its input"
     if not all(_is_plain_tensor(item) for item in (value if isinstance(value, (tuple, list)) else (value,))):
         return "gives something other than dense tensors"
@@ -50,7 +51,7 @@ def _intrinsic(node: fx.Node) -> str | None:
 
 def _draws(node: fx.Node) -> bool:
     """False where an attribute turns the randomness off: attention or an LSTM without dropout."""
-    names = {declared.name for declared in node.target._schema.arguments}  # pyright: ignore
+    names = {declared.name for declared in declared_arguments(node)}
     if any(name in names and not argument(node, name) for name in ("train", "training")):
         return False
     return not any(name in names and argument(node, name) == 0.0 for name in ("dropout_p", "dropout"))
@@ -66,9 +67,9 @@ def _is_plain_tensor(value: Any) -> bool:
 
 def _aliasing_chains(module: fx.GraphModule, n_mutated: int) -> list[str]:
     """Names of the views between shared memory and the outputs that share it, or whose strides only a view can have."""
-    values = module.graph.output_node().args[0]
-    outputs = [node for node in values if isinstance(node, fx.Node)]  # pyright: ignore
-    written = set(values[:n_mutated])  # pyright: ignore
+    values = output_arguments(module)
+    outputs = [node for node in values if isinstance(node, fx.Node)]
+    written = set(values[:n_mutated])
     chains = [alias_chain(node) for node in outputs[n_mutated:]]
     bases = [chain[-1] for chain in chains]
     kept = [
