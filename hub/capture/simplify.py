@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -25,7 +25,7 @@ def simplify(module: fx.GraphModule) -> None:
 
 
 def _bypass(node: fx.Node) -> None:
-    node.replace_all_uses_with(node.args[0])  # pyright: ignore
+    node.replace_all_uses_with(cast("fx.Node", node.args[0]))
     node.graph.erase_node(node)
 
 
@@ -42,7 +42,9 @@ def _keeps_dtype(node: fx.Node) -> bool:
     return source.dtype == node.meta["val"].dtype and not argument(node, "copy") and argument(node, "memory_format") is None
 
 
-_DROPPED = (_aten._assert_tensor_metadata.default, torch._C._set_grad_enabled)
+SET_GRAD_ENABLED: Any = torch._C._set_grad_enabled  # pyright: ignore[reportPrivateUsage] - the very function in graphs
+
+_DROPPED = (_aten._assert_tensor_metadata.default, SET_GRAD_ENABLED)
 """Without users. Grad mode changes nothing in an inference graph, whose inputs need no gradients."""
 
 _NOTHING: dict[Any, Any] = {
