@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
 from torch._functorch.aot_autograd import aot_export_module
+from torch._ops import OperatorBase
 
 from hub.capture.pins import pins
-from hub.capture.simplify import simplify
+from hub.capture.simplify import SET_GRAD_ENABLED, simplify
 from hub.errors import CaptureError
-from hub.graph import Graph
+from hub.graph import Graph, output_arguments
 
 _numbers = itertools.count()
 
@@ -21,26 +22,27 @@ _numbers = itertools.count()
 def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_positions: Sequence[int] = ()) -> Graph:
     """Gives the functional ATen graph of a flat FX program, with symbolic sizes kept.
 
-    `inputs` are real or fake tensors, SymInts and plain numbers, in placeholder order; `weight_positions` says which of them
-    are parameters or buffers. Raises CaptureError, with the cause, where AOTAutograd cannot express the program.
+    `inputs` are real or fake tensors, SymInts and plain numbers, in placeholder order; `weight_positions` says which of
+    them are parameters or buffers. Raises CaptureError, with the cause, where AOTAutograd cannot express the program.
     """
     if transform := _functorch_transform(module):
         # Pre-dispatch tracing cannot look inside one, and leaves its level behind when it fails.
         raise CaptureError(f"{transform} inside the program has no pre-dispatch form")
     try:
         with torch.no_grad():
-            captured, signature = aot_export_module(module, tuple(inputs), trace_joint=False, pre_dispatch=True)
+            exported, signature = aot_export_module(module, tuple(inputs), trace_joint=False, pre_dispatch=True)
     except Exception as error:
         raise CaptureError(
             f"AOTAutograd cannot express the program: {type(error).__name__}: {error}",
             hint="it runs in eager; `TORCH_LOGS=aot` shows more",
         ) from error
+    captured = cast("fx.GraphModule", exported)
     if mode := _mode_change(captured):
         # The pre-dispatch form keeps such calls as nodes around operators that are not yet cast; AOTAutograd casts them.
         raise CaptureError(f"{mode} inside the program has no functional pre-dispatch form")
     mutated = signature.user_inputs_to_mutate
-    outputs = captured.graph.output_node().args[0]
-    targets = tuple(mutated[node.name] for node in outputs[: len(mutated)])  # pyright: ignore
+    outputs = output_arguments(captured)
+    targets = tuple(mutated[node.name] for node in outputs[: len(mutated)])
     simplify(captured)
     placeholders = [node.name for node in captured.graph.find_nodes(op="placeholder")]
     weights = tuple(placeholders[position] for position in weight_positions if placeholders[position] not in targets)
@@ -64,7 +66,7 @@ def _functorch_transform(module: fx.GraphModule) -> str | None:
 def _mode_change(captured: fx.GraphModule) -> str | None:
     """Gives the name of the first call that changes a global mode (autocast, say) rather than computing, or None."""
     for node in captured.graph.nodes:
-        is_operator = isinstance(node.target, torch._ops.OperatorBase) or node.meta.get("val") is not None
-        if node.op == "call_function" and not is_operator and node.target is not torch._C._set_grad_enabled:
+        is_operator = isinstance(node.target, OperatorBase) or node.meta.get("val") is not None
+        if node.op == "call_function" and not is_operator and node.target is not SET_GRAD_ENABLED:
             return node.target.__name__
     return None
