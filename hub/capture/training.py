@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from hub.capture.pins import pins
 from hub.capture.simplify import simplify
 from hub.errors import CaptureError
-from hub.graph import Graph
+from hub.graph import Graph, output_arguments
 
 Mode = Literal["inference", "forward", "backward"]
 Compile = Callable[[Graph, Mode], Callable[..., Any]]
@@ -54,7 +54,7 @@ def capture_with_autograd(
 
 def _graph(captured: fx.GraphModule, name: str, mode: Mode, positions: Sequence[int], n_inputs: int) -> Graph:
     simplify(captured)
-    n_outputs = len(captured.graph.output_node().args[0])  # pyright: ignore
+    n_outputs = len(output_arguments(captured))
     placeholders = [node.name for node in captured.graph.find_nodes(op="placeholder")]
     # AOTAutograd keeps the order of inputs; where it merged some, positions mean nothing and weights stay inputs.
     weights = tuple(placeholders[position] for position in positions) if len(placeholders) == n_inputs else ()
