@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def verify_cluster(
 
 
 @contextmanager
-def plugin_edge(backend: str, cluster: str | None, stage: str) -> Iterator[None]:
+def plugin_edge(backend: str, cluster: str | None, stage: str) -> Generator[None]:
     """Turns whatever a plugin raises in here into a PluginError that names it and the stage."""
     try:
         yield
