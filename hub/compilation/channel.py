@@ -43,7 +43,7 @@ class Worker:
         self._receive = Connection(ours_in, writable=False)
 
     def post(self, command: str, **arguments: Any) -> None:
-        """Sends a request without waiting for the answer, which `result` gives. Raises CompileError if the worker is gone."""
+        """Sends a request without waiting for the answer, which `result` gives. Raises CompileError if the worker died."""
         try:
             self._send.send((command, arguments))
         except (OSError, ValueError) as error:
@@ -52,8 +52,8 @@ class Worker:
     def result(self, timeout_s: float) -> Any:
         """Gives the answer to the oldest unanswered request.
 
-        Raises what the request raised in the worker, or CompileError if the worker died or did not answer in time; it is then
-        killed.
+        Raises what the request raised in the worker, or CompileError if the worker died or did not answer in time; it is
+        then killed.
         """
         try:
             if not self._receive.poll(timeout_s):
