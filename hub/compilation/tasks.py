@@ -1,4 +1,4 @@
-"""What a worker process can be asked: to compile, verify and time clusters and whole plans, apart from the user's process."""
+"""What a worker process can be asked: to compile, verify and time clusters and plans, apart from the user's process."""
 
 from __future__ import annotations
 
