@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
+from torch.fx.node import map_aggregate
 
 from hub.errors import AccuracyError, ContractError
 from hub.graph import Cluster
@@ -33,10 +34,10 @@ def verify(
 ) -> Verified:
     """Runs an executable once and compares it with eager.
 
-    Without an `accuracy` budget (largest allowed max|error| / max|reference|), floating outputs must be as close to a float64
-    run of the cluster as eager is, within `EAGER_FACTOR` and `ULPS`. Integers and booleans must be equal. Raises ContractError
-    for a wrong number of outputs, shape, dtype or device, for inputs written to and for outputs that alias inputs;
-    AccuracyError for wrong numbers. Whatever the executable itself raises passes through.
+    Without an `accuracy` budget (largest allowed max|error| / max|reference|), floating outputs must be as close to a
+    float64 run of the cluster as eager is, within `EAGER_FACTOR` and `ULPS`. Integers and booleans must be equal. Raises
+    ContractError for a wrong number of outputs, shape, dtype or device, for inputs written to and for outputs that alias
+    inputs; AccuracyError for wrong numbers. Whatever the executable itself raises passes through.
     """
     before = [value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None for value in inputs]
     kept = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
@@ -65,8 +66,8 @@ class _Float64(fx.Interpreter):
         return _widened(super().fetch_attr(target))
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = fx.node.map_aggregate((args, kwargs), _widened)  # pyright: ignore
-        return super().call_function(target, args, kwargs)
+        wide = cast("tuple[Any, Any]", map_aggregate((args, kwargs), _widened))
+        return super().call_function(target, *wide)
 
 
 def _widened(value: Any) -> Any:
@@ -185,8 +186,8 @@ def _wrong(
     where = tuple(int(position) for position in torch.unravel_index(distance.argmax(), distance.shape))
     ulp = f", {error / precision:.0f} ULP of the largest value" if precision and error != float("inf") else ""
     return AccuracyError(
-        f"output {cluster.output_names[index]} ({dtype_name(got.dtype)}) at {list(where)}: expected {want[where].item():.9g}, got "
-        f"{got[where].item():.9g}; error {error:.3g}, allowed {allowed:.3g}{ulp}",
+        f"output {cluster.output_names[index]} ({dtype_name(got.dtype)}) at {list(where)}: expected {want[where].item():.9g}, "
+        f"got {got[where].item():.9g}; error {error:.3g}, allowed {allowed:.3g}{ulp}",
         backend=backend,
         cluster=cluster.name,
         hint='grant an error budget with options={"accuracy": ...} if this is acceptable',
