@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx
+from torch._ops import OperatorBase
 
 from hub.capture.pins import alias_chain
 from hub.errors import PlanError
@@ -40,9 +40,9 @@ class Program:
 def generate(graph: Graph, steps: Sequence[Step], *, timed: bool = False) -> Program:
     """Writes `run(args)` for a schedule; `args` are the values of the graph's placeholders.
 
-    The namespace still lacks, for each cluster `c0`, the names `c0` (called with the inputs, gives the outputs) and `c0_failed`
-    (called with the error and the inputs, gives the outputs), and, where inputs are mutated, `overlaps` and `original`. With
-    `timed`, seconds spent in each step are added up in the list `laps`.
+    The namespace still lacks, for each cluster `c0`, the names `c0` (called with the inputs, gives the outputs) and
+    `c0_failed` (called with the error and the inputs, gives the outputs), and, where inputs are mutated, `overlaps` and
+    `original`. With `timed`, seconds spent in each step are added up in the list `laps`.
     """
     writer = _Writer(graph, steps, timed=timed)
     return Program(writer.write(), writer.namespace)
@@ -107,7 +107,7 @@ class _Writer:
         return f"{name or node.name} = {self._operator(node.target)}({', '.join(arguments)})"
 
     def _operator(self, target: Any) -> str:
-        name = re.sub(r"\W+", "_", str(target) if isinstance(target, torch._ops.OperatorBase) else target.__name__)
+        name = re.sub(r"\W+", "_", str(target) if isinstance(target, OperatorBase) else target.__name__)
         name = f"op_{name}"
         while self.namespace.setdefault(name, target) is not target:
             name += "_"
