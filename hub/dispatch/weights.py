@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import is_, itemgetter
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-_version = torch.Tensor._version.__get__  # pyright: ignore
+_version: Callable[[torch.Tensor], int] = cast("Any", torch.Tensor)._version.__get__
 _address = torch.Tensor.data_ptr
 
 
 class WeightGuard:
     """Remembers identity, version counter and address of each weight.
 
-    Together they notice a new `Parameter`, an in-place write (`load_state_dict`, an optimizer step, `copy_` under `no_grad`) and
-    a swapped `.data`. A write through an alias that has a version counter of its own (`w.data.mul_(2)`, a NumPy view) cannot be
-    seen; `hub.refresh(model)` announces one.
+    Together they notice a new `Parameter`, an in-place write (`load_state_dict`, an optimizer step, `copy_` under `no_grad`)
+    and a swapped `.data`. A write through an alias that has a version counter of its own (`w.data.mul_(2)`, a NumPy view)
+    cannot be seen; `hub.refresh(model)` announces one.
     """
 
     __slots__ = ("_addresses", "_pick", "_versions", "weights")
@@ -49,9 +49,9 @@ def can_guard(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_inference() and value.layout is torch.strided
 
 
-def _picker(positions: Sequence[int]) -> Any:
+def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     if not positions:
-        return lambda args: ()
+        return lambda _: ()
     if len(positions) == 1:
         only = positions[0]
         return lambda args: (args[only],)
