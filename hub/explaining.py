@@ -47,7 +47,7 @@ def explain(
         found.append(Maker(graph, "inference", chosen, registry(), progress_for(graph.name)).predict(values))
         return module
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with torch.no_grad():
-        torch.compile(model, backend=backend)(*inputs, **(kwargs or {}))
+        torch.compile(model, backend=backend)(*inputs, **(kwargs or {}))  # pyright: ignore[reportUnknownMemberType] - torch's
     return tuple(found)
