@@ -44,9 +44,9 @@ def capture(module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bool | N
         found.append(Captured(graph, tuple(map(_concrete, example_inputs))))
         return program.forward
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with torch.no_grad():
-        torch.compile(module, backend=backend, dynamic=dynamic, fullgraph=True)(*inputs)
+        torch.compile(module, backend=backend, dynamic=dynamic, fullgraph=True)(*inputs)  # pyright: ignore[reportUnknownMemberType] - torch's
     return found[0]
 
 
