@@ -28,7 +28,7 @@ def calling_wrapper() -> object | None:
 
     PyTorch does not hand it to backends, so it is looked up on the stack; None where it is not found.
     """
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - inspect.stack() reads source files
     for _ in range(_FRAMES):
         found = frame.f_locals.get("self")
         if type(found).__name__ == "_TorchCompileWrapper":
