@@ -14,8 +14,8 @@ from hub.graph import Cluster, Graph, edges_into, edges_out_of, spec_of
 def extract(graph: Graph, nodes: Iterable[str], name: str, weights: Mapping[str, torch.Tensor]) -> Cluster:
     """Gives the cluster made of the named nodes. Node names stay as they are.
 
-    `weights` holds the values of those placeholders that become constants; other placeholders become inputs. Raises PlanError
-    if the set is not convex: if a path leaves it and comes back.
+    `weights` holds the values of those placeholders that become constants; other placeholders become inputs. Raises
+    PlanError if the set is not convex: if a path leaves it and comes back.
     """
     wanted = frozenset(nodes)
     members = tuple(node for node in graph.nodes if node.name in wanted)
@@ -33,7 +33,7 @@ def extract(graph: Graph, nodes: Iterable[str], name: str, weights: Mapping[str,
         input_names=tuple(node.name for node in inputs),
         output_names=tuple(node.name for node in outputs),
         inputs=tuple(spec_of(node.meta["val"]) for node in inputs),
-        outputs=tuple(spec_of(node.meta["val"]) for node in outputs),  # pyright: ignore
+        outputs=tuple(spec_of(node.meta["val"]) for node in outputs),  # pyright: ignore[reportArgumentType] - numbers are pinned to eager
     )
 
 
