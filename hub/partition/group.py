@@ -26,9 +26,9 @@ class Group:
 def group(graph: Graph, backend_of: Mapping[str, str]) -> tuple[Group, ...]:
     """Gives few and large clusters in an order in which they can run; every node is in exactly one.
 
-    `backend_of` names a backend for each node of `graph.nodes`; a tuple's elements (`getitem`) follow their producer whatever it
-    says. Which backend may start decides how many groups there are, so each start is tried and the fewest groups win; ties go
-    to the first in order of use.
+    `backend_of` names a backend for each node of `graph.nodes`; a tuple's elements (`getitem`) follow their producer
+    whatever it says. Which backend may start decides how many groups there are, so each start is tried and the fewest
+    groups win; ties go to the first in order of use.
     """
     backends = tuple(dict.fromkeys(backend_of[node.name] for node in graph.nodes))
     starts = ((), *((backend,) for backend in backends), *itertools.permutations(backends, 2))
@@ -53,7 +53,7 @@ def _grouped(graph: Graph, backend_of: Mapping[str, str], start: Sequence[str]) 
     last_effect = 0
     for node in graph.nodes:
         if node.target is operator.getitem and node.args[0] in place:
-            position = place[node.args[0]]  # pyright: ignore
+            position = place[cast("fx.Node", node.args[0])]
         else:
             earliest = max((place[source] for source in node.all_input_nodes if source in place), default=0)
             has_effect = has_order(graph, node)
