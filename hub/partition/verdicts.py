@@ -121,7 +121,7 @@ def _asked(backend: str, node: fx.Node, supports: Callable[[fx.Node], Support], 
         answer = supports(node)
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything; it costs this node
         return _failed(backend, f"supports({operator}) raised {type(error).__name__}: {error}", events)
-    if not isinstance(answer, Support):  # pyright: ignore - plugins are not trusted to keep the types
+    if not isinstance(answer, Support):  # pyright: ignore[reportUnnecessaryIsInstance] - plugins are not trusted
         return _failed(backend, f"supports({operator}) gave a {type(answer).__name__}, no Support", events)
     return ACCEPTED if answer.accepted else answer
 
