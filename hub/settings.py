@@ -82,7 +82,7 @@ KEYS: tuple[str, ...] = tuple(_FORMS)
 
 def from_call(given: Mapping[str, Any] | None, origin: str, cwd: Path) -> Mapping[str, Setting]:
     """Gives the explicit settings. Raises OptionError for an unknown name."""
-    if given is not None and not isinstance(given, Mapping):  # pyright: ignore
+    if given is not None and not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
         raise OptionError(f"{origin} must be a mapping, got {type(given).__name__}", hint='write options={"threads": 2}')
     for key in given or {}:
         _check_key(key, origin)
