@@ -1,4 +1,4 @@
-"""A planning session: worker processes that compile, verify and time candidates and whole plans, apart from the user's process."""
+"""A planning session: worker processes that compile, verify and time candidates and plans, apart from the user's process."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ class Session:
     def compile_all(self, orders: Mapping[str, Sequence[Order]], advance: Callable[[str], None]) -> tuple[Offer, ...]:
         """Compiles each backend's orders in its own worker, backends in parallel. Gives offers without prices."""
         with ThreadPoolExecutor(max_workers=max(1, len(orders))) as pool:
-            lists = pool.map(lambda item: self._compile_lane(item[0], item[1], advance), orders.items())
-            return tuple(offer for offers in lists for offer in offers)
+            lanes = [pool.submit(self._compile_lane, backend, wanted, advance) for backend, wanted in orders.items()]
+            return tuple(offer for lane in lanes for offer in lane.result())
 
     def price(self, offer: Offer) -> Offer:
         """Times a compiled cluster alone, in the worker that compiled it."""
