@@ -62,9 +62,9 @@ class Decision:
     assignment: Assignment
     decided_by: str
     spin: bool
-    offers: Mapping[Key, Offer] = field(default_factory=dict)
-    estimates: Mapping[Group, Cost] = field(default_factory=dict)
-    eager_s: Mapping[str, float] = field(default_factory=dict)
+    offers: Mapping[Key, Offer] = field(default_factory=dict[Key, Offer])
+    estimates: Mapping[Group, Cost] = field(default_factory=dict[Group, Cost])
+    eager_s: Mapping[str, float] = field(default_factory=dict[str, float])
     proof: Proof | None = None
     events: tuple[Event, ...] = ()
     kept: Plan | None = None
@@ -72,7 +72,7 @@ class Decision:
 
 
 def decide(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
-    """Gives the decision for one graph. Never raises for a plugin's failure: that costs the plugin's candidate, as an event."""
+    """Gives the decision for one graph. A plugin's failure raises nothing: it costs the plugin's candidate, as an event."""
     choices = assignments(verdicts, scene.options)
     if len(choices) == 1:
         return by_estimates(scene, choices, "options" if choices[0].clusters else "no backend takes any node")
@@ -112,7 +112,7 @@ def _estimate(scene: Scene, found: Group, settings: CompileSettings, events: lis
     cluster = extract(graph, found.nodes, "estimate", {name: scene.sample.by_name[name] for name in graph.weights})
     try:
         cost = scene.registry.backend(found.backend).estimate(cluster, settings)
-        if cost is not None and not isinstance(cost, Cost):  # pyright: ignore - plugins are not trusted to keep the types
+        if cost is not None and not isinstance(cost, Cost):  # pyright: ignore[reportUnnecessaryIsInstance] - plugins are not trusted
             raise TypeError(f"estimate() gave a {type(cost).__name__}, no Cost")
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the roofline takes its place
         message = f"estimate raised {type(error).__name__}: {error}"
@@ -159,7 +159,7 @@ def _mixed(scene: Scene, priced: Sequence[Priced], eager_s: Mapping[str, float])
 
 
 def _by_measuring(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment]) -> Decision:
-    graph, events = scene.sample.graph, list[Event]()
+    events: list[Event] = []
     orders = _orders(scene, choices)
     by_backend = {name: [order for order in orders.values() if order.group.backend == name] for name in verdicts.backends}
     with Session(scene.sample, scene.threads) as session:
