@@ -114,7 +114,8 @@ def _reason(graph: Graph, found: Group, decision: Decision, verdicts: Verdicts, 
             return "the only plan that could be timed"
         next_best = min(rivals, key=lambda item: item.median_s)
         won = next(item for item in decision.proof.contenders if item.won)
-        return f"plan {best.name} took {won.median_s * 1e3:.3g} ms whole, next {next_best.name} {next_best.median_s * 1e3:.3g} ms"
+        against = f"{next_best.name} {next_best.median_s * 1e3:.3g} ms"
+        return f"plan {best.name} took {won.median_s * 1e3:.3g} ms whole, next {against}"
     return f"cheapest by {decision.decided_by}"
 
 
