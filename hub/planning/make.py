@@ -60,8 +60,8 @@ class Maker:
     def make(self, values: Sequence[Any], plan: Plan | None = None) -> Made:
         """Gives a running plan for this graph on one real call's inputs.
 
-        `plan` is built again as it is, where given (for new weights). Raises PlanError or PluginError only where the options
-        are strict.
+        `plan` is built again as it is, where given (for new weights). Raises PlanError or PluginError only where the
+        options are strict.
         """
         start = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="hub-") as spare:
