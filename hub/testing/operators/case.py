@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -106,7 +106,7 @@ class _Case:
             (index, dim)
             for index, fake in self.fakes.items()
             for dim, size in enumerate(fake.shape)
-            if isinstance(size, torch.SymInt) and size.node.maybe_as_int() is not None
+            if isinstance(size, torch.SymInt) and cast("Any", size).node.maybe_as_int() is not None
         }
 
     def _fake(self, index: int) -> torch.Tensor:
@@ -116,7 +116,7 @@ class _Case:
         weight = index in self.weights
         static = [weight or size < 2 or (index, dim) in self.fixed for dim, size in enumerate(tensor.shape)]
         sizes = [DimDynamic.STATIC if is_static else DimDynamic.DUCK for is_static in static]
-        context = StatelessSymbolicContext(dynamic_sizes=sizes)
+        context = cast("Any", StatelessSymbolicContext(dynamic_sizes=sizes))
         return self.mode.from_tensor(tensor, source=ConstantSource(f"tensor{index}"), symbolic_context=context)
 
     def _symbols(self) -> dict[int, torch.SymInt]:
@@ -152,7 +152,7 @@ class _Case:
         if isinstance(result, torch.Tensor):
             return [call]
         read = self.sample.outputs if self.sample.outputs is not None else range(len(result))
-        outputs = []
+        outputs: list[fx.Node] = []
         for position in read:
             if isinstance(result[position], torch.Tensor):
                 node = self.graph.call_function(operator.getitem, (call, position))
@@ -169,7 +169,7 @@ class _Case:
             input_names=tuple(node.name for node in inputs),
             output_names=tuple(node.name for node in outputs),
             inputs=tuple(spec_of(node.meta["val"]) for node in inputs),
-            outputs=tuple(spec_of(node.meta["val"]) for node in outputs),  # pyright: ignore
+            outputs=tuple(spec_of(node.meta["val"]) for node in outputs),  # pyright: ignore[reportArgumentType] - tensors, by `_outputs`
         )
 
 
