@@ -65,7 +65,7 @@ class Sample:
     """One call: positional and keyword arguments, tensors as `Made`."""
 
     arguments: tuple[Any, ...]
-    keywords: Mapping[str, Any] = field(default_factory=dict)
+    keywords: Mapping[str, Any] = field(default_factory=dict[str, Any])
     outputs: tuple[int, ...] | None = None
     """Which outputs of a tuple are read; None means all."""
     has_values: bool = True
