@@ -243,9 +243,6 @@ _NORMS: Table = {
         call(_IMAGE, f(6), f(6), f(6), pos(6), True, 0.1, 1e-5).reads(0, 3, 4),
     ),
     "aten._batch_norm_with_update_functional.default": (call(_IMAGE, f(6), f(6), f(6), pos(6), 0.1, 1e-5).reads(0, 4, 5),),
-}
-
-_NORMS |= {
     "aten._weight_norm_interface.default": (call(f(4, 3), f(4, 1)), call(f(4, 3, 2), f(4, 1, 1), 0).reads(0)),
     "aten._weight_norm.default": (call(f(4, 3), f(4, 1)), call(f(4, 3, 2), f(1, 1, 2), 2), call(f(4, 3), f(4, 1), 0)),
 }
