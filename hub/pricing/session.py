@@ -83,9 +83,12 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._kill_all()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _kill_all(self) -> None:
         for worker in self._workers.values():
             worker.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self, names: Iterable[str]) -> None:
         """Starts workers by name without waiting for them."""
@@ -102,7 +105,11 @@ class Session:
         """Compiles each backend's orders in its own worker, backends in parallel. Gives offers without prices."""
         with ThreadPoolExecutor(max_workers=max(1, len(orders))) as pool:
             lanes = [pool.submit(self._compile_lane, backend, wanted, advance) for backend, wanted in orders.items()]
-            return tuple(offer for lane in lanes for offer in lane.result())
+            try:
+                return tuple(offer for lane in lanes for offer in lane.result())
+            except BaseException:
+                self._kill_all()  # else Ctrl-C would wait for the compilations to end
+                raise
 
     def price(self, offer: Offer) -> Offer:
         """Times a compiled cluster alone, in the worker that compiled it."""
