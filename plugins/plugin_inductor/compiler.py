@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +13,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor import compile_fx, config
+from torch._inductor import config
 from torch._inductor.constant_folding import constant_fold
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
-from torch._inductor.freezing import convert_conv_weights_to_channels_last, view_to_reshape
-from torch._inductor.fx_passes.freezing_patterns import freezing_passes
 from torch._inductor.graph import GraphLowering
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.utils import BoxedBool
@@ -25,6 +24,13 @@ from torch._inductor.virtualized import V
 from hub.backend import CompileSettings
 from plugin_inductor.lower import Lowered
 from plugin_inductor.symbols import SizeGuards
+
+with warnings.catch_warnings():
+    # These modules of torch use torch.jit, which torch itself calls deprecated: they must load where warnings are errors.
+    warnings.simplefilter("ignore")
+    from torch._inductor import compile_fx
+    from torch._inductor.freezing import convert_conv_weights_to_channels_last, view_to_reshape
+    from torch._inductor.fx_passes.freezing_patterns import freezing_passes
 
 Call = Callable[[list[Any]], Sequence[torch.Tensor]]
 """Takes a list of inputs, which it empties, and gives the outputs."""
@@ -100,6 +106,7 @@ def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Pat
     """Everything a compilation needs around it: the lock, our configuration, and no trace of the caller's modes."""
     with (
         _compiling,
+        warnings.catch_warnings(action="ignore"),
         torch.inference_mode(False),
         torch.no_grad(),
         torch._C._DisableAutocast(),

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import sympy
 import torch
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch._inductor.utils import align_inputs_from_check_idxs
@@ -129,6 +130,8 @@ def _describe(value: Any, program: Program, tensors: list[torch.Tensor]) -> Any:
         return {"list": [describe(item) for item in value]}
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"plain": value}
+    if isinstance(value, sympy.Integer):  # a hint of a symbolic size
+        return {"plain": int(value)}
     if not isinstance(value, torch.Tensor):
         raise CompileError(f"a constant of type {type(value).__name__} cannot be saved", backend="inductor")
     if value.layout is not torch.strided:

@@ -55,12 +55,16 @@ _ROUNDS_FIRST = _floats(
     "in floating point Inductor rounds the quotient before it takes the floor: 6.0 // 0.1 gives 60, not 59"
 )
 _REMAINDER = _floats("in floating point Inductor rounds the quotient first: 1e8 % 0.3 gives 0, and 3 % inf gives NaN")
+_FIXED = attribute("training", lambda training: not training, "only False: it writes to its running statistics")
 _UNSCALED = attribute("alpha", lambda alpha: alpha == 1, "only 1")
 
 CONDITIONS: Mapping[str, Condition] = {
     # Inductor's decompositions take no positional alpha: TypeError while compiling.
     "aten.add.Scalar": _UNSCALED,
     "aten.sub.Scalar": _UNSCALED,
+    # Their schemas do not say that they write.
+    "aten.batch_norm.default": _FIXED,
+    "aten.native_batch_norm.default": _FIXED,
     "aten.floor_divide.default": _ROUNDS_FIRST,
     "aten.floor_divide.Scalar": _ROUNDS_FIRST,
     "aten.div.Tensor_mode": _floors,

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from plugin_inductor import compiler
 from plugin_inductor.backend import create, relu_cluster
 from plugin_inductor.hooks import hub_backends
@@ -34,6 +35,11 @@ from hub.graph import Cluster, Graph
 from hub.partition.extract import extract
 from hub.registry import load_attribute
 from hub.testing.single import SETTINGS, capture, whole_cluster
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`torch.jit.:DeprecationWarning", "ignore:TypedStorage is deprecated", "ignore:Dynamo detected a call to a"
+)
+"""The parts of torch that peers and exports go through warn about each other."""
 
 Inputs = tuple[Any, ...]
 BACKEND = create()
@@ -59,6 +65,17 @@ class Function(nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         return self.function(*inputs)
+
+
+class First(nn.Module):
+    """A model of which only the first output is read."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Any) -> torch.Tensor:
+        return self.model(*inputs)[0]
 
 
 class Attention(nn.Module):
@@ -598,6 +615,42 @@ def test_tensors_that_inductor_cannot_hold_are_refused_with_a_reason(make: Any) 
     answer = BACKEND.supports(node)
     assert not answer.accepted
     assert "only" in answer.reason
+
+
+# --- Whole models -----------------------------------------------------------------------------------------------------
+
+
+def bert() -> tuple[nn.Module, Inputs]:
+    """A small BERT, with tokens."""
+    shape = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "vocab_size": 100,
+    }
+    return transformers.BertModel(transformers.BertConfig(**shape)), (torch.randint(0, 100, (2, 9)),)
+
+
+def resnet() -> tuple[nn.Module, Inputs]:
+    """A small ResNet, with an image."""
+    shape = {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1], "layer_type": "basic"}
+    return transformers.ResNetModel(transformers.ResNetConfig(**shape)), (torch.randn(2, 3, 32, 32),)
+
+
+def mamba() -> tuple[nn.Module, Inputs]:
+    """A small Mamba, with tokens."""
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "vocab_size": 50, "use_cache": False}
+    return transformers.MambaModel(transformers.MambaConfig(**shape)), (torch.randint(0, 50, (2, 6)),)
+
+
+@pytest.mark.parametrize("make", [bert, resnet, mamba])
+def test_whole_models_compile_as_one_cluster(make: Any) -> None:
+    """Everything of a model that is not pinned to eager compiles at once and is as exact as eager."""
+    module, inputs = make()
+    cluster, values = whole_cluster(First(module.eval()), inputs)
+    assert all(BACKEND.supports(node).accepted for node in cluster.nodes)
+    verify(cluster, "inductor", compiled(cluster), values, None)
 
 
 # --- Registration and peers -------------------------------------------------------------------------------------------
