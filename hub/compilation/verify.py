@@ -186,8 +186,8 @@ def _wrong(
     where = tuple(int(position) for position in torch.unravel_index(distance.argmax(), distance.shape))
     ulp = f", {error / precision:.0f} ULP of the largest value" if precision and error != float("inf") else ""
     return AccuracyError(
-        f"output {cluster.output_names[index]} ({dtype_name(got.dtype)}) at {list(where)}: expected {want[where].item():.9g}, "
-        f"got {got[where].item():.9g}; error {error:.3g}, allowed {allowed:.3g}{ulp}",
+        f"output {cluster.output_names[index]} ({dtype_name(got.dtype)}) at {list(where)}: expected "
+        f"{want[where].item():.9g}, got {got[where].item():.9g}; error {error:.3g}, allowed {allowed:.3g}{ulp}",
         backend=backend,
         cluster=cluster.name,
         hint='grant an error budget with options={"accuracy": ...} if this is acceptable',
