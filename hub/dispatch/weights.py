@@ -15,9 +15,9 @@ _address = torch.Tensor.data_ptr
 class WeightGuard:
     """Remembers identity, version counter and address of each weight.
 
-    Together they notice a new `Parameter`, an in-place write (`load_state_dict`, an optimizer step, `copy_` under `no_grad`)
-    and a swapped `.data`. A write through an alias that has a version counter of its own (`w.data.mul_(2)`, a NumPy view)
-    cannot be seen; `hub.refresh(model)` announces one.
+    Together they notice a new `Parameter`, an in-place write (`load_state_dict`, an optimizer step, `copy_` without
+    gradients) and a swapped `.data`. A write through an alias that has a version counter of its own (`w.data.mul_(2)`, a
+    NumPy view) cannot be seen; `hub.refresh(model)` announces one.
     """
 
     __slots__ = ("_addresses", "_pick", "_versions", "weights")
