@@ -1,4 +1,4 @@
-"""A planning session: worker processes that compile, verify and time candidates and plans, apart from the user's process."""
+"""A planning session: worker processes that compile, verify and time candidates and plans, outside the user's process."""
 
 from __future__ import annotations
 
