@@ -1,4 +1,4 @@
-"""Writes one readable folder for each planned graph: what was captured, decided and generated, and the backends' own dumps."""
+"""Writes one readable folder for each planned graph: what was captured, decided, generated, and backends' own dumps."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _log = logging.getLogger("hub")
 def write_debug_folder(root: Path, graph: Graph, plan: Plan, source: str, loaded: Mapping[str, Loaded]) -> None:
     """Writes the folder `root/GRAPH/`.
 
-    It holds fx_graph_readable.py, plan.json, plan.txt, output_code.py (the dispatcher), and for each cluster its program and
-    whatever its executable dumps. What cannot be written is logged and left out.
+    It holds fx_graph_readable.py, plan.json, plan.txt, output_code.py (the dispatcher), and for each cluster its program
+    and whatever its executable dumps. What cannot be written is logged and left out.
     """
     folder = root / graph.name
     with contextlib.suppress(FileExistsError):
