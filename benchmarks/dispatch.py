@@ -4,7 +4,7 @@ Two figures for each backend, medians of interleaved blocks, in microseconds:
 
 - one cluster: a compiled graph of one cluster (weight guard, generated code, the plugin's executable: bindings and output
   tensors) against the same program called through the library's own zero-copy interface with everything bound beforehand;
-- each further cluster: a chain of clusters that alternate between two backends, against the sum of its executables' own calls.
+- each further cluster: a chain of clusters that alternate between two backends, against the sum of its executables' calls.
 
 Dynamo's guards, which every `torch.compile` backend pays alike, are reported apart. Run with `make bench-dispatch`.
 """
@@ -93,7 +93,11 @@ def through_openvino(model: Small, x: torch.Tensor) -> Call:
     given = ops.parameter([SIZE, SIZE], openvino.Type.f32)
     product = ops.add(ops.matmul(given, ops.constant(weight), False, True), ops.constant(bias))
     program = openvino.Model([ops.relu(product)], [given], "small")
-    settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    settings = {
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
     request = openvino.Core().compile_model(program, "CPU", settings).create_infer_request()
     y = torch.empty(SIZE, SIZE)
     request.set_input_tensor(openvino.Tensor(x.numpy(), shared_memory=True))
@@ -113,7 +117,7 @@ def call_of(compiled: Any, model: torch.nn.Module, x: torch.Tensor) -> Call:
     """The compiled graph alone, called as Dynamo's code calls it."""
     graph = graphs_of(compiled)[0]
     weights = {id(value) for value in model.parameters()}
-    by_shape = iter([value for value in model.parameters()])
+    by_shape = iter(model.parameters())
     args = [x if node.name not in graph.graph.weights else next(by_shape) for node in graph.graph.placeholders]
     assert sum(id(value) in weights for value in args) == len(weights)
     return lambda: graph(*args)
@@ -162,7 +166,8 @@ def further_clusters() -> dict[str, float]:
     model, x = Chain(CHAIN).eval(), torch.randn(SIZE, SIZE)
     force = {"aten.linear": "onnxruntime", "aten.relu": "openvino"}
     captured = capture(model, (x,))
-    made = Maker(captured.graph, "inference", Options(tune="off", force=force), registry(), SilentProgress()).make(captured.inputs)
+    maker = Maker(captured.graph, "inference", Options(tune="off", force=force), registry(), SilentProgress())
+    made = maker.make(captured.inputs)
     run = assemble(captured.graph, made.steps, made.loaded).run
     alone = {name: (lambda item=item: item.executable(x)) for name, item in made.loaded.items()}
     found = interleaved_us({"chain_us": lambda: run(captured.inputs), **alone})
