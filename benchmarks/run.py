@@ -38,7 +38,8 @@ def main() -> None:
 
 def summary(folder: Path) -> str:
     """Gives the table of all results in a folder: milliseconds a call, and the hub against the best of the others."""
-    runs = [Benchmark.model_validate_json(path.read_text()) for path in sorted(folder.glob("*.json")) if path.stem != "dispatch"]
+    found = (path for path in sorted(folder.glob("*.json")) if path.stem != "dispatch")
+    runs = [Benchmark.model_validate_json(path.read_text()) for path in found]
     names = [*AGAINST, "hub"]
     lines = [
         f"| model | {' | '.join(names)} | hub / best other | hub's plan |",
@@ -51,7 +52,8 @@ def summary(folder: Path) -> str:
 def _heading(runs: Sequence[Benchmark]) -> list[str]:
     machine = runs[0].machine
     return [
-        f"Milliseconds a call, medians of interleaved blocks; {machine.cpu}, {runs[0].threads} threads, torch {machine.torch}.",
+        f"Milliseconds a call, medians of interleaved blocks; {machine.cpu}, {runs[0].threads} threads, "
+        f"torch {machine.torch}.",
         "Below 1 in the last but one column, the hub is faster. Ratios are medians over rounds, with 95 % intervals.",
         "",
     ]
@@ -59,13 +61,14 @@ def _heading(runs: Sequence[Benchmark]) -> list[str]:
 
 def _row(run: Benchmark, names: Sequence[str]) -> str:
     results = {result.name: result for result in run.results}
-    cells = [
-        f"{found.call_s.median * 1e3:.2f}" if (found := results.get(name)) is not None and found.call_s is not None else "failed"
-        for name in names
-    ]
+    cells = [_milliseconds(results.get(name)) for name in names]
     ratio = run.hub_to_others
     against = f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] ({run.best_other})" if ratio is not None else "-"
     return f"| {run.model} | {' | '.join(cells)} | {against} | {results['hub'].note} |"
+
+
+def _milliseconds(found: Result | None) -> str:
+    return "failed" if found is None or found.call_s is None else f"{found.call_s.median * 1e3:.2f}"
 
 
 if __name__ == "__main__":
