@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from hub.bench.result import Benchmark
+from hub.bench.result import Benchmark, Result
 from hub.bench.table import benchmark_text
 from hub.bench.whole import benchmark
 
