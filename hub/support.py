@@ -6,7 +6,7 @@ A table is data: one row an operator, with its conditions beside it. Nothing her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -68,11 +68,15 @@ def value_of(argument_or_node: Any) -> Any:
     return argument_or_node if meta is None else meta.get("val")
 
 
+def elements(value: Any) -> tuple[Any, ...]:
+    """Gives the elements of a tuple or list, and anything else as the only element."""
+    return tuple(cast("Sequence[Any]", value)) if isinstance(value, (tuple, list)) else (value,)
+
+
 def tensors_of(node: fx.Node) -> Iterator[Any]:
     """Gives the fake tensors that a node reads and writes: inputs in argument order, then outputs."""
     for source in (*node.all_input_nodes, node):
-        value = value_of(source)
-        for item in value if isinstance(value, (tuple, list)) else (value,):
+        for item in elements(value_of(source)):
             if hasattr(item, "dtype") and hasattr(item, "shape"):
                 yield item
 
