@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
 from hub.graph import hint, is_view, output_arguments
-from hub.support import argument, declared_arguments, is_symbolic
+from hub.support import argument, declared_arguments, elements, is_symbolic
 
 _SIDE_EFFECTS = frozenset({"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"})
 
@@ -34,17 +34,18 @@ def _intrinsic(node: fx.Node) -> str | None:
     if node.target is operator.getitem:
         return None
     value = node.meta.get("val")
+    target = cast("Any", node.target)  # PyTorch types its operators in part
     if not isinstance(node.target, OpOverload):
         return "arithmetic on sizes" if _is_scalar(value) else "no ATen operator"
     if _is_scalar(value):
         return "gives a number, not a tensor"
-    if torch.Tag.nondeterministic_seeded in node.target.tags and _draws(node):
+    if torch.Tag.nondeterministic_seeded in target.tags and _draws(node):
         return "draws random numbers, and only eager draws eager's"
-    if str(node.target) in _SIDE_EFFECTS or value is None:
+    if str(target) in _SIDE_EFFECTS or value is None:
         return "has a side effect"
-    if node.target._schema.is_mutable:  # pyright: ignore[reportPrivateUsage] - torch has no public way to a schema
+    if target._schema.is_mutable:
         return "writes to its input"
-    if not all(_is_plain_tensor(item) for item in (value if isinstance(value, (tuple, list)) else (value,))):
+    if not all(_is_plain_tensor(item) for item in elements(value)):
         return "gives something other than dense tensors"
     return None
 
