@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import networkx
 import numpy
@@ -90,7 +90,8 @@ def _cycle(graph: Graph, candidates: Sequence[Priced], chosen: Sequence[int]) ->
             if there != here:
                 flow.add_edge(there, here)
     try:
-        edges: Sequence[tuple[Any, ...]] = networkx.find_cycle(flow)  # pyright: ignore[reportUnknownMemberType] - untyped
+        found = networkx.find_cycle(flow)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - untyped
     except networkx.NetworkXNoCycle:
         return None
+    edges = cast("Sequence[tuple[Any, ...]]", found)
     return frozenset(item for edge in edges for item in edge if isinstance(item, int))
