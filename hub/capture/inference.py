@@ -68,5 +68,5 @@ def _mode_change(captured: fx.GraphModule) -> str | None:
     for node in captured.graph.nodes:
         is_operator = isinstance(node.target, OperatorBase) or node.meta.get("val") is not None
         if node.op == "call_function" and not is_operator and node.target is not SET_GRAD_ENABLED:
-            return node.target.__name__
+            return cast("Any", node.target).__name__
     return None
