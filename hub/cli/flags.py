@@ -99,5 +99,5 @@ def _signed(
     parameters = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in kept] + more
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__annotations__ = {item.name: item.annotation for item in parameters}
-    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess] - read by inspect
+    run.__signature__ = inspect.Signature(parameters)
     return run
