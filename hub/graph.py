@@ -18,7 +18,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from hub.errors import CaptureError
-from hub.support import dtype_name, is_symbolic
+from hub.support import dtype_name, elements, is_symbolic
 
 
 def hint(size: Any) -> int:
@@ -221,7 +221,7 @@ def _canonical_value(value: Any) -> str:
         form = list(value.stride()) if value.layout is torch.strided else value.layout
         return f"{value.dtype} {list(value.shape)} {form} {value.device}"
     if isinstance(value, (tuple, list)):
-        return f"({', '.join(map(_canonical_value, value))})"
+        return f"({', '.join(map(_canonical_value, elements(value)))})"
     return f"{type(value).__name__} {value}"
 
 
