@@ -13,6 +13,8 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 
+from hub.support import elements
+
 Fill = Literal["normal", "positive", "unit", "integers", "booleans", "distinct", "values"]
 Layout = Literal["contiguous", "transposed", "strided", "expanded", "channels_last"]
 
@@ -207,5 +209,5 @@ def _laid_out(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 def _word(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_word, value))}]"
+        return f"[{', '.join(map(_word, elements(value)))}]"
     return str(value).removeprefix("torch.")
