@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import fx
 from torch._ops import OperatorBase
@@ -14,6 +14,7 @@ from torch._ops import OperatorBase
 from hub.capture.pins import alias_chain
 from hub.errors import PlanError
 from hub.graph import Graph
+from hub.support import elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +118,10 @@ class _Writer:
         if isinstance(value, fx.Node):
             return renamed.get(value, value.name)
         if isinstance(value, (list, tuple)):
-            items = [self._literal(item, renamed) for item in value]
+            items = [self._literal(item, renamed) for item in elements(value)]
             return f"[{', '.join(items)}]" if isinstance(value, list) else f"({''.join(f'{item}, ' for item in items)})"
         if isinstance(value, dict):
-            pairs = (f"{key!r}: {self._literal(item, renamed)}" for key, item in value.items())
+            pairs = (f"{key!r}: {self._literal(item, renamed)}" for key, item in cast("dict[Any, Any]", value).items())
             return f"{{{', '.join(pairs)}}}"
         if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
             return repr(value)
