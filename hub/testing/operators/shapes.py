@@ -284,6 +284,7 @@ _CASTS: Table = {
     "aten.to.dtype": (
         *(call(source, to) for source in (pos(3, 4), at(5, below=9), b(4)) for to in _TO),
         call(lit(-1.7, 1.7, -0.5, 2.5), torch.int64),
+        call(lit(-3e9, 3e9, 2.0**40), torch.int64),
         call(lit(0.0, -0.0, nan, inf), torch.bool),
         call(lit(1e6, -1e6, 1e-9, inf), torch.float16),
         call(bf16(4), torch.float32),
