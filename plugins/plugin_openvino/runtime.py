@@ -128,6 +128,7 @@ class Lane:
         self._request = compiled.create_infer_request()
         self._feeds = [_feed(index, position, cluster) for index, position in enumerate(fed)]
         self._outputs = [(index, spec.dtype, Views(spec.dtype)) for index, spec in enumerate(cluster.outputs)]
+        self._written: list[Any] = [None] * len(self._outputs)
         self._shapes, self._cluster = shapes, cluster
         self._watches_nan = any(operator_name(node) in NAN_BLIND for node in cluster.nodes)
 
@@ -143,7 +144,10 @@ class Lane:
         results: list[torch.Tensor] = []
         for (index, dtype, views), shape in zip(self._outputs, self._shapes(inputs), strict=True):
             result = torch.empty(shape, dtype=dtype)
-            request.set_output_tensor(index, views.over(result.data_ptr(), shape)[0])
+            view, _ = views.over(result.data_ptr(), shape)
+            if view is not self._written[index]:
+                request.set_output_tensor(index, view)
+                self._written[index] = view
             results.append(result)
         request.infer(share_outputs=True)
         del held
@@ -199,7 +203,8 @@ class OpenVINOExecutable(Executable):
 
     def save(self, folder: Path) -> None:
         """Writes the compiled model with its weights, prepacked where OpenVINO prepacks while compiling."""
-        (folder / BLOB).write_bytes(self._compiled.export_model())
+        exported = self._compiled.export_model()
+        (folder / BLOB).write_bytes(exported if isinstance(exported, bytes) else exported.getvalue())
         (folder / META).write_text(json.dumps({"fed": self._fed}))
 
     def dump(self, folder: Path) -> None:

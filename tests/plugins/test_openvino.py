@@ -1,0 +1,431 @@
+"""The OpenVINO backend: numbers, sizes, memory, threads, saving, errors. Single operators: `test_operator_tables.py`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from plugin_openvino import backend as backend_module
+from plugin_openvino import peers, runtime
+from plugin_openvino.backend import OpenVINOBackend, create
+from plugin_openvino.rules import RULES
+from plugin_openvino.support import NAN_BLIND, OPERATORS
+from torch import nn
+
+from hub.backend import CompileSettings
+from hub.bench.zoo import build
+from hub.compilation.verify import verify
+from hub.errors import CompileError, RunError
+from hub.graph import Cluster
+from hub.testing.single import SETTINGS, compile_and_run, whole_cluster
+
+MODELS = [
+    "bert", "gpt2", "llama", "t5", "vit", "swin", "convnext", "resnet18", "resnet50", "mobilenetv2", "segformer",
+    "whisper-encoder", "wav2vec2", "mlp", "unet",
+]  # fmt: skip
+FORMS = [(name, dynamic) for name in MODELS for dynamic in (False, True) if (name, dynamic) != ("swin", True)]
+"""Swin computes sizes of windows between operators, in nodes that the hub pins to eager, so no one cluster covers it."""
+
+pytestmark = pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
+"""Wav2Vec2's encoder asks a cached function whether it is distributed."""
+
+
+@pytest.fixture(scope="module")
+def backend() -> OpenVINOBackend:
+    return create()
+
+
+class Of(nn.Module):
+    """A module made of a function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def compiled(
+    backend: OpenVINOBackend, function: Callable[..., Any], *inputs: Any, dynamic: bool = False
+) -> tuple[Cluster, Any]:
+    """Gives the cluster of a function, and its executable."""
+    cluster, values = whole_cluster(function if isinstance(function, nn.Module) else Of(function), inputs, dynamic=dynamic)
+    return cluster, compile_and_run(backend, cluster, values)[0]
+
+
+# --- Table and rules --------------------------------------------------------------------------------------------------
+
+
+def test_rows_and_rules_are_the_same_operators() -> None:
+    """Each row of the table has a rule, and each rule a row."""
+    assert set(OPERATORS.rows) == set(RULES)
+    assert set(RULES) >= NAN_BLIND
+
+
+def test_the_table_loads_without_torch_or_openvino() -> None:
+    """Listing backends counts operators without importing a heavy library."""
+    code = "import sys, plugin_openvino.support, plugin_openvino.hooks; print({'torch', 'openvino'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_importing_the_backend_leaves_dynamo_as_it_was() -> None:
+    """`openvino.torch` switches a Dynamo option off; the plugin does not import it."""
+    code = "import sys, plugin_openvino.backend, plugin_openvino.peers; print('openvino.torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_probe_accepts_this_machine(backend: OpenVINOBackend) -> None:
+    """The probe compiles and runs one operator."""
+    assert backend.probe().accepted
+
+
+# --- Whole models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "dynamic"), FORMS, ids=[f"{name} {'dynamic' * is_on}".strip() for name, is_on in FORMS])
+def test_a_whole_model_is_one_exact_cluster(backend: OpenVINOBackend, name: str, dynamic: bool) -> None:
+    """Every operator is taken, and the result is as close to float64 as float32 eager is."""
+    module, inputs = build(name, small=True)
+    with torch.no_grad():
+        module.eval()(*inputs)  # transformers installs hooks under a lock in the first call, which Dynamo cannot follow
+    cluster, values = whole_cluster(module.eval(), inputs, dynamic=dynamic)
+    assert [reason for node in cluster.nodes if not _is_item(node) if (reason := backend.supports(node).reason)] == []
+    with torch.no_grad():
+        verify(cluster, "openvino", backend.compile(cluster, SETTINGS), values, None)
+
+
+def _is_item(node: Any) -> bool:
+    return "getitem" in str(node.target)
+
+
+def test_an_lstm_is_exact(backend: OpenVINOBackend) -> None:
+    """A two-layer bidirectional LSTM with its initial states made inside."""
+    module = nn.LSTM(8, 16, 2, batch_first=True, bidirectional=True).eval()
+    with torch._dynamo.config.patch(allow_rnn=True):
+        cluster, values = whole_cluster(Of(lambda x: module(x)[0]), (torch.randn(2, 6, 8),))
+    with torch.no_grad():
+        verify(cluster, "openvino", backend.compile(cluster, SETTINGS), values, None)
+
+
+# --- Sizes ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_executable_serves_every_size(backend: OpenVINOBackend) -> None:
+    """Batch and length vary over 8 sizes; the executable compiled once stays exact."""
+    cluster, executable = compiled(backend, _Attention(), torch.randn(3, 5, 16), dynamic=True)
+    for batch, length in ((2, 3), (3, 2), (4, 9), (5, 5), (2, 17), (7, 2), (9, 11), (3, 64)):
+        inputs = _sized(cluster, torch.randn(batch, length, 16), (batch, length))
+        with torch.no_grad():
+            verify(cluster, "openvino", executable, inputs, None)
+
+
+class _Attention(nn.Module):
+    """Causal attention with two heads, positions counted from the end, and a length among the numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner, self.outer = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        heads = self.inner(self.norm(x)).view(batch, length, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        query, key, value = heads.unbind(0)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        places = (length - torch.arange(length)).view(1, length, 1) / length
+        return x + self.outer(mixed.transpose(1, 2).reshape(batch, length, width)) * places
+
+
+def _sized(cluster: Cluster, tensor: torch.Tensor, sizes: tuple[int, int]) -> list[Any]:
+    """Gives the inputs of a cluster of one tensor [B, S, ..]: numbers are its sizes, told apart by their symbols."""
+    spec = next(spec for spec in cluster.inputs if hasattr(spec, "shape"))
+    by_symbol = {str(symbol): size for symbol, size in zip(spec.shape[:2], sizes, strict=True)}
+    return [tensor if hasattr(other, "shape") else by_symbol[str(other.value)] for other in cluster.inputs]
+
+
+def test_sizes_that_are_arithmetic_on_sizes(backend: OpenVINOBackend) -> None:
+    """A result of size 2 * s + 1 is written into memory of just that size."""
+    cluster, executable = compiled(backend, lambda x: torch.cat([x, x.abs(), x[:1]]), torch.randn(4, 3), dynamic=True)
+    for rows in (2, 5, 8):
+        x = torch.randn(rows, 3)
+        inputs = [x if hasattr(spec, "shape") else rows for spec in cluster.inputs]
+        torch.testing.assert_close(executable(*inputs)[0], torch.cat([x, x.abs(), x[:1]]))
+
+
+# --- Memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_copies_of_contiguous_tensors(backend: OpenVINOBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO reads where the input lies and writes where the result lies."""
+    _, executable = compiled(backend, lambda x: x.sigmoid() * 2, torch.randn(4, 8))
+    x = torch.randn(4, 8)
+    (result,) = executable(x)
+    request = executable._lanes[0]._request
+    assert request.get_input_tensor(0).data.ctypes.data == x.data_ptr()
+    assert request.get_output_tensor(0).data.ctypes.data == result.data_ptr()
+    torch.testing.assert_close(result, x.sigmoid() * 2)
+
+
+def test_no_copies_with_unknown_sizes(backend: OpenVINOBackend) -> None:
+    """The same holds where sizes are known only at run time."""
+    cluster, executable = compiled(backend, lambda x: x.sigmoid() * 2, torch.randn(4, 8), dynamic=True)
+    x = torch.randn(6, 10)
+    (result,) = executable(*[x if hasattr(spec, "shape") else 0 for spec in cluster.inputs])
+    request = executable._lanes[0]._request
+    assert request.get_input_tensor(0).data.ctypes.data == x.data_ptr()
+    assert request.get_output_tensor(0).data.ctypes.data == result.data_ptr()
+    torch.testing.assert_close(result, x.sigmoid() * 2)
+
+
+def test_results_outlive_later_calls(backend: OpenVINOBackend) -> None:
+    """A later call writes to other memory, more often than buffers are remembered."""
+    _, executable = compiled(backend, lambda x: x * 2, torch.randn(3))
+    inputs = [torch.full((3,), float(index)) for index in range(40)]
+    results = [executable(x)[0] for x in inputs]
+    assert len({result.data_ptr() for result in results}) == 40
+    assert [float(result[0]) for result in results] == [2.0 * index for index in range(40)]
+
+
+def test_a_buffer_with_new_content_is_read_again(backend: OpenVINOBackend) -> None:
+    """Remembering where a buffer lies does not mean remembering what it holds."""
+    _, executable = compiled(backend, lambda x: x + 1, torch.zeros(3))
+    x = torch.zeros(3)
+    first = executable(x)[0]
+    x.fill_(5)
+    assert executable(x)[0].tolist() == [6, 6, 6]
+    assert first.tolist() == [1, 1, 1]
+
+
+def test_results_share_no_memory_with_inputs_or_each_other(backend: OpenVINOBackend) -> None:
+    """Views, copies and one value returned twice come back as tensors of their own."""
+    x = torch.randn(2, 3)
+    cluster, values = whole_cluster(
+        Of(lambda x: (x.clone(), (y := x.relu()), y.reshape(3, 2).clone(), x.t().clone())), (x,)
+    )
+    _, results = compile_and_run(backend, cluster, values)
+    assert len({result.data_ptr() for result in (*results, *values)}) == len(results) + 1
+    for got, wanted in zip(results, cluster.module(*values), strict=True):
+        assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(6, 4).t(),
+        lambda: torch.randn(4, 12)[:, ::2],
+        lambda: torch.randn(1, 6).expand(4, 6),
+        lambda: torch.randn(25)[1:].view(4, 6),
+        lambda: torch.randn(4, 6, requires_grad=True),
+    ],
+    ids=["transposed", "strided", "expanded", "offset", "requires_grad"],
+)
+def test_inputs_of_any_layout(backend: OpenVINOBackend, make: Callable[[], torch.Tensor]) -> None:
+    """Inputs may be views of any stride and offset, and are left as they were."""
+    _, executable = compiled(backend, lambda x: x * 3 + 1, torch.randn(4, 6))
+    x = make()
+    before = x.detach().clone()
+    torch.testing.assert_close(executable(x)[0], before * 3 + 1)
+    assert torch.equal(x, before)
+
+
+def test_scalars_bools_and_integers(backend: OpenVINOBackend) -> None:
+    """0-d tensors, bool masks and both kinds of integer go in and come out."""
+    inputs = (
+        torch.tensor(2.0),
+        torch.tensor([True, False]),
+        torch.tensor([7, -7]),
+        torch.tensor([3, 4], dtype=torch.int32),
+    )
+    cluster, executable = compiled(backend, lambda a, b, c, d: (a + 1, ~b, c // 2, d % 3, c < 0), *inputs)
+    for got, wanted in zip(executable(*inputs), cluster.module(*inputs), strict=True):
+        assert got.dtype is wanted.dtype
+        assert torch.equal(got, wanted)
+
+
+# --- Threads ----------------------------------------------------------------------------------------------------------
+
+
+def test_threads_at_once_get_their_own_results(backend: OpenVINOBackend) -> None:
+    """Four threads call one executable at once."""
+    layer = nn.Linear(32, 32)
+    _, executable = compiled(backend, layer, torch.randn(4, 32))
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(50):
+            x = torch.randn(4, 32, generator=generator)
+            with torch.no_grad():
+                if not torch.allclose(executable(x)[0], layer(x), atol=1e-5):
+                    wrong.append(f"thread {seed}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# --- Numbers ----------------------------------------------------------------------------------------------------------
+
+
+def test_integers_divide_exactly_beyond_float32(backend: OpenVINOBackend) -> None:
+    """OpenVINO divides integers in float32; the rule corrects what that loses."""
+    x = torch.tensor([2**31 - 1, -(2**31) + 1, 16777217, 33554435, -1, 0, 5], dtype=torch.int32)
+    for divisor in (1, 2, 3, -7, 1000003):
+        cluster, executable = compiled(backend, lambda x, by=divisor: (x // by, x % by), x)
+        for got, wanted in zip(executable(x), cluster.module(x), strict=True):
+            assert got.tolist() == wanted.tolist()
+
+
+def test_nan_among_the_inputs_survives(backend: OpenVINOBackend) -> None:
+    """Kernels that lose NaN are not used for a call with NaN; the next call is OpenVINO's again."""
+    convolution = nn.Conv2d(1, 2, 3)
+    cluster, executable = compiled(backend, Of(lambda x: convolution(x).relu()), torch.randn(1, 1, 8, 8))
+    x = torch.randn(1, 1, 8, 8)
+    x[0, 0, 4, 4] = float("nan")
+    for value in (x, x.nan_to_num()):
+        with torch.no_grad():
+            torch.testing.assert_close(executable(value)[0], cluster.module(value)[0], equal_nan=True)
+
+
+def test_infinities_that_cancel_are_not_taken_for_nan(backend: OpenVINOBackend) -> None:
+    """A sum that is NaN only makes the runtime look closer."""
+    assert runtime.has_nan(torch.tensor([float("nan"), 1.0]))
+    assert not runtime.has_nan(torch.tensor([float("inf"), float("-inf")]))
+
+
+def test_a_query_that_may_see_nothing_gives_zero(backend: OpenVINOBackend) -> None:
+    """As PyTorch's attention does, for masks of both kinds."""
+    query = torch.randn(1, 2, 3, 4)
+    allowed = torch.tensor([[True, True, True], [False, False, False], [True, False, False]])
+    added = torch.zeros(3, 3).masked_fill(~allowed, float("-inf"))
+    for mask in (allowed, added):
+        attend = lambda query, mask: nn.functional.scaled_dot_product_attention(query, query, query, mask)  # noqa: E731
+        cluster, executable = compiled(backend, attend, query, mask)
+        torch.testing.assert_close(executable(query, mask)[0], cluster.module(query, mask)[0])
+
+
+def test_bf16_only_where_the_error_is_granted(backend: OpenVINOBackend) -> None:
+    """float32 without a budget or with a small one; bf16 beyond it, on a CPU that has it."""
+    for accuracy, wanted in ((None, {"f32"}), (1e-3, {"f32"}), (5e-2, {"bf16", "f32"})):
+        settings = CompileSettings(threads=1, accuracy=accuracy)
+        assert backend.properties(settings)["INFERENCE_PRECISION_HINT"] in wanted
+    layer, x = nn.Linear(256, 256), torch.randn(64, 256)
+    cluster, values = whole_cluster(layer, (x,))
+    (result,) = backend.compile(cluster, CompileSettings(threads=1, accuracy=5e-2))(*values)
+    with torch.no_grad():
+        exact = layer(x)
+    assert (result - exact).abs().max() <= backend_module.BF16_ERROR * exact.abs().max()
+
+
+# --- Saving -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_a_saved_executable_gives_equal_results(backend: OpenVINOBackend, tmp_path: Path, dynamic: bool) -> None:
+    """Loading restores numbers to the last bit, in a backend of its own."""
+    module, inputs = build("bert", small=True)
+    cluster, values = whole_cluster(module.eval(), inputs, dynamic=dynamic)
+    executable, wanted = compile_and_run(backend, cluster, values)
+    executable.save(tmp_path)
+    got = create().load(tmp_path, cluster, SETTINGS)(*values)
+    assert all(torch.equal(left, right) for left, right in zip(got, wanted, strict=True))
+
+
+def test_dump_writes_programs_before_and_after(backend: OpenVINOBackend, tmp_path: Path) -> None:
+    """A person can read what was received, what it became, and what runs."""
+    _, executable = compiled(backend, lambda x: x.sin(), torch.randn(3))
+    executable.dump(tmp_path)
+    assert "Sin" in (tmp_path / "lowered.xml").read_text()
+    assert (tmp_path / "runtime.xml").stat().st_size
+    assert "aten.sin" in (tmp_path / "cluster.py.txt").read_text()
+
+
+# --- Errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [torch.randn(3, 4), torch.randn(4, 3).double(), torch.randn(4, 3, 1)], ids=str)
+def test_inputs_that_do_not_fit_are_refused(backend: OpenVINOBackend, wrong: torch.Tensor) -> None:
+    """A wrong shape or dtype is named; the executable still works afterwards."""
+    _, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3))
+    with pytest.raises(RunError, match="compiled for") as caught:
+        executable(wrong)
+    assert (caught.value.backend, caught.value.cluster) == ("openvino", "c0")
+    assert torch.equal(executable(torch.ones(4, 3))[0], torch.full((4, 3), 2.0))
+
+
+def test_integers_beyond_int32_are_refused(backend: OpenVINOBackend) -> None:
+    """OpenVINO would wrap them in silence."""
+    _, executable = compiled(backend, lambda x: x + 1, torch.tensor([1, 2]))
+    with pytest.raises(RunError, match="int32 range"):
+        executable(torch.tensor([2**40, 1]))
+    cluster, _ = whole_cluster(_Shifted(), (torch.tensor([1]),))
+    with pytest.raises(CompileError, match="int32 range"):
+        backend.compile(cluster, SETTINGS)
+
+
+class _Shifted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("far", torch.tensor([2**40]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.far
+
+
+def test_exceptions_of_openvino_come_wrapped(
+    backend: OpenVINOBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Compiling, loading and running raise the hub's errors, with OpenVINO's as their cause."""
+    cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(3))
+    with pytest.raises(CompileError, match="load"):
+        backend.load(tmp_path, cluster, SETTINGS)
+    (tmp_path / runtime.META).write_text('{"fed": [0]}')
+    (tmp_path / runtime.BLOB).write_bytes(b"no blob at all")
+    with pytest.raises(CompileError, match="load") as caught:
+        backend.load(tmp_path, cluster, SETTINGS)
+    assert caught.value.__cause__ is not None
+    monkeypatch.setattr(executable._lanes[0], "_request", object())
+    with pytest.raises(RunError) as ran:
+        executable(torch.randn(3))
+    assert ran.value.__cause__ is not None
+    assert executable(torch.ones(3))[0].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("x"), TypeError("x"), ValueError("x"), MemoryError("x")], ids=repr)
+def test_whatever_compiling_raises_is_a_compile_error(
+    backend: OpenVINOBackend, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """No exception of another kind leaves the plugin."""
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    cluster, _ = whole_cluster(Of(lambda x: x * 2), (torch.randn(3),))
+    monkeypatch.setattr(backend_module, "lower", fail)
+    with pytest.raises(CompileError) as caught:
+        backend.compile(cluster, SETTINGS)
+    assert caught.value.__cause__ is error
+
+
+# --- The peer ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_the_peer_runs_openvino_alone() -> None:
+    """`hub bench` compares with OpenVINO's own conversion, which gives the model's result too."""
+    module = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).eval()
+    inputs: Sequence[torch.Tensor] = (torch.randn(3, 4),)
+    call = peers.whole(module, inputs)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.from_numpy(call()[0].copy()), module(*inputs))
