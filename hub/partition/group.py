@@ -6,7 +6,6 @@ import itertools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from torch import fx
 
@@ -54,7 +53,7 @@ def _grouped(graph: Graph, backend_of: Mapping[str, str], start: Sequence[str]) 
     last_effect = 0
     for node in graph.nodes:
         if node.target is operator.getitem and node.args[0] in place:
-            position = place[cast("fx.Node", node.args[0])]
+            position = place[node.args[0]]
         else:
             earliest = max((place[source] for source in node.all_input_nodes if source in place), default=0)
             has_effect = has_order(graph, node)
