@@ -6,11 +6,34 @@ cut out of a larger one.
 
 from __future__ import annotations
 
-from . import attention, backward, conv, create, elementwise, index, linear, norm, pool, recurrent, reduce, shape
+from . import (
+    activations,
+    arithmetic,
+    attention,
+    backward,
+    conv,
+    create,
+    index,
+    join,
+    linear,
+    logic,
+    norm,
+    order,
+    pad,
+    pointwise,
+    pool,
+    recurrent,
+    reduce,
+    scan,
+    shape,
+)
 from .call import RULES
 from .cluster import lower
 
 __all__ = ["RULES", "lower"]
 
-_FAMILIES = (attention, backward, conv, create, elementwise, index, linear, norm, pool, recurrent, reduce, shape)
+_FAMILIES = (
+    *(activations, arithmetic, attention, backward, conv, create, index, join, linear, logic, norm, order, pad, pointwise),
+    *(pool, recurrent, reduce, scan, shape),
+)
 """Importing a family fills the table."""

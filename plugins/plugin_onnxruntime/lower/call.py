@@ -52,6 +52,11 @@ class Call:
         """The raw argument: an FX node, a list of nodes, or a plain value; defaults filled in."""
         return argument(self.node, name)
 
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """Names of the operator's arguments, in order."""
+        return tuple(declared.name for declared in self.node.target._schema.arguments)  # pyright: ignore
+
     def name_of(self, node: fx.Node) -> str:
         """Gives the ONNX name of a node with one output."""
         found = self._names[node]

@@ -58,7 +58,7 @@ def scalar(call: Call) -> str:
 @lowers("arange.default", "arange.start", "arange.start_step")
 def arange(call: Call) -> str:
     """Numbers from start to end, step apart; computed while compiling where nothing is symbolic."""
-    names = [declared.name for declared in call.node.target._schema.arguments]  # pyright: ignore
+    names = call.declared
     start, end, step = (
         call[name] if name in names else default for name, default in (("start", 0), ("end", 0), ("step", 1))
     )

@@ -85,7 +85,7 @@ def _corners(call: Call) -> str:
 
 def _resize(call: Call, **attributes: Any) -> str:
     """By factors where they were given, which then decide the places, else by sizes."""
-    name = call.node.target._schema.arguments[0].name  # pyright: ignore
+    name = call.declared[0]
     factors = _factors(call)
     if factors and attributes["coordinate_transformation_mode"] != "align_corners":
         scales = call.constant([1.0, 1.0, *factors], torch.float32)
@@ -94,7 +94,7 @@ def _resize(call: Call, **attributes: Any) -> str:
 
 
 def _factors(call: Call) -> list[float] | None:
-    names = [declared.name for declared in call.node.target._schema.arguments]  # pyright: ignore
+    names = call.declared
     if "scale_factors" in names:
         return call["scale_factors"]
     given = [call[name] for name in names if name.startswith("scales")]

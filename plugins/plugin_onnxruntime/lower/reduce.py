@@ -1,27 +1,23 @@
-"""Lowers reductions, scans, softmax, sorting."""
+"""Lowers reductions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from onnx import helper
 
 from hub.support import value_of
 
-from .builder import ELEMENT
 from .call import Call, lowers
 from .create import filled
 
 
 def _axes(call: Call) -> str:
-    names = {declared.name for declared in call.node.target._schema.arguments}  # pyright: ignore
-    return call.ints(*(call.dims("dim") if "dim" in names else range(call.rank("self"))))
+    return call.ints(*(call.dims("dim") if "dim" in call.declared else range(call.rank("self"))))
 
 
 def _keep(call: Call) -> int:
-    names = {declared.name for declared in call.node.target._schema.arguments}  # pyright: ignore
-    return int("keepdim" in names and call["keepdim"])
+    return int("keepdim" in call.declared and call["keepdim"])
 
 
 def reduce(call: Call, kind: str, value: str, keep: int | None = None) -> str:
@@ -108,12 +104,11 @@ def _moments(call: Call, correction: float) -> tuple[str, str]:
 
 
 def _has_dim(call: Call) -> bool:
-    return any(declared.name == "dim" for declared in call.node.target._schema.arguments)  # pyright: ignore
+    return "dim" in call.declared
 
 
 def _correction(call: Call) -> float:
-    names = {declared.name for declared in call.node.target._schema.arguments}  # pyright: ignore
-    if "unbiased" in names:
+    if "unbiased" in call.declared:
         return float(call["unbiased"])
     return 1.0 if call["correction"] is None else float(call["correction"])
 
@@ -144,121 +139,6 @@ def vector_norm(call: Call) -> str:
     if order == 2.0:
         return call.op("Sqrt", reduce(call, "ReduceSum", call.op("Mul", value, value)))
     return reduce(call, "ReduceSum" if order == 1.0 else "ReduceMax", call.op("Abs", value))
-
-
-# --- Positions and order ----------------------------------------------------------------------------------------------
-
-
-def _position(kind: str) -> Callable[[Call], str]:
-    def rule(call: Call) -> str:
-        value = call.input("self")
-        if call["dim"] is None:
-            flat = call.op("Reshape", value, call.ints(-1))
-            return call.reshape(_first(call, kind, flat, 0, 0), (), call.out_shape)
-        return _first(call, kind, value, call.dim("dim"), int(call["keepdim"]))
-
-    return rule
-
-
-def _first(call: Call, kind: str, value: str, axis: int, keep: int) -> str:
-    """Position of the extreme, or of the first NaN where there is one."""
-    found = call.op(kind, value, axis=axis, keepdims=keep)
-    if not call.dtype("self").is_floating_point:
-        return found
-    flags = call.builder.cast(call.op("IsNaN", value), torch.bool, torch.int32)
-    place = call.op("ArgMax", flags, axis=axis, keepdims=keep)
-    is_any = call.builder.cast(call.op("ReduceMax", flags, call.ints(axis), keepdims=keep), torch.int32, torch.bool)
-    return call.op("Where", is_any, place, found)
-
-
-lowers("argmax.default")(_position("ArgMax"))
-lowers("argmin.default")(_position("ArgMin"))
-
-
-@lowers("max.dim", "min.dim")
-def extreme_with_position(call: Call) -> tuple[str, str]:
-    """Extreme and its position along one dim."""
-    word = "Max" if ".max." in str(call.node.target) else "Min"
-    value, axis, keep = call.input("self"), call.dim("dim"), int(call["keepdim"])
-    extreme = call.op(f"Reduce{word}", value, call.ints(axis), keepdims=keep)
-    extreme = with_nan(call, extreme, value, lambda flags: call.op("ReduceMax", flags, call.ints(axis), keepdims=keep))
-    return extreme, _first(call, f"Arg{word}", value, axis, keep)
-
-
-@lowers("topk.default")
-def topk(call: Call) -> tuple[str, ...]:
-    """The k largest or smallest elements of one dim, in order, and their positions."""
-    count = call.builder.size(call.size(call["k"]))
-    return call.ops(
-        "TopK", call.input("self"), count, n_outputs=2, axis=call.dim("dim"), largest=int(call["largest"]), sorted=1
-    )
-
-
-@lowers("sort.default", "sort.stable")
-def sort(call: Call) -> tuple[str, ...]:
-    """One dim in order, and the positions; equal elements keep their order."""
-    return _sorted(call)
-
-
-@lowers("argsort.default", "argsort.stable")
-def argsort(call: Call) -> str:
-    """Positions that put one dim in order."""
-    return _sorted(call)[1]
-
-
-def _sorted(call: Call) -> tuple[str, ...]:
-    axis = call.dim("dim")
-    count = call.builder.size(call.shape("self")[axis])
-    return call.ops("TopK", call.input("self"), count, n_outputs=2, axis=axis, largest=int(call["descending"]), sorted=1)
-
-
-# --- Scans and softmax ------------------------------------------------------------------------------------------------
-
-
-@lowers("cumsum.default")
-def cumsum(call: Call) -> str:
-    """Running sum along one dim."""
-    value = call.typed("self")
-    return value if call.rank("self") == 0 else call.op("CumSum", value, call.constant(call.dim("dim"), torch.int64))
-
-
-@lowers("cumprod.default")
-def cumprod(call: Call) -> str:
-    """Running product along one dim: ONNX has no operator, so a Scan carries the product."""
-    value, axis = call.typed("self"), call.dim("dim")
-    shape = [size for dim, size in enumerate(call.shape("self")) if dim != axis]
-    start = call.op("Expand", call.constant(1), call.builder.sizes(shape)) if shape else call.constant(1)
-    element = ELEMENT[call.out_dtype]
-    infos = {name: helper.make_tensor_value_info(name, element, None) for name in ("so_far", "next", "product", "emitted")}
-    body = helper.make_graph(
-        [helper.make_node("Mul", ["so_far", "next"], ["product"]), helper.make_node("Identity", ["product"], ["emitted"])],
-        "cumprod", [infos["so_far"], infos["next"]], [infos["product"], infos["emitted"]],
-    )  # fmt: skip
-    scan = call.ops(
-        "Scan", start, value, n_outputs=2, body=body, num_scan_inputs=1, scan_input_axes=[axis], scan_output_axes=[axis]
-    )
-    return scan[1]
-
-
-@lowers("softmax.int", "_softmax.default")
-def softmax(call: Call) -> str:
-    """Exponents of one dim, divided by their sum."""
-    return call.op("Softmax", call.typed("self"), axis=call.dim("dim"))
-
-
-@lowers("log_softmax.int", "_log_softmax.default")
-def log_softmax(call: Call) -> str:
-    """Logarithm of softmax, computed so that it cannot overflow."""
-    return call.op("LogSoftmax", call.typed("self"), axis=call.dim("dim"))
-
-
-@lowers("_safe_softmax.default")
-def safe_softmax(call: Call) -> str:
-    """Softmax that gives 0 where the whole dim is minus infinity."""
-    value = call.typed("self")
-    highest = call.op("ReduceMax", value, call.ints(call.dim("dim")), keepdims=1)
-    empty = call.op("Equal", highest, call.constant(float("-inf")))
-    return call.op("Where", empty, call.constant(0.0), call.op("Softmax", value, axis=call.dim("dim")))
 
 
 @lowers("count_nonzero.default")

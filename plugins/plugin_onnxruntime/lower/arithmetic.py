@@ -1,0 +1,180 @@
+"""Lowers arithmetic on pairs of numbers, extremes and bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .call import Call, lowers
+from .patterns import match_rms_norm, rms_normalised
+
+
+def _scaled(call: Call, name: str, alpha: Any) -> str:
+    value = call.typed(name)
+    return value if alpha == 1 else call.op("Mul", value, call.as_dtype(alpha, call.out_dtype))
+
+
+@lowers("add.Tensor", "add.Scalar")
+def add(call: Call) -> str:
+    """self + alpha * other; of booleans: or."""
+    if call.out_dtype == torch.bool:
+        return call.op("Or", call.typed("self"), call.typed("other"))
+    return call.op("Add", call.typed("self"), _scaled(call, "other", call["alpha"]))
+
+
+@lowers("sub.Tensor", "sub.Scalar")
+def subtract(call: Call) -> str:
+    """self - alpha * other."""
+    return call.op("Sub", call.typed("self"), _scaled(call, "other", call["alpha"]))
+
+
+@lowers("rsub.Tensor", "rsub.Scalar")
+def reverse_subtract(call: Call) -> str:
+    """other - alpha * self."""
+    return call.op("Sub", call.typed("other"), _scaled(call, "self", call["alpha"]))
+
+
+@lowers("mul.Tensor", "mul.Scalar")
+def multiply(call: Call) -> str:
+    """self * other; of booleans: and. The last product of a written-out RMS norm becomes one operator."""
+    if (found := match_rms_norm(call.node)) is not None:
+        return rms_normalised(call, found)
+    kind = "And" if call.out_dtype == torch.bool else "Mul"
+    return call.op(kind, call.typed("self"), call.typed("other"))
+
+
+@lowers("div.Tensor", "div.Scalar", "true_divide.Tensor")
+def divide(call: Call) -> str:
+    """self / other, in floating point even for integers."""
+    return call.op("Div", call.typed("self"), call.typed("other"))
+
+
+@lowers("div.Tensor_mode", "div.Scalar_mode")
+def divide_rounded(call: Call) -> str:
+    """self / other, then rounded toward zero ("trunc") or down ("floor")."""
+    mode = call["rounding_mode"]
+    if mode is None:
+        return divide(call)
+    if mode == "floor":
+        return floor_divide(call)
+    quotient = call.op("Div", call.typed("self"), call.typed("other"))
+    if not call.out_dtype.is_floating_point:
+        return quotient
+    return call.op("Mul", call.op("Sign", quotient), call.op("Floor", call.op("Abs", quotient)))
+
+
+@lowers("floor_divide.default", "floor_divide.Scalar")
+def floor_divide(call: Call) -> str:
+    """Quotient rounded down, from the remainder, so that it is exact where self / other alone would round up."""
+    value, by = call.typed("self"), call.typed("other")
+    exact = call.op("Div", call.op("Sub", value, _remainder(call, value, by)), by)
+    if not call.out_dtype.is_floating_point:
+        return exact
+    by_zero = call.op("Equal", by, call.constant(0.0))
+    return call.op("Where", by_zero, call.op("Div", value, by), call.op("Round", exact))
+
+
+@lowers("remainder.Tensor", "remainder.Scalar")
+def remainder(call: Call) -> str:
+    """Remainder with the divisor's sign."""
+    return _remainder(call, call.typed("self"), call.typed("other"))
+
+
+def _remainder(call: Call, value: str, by: str) -> str:
+    if not call.out_dtype.is_floating_point:
+        return call.op("Mod", value, by)
+    rest = call.op("Mod", value, by, fmod=1)
+    zero = call.constant(0.0)
+    differs = call.op("Xor", call.op("Less", rest, zero), call.op("Less", by, zero))
+    wrong = call.op("And", differs, call.op("Not", call.op("Equal", rest, zero)))
+    return call.op("Where", wrong, call.op("Add", rest, by), rest)
+
+
+@lowers("fmod.Tensor", "fmod.Scalar")
+def fmod(call: Call) -> str:
+    """Remainder with the dividend's sign."""
+    return call.op("Mod", call.typed("self"), call.typed("other"), fmod=1)
+
+
+@lowers("pow.Tensor_Scalar")
+def power_of_constant(call: Call) -> str:
+    """self ** exponent, by roots and reciprocals where the exponent allows.
+
+    ORT squares and cubes fast, and its fusions (FastGelu, LayerNormalization) look for Pow.
+    """
+    base, exponent = call.typed("self"), call["exponent"]
+    easy = {
+        0.5: lambda: call.op("Sqrt", base),
+        -0.5: lambda: call.op("Reciprocal", call.op("Sqrt", base)),
+        1: lambda: base,
+        -1: lambda: call.op("Reciprocal", base),
+    }
+    if not call.out_dtype.is_floating_point:  # ORT computes powers of integers in double
+        easy[2] = lambda: call.op("Mul", base, base)
+        easy[3] = lambda: call.op("Mul", call.op("Mul", base, base), base)
+    return easy[exponent]() if exponent in easy else call.op("Pow", base, call.typed("exponent"))
+
+
+@lowers("pow.Tensor_Tensor", "pow.Scalar")
+def power(call: Call) -> str:
+    """self ** exponent."""
+    return call.op("Pow", call.typed("self"), call.typed("exponent"))
+
+
+@lowers("maximum.default", "max.other")
+def maximum(call: Call) -> str:
+    """The larger one of each pair."""
+    return _extreme(call, "Max", call.typed("self"), call.typed("other"))
+
+
+@lowers("minimum.default", "min.other")
+def minimum(call: Call) -> str:
+    """The smaller one of each pair."""
+    return _extreme(call, "Min", call.typed("self"), call.typed("other"))
+
+
+def _extreme(call: Call, kind: str, one: str, other: str) -> str:
+    if call.out_dtype == torch.bool:
+        return call.op("Or" if kind == "Max" else "And", one, other)
+    return call.op(kind, one, other)
+
+
+@lowers("clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default", "hardtanh.default", "relu6.default")
+def clamp(call: Call) -> str:
+    """self between two bounds, either of which may be absent; Clip needs plain numbers, Max and Min take tensors."""
+    low, high = _bounds(call)
+    value = call.typed("self")
+    if str(call.node.target) != "aten.clamp.Tensor":
+        names = ["" if bound is None else call.as_dtype(bound, call.out_dtype) for bound in (low, high)]
+        return call.op("Clip", value, *(names if names[1] else names[:1]))
+    for kind, bound in (("Max", low), ("Min", high)):
+        if bound is not None:
+            value = call.op(kind, value, call.as_dtype(bound, call.out_dtype))
+    return value
+
+
+def _bounds(call: Call) -> tuple[Any, Any]:
+    names = call.declared
+    if str(call.node.target) == "aten.relu6.default":
+        return 0.0, 6.0
+    low = next((call[name] for name in ("min", "min_val") if name in names), None)
+    high = next((call[name] for name in ("max", "max_val") if name in names), None)
+    return low, high
+
+
+@lowers("addcmul.default", "addcdiv.default")
+def add_combined(call: Call) -> str:
+    """self + value * (tensor1 * or / tensor2)."""
+    kind = "Mul" if "addcmul" in str(call.node.target) else "Div"
+    term = call.op(kind, call.typed("tensor1"), call.typed("tensor2"))
+    if call["value"] != 1:
+        term = call.op("Mul", term, call.typed("value"))
+    return call.op("Add", call.typed("self"), term)
+
+
+@lowers("lerp.Scalar", "lerp.Tensor")
+def interpolate(call: Call) -> str:
+    """self + weight * (end - self)."""
+    step = call.op("Sub", call.typed("end"), call.typed("self"))
+    return call.op("Add", call.typed("self"), call.op("Mul", step, call.typed("weight")))

@@ -1,0 +1,73 @@
+"""Lowers positions of extremes, and sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from .call import Call, lowers
+from .reduce import with_nan
+
+
+def _position(kind: str) -> Callable[[Call], str]:
+    def rule(call: Call) -> str:
+        value = call.input("self")
+        if call["dim"] is None:
+            flat = call.op("Reshape", value, call.ints(-1))
+            return call.reshape(_first(call, kind, flat, 0, 0), (), call.out_shape)
+        return _first(call, kind, value, call.dim("dim"), int(call["keepdim"]))
+
+    return rule
+
+
+def _first(call: Call, kind: str, value: str, axis: int, keep: int) -> str:
+    """Position of the extreme, or of the first NaN where there is one."""
+    found = call.op(kind, value, axis=axis, keepdims=keep)
+    if not call.dtype("self").is_floating_point:
+        return found
+    flags = call.builder.cast(call.op("IsNaN", value), torch.bool, torch.int32)
+    place = call.op("ArgMax", flags, axis=axis, keepdims=keep)
+    is_any = call.builder.cast(call.op("ReduceMax", flags, call.ints(axis), keepdims=keep), torch.int32, torch.bool)
+    return call.op("Where", is_any, place, found)
+
+
+lowers("argmax.default")(_position("ArgMax"))
+lowers("argmin.default")(_position("ArgMin"))
+
+
+@lowers("max.dim", "min.dim")
+def extreme_with_position(call: Call) -> tuple[str, str]:
+    """Extreme and its position along one dim."""
+    word = "Max" if ".max." in str(call.node.target) else "Min"
+    value, axis, keep = call.input("self"), call.dim("dim"), int(call["keepdim"])
+    extreme = call.op(f"Reduce{word}", value, call.ints(axis), keepdims=keep)
+    extreme = with_nan(call, extreme, value, lambda flags: call.op("ReduceMax", flags, call.ints(axis), keepdims=keep))
+    return extreme, _first(call, f"Arg{word}", value, axis, keep)
+
+
+@lowers("topk.default")
+def topk(call: Call) -> tuple[str, ...]:
+    """The k largest or smallest elements of one dim, in order, and their positions."""
+    count = call.builder.size(call.size(call["k"]))
+    return call.ops(
+        "TopK", call.input("self"), count, n_outputs=2, axis=call.dim("dim"), largest=int(call["largest"]), sorted=1
+    )
+
+
+@lowers("sort.default", "sort.stable")
+def sort(call: Call) -> tuple[str, ...]:
+    """One dim in order, and the positions; equal elements keep their order."""
+    return _sorted(call)
+
+
+@lowers("argsort.default", "argsort.stable")
+def argsort(call: Call) -> str:
+    """Positions that put one dim in order."""
+    return _sorted(call)[1]
+
+
+def _sorted(call: Call) -> tuple[str, ...]:
+    axis = call.dim("dim")
+    count = call.builder.size(call.shape("self")[axis])
+    return call.ops("TopK", call.input("self"), count, n_outputs=2, axis=axis, largest=int(call["descending"]), sorted=1)

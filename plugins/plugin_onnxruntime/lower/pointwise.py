@@ -1,0 +1,83 @@
+"""Lowers functions of one number, casts and copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from .call import Call, lowers
+
+_UNARY = {
+    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
+    "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log", "neg": "Neg",
+    "reciprocal": "Reciprocal", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "sin": "Sin", "sinh": "Sinh",
+    "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh",
+}  # fmt: skip
+_KEEPS_INTEGERS = frozenset({"Ceil", "Floor", "Round"})
+
+
+def _unary(kind: str) -> Callable[[Call], str]:
+    def rule(call: Call) -> str:
+        value = call.typed("self")
+        return value if kind in _KEEPS_INTEGERS and not call.out_dtype.is_floating_point else call.op(kind, value)
+
+    return rule
+
+
+for _name, _kind in _UNARY.items():
+    lowers(f"{_name}.default")(_unary(_kind))
+
+
+@lowers("trunc.default", "fix.default")
+def truncate(call: Call) -> str:
+    """Rounds toward zero."""
+    value = call.typed("self")
+    if not call.out_dtype.is_floating_point:
+        return value
+    return call.op("Mul", call.op("Sign", value), call.op("Floor", call.op("Abs", value)))
+
+
+@lowers("rsqrt.default")
+def rsqrt(call: Call) -> str:
+    """1 / sqrt(x)."""
+    return call.op("Reciprocal", call.op("Sqrt", call.typed("self")))
+
+
+@lowers("square.default")
+def square(call: Call) -> str:
+    """x * x."""
+    return call.op("Mul", call.typed("self"), call.typed("self"))
+
+
+@lowers("log2.default", "log10.default")
+def scaled_log(call: Call) -> str:
+    """Logarithm of base 2 or 10, from the natural one."""
+    base = 2.0 if "log2" in str(call.node.target) else 10.0
+    return call.op("Mul", call.op("Log", call.typed("self")), call.constant(1.0 / math.log(base)))
+
+
+@lowers("exp2.default")
+def exp2(call: Call) -> str:
+    """2 ** x."""
+    return call.op("Pow", call.constant(2.0), call.typed("self"))
+
+
+@lowers("isnan.default")
+def isnan(call: Call) -> str:
+    """True where x is no number."""
+    return call.op("IsNaN", call.input("self"))
+
+
+@lowers("isinf.default")
+def isinf(call: Call) -> str:
+    """True where x is infinite, of either sign."""
+    return call.op("IsInf", call.input("self"))
+
+
+@lowers(
+    "_to_copy.default", "to.dtype", "to.dtype_layout", "to.device", "to.other", "type_as.default", "clone.default",
+    "alias.default", "contiguous.default", "detach.default", "lift_fresh_copy.default", "positive.default",
+)  # fmt: skip
+def copy(call: Call) -> str:
+    """The same elements, perhaps of another dtype."""
+    return call.typed("self")
