@@ -98,4 +98,4 @@ def test_a_script_without_main_guard_is_not_run_again(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, str(script), str(tmp_path / "log")], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["ran", "CompileError"]
-    assert os.path.exists(tmp_path / "log")
+    assert (tmp_path / "log").exists()
