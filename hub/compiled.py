@@ -23,6 +23,8 @@ from hub.registry import registry
 from hub.report.debug import write_debug_folder
 from hub.report.progress import progress_for
 
+is_autocast_on = torch._C._is_any_autocast_enabled
+
 MOST_BINDINGS = 4
 """Sets of weights for which executables with constants are kept: models of one class share a captured graph."""
 MOST_CHANGES = 3
@@ -60,9 +62,17 @@ class CompiledGraph:
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         """Runs one call. Raises HubError only where the options are strict."""
         binding = self._current
-        if binding is None or not binding.guard.holds(args):
-            binding = self._bind(args)
+        if binding is None or not binding.guard.holds(args) or is_autocast_on():
+            return self._call_slowly(args)
         return binding.run(args)
+
+    def _call_slowly(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Runs one call that needs a binding first, or that the user makes under autocast, whose casts the graph holds."""
+        with torch._C._DisableAutocast():
+            binding = self._current
+            if binding is None or not binding.guard.holds(args):
+                binding = self._bind(args)
+            return binding.run(args)
 
     def refresh(self) -> None:
         """Forgets what was built, so that the next call reads every weight anew; the plan stays."""
@@ -80,6 +90,7 @@ class CompiledGraph:
             binding = self._build(args)
             self._bindings = [*self._bindings[-(MOST_BINDINGS - 1) :], binding]
             self._current = binding
+            self._warn()  # last, because a user may have turned warnings into errors
             return binding
 
     def _drop_stale(self) -> None:
@@ -108,7 +119,6 @@ class CompiledGraph:
         """Gives up on planning: a mistake of the hub's own must not fail the user's model either."""
         reason = f"planning failed: {type(error).__name__}: {error}"
         self.plan = eager_plan(self.graph.name, reason, self.mode)
-        self._warn(self.plan)
         return Binding(guard, lambda args: tuple(self.original(*args)))
 
     def _assembled(self, graph: Graph, made: Made) -> Assembled:
@@ -121,7 +131,6 @@ class CompiledGraph:
             strict=self.options.strict,
         )
         self.plan = made.plan
-        self._warn(made.plan)
         observe(registry(), "hub_plan_made", plan=made.plan)
         if self.options.debug_dir is not None:
             write_debug_folder(self.options.debug_dir, graph, made.plan, assembled.source, made.loaded)
@@ -151,8 +160,8 @@ class CompiledGraph:
         observe(registry(), "hub_fallback", backend=backend, cluster=cluster, reason=message)
         self._warn_once(f"{backend} failed on {cluster} of {self.graph.name}, which runs in eager from now on: {message}")
 
-    def _warn(self, plan: Plan) -> None:
-        for event in plan.events:
+    def _warn(self) -> None:
+        for event in () if self.plan is None else self.plan.events:
             if event.kind in ("failed", "fallback"):
                 observe(
                     registry(),

@@ -46,18 +46,18 @@ def hub_backend(
         register(compiled)
         return compiled
 
+    weights = weight_positions(module, example_inputs)
+
+    def with_autograd() -> Callable[..., Any]:
+        return capture_with_autograd(module, example_inputs, compile_graph, weights)
+
     if _needs_gradients(example_inputs):
-        return _captured_or_eager(
-            lambda: capture_with_autograd(module, example_inputs, compile_graph), module, chosen, owner
-        )
+        return _captured_or_eager(with_autograd, module, chosen, owner)
     try:
-        graph = capture_inference(module, example_inputs, weight_positions(module, example_inputs))
+        return compile_graph(capture_inference(module, example_inputs, weights), "inference", module)
     except CaptureError:
         # AOTAutograd's own wrappers handle what the pre-dispatch form cannot say: aliased inputs that are written to, say.
-        return _captured_or_eager(
-            lambda: capture_with_autograd(module, example_inputs, compile_graph), module, chosen, owner
-        )
-    return compile_graph(graph, "inference", module)
+        return _captured_or_eager(with_autograd, module, chosen, owner)
 
 
 def _options(given: Mapping[str, Any] | None, mode: str | None) -> Options:

@@ -59,7 +59,7 @@ class Registry:
                 self._loaded[name] = _create(self._entry(name))
             found = self._loaded[name]
         if isinstance(found, HubError):
-            raise found
+            raise found.with_traceback(None)
         return found
 
     def _entry(self, name: str) -> Entry:

@@ -25,6 +25,8 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
     `inputs` are real or fake tensors, SymInts and plain numbers, in placeholder order; `weight_positions` says which of
     them are parameters or buffers. Raises CaptureError, with the cause, where AOTAutograd cannot express the program.
     """
+    if torch._C._is_any_autocast_enabled():
+        raise CaptureError("autocast casts below the pre-dispatch form, and so would do so at every call")
     if transform := _functorch_transform(module):
         # Pre-dispatch tracing cannot look inside one, and leaves its level behind when it fails.
         raise CaptureError(f"{transform} inside the program has no pre-dispatch form")

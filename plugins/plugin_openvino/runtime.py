@@ -179,8 +179,18 @@ def _feed(index: int, position: int, cluster: Cluster) -> TensorFeed | NumberFee
 class OpenVINOExecutable(Executable):
     """A compiled cluster. Threads take lanes from a stack, and put them back; a new lane is made where none is free."""
 
-    def __init__(self, compiled: Any, cluster: Cluster, fed: Sequence[int], source: ov.Model | None = None) -> None:
-        self._compiled, self._cluster, self._fed, self._source = compiled, cluster, tuple(fed), source
+    def __init__(
+        self,
+        compiled: Any,
+        cluster: Cluster,
+        fed: Sequence[int],
+        *,
+        source: ov.Model | None = None,
+        memory: ov.Tensor | None = None,
+    ) -> None:
+        """`source` is the model that was compiled, for `dump`; `memory` is what a loaded model's weights lie in."""
+        self._compiled, self._cluster, self._fed = compiled, cluster, tuple(fed)
+        self._source, self._memory = source, memory
         self._shapes = output_shapes(cluster)
         self._lanes: deque[Lane] = deque([self._lane()])
 
