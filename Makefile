@@ -24,11 +24,14 @@ $(VENV)/.dev: $(VENV)/.demo
 demo: $(VENV)/.demo  ## embed real sentences with a trained encoder through the hub, and show the plan
 	HF_HUB_OFFLINE=1 $(BIN)/python examples/minilm_demo.py
 
-test: $(VENV)/.dev  ## run the tests
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "not slow"
+# One thread a process: two test processes whose thread pools spin would take each other's cores.
+PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-test-slow: $(VENV)/.dev  ## run the long suites too
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m slow
+test: $(VENV)/.dev  ## run the tests
+	$(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/.dev  ## run the long suites
+	$(PYTEST) -m slow
 
 check: $(VENV)/.dev  ## lint, format and type-check
 	$(BIN)/ruff check .
