@@ -226,5 +226,15 @@ OPERATORS = OperatorTable(
         **_rows("_softmax_backward_data.default _log_softmax_backward_data.default", FLOAT),
         **_rows("gelu_backward.default", FLOAT32),
         **_rows("embedding_dense_backward.default", FLOAT_INDEXED),
+        **_rows("native_dropout_backward.default", dtypes("float32", "bool")),
+        **_rows("native_layer_norm_backward.default", FLOAT32),
+        **_rows(
+            "slice_backward.default",
+            FLOAT,
+            plain("input_sizes", "start", "end"),
+            one_of("step", (1,)),
+            static("grad_output"),
+        ),
+        **_rows("select_backward.default", FLOAT, plain("input_sizes", "index")),
     },
 )

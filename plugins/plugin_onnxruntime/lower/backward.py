@@ -97,3 +97,57 @@ def embedding_backward(call: Call) -> str:
         padding = call.op("Equal", flat, call.constant(call["padding_idx"], torch.int64))
         gradient = call.op("Where", padding, call.constant(0.0), gradient)
     return call.op("ScatterND", table, flat, gradient, reduction="add")
+
+
+@lowers("native_dropout_backward.default")
+def dropout_backward(call: Call) -> str:
+    """g scaled where the element was kept, else 0."""
+    kept = call.typed("mask")
+    return call.op("Mul", call.op("Mul", call.input("grad_output"), kept), call.typed("scale"))
+
+
+@lowers("native_layer_norm_backward.default")
+def layer_norm_backward(call: Call) -> tuple[str, ...]:
+    """Gradients of input, weight and bias, of which `output_mask` says which are wanted."""
+    gradient, normal = call.input("grad_out"), _normalised(call)
+    rank, width = call.rank("input"), len(call["normalized_shape"])
+    inner, outer = call.ints(*range(rank - width, rank)), call.ints(*range(rank - width))
+    wanted = call["output_mask"]
+    scaled = gradient if call["weight"] is None else call.op("Mul", gradient, call.input("weight"))
+    of_input = _centred(call, scaled, normal, inner) if wanted[0] else ""
+    of_weight = call.op("ReduceSum", call.op("Mul", gradient, normal), outer, keepdims=0) if wanted[1] else ""
+    return of_input, of_weight, call.op("ReduceSum", gradient, outer, keepdims=0) if wanted[2] else ""
+
+
+def _normalised(call: Call) -> str:
+    return call.op("Mul", call.op("Sub", call.input("input"), call.input("mean")), call.input("rstd"))
+
+
+def _centred(call: Call, scaled: str, normal: str, inner: str) -> str:
+    """rstd (s - mean(s) - n mean(s n)), the means over the normalised dims."""
+    along = call.op("ReduceMean", call.op("Mul", scaled, normal), inner, keepdims=1)
+    level = call.op("ReduceMean", scaled, inner, keepdims=1)
+    rest = call.op("Sub", call.op("Sub", scaled, level), call.op("Mul", normal, along))
+    return call.op("Mul", rest, call.input("rstd"))
+
+
+@lowers("slice_backward.default")
+def slice_backward(call: Call) -> str:
+    """Zeros with the gradient where the slice was taken; sizes and places are plain numbers."""
+    dim = call["dim"] % len(call.out_shape)
+    start, _, _ = slice(call["start"], call["end"]).indices(call.out_shape[dim])
+    return _placed(call, dim, start, call.input("grad_output"), call.shape("grad_output")[dim])
+
+
+@lowers("select_backward.default")
+def select_backward(call: Call) -> str:
+    """Zeros with the gradient where the element was selected."""
+    dim = call["dim"] % len(call.out_shape)
+    return _placed(call, dim, call["index"] % call.out_shape[dim], call.unsqueeze(call.input("grad_output"), dim), 1)
+
+
+def _placed(call: Call, dim: int, start: int, update: str, count: int) -> str:
+    """Zeros of the result's sizes with `count` elements of `update` from `start` on along one dim."""
+    before, after = [0] * len(call.out_shape), [0] * len(call.out_shape)
+    before[dim], after[dim] = start, call.out_shape[dim] - start - count
+    return call.op("Pad", update, call.ints(*before, *after))
