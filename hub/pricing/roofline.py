@@ -60,16 +60,22 @@ def _fastest(call: Callable[[], Any]) -> float:
     return best
 
 
-def cluster_estimate(cluster: Cluster, threads: int) -> Cost:
-    """Estimates one warm call of a compiled cluster: only inputs, weights and outputs travel between memory and caches."""
+def cluster_estimate(
+    cluster: Cluster, threads: int, *, efficiency: float = COMPILED_EFFICIENCY, call_s: float = CALL_S
+) -> Cost:
+    """Estimates one warm call of a compiled cluster: intermediate values stay in caches; inputs, weights and outputs do not.
+
+    `efficiency` is the share of the floating-point peak that the compiler reaches on large products, and `call_s` the seconds
+    that entering and leaving takes; a plugin gives its own. The roofline is the larger of compute and memory time.
+    """
     found = peaks(threads)
     specs = [spec for spec in (*cluster.inputs, *cluster.outputs) if isinstance(spec, TensorSpec)]
     moved = sum(spec.nbytes for spec in specs)
     stored = sum(value.nbytes for value in cluster.constants.values())
-    compute_s = sum(map(flops, cluster.nodes)) / (found.flops_s * COMPILED_EFFICIENCY)
+    compute_s = sum(map(flops, cluster.nodes)) / (found.flops_s * efficiency)
     memory_s = (moved + stored) / found.bytes_s
     detail = f"roofline, {found.flops_s / 1e9:.0f} Gflop/s, {found.bytes_s / 1e9:.0f} GB/s, {threads} threads"
-    return Cost(max(compute_s, memory_s) + CALL_S, max(compute_s, memory_s) / 2, moved, "estimated", detail)
+    return Cost(max(compute_s, memory_s) + call_s, max(compute_s, memory_s) / 2, moved, "estimated", detail)
 
 
 def eager_estimate(node: fx.Node, threads: int) -> float:

@@ -12,6 +12,7 @@ from openvino import opset16 as ops
 
 from hub.backend import Backend, CompileSettings
 from hub.errors import CompileError, HubError
+from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
 from plugin_openvino.lower import lower
 from plugin_openvino.runtime import BLOB, META, OpenVINOExecutable
@@ -20,11 +21,22 @@ from plugin_openvino.support import OPERATORS
 if TYPE_CHECKING:
     from torch import fx
 
+    from hub.cost import Cost
     from hub.graph import Cluster
 
 BF16_ERROR = 1e-2
 """Largest max|error| / max|reference| expected of bf16. A 2-core Xeon with AMX gave 3e-3 on BERT and Llama (November 2026);
 this leaves a factor of 3."""
+
+
+EFFICIENCY = 0.9
+"""Share of the floating-point peak.
+
+Prepacked products come near the peak on BERT (36 ms, Inductor 47); an infer request takes 50 us or more
+(2 cores, 2026-11).
+"""
+CALL_S = 5e-05
+"""Seconds to enter and leave, from the same measurements."""
 
 
 def create() -> OpenVINOBackend:
@@ -49,12 +61,16 @@ class OpenVINOBackend(Backend):
         """Looks the node up in the operator table."""
         return OPERATORS.supports(node)
 
+    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
+        """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""
+        return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
+
     def compile(self, cluster: Cluster, settings: CompileSettings) -> OpenVINOExecutable:
         """Lowers and compiles a cluster. Raises CompileError with OpenVINO's reason."""
         try:
             lowered = lower(cluster)
             compiled = self._core.compile_model(lowered.model, "CPU", self.properties(settings))
-            return OpenVINOExecutable(compiled, cluster, lowered.fed, source=lowered.model)
+            return OpenVINOExecutable(compiled, cluster, lowered.fed, has_alarm=lowered.has_alarm, source=lowered.model)
         except HubError:
             raise
         except Exception as error:
@@ -63,11 +79,11 @@ class OpenVINOBackend(Backend):
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> OpenVINOExecutable:
         """Restores a compiled model with its weights from what `save` wrote, mapped: half the time of reading the file."""
         try:
-            fed = json.loads((folder / META).read_text())["fed"]
+            meta = json.loads((folder / META).read_text())
             # Copy on write, because OpenVINO takes writable memory only; the file itself stays as it is.
             blob = ov.Tensor(np.memmap(folder / BLOB, np.uint8, "c"), shared_memory=True)
             compiled = self._core.import_model(blob, "CPU", self.properties(settings))
-            return OpenVINOExecutable(compiled, cluster, fed, memory=blob)
+            return OpenVINOExecutable(compiled, cluster, meta["fed"], has_alarm=meta["has_alarm"], memory=blob)
         except Exception as error:
             raise _failure("load", error, cluster) from error
 
