@@ -75,9 +75,9 @@ def size_of(value: Output, dim: int) -> Output:
 class Call:
     """A node to lower, with the OpenVINO values of the nodes before it."""
 
-    def __init__(self, node: fx.Node, values: Mapping[fx.Node, Value]) -> None:
+    def __init__(self, node: fx.Node, values: Mapping[fx.Node, Value], alarms: list[Output]) -> None:
         self.node = node
-        self._values = values
+        self._values, self._alarms = values, alarms
 
     @property
     def result(self) -> Any:
@@ -108,6 +108,11 @@ class Call:
         if given is None or (isinstance(given, (list, tuple)) and not given):
             return list(range(rank))
         return [int(dim) % max(1, rank) for dim in (given if isinstance(given, (list, tuple)) else [given])]
+
+    def raise_alarm_where(self, condition: Any) -> None:
+        """Makes a call run eagerly in which any element of the condition, a value of bools, is true."""
+        rank = output(condition).get_partial_shape().rank.get_length()
+        self._alarms.append(output(ops.reduce_logical_or(condition, indices(range(rank)), False) if rank else condition))
 
     def value(self, raw: Any, dtype: torch.dtype | None = None) -> Output:
         """Gives a raw argument (node or number) as an OpenVINO value; a number needs `dtype`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ class Lowered:
     model: Model
     fed: tuple[int, ...]
     """For each parameter of the model, the position of the cluster input that feeds it."""
+    has_alarm: bool
+    """True where the model's last result, one bool more than the cluster's, says that the call must run eagerly."""
 
 
 def lower(cluster: Cluster) -> Lowered:
@@ -42,6 +45,7 @@ def lower(cluster: Cluster) -> Lowered:
     Raises CompileError, naming the node, where a rule fails.
     """
     values: dict[fx.Node, Value] = {}
+    alarms: list[Output] = []
     parameters: list[op.Parameter] = []
     fed: list[int] = []
     for position, (node, spec) in enumerate(zip(_placeholders(cluster), cluster.inputs, strict=True)):
@@ -52,9 +56,11 @@ def lower(cluster: Cluster) -> Lowered:
     for node in cluster.module.graph.find_nodes(op="get_attr"):
         values[node] = weight_constant(getattr(cluster.module, str(node.target)), cluster.name, node.name)
     for node in cluster.nodes:
-        values[node] = _lowered(node, values, cluster.name)
+        values[node] = _lowered(node, values, alarms, cluster.name)
     results = [_result(values[node]) for node in cluster.module.graph.output_node().args[0]]  # pyright: ignore
-    return Lowered(Model(results, parameters, cluster.name), tuple(fed))
+    if alarms:
+        results.append(op.Result(reduce(lambda left, right: output(ops.logical_or(left, right)), alarms)))
+    return Lowered(Model(results, parameters, cluster.name), tuple(fed), bool(alarms))
 
 
 def weight_constant(value: torch.Tensor, cluster: str, node: str) -> Output:
@@ -91,12 +97,12 @@ def _parameter(name: str, spec: Spec) -> op.Parameter:
     return found
 
 
-def _lowered(node: fx.Node, values: dict[fx.Node, Value], cluster: str) -> Value:
+def _lowered(node: fx.Node, values: dict[fx.Node, Value], alarms: list[Output], cluster: str) -> Value:
     if node.target is operator.getitem:
         return values[node.args[0]][node.args[1]]  # pyright: ignore
     name = operator_name(node)
     try:
-        found = _outputs(RULES[name](Call(node, values)))
+        found = _outputs(RULES[name](Call(node, values, alarms)))
     except Exception as error:
         raise CompileError(
             f"{name} cannot be lowered: {type(error).__name__}: {error}",

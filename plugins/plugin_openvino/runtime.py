@@ -124,12 +124,15 @@ class NumberFeed:
 class Lane:
     """One infer request with what is bound to it. Used by one thread at a time."""
 
-    def __init__(self, compiled: Any, cluster: Cluster, fed: Sequence[int], shapes: Callable[..., Any] | None) -> None:
+    def __init__(
+        self, compiled: Any, cluster: Cluster, fed: Sequence[int], shapes: Callable[..., Any] | None, *, has_alarm: bool
+    ) -> None:
         self._request = compiled.create_infer_request()
         self._feeds = [_feed(index, position, cluster) for index, position in enumerate(fed)]
         self._outputs = [(index, spec.dtype, Views(spec.dtype)) for index, spec in enumerate(cluster.outputs)]
         self._written: list[Any] = [None] * len(self._outputs)
         self._shapes, self._cluster = shapes, cluster
+        self._alarm_index = len(cluster.outputs) if has_alarm else None
         self._watches_nan = any(operator_name(node) in NAN_BLIND for node in cluster.nodes)
 
     def run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
@@ -140,7 +143,9 @@ class Lane:
             return eagerly(self._cluster, inputs)
         if self._shapes is None:
             request.infer(share_outputs=True)
-            return [self._copied(index) for index, _, _ in self._outputs]
+            return (
+                eagerly(self._cluster, inputs) if self._is_alarmed() else [self._copied(part[0]) for part in self._outputs]
+            )
         results: list[torch.Tensor] = []
         for (index, dtype, views), shape in zip(self._outputs, self._shapes(inputs), strict=True):
             result = torch.empty(shape, dtype=dtype)
@@ -151,7 +156,11 @@ class Lane:
             results.append(result)
         request.infer(share_outputs=True)
         del held
-        return results
+        return eagerly(self._cluster, inputs) if self._is_alarmed() else results
+
+    def _is_alarmed(self) -> bool:
+        """Says whether the call just made met numbers that OpenVINO cannot hold."""
+        return self._alarm_index is not None and bool(self._request.get_output_tensor(self._alarm_index).data)
 
     def _copied(self, index: int) -> torch.Tensor:
         """Copies out of memory that belongs to the request and that its next call writes."""
@@ -185,12 +194,13 @@ class OpenVINOExecutable(Executable):
         cluster: Cluster,
         fed: Sequence[int],
         *,
+        has_alarm: bool,
         source: ov.Model | None = None,
         memory: ov.Tensor | None = None,
     ) -> None:
         """`source` is the model that was compiled, for `dump`; `memory` is what a loaded model's weights lie in."""
         self._compiled, self._cluster, self._fed = compiled, cluster, tuple(fed)
-        self._source, self._memory = source, memory
+        self._has_alarm, self._source, self._memory = has_alarm, source, memory
         self._shapes = output_shapes(cluster)
         self._lanes: deque[Lane] = deque([self._lane()])
 
@@ -215,7 +225,7 @@ class OpenVINOExecutable(Executable):
         """Writes the compiled model with its weights, prepacked where OpenVINO prepacks while compiling."""
         exported = self._compiled.export_model()
         (folder / BLOB).write_bytes(exported if isinstance(exported, bytes) else exported.getvalue())
-        (folder / META).write_text(json.dumps({"fed": self._fed}))
+        (folder / META).write_text(json.dumps({"fed": self._fed, "has_alarm": self._has_alarm}))
 
     def dump(self, folder: Path) -> None:
         """Writes the FX program, the IR as lowered (not after a load) and the graph that OpenVINO runs."""
@@ -225,4 +235,4 @@ class OpenVINOExecutable(Executable):
         ov.serialize(self._compiled.get_runtime_model(), folder / "runtime.xml", folder / "runtime.bin")
 
     def _lane(self) -> Lane:
-        return Lane(self._compiled, self._cluster, self._fed, self._shapes)
+        return Lane(self._compiled, self._cluster, self._fed, self._shapes, has_alarm=self._has_alarm)

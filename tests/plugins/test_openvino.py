@@ -298,6 +298,17 @@ def test_nan_among_the_inputs_survives(backend: OpenVINOBackend) -> None:
             torch.testing.assert_close(executable(value)[0], cluster.module(value)[0], equal_nan=True)
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_floats_that_only_int64_holds(backend: OpenVINOBackend, tmp_path: Path, dynamic: bool) -> None:
+    """Casts to int64 are exact: beyond int32 the call runs eagerly, also after loading."""
+    cluster, executable = compiled(backend, lambda x: (x * 2).long() + 1, torch.randn(3), dynamic=dynamic)
+    executable.save(tmp_path)
+    for way in (executable, create().load(tmp_path, cluster, SETTINGS)):
+        for x in (torch.tensor([1.5e9, -1.5e12, 1.0]), torch.tensor([1.7, -1.7, 0.0])):
+            inputs = [x if hasattr(spec, "shape") else 3 for spec in cluster.inputs]
+            assert way(*inputs)[0].tolist() == ((x * 2).long() + 1).tolist()
+
+
 def test_infinities_that_cancel_are_not_taken_for_nan(backend: OpenVINOBackend) -> None:
     """A sum that is NaN only makes the runtime look closer."""
     assert runtime.has_nan(torch.tensor([float("nan"), 1.0]))
@@ -390,7 +401,7 @@ def test_exceptions_of_openvino_come_wrapped(
     cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(3))
     with pytest.raises(CompileError, match="load"):
         backend.load(tmp_path, cluster, SETTINGS)
-    (tmp_path / runtime.META).write_text('{"fed": [0]}')
+    (tmp_path / runtime.META).write_text('{"fed": [0], "has_alarm": false}')
     (tmp_path / runtime.BLOB).write_bytes(b"no blob at all")
     with pytest.raises(CompileError, match="load") as caught:
         backend.load(tmp_path, cluster, SETTINGS)

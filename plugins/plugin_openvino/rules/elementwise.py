@@ -185,7 +185,11 @@ def _lerp(call: Call) -> Any:
 
 
 def _cast(call: Call) -> Any:
-    return call.tensor("self", call.dtype)
+    """To int64, floats that OpenVINO's int32 cannot hold, and NaN, raise an alarm."""
+    value = call.tensor("self")
+    if call.dtype is torch.int64 and value.get_element_type() == Type.f32:
+        call.raise_alarm_where(ops.logical_not(ops.less(ops.abs(value), constant(2.0**31, torch.float32))))
+    return convert(value, call.dtype)
 
 
 def _rsub(call: Call) -> Any:
