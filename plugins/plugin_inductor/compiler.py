@@ -125,6 +125,7 @@ def _configuration(settings: CompileSettings, *, has_weights: bool, trace_folder
         "freezing_discard_parameters": False,
         "max_autotune": is_full,
         "autotune_num_choices_displayed": 0,
+        "max_autotune_report_choices_stats": False,
         "cpp.threads": settings.threads,
         "cpp.dynamic_threads": False,
         "cpp.enable_unsafe_math_opt_flag": False,

@@ -36,14 +36,11 @@ class InductorExecutable(Executable):
         """Runs one call; see `Executable`. Raises RunError for sizes that the program was not compiled for."""
         if self._read_sizes is not None:
             self._check_sizes(self._read_sizes(inputs))
-        if _is_grad_enabled() or _is_autocast_enabled() or _get_num_threads() != self._threads:
+        if _is_autocast_enabled() or _get_num_threads() != self._threads:
             return self._run_in_own_modes(inputs)
-        try:
-            return self._call(list(inputs))
-        except AssertionError as error:
-            return self._run_restrided(inputs, error)
-        except Exception as error:
-            raise self._failure(error) from error
+        if _is_grad_enabled():
+            return self._run_without_gradients(inputs)
+        return self._run(inputs)
 
     def save(self, folder: Path) -> None:
         """Writes the program, its kernels as shared libraries, and those constants that are not simply weights.
@@ -63,27 +60,36 @@ class InductorExecutable(Executable):
             raise RunError(f"guard {broken} does not hold", backend="inductor", cluster=self._cluster.name)
         self._held_sizes = sizes
 
-    def _run_in_own_modes(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
-        """Runs where the caller's modes would change what library calls inside the program do."""
-        before = _get_num_threads()
-        if before != self._threads:
-            torch.set_num_threads(self._threads)
+    def _run(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
         try:
-            with torch.no_grad(), torch._C._DisableAutocast():
-                return self._call(list(inputs))
+            return self._call(list(inputs))
         except AssertionError as error:
             return self._run_restrided(inputs, error)
         except Exception as error:
             raise self._failure(error) from error
+
+    def _run_without_gradients(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+        """Library calls inside the program write into outputs, which autograd forbids. Cheaper than `torch.no_grad`."""
+        torch._C._set_grad_enabled(False)
+        try:
+            return self._run(inputs)
         finally:
-            if before != self._threads:
-                torch.set_num_threads(before)
+            torch._C._set_grad_enabled(True)
+
+    def _run_in_own_modes(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+        """Runs where the caller's autocast or thread count would change what library calls inside the program do."""
+        before = _get_num_threads()
+        torch.set_num_threads(self._threads)
+        try:
+            with torch.no_grad(), torch._C._DisableAutocast():
+                return self._run(inputs)
+        finally:
+            torch.set_num_threads(before)
 
     def _run_restrided(self, inputs: Sequence[Any], error: AssertionError) -> Sequence[torch.Tensor]:
         """Runs again, with the inputs copied into the strides that the program was compiled for."""
         try:
-            with torch.no_grad(), torch._C._DisableAutocast():
-                return self._call([self._restrided(position, inputs) for position in range(len(inputs))])
+            return self._call([self._restrided(position, inputs) for position in range(len(inputs))])
         except Exception as second:  # noqa: BLE001 - generated code may raise anything
             raise self._failure(second) from error
 
