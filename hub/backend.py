@@ -78,7 +78,8 @@ class Executable(Protocol):
 
         `inputs` follow `cluster.inputs`: tensors of any stride (never to be written to), or plain ints, floats and bools.
         Gives new tensors in the order of `cluster.outputs`, with their shape, dtype and device, that alias neither inputs
-        nor memory that a later call writes.
+        nor memory that a later call writes. Raises InputRefused for values that it cannot compute faithfully: eager then
+        runs this call, and the next one comes here again. Whatever else it raises ends its use.
         """
         ...
 

@@ -13,7 +13,7 @@ import torch
 
 from hub.dispatch.assemble import Assembled, assemble
 from hub.dispatch.weights import WeightGuard, can_guard
-from hub.errors import HubWarning, OptionError
+from hub.errors import HubWarning, InputRefused, OptionError
 from hub.graph import Graph
 from hub.options import Options
 from hub.plan import EAGER, Event, Plan, PlannedCluster
@@ -155,10 +155,12 @@ class CompiledGraph:
         message = f"{type(error).__name__}: {error}"
         event = Event(kind="fallback", stage="run", backend=backend, cluster=cluster, message=message)
         with self._lock:
-            if self.plan is not None:
-                self.plan = self.plan.with_events(event)
+            if self.plan is None or event in self.plan.events:
+                return  # values that were refused before are no news
+            self.plan = self.plan.with_events(event)
         observe(registry(), "hub_fallback", backend=backend, cluster=cluster, reason=message)
-        self._warn_once(f"{backend} failed on {cluster} of {self.graph.name}, which runs in eager from now on: {message}")
+        duration = "for such calls" if isinstance(error, InputRefused) else "from now on"
+        self._warn_once(f"{backend} failed on {cluster} of {self.graph.name}, which runs in eager {duration}: {message}")
 
     def _warn(self) -> None:
         for event in () if self.plan is None else self.plan.events:

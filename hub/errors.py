@@ -88,5 +88,9 @@ class RunError(PluginError):
     """An executable failed while running."""
 
 
+class InputRefused(RunError):  # noqa: N818 - a refusal, and no fault of the executable
+    """An executable cannot compute this call's values faithfully: only this call runs its cluster in eager."""
+
+
 class AccuracyError(PluginError):
     """An executable's numbers differ from eager's by more than the error budget."""

@@ -245,10 +245,18 @@ def output_arguments(module: fx.GraphModule) -> tuple[Any, ...]:
     return tuple(cast("Sequence[Any]", module.graph.output_node().args[0]))
 
 
+_UNDECLARED_VIEWS = frozenset(
+    {"aten.type_as.default", "aten.meshgrid.default", "aten.meshgrid.indexing", "aten.einsum.default"}
+)
+"""Operators that may give a view although their schema does not say so."""
+
+
 def is_view(node: fx.Node) -> bool:
     """True where a node's output may share memory with one of its inputs, by its operator's schema."""
     if node.target is operator.getitem:
         return False
+    if str(node.target) in _UNDECLARED_VIEWS:
+        return True
     schema = getattr(node.target, "_schema", None)
     return schema is not None and any(result.alias_info is not None for result in schema.returns)
 

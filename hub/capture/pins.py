@@ -10,7 +10,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from hub.graph import hint, is_view, output_arguments
-from hub.support import argument, declared_arguments, elements, is_symbolic
+from hub.support import argument, declared_arguments, elements
 
 _SIDE_EFFECTS = frozenset({"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"})
 
@@ -88,10 +88,10 @@ def _is_sparse_view(node: fx.Node) -> bool:
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """True where a tensor's elements fill their memory without gaps or overlaps, in any order of dims. Adds no guard."""
-    if any(is_symbolic(size) for size in (*tensor.shape, *tensor.stride())):
+    try:
         sizes = [(hint(stride), hint(size)) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
-    else:
-        sizes = [(stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    except ValueError:  # a size that depends on data: nothing can be promised
+        return False
     expected = 1
     for stride, size in sorted(sizes):
         if size == 1:

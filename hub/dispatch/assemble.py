@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hub.dispatch.codegen import Step, generate
-from hub.errors import RunError
+from hub.errors import InputRefused, RunError
 from hub.graph import Cluster, Graph
 
 Run = Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -79,7 +79,8 @@ def _fallback(
                 cluster=name,
                 hint="without strict=True the cluster runs in eager",
             ) from error
-        namespace[name] = item.cluster.module
+        if not isinstance(error, InputRefused):
+            namespace[name] = item.cluster.module
         if report is not None:
             report(item.backend, name, error)
         return item.cluster.module(*inputs)

@@ -63,10 +63,10 @@ def _fastest(call: Callable[[], Any]) -> float:
 def cluster_estimate(
     cluster: Cluster, threads: int, *, efficiency: float = COMPILED_EFFICIENCY, call_s: float = CALL_S
 ) -> Cost:
-    """Estimates one warm call of a compiled cluster: intermediate values stay in caches; inputs, weights and outputs do not.
+    """Estimates one warm call of a compiled cluster: intermediate values stay in caches, the rest goes through memory.
 
-    `efficiency` is the share of the floating-point peak that the compiler reaches on large products, and `call_s` the seconds
-    that entering and leaving takes; a plugin gives its own. The roofline is the larger of compute and memory time.
+    `efficiency` is the share of the floating-point peak that the compiler reaches on large products, and `call_s` the
+    seconds that entering and leaving takes; a plugin gives its own. The roofline is the larger of compute and memory time.
     """
     found = peaks(threads)
     specs = [spec for spec in (*cluster.inputs, *cluster.outputs) if isinstance(spec, TensorSpec)]

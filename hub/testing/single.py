@@ -11,6 +11,7 @@ import torch
 from hub.backend import Backend, CompileSettings, Executable
 from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
+from hub.errors import InputRefused
 from hub.graph import Cluster, Graph, hint
 from hub.partition.extract import extract
 
@@ -69,9 +70,18 @@ def whole_cluster(
 def compile_and_run(
     backend: Backend, cluster: Cluster, inputs: Sequence[Any], settings: CompileSettings = SETTINGS
 ) -> tuple[Executable, Sequence[torch.Tensor]]:
-    """Compiles a cluster and runs it once. Raises whatever the backend raises."""
+    """Compiles a cluster and runs it once, as `run` does. Raises whatever the backend raises."""
     executable = backend.compile(cluster, settings)
-    return executable, executable(*inputs)
+    return executable, run(executable, cluster, inputs)
+
+
+def run(executable: Executable, cluster: Cluster, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+    """Runs one call as the dispatcher does: in eager where the executable refuses the values."""
+    try:
+        return executable(*inputs)
+    except InputRefused:
+        with torch.no_grad():
+            return cluster.module(*inputs)
 
 
 class _Recorder(torch.fx.Interpreter):

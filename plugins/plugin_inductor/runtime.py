@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hub.backend import CompileSettings, Executable
-from hub.errors import RunError
+from hub.errors import InputRefused, RunError
 from hub.graph import Cluster
 from plugin_inductor import stored, traced
 from plugin_inductor.compiler import Program
@@ -33,7 +33,7 @@ class InductorExecutable(Executable):
         self._program = program
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Runs one call; see `Executable`. Raises RunError for sizes that the program was not compiled for."""
+        """Runs one call; see `Executable`. Raises InputRefused for sizes that the program was not compiled for."""
         if self._read_sizes is not None:
             self._check_sizes(self._read_sizes(inputs))
         if _is_autocast_enabled() or _get_num_threads() != self._threads:
@@ -57,7 +57,7 @@ class InductorExecutable(Executable):
         if sizes == self._held_sizes:
             return
         if broken := self._guards.broken(sizes):
-            raise RunError(f"guard {broken} does not hold", backend="inductor", cluster=self._cluster.name)
+            raise InputRefused(f"guard {broken} does not hold", backend="inductor", cluster=self._cluster.name)
         self._held_sizes = sizes
 
     def _run(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:

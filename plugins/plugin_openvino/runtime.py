@@ -13,7 +13,7 @@ import openvino as ov
 import torch
 
 from hub.backend import Executable
-from hub.errors import RunError
+from hub.errors import InputRefused, RunError
 from hub.graph import Cluster, ScalarSpec, TensorSpec
 from hub.support import operator_name
 from plugin_openvino.call import INT32_MAX, NUMPY_TYPES
@@ -97,7 +97,7 @@ class TensorFeed:
     def _check_range(self, array: Any) -> None:
         """OpenVINO computes int64 as int32, so larger numbers must not get in."""
         if array.size and (array.max() > INT32_MAX or array.min() < -INT32_MAX):
-            raise RunError(f"input {self._name} holds an int64 beyond the int32 range in which OpenVINO computes")
+            raise InputRefused(f"input {self._name} holds an int64 beyond the int32 range in which OpenVINO computes")
 
 
 class NumberFeed:
@@ -114,7 +114,7 @@ class NumberFeed:
     def bind(self, request: Any, value: float) -> None:
         """Writes the number."""
         if isinstance(value, int) and abs(value) > INT32_MAX:
-            raise RunError(f"input {self._name}={value} is beyond the int32 range in which OpenVINO computes")
+            raise InputRefused(f"input {self._name}={value} is beyond the int32 range in which OpenVINO computes")
         self._array[()] = value
         if not self._is_bound:
             request.set_input_tensor(self._index, self._tensor)
@@ -136,16 +136,15 @@ class Lane:
         self._watches_nan = any(operator_name(node) in NAN_BLIND for node in cluster.nodes)
 
     def run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Runs one call; the results lie in fresh memory. NaN in an input of a NaN-blind cluster makes it run eagerly."""
+        """Runs one call; the results lie in fresh memory. Raises InputRefused for NaN that the kernels would lose."""
         request = self._request
         held = [feed.bind(request, inputs[feed.position]) for feed in self._feeds]
         if self._watches_nan and any(feed.is_float and has_nan(inputs[feed.position]) for feed in self._feeds):
-            return eagerly(self._cluster, inputs)
+            raise self._refusal("an input holds NaN, which OpenVINO's kernels lose")
         if self._shapes is None:
             request.infer(share_outputs=True)
-            return (
-                eagerly(self._cluster, inputs) if self._is_alarmed() else [self._copied(part[0]) for part in self._outputs]
-            )
+            self._check_alarm()
+            return [self._copied(part[0]) for part in self._outputs]
         results: list[torch.Tensor] = []
         for (index, dtype, views), shape in zip(self._outputs, self._shapes(inputs), strict=True):
             result = torch.empty(shape, dtype=dtype)
@@ -156,11 +155,16 @@ class Lane:
             results.append(result)
         request.infer(share_outputs=True)
         del held
-        return eagerly(self._cluster, inputs) if self._is_alarmed() else results
+        self._check_alarm()
+        return results
 
-    def _is_alarmed(self) -> bool:
-        """Says whether the call just made met numbers that OpenVINO cannot hold."""
-        return self._alarm_index is not None and bool(self._request.get_output_tensor(self._alarm_index).data)
+    def _check_alarm(self) -> None:
+        """Raises InputRefused if the call just made met numbers that OpenVINO cannot hold."""
+        if self._alarm_index is not None and self._request.get_output_tensor(self._alarm_index).data:
+            raise self._refusal("a value is beyond the int32 range in which OpenVINO computes")
+
+    def _refusal(self, reason: str) -> InputRefused:
+        return InputRefused(reason, backend="openvino", cluster=self._cluster.name)
 
     def _copied(self, index: int) -> torch.Tensor:
         """Copies out of memory that belongs to the request and that its next call writes."""
@@ -171,12 +175,6 @@ def has_nan(value: torch.Tensor) -> bool:
     """Says whether a NaN is among the elements. The sum tells in one fast pass, unless infinities cancel in it."""
     total = value.sum().item()
     return total != total and bool(value.isnan().any())
-
-
-def eagerly(cluster: Cluster, inputs: Sequence[Any]) -> list[torch.Tensor]:
-    """Runs the cluster's program as PyTorch does; the results are contiguous and alias no input."""
-    with torch.no_grad():
-        return [result.clone(memory_format=torch.contiguous_format) for result in cluster.module(*inputs)]
 
 
 def _feed(index: int, position: int, cluster: Cluster) -> TensorFeed | NumberFeed:

@@ -21,9 +21,9 @@ from torch import nn
 from hub.backend import CompileSettings
 from hub.bench.zoo import build
 from hub.compilation.verify import verify
-from hub.errors import CompileError, RunError
+from hub.errors import CompileError, InputRefused, RunError
 from hub.graph import Cluster
-from hub.testing.single import SETTINGS, compile_and_run, whole_cluster
+from hub.testing.single import SETTINGS, compile_and_run, run, whole_cluster
 
 MODELS = [
     "bert", "gpt2", "llama", "t5", "vit", "swin", "convnext", "resnet18", "resnet50", "mobilenetv2", "segformer",
@@ -295,7 +295,9 @@ def test_nan_among_the_inputs_survives(backend: OpenVINOBackend) -> None:
     x[0, 0, 4, 4] = float("nan")
     for value in (x, x.nan_to_num()):
         with torch.no_grad():
-            torch.testing.assert_close(executable(value)[0], cluster.module(value)[0], equal_nan=True)
+            torch.testing.assert_close(run(executable, cluster, (value,))[0], cluster.module(value)[0], equal_nan=True)
+    with pytest.raises(InputRefused, match="NaN"):
+        executable(x)
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -306,7 +308,7 @@ def test_floats_that_only_int64_holds(backend: OpenVINOBackend, tmp_path: Path, 
     for way in (executable, create().load(tmp_path, cluster, SETTINGS)):
         for x in (torch.tensor([1.5e9, -1.5e12, 1.0]), torch.tensor([1.7, -1.7, 0.0])):
             inputs = [x if hasattr(spec, "shape") else 3 for spec in cluster.inputs]
-            assert way(*inputs)[0].tolist() == ((x * 2).long() + 1).tolist()
+            assert run(way, cluster, inputs)[0].tolist() == ((x * 2).long() + 1).tolist()
 
 
 def test_infinities_that_cancel_are_not_taken_for_nan(backend: OpenVINOBackend) -> None:
@@ -365,7 +367,9 @@ def test_dump_writes_programs_before_and_after(backend: OpenVINOBackend, tmp_pat
 # --- Errors -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [torch.randn(3, 4), torch.randn(4, 3).double(), torch.randn(4, 3, 1)], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [torch.randn(3, 4), torch.randn(4, 3).double(), torch.randn(4, 3, 1)], ids=["shape", "dtype", "rank"]
+)
 def test_inputs_that_do_not_fit_are_refused(backend: OpenVINOBackend, wrong: torch.Tensor) -> None:
     """A wrong shape or dtype is named; the executable still works afterwards."""
     _, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3))

@@ -26,7 +26,7 @@ from hub.testing.operators import (
     read_outputs,
     references,
 )
-from hub.testing.single import compile_and_run, whole_cluster
+from hub.testing.single import compile_and_run, run, whole_cluster
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 """Inductor's own imports use torch.jit."""
@@ -87,7 +87,7 @@ def failure_of(backend: Backend, case: Case, cluster: Cluster, inputs: tuple[Any
     try:
         executable, got = compile_and_run(backend, cluster, inputs)
         check_close(got, wanted, reference, has_values=case.sample.has_values)
-        check_close(executable(*inputs), wanted, reference, has_values=case.sample.has_values)
+        check_close(run(executable, cluster, inputs), wanted, reference, has_values=case.sample.has_values)
         check_close([value for value in inputs if isinstance(value, torch.Tensor)], before)
     except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
         return f"{case}: {type(error).__name__}: {str(error).splitlines()[0][:300] if str(error) else ''}"
