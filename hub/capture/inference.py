@@ -25,7 +25,7 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
     `inputs` are real or fake tensors, SymInts and plain numbers, in placeholder order; `weight_positions` says which of
     them are parameters or buffers. Raises CaptureError, with the cause, where AOTAutograd cannot express the program.
     """
-    if torch._C._is_any_autocast_enabled():
+    if torch._C._is_any_autocast_enabled():  # pyright: ignore[reportPrivateUsage] - the public form asks one device
         raise CaptureError("autocast casts below the pre-dispatch form, and so would do so at every call")
     if transform := _functorch_transform(module):
         # Pre-dispatch tracing cannot look inside one, and leaves its level behind when it fails.
