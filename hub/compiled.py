@@ -23,7 +23,7 @@ from hub.registry import registry
 from hub.report.debug import write_debug_folder
 from hub.report.progress import progress_for
 
-is_autocast_on = torch._C._is_any_autocast_enabled
+is_autocast_on = torch._C._is_any_autocast_enabled  # pyright: ignore[reportPrivateUsage] - the public form asks one device
 
 MOST_BINDINGS = 4
 """Sets of weights for which executables with constants are kept: models of one class share a captured graph."""
@@ -68,7 +68,7 @@ class CompiledGraph:
 
     def _call_slowly(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Runs one call that needs a binding first, or that the user makes under autocast, whose casts the graph holds."""
-        with torch._C._DisableAutocast():
+        with torch._C._DisableAutocast():  # pyright: ignore[reportPrivateUsage] - the public form takes one device
             binding = self._current
             if binding is None or not binding.guard.holds(args):
                 binding = self._bind(args)
