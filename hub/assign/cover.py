@@ -31,20 +31,27 @@ class Priced:
     cost_s: float
 
 
-def cheapest_cover(graph: Graph, candidates: Sequence[Priced], eager_s: Mapping[str, float]) -> tuple[Priced, ...] | None:
+def cheapest_cover(
+    graph: Graph,
+    candidates: Sequence[Priced],
+    eager_s: Mapping[str, float],
+    required: frozenset[str] = frozenset(),
+) -> tuple[Priced, ...] | None:
     """Gives the chosen candidates; nodes that none covers stay in eager. Exact.
 
-    `eager_s` prices each node of the graph alone. None if more than 100 cyclic combinations had to be ruled out.
+    `eager_s` prices each node of the graph alone; nodes in `required` may not stay in eager. None if there is no cover, or
+    if more than 100 cyclic combinations had to be ruled out.
     """
     atoms = _atoms(graph, candidates)
     costs = [item.cost_s + CLUSTER_TIE_S for item in candidates]
     eager = [sum(eager_s[name] for name in names) for _, names in atoms]
+    most = [*(1 for _ in candidates), *(int(required.isdisjoint(names)) for _, names in atoms)]
     matrix = _cover_matrix(atoms, len(candidates))
     width = len(candidates) + len(atoms)
     cuts: list[frozenset[int]] = []
     while len(cuts) <= _MOST_CUTS:
         constraints = [LinearConstraint(matrix, 1, 1), *(_cut(cut, width) for cut in cuts)]
-        solved: Any = milp(numpy.array([*costs, *eager]), integrality=1, bounds=Bounds(0, 1), constraints=constraints)
+        solved: Any = milp(numpy.array([*costs, *eager]), integrality=1, bounds=Bounds(0, most), constraints=constraints)
         if solved.x is None:
             return None
         chosen = [index for index in range(len(candidates)) if solved.x[index] > 0.5]

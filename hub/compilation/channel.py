@@ -80,6 +80,11 @@ class Worker:
         self.post(command, **arguments)
         return self.result(timeout_s)
 
+    @property
+    def is_alive(self) -> bool:
+        """True where the process runs and was not killed."""
+        return self._process.poll() is None
+
     def kill(self) -> None:
         """Ends the worker and everything it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):

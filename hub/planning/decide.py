@@ -12,7 +12,7 @@ from hub.backend import CompileSettings
 from hub.cache.keys import artifact_parts, digest_of
 from hub.compilation.transfer import Sample
 from hub.cost import Cost
-from hub.errors import PluginError
+from hub.errors import InputRefused, PluginError
 from hub.options import Options
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.extract import extract
@@ -25,7 +25,10 @@ from hub.pricing.roofline import cluster_estimate, eager_estimate
 from hub.pricing.session import Lane, Offer, Order, Session
 from hub.registry import Registry
 from hub.report.progress import Progress
+from hub.support import operator_name
 
+MOST_REPAIRS = 8
+"""Times that a cluster is compiled again without a node that made it fail."""
 MOST_LANES = 6
 """Whole plans that are timed: every single backend, eager, and the best mixed ones by price."""
 
@@ -67,6 +70,8 @@ class Decision:
     eager_s: Mapping[str, float] = field(default_factory=dict[str, float])
     proof: Proof | None = None
     events: tuple[Event, ...] = ()
+    verdicts: Verdicts | None = None
+    """The verdicts after failures, where some nodes were taken from their backend; None where nothing changed."""
     kept: Plan | None = None
     """The plan that is replayed, if one is."""
 
@@ -140,11 +145,18 @@ def _total(choice: Assignment, cost_of: Mapping[Group, float], eager_s: Mapping[
     )
 
 
+def _forced(scene: Scene, priced: Sequence[Priced]) -> frozenset[str]:
+    """Names of the nodes that the options force to a backend which takes them, and so not to eager."""
+    possible = {(item.group.backend, name) for item in priced for name in item.group.nodes}
+    nodes = scene.sample.graph.nodes
+    return frozenset(node.name for node in nodes if (scene.options.forced(operator_name(node)), node.name) in possible)
+
+
 def _mixed(scene: Scene, priced: Sequence[Priced], eager_s: Mapping[str, float]) -> Assignment | None:
     """Gives the exact cheapest cover as an assignment, or None where it cannot be scheduled as priced."""
     graph = scene.sample.graph
     prices = {node.name: eager_s.get(node.name, 0.0) for node in graph.nodes}
-    chosen = cheapest_cover(graph, priced, prices)
+    chosen = cheapest_cover(graph, priced, prices, required=_forced(scene, priced))
     if chosen is None:
         return None
     backend_of = {node.name: EAGER for node in graph.nodes}
@@ -160,12 +172,9 @@ def _mixed(scene: Scene, priced: Sequence[Priced], eager_s: Mapping[str, float])
 
 def _by_measuring(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment]) -> Decision:
     events: list[Event] = []
-    orders = _orders(scene, choices)
-    by_backend = {name: [order for order in orders.values() if order.group.backend == name] for name in verdicts.backends}
     with Session(scene.sample, scene.threads) as session:
-        session.start([*(name for name, found in by_backend.items() if found), EAGER])
-        scene.progress.stage("compiling", len(orders))
-        offers = session.compile_all({name: found for name, found in by_backend.items() if found}, scene.progress.advance)
+        session.start([*verdicts.backends, EAGER])
+        verdicts, choices, offers = _compiled(scene, session, verdicts, choices)
         session.await_start(EAGER)
         eager_s = session.eager_prices()
         scene.progress.stage("timing clusters", len(offers))
@@ -174,23 +183,47 @@ def _by_measuring(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment
         lanes_for = _finalists(scene, choices, priced, eager_s)
         proof = _prove(scene, session, lanes_for, priced, events)
     if proof is None:
-        return replace(_best_priced(scene, choices, priced, eager_s), events=tuple(events))
+        return replace(_best_priced(scene, choices, priced, eager_s), events=tuple(events), verdicts=verdicts)
     winner = next(choice for choice in lanes_for if choice.name == proof.winner.name)
     decision = _decision(scene, winner, "measured whole plans")
-    return replace(decision, offers=priced, eager_s=eager_s, proof=proof, events=tuple(events))
+    return replace(decision, offers=priced, eager_s=eager_s, proof=proof, events=tuple(events), verdicts=verdicts)
 
 
-def _orders(scene: Scene, choices: Sequence[Assignment]) -> dict[Key, Order]:
-    """Gives one order for each different cluster of any assignment, under the settings it would have there."""
+def _compiled(
+    scene: Scene, session: Session, verdicts: Verdicts, choices: Sequence[Assignment]
+) -> tuple[Verdicts, Sequence[Assignment], list[Offer]]:
+    """Compiles every cluster of every assignment. A node that a failure names is taken from its backend, and what is left of
+    the cluster is tried again: one bad operator must not cost a backend the whole graph.
+    """
+    offers: dict[Key, Offer] = {}
+    for _ in range(MOST_REPAIRS + 1):
+        orders = _orders(scene, choices, offers)
+        scene.progress.stage("compiling", len(orders))
+        by_backend: dict[str, list[Order]] = {}
+        for order in orders.values():
+            by_backend.setdefault(order.group.backend, []).append(order)
+        found = session.compile_all(by_backend, scene.progress.advance)
+        offers |= {_key(offer.order): offer for offer in found}
+        named = [offer for offer in found if offer.failure is not None and offer.failure.node in offer.order.group.nodes]
+        if not named:
+            break
+        for offer in named:
+            verdicts = verdicts.without(offer.order.group.backend, (str(offer.failure.node),), offer.failure.message)  # pyright: ignore[reportOptionalMemberAccess] - `named` has failures only
+        choices = assignments(verdicts, scene.options)
+    return verdicts, choices, list(offers.values())
+
+
+def _orders(scene: Scene, choices: Sequence[Assignment], known: Mapping[Key, Offer]) -> dict[Key, Order]:
+    """Gives one order for each cluster of any assignment that is not known yet, under the settings it would have there."""
     graph = scene.sample.graph
     orders: dict[Key, Order] = {}
     for choice in choices:
         spin = may_spin(graph, choice)
         for found in choice.clusters:
-            if (found, spin) not in orders:
+            if (found, spin) not in orders and (found, spin) not in known:
                 settings = settings_for(scene.options, scene.threads, spin=spin)
-                folder = scene.folder(found, settings)
-                orders[found, spin] = Order(f"k{len(orders)}", found, settings, folder, reads(graph, found))
+                name = f"k{len(known) + len(orders)}"
+                orders[found, spin] = Order(name, found, settings, scene.folder(found, settings), reads(graph, found))
     return orders
 
 
@@ -205,7 +238,7 @@ def _priced(session: Session, offer: Offer, progress: Progress) -> Offer:
 
 def _failure(offer: Offer) -> Event:
     return Event(
-        kind="failed",
+        kind="refused" if isinstance(offer.failure, InputRefused) else "failed",
         stage="verify" if type(offer.failure).__name__ in ("AccuracyError", "ContractError") else "compile",
         backend=offer.order.group.backend,
         cluster=offer.order.name,

@@ -19,7 +19,7 @@ from hub.compilation.transfer import Sample
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step
-from hub.errors import CacheError, PlanError, PluginError
+from hub.errors import CacheError, InputRefused, PlanError, PluginError
 from hub.graph import Graph
 from hub.options import Options
 from hub.partition.assignments import Assignment
@@ -132,11 +132,12 @@ class Maker:
         self, scene: Scene, store: Store, verdicts: Verdicts, decision: Decision, events: tuple[Event, ...]
     ) -> Made:
         while True:
+            verdicts = decision.verdicts or verdicts
             self._check_strict(verdicts, decision.assignment, decision.events)
             try:
                 steps, loaded = self._build(scene, store, decision)
             except _ClusterFailed as failed:
-                if self.options.strict:
+                if self.options.strict and not isinstance(failed.error, InputRefused):
                     raise failed.error from failed.error.__cause__
                 events = (*events, failed.event)
                 verdicts = verdicts.without(failed.group.backend, failed.nodes, str(failed.error).splitlines()[0])
@@ -231,7 +232,11 @@ class _ClusterFailed(Exception):  # noqa: N818 - a signal between two methods of
             type(self.error).__name__, "compile"
         )
         return Event(
-            kind="fallback", stage=stage, backend=self.group.backend, cluster=self.error.cluster, message=str(self.error)
+            kind="refused" if isinstance(self.error, InputRefused) else "fallback",
+            stage=stage,
+            backend=self.group.backend,
+            cluster=self.error.cluster,
+            message=str(self.error),
         )
 
 

@@ -76,7 +76,11 @@ class Session:
         self.threads = threads
         self._folder = Path(tempfile.mkdtemp(prefix="hub-session-"))
         self._workers: dict[str, Worker] = {}
+        self._ready: set[str] = set()
+        self._built: dict[str, list[Offer]] = {}
+        """By worker: what it holds, so that a new one can take over from one that died."""
         self._lent: set[str] = set()
+        self._is_over = False
 
     def __enter__(self) -> Session:
         write_sample(self._folder, self.sample)
@@ -87,6 +91,7 @@ class Session:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _kill_all(self) -> None:
+        self._is_over = True
         for worker in self._workers.values():
             worker.kill()
 
@@ -95,11 +100,14 @@ class Session:
         for name in names:
             worker = Worker("hub.compilation.worker", self._folder / f"{name.replace(' ', '')}.log")
             self._workers[name] = worker
+            self._ready.discard(name)
             worker.post("load", folder=str(self._folder), threads=self.threads)
 
     def await_start(self, name: str) -> None:
         """Waits until a worker has read the sample. Raises PluginError if it cannot."""
-        self._workers[name].result(LOAD_LIMIT_S)
+        if name not in self._ready:
+            self._workers[name].result(LOAD_LIMIT_S)
+            self._ready.add(name)
 
     def compile_all(self, orders: Mapping[str, Sequence[Order]], advance: Callable[[str], None]) -> tuple[Offer, ...]:
         """Compiles each backend's orders in its own worker, backends in parallel. Gives offers without prices."""
@@ -154,20 +162,17 @@ class Session:
                 del self._workers[name]
 
     def _compile_lane(self, backend: str, orders: Sequence[Order], advance: Callable[[str], None]) -> list[Offer]:
-        worker = self._workers[backend]
-        try:
-            self.await_start(backend)
-            worker.ask("prepare", RUN_LIMIT_S, names=sorted({name for order in orders for name in order.inputs}))
-        except PluginError as error:
-            return [Offer(order, failure=error) for order in orders]
+        names = sorted({name for order in orders for name in order.inputs})
         offers: list[Offer] = []
         for order in orders:
-            offers.append(self._compile(worker, order))
+            offers.append(self._compile(backend, order, names))
             advance(f"{backend} {order.name}")
         return offers
 
-    def _compile(self, worker: Worker, order: Order) -> Offer:
+    def _compile(self, backend: str, order: Order, names: Sequence[str]) -> Offer:
         try:
+            worker = self._living(backend)
+            worker.ask("prepare", RUN_LIMIT_S, names=names)
             compiled: Any = worker.ask(
                 "compile_cluster",
                 COMPILE_LIMIT_S,
@@ -179,7 +184,19 @@ class Session:
             )
         except PluginError as error:
             return Offer(order, failure=error)
-        return Offer(order, None, compiled.compile_s, compiled.is_saved)
+        offer = Offer(order, None, compiled.compile_s, compiled.is_saved)
+        self._built.setdefault(backend, []).append(offer)
+        return offer
+
+    def _living(self, name: str) -> Worker:
+        """Gives a worker that has read the sample: the one there is, or a new one in place of one that died."""
+        if not self._workers[name].is_alive and not self._is_over:
+            self._workers[name].kill()
+            self.start([name])
+            self.await_start(name)
+            self._load_into(name, self._built.get(name, ()))
+        self.await_start(name)
+        return self._workers[name]
 
     def _load_into(self, home: str, offers: Sequence[Offer]) -> None:
         worker = self._workers[home]

@@ -75,7 +75,7 @@ OPERATORS = OperatorTable(
         **_rows("floor.default ceil.default round.default trunc.default fix.default", FLOAT_INDEXED),
         **_rows("erf.default tan.default asin.default acos.default atan.default sinh.default cosh.default", FLOAT32_MASKED),
         **_rows("asinh.default acosh.default atanh.default", FLOAT32_MASKED),
-        **_rows("isnan.default isinf.default", FLOAT_MASKED),
+        **_rows("isnan.default isinf.default isfinite.default", FLOAT_MASKED),
         # pointwise: arithmetic
         **_both("add sub rsub mul", NUMBER),
         **_both("div", NUMBER),
@@ -85,7 +85,10 @@ OPERATORS = OperatorTable(
         **_rows("pow.Tensor_Scalar", NUMBER, plain("exponent"), exact_power),
         **_rows("pow.Tensor_Tensor pow.Scalar", NUMBER, floating_result),
         **_rows("maximum.default minimum.default max.other min.other", NUMBER),
-        **_rows("clamp.default clamp.Tensor clamp_min.default clamp_max.default", FLOAT_INDEXED),
+        **_rows(
+            "clamp.default clamp.Tensor clamp_min.default clamp_max.default clamp_min.Tensor clamp_max.Tensor",
+            FLOAT_INDEXED,
+        ),
         **_rows("addcmul.default addcdiv.default", FLOAT),
         **_rows("lerp.Scalar lerp.Tensor", FLOAT),
         # pointwise: comparisons and logic
@@ -160,7 +163,9 @@ OPERATORS = OperatorTable(
         **_rows("cumprod.default", NUMBER, has_dims),
         **_rows("mean.default mean.dim logsumexp.default", FLOAT),
         **_rows(
-            "var.default var.dim var.correction std.default std.dim std.correction var_mean.correction", FLOAT, has_dims
+            "var.default var.dim var.correction std.default std.dim std.correction var_mean.correction std_mean.correction",
+            FLOAT,
+            has_dims,
         ),
         **_rows("linalg_vector_norm.default", FLOAT, usual_norm),
         **_rows("amax.default amin.default max.default min.default", NUMBER),
@@ -176,11 +181,14 @@ OPERATORS = OperatorTable(
         **_rows("view.default reshape.default _unsafe_view.default flatten.using_ints unflatten.int", ANY),
         **_rows("view_as.default reshape_as.default ravel.default", ANY),
         **_rows("squeeze.default squeeze.dim squeeze.dims unsqueeze.default", ANY),
-        **_rows("permute.default transpose.int t.default mT.default numpy_T.default movedim.int movedim.intlist", ANY),
+        **_rows(
+            "permute.default transpose.int t.default mT.default numpy_T.default swapaxes.default movedim.int movedim.intlist",
+            ANY,
+        ),
         **_rows("expand.default expand_as.default broadcast_to.default", ANY),
         **_rows("slice.Tensor", ANY, plain("step")),
         **_rows("narrow.default select.int", ANY),
-        **_rows("cat.default stack.default", ANY),
+        **_rows("cat.default concat.default stack.default split.sizes", ANY),
         **_rows(
             "split.Tensor split_with_sizes.default chunk.default tensor_split.sections unsafe_split.Tensor unbind.int", ANY
         ),

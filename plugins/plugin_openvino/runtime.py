@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from hub.backend import Executable
 from hub.errors import InputRefused, RunError
 from hub.graph import Cluster, ScalarSpec, TensorSpec
-from hub.support import operator_name
+from hub.support import operator_name, value_of
 from plugin_openvino.call import INT32_MAX, NUMPY_TYPES
 from plugin_openvino.lower import SCALAR_DTYPES
 from plugin_openvino.sizes import output_shapes
@@ -60,9 +60,11 @@ class Views:
 class TensorFeed:
     """Hands one tensor input to an infer request."""
 
-    def __init__(self, index: int, position: int, name: str, spec: TensorSpec) -> None:
+    def __init__(self, index: int, position: int, name: str, spec: TensorSpec, reader: str | None) -> None:
         self.position = position
         self._index, self._name, self._dtype = index, name, spec.dtype
+        self._reader = reader
+        """Name of the first node that reads it, which a refusal of its values names."""
         self._shape = tuple(size if isinstance(size, int) else None for size in spec.shape)
         self._is_static = None not in self._shape
         self._checks_range = spec.dtype is torch.int64
@@ -97,7 +99,8 @@ class TensorFeed:
     def _check_range(self, array: Any) -> None:
         """OpenVINO computes int64 as int32, so larger numbers must not get in."""
         if array.size and (array.max() > INT32_MAX or array.min() < -INT32_MAX):
-            raise InputRefused(f"input {self._name} holds an int64 beyond the int32 range in which OpenVINO computes")
+            reason = f"input {self._name} holds an int64 beyond the int32 range in which OpenVINO computes"
+            raise InputRefused(reason, node=self._reader)
 
 
 class NumberFeed:
@@ -161,10 +164,11 @@ class Lane:
     def _check_alarm(self) -> None:
         """Raises InputRefused if the call just made met numbers that OpenVINO cannot hold."""
         if self._alarm_index is not None and self._request.get_output_tensor(self._alarm_index).data:
-            raise self._refusal("a value is beyond the int32 range in which OpenVINO computes")
+            reason = "a value is beyond the int32 range in which OpenVINO computes"
+            raise self._refusal(reason, next(casts_to_int64(self._cluster), None))
 
-    def _refusal(self, reason: str) -> InputRefused:
-        return InputRefused(reason, backend="openvino", cluster=self._cluster.name)
+    def _refusal(self, reason: str, node: str | None = None) -> InputRefused:
+        return InputRefused(reason, backend="openvino", cluster=self._cluster.name, node=node)
 
     def _copied(self, index: int) -> torch.Tensor:
         """Copies out of memory that belongs to the request and that its next call writes."""
@@ -177,10 +181,22 @@ def has_nan(value: torch.Tensor) -> bool:
     return total != total and bool(value.isnan().any())
 
 
+def casts_to_int64(cluster: Cluster) -> Iterator[str]:
+    """Gives the names of a cluster's nodes that turn floats into int64, which may leave the range of int32."""
+    for node in cluster.nodes:
+        source, result = (value_of(item) for item in (node.args[0] if node.args else None, node))
+        if isinstance(source, torch.Tensor) and isinstance(result, torch.Tensor):
+            if source.is_floating_point() and result.dtype is torch.int64:
+                yield node.name
+
+
 def _feed(index: int, position: int, cluster: Cluster) -> TensorFeed | NumberFeed:
     spec, name = cluster.inputs[position], cluster.input_names[position]
-    kind = NumberFeed if isinstance(spec, ScalarSpec) else TensorFeed
-    return kind(index, position, name, spec)  # pyright: ignore
+    if isinstance(spec, ScalarSpec):
+        return NumberFeed(index, position, name, spec)
+    placeholder = cluster.module.graph.find_nodes(op="placeholder")[position]
+    reader = next((user.name for user in placeholder.users if user.op == "call_function"), None)
+    return TensorFeed(index, position, name, spec, reader)
 
 
 class OpenVINOExecutable(Executable):

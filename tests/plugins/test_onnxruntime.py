@@ -153,6 +153,16 @@ MODELS = (
 )  # fmt: skip
 
 
+SLOW_TO_CAPTURE = ("swin", "mobilenetv2")
+"""Dynamo reasons about their symbolic sizes for up to a minute."""
+
+
+def combination(name: str, dynamic: bool) -> Any:
+    """Gives the parameters of one test, marked slow where capturing is."""
+    marks = [pytest.mark.slow] if dynamic and name in SLOW_TO_CAPTURE else []
+    return pytest.param(name, dynamic, marks=marks, id=f"{name}-{'dynamic' if dynamic else 'static'}")
+
+
 def captured_model(name: str, *, dynamic: bool) -> Captured:
     """Captures a small model, called once before: `transformers` does things on a first call that Dynamo cannot follow."""
     module, inputs = build(name, small=True)
@@ -203,8 +213,7 @@ def relative_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 @pytest.mark.usefixtures("_recurrent_layers")
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "dynamic"), [combination(name, dynamic) for name in MODELS for dynamic in (False, True)])
 def test_whole_models(name: str, dynamic: bool) -> None:
     """Every operator of the model is taken, and float32 results are as exact as eager's own against float64."""
     captured = captured_model(name, dynamic=dynamic)

@@ -140,12 +140,21 @@ def _extreme(call: Call, kind: str, one: str, other: str) -> str:
     return call.op(kind, one, other)
 
 
-@lowers("clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default", "hardtanh.default", "relu6.default")
+@lowers(
+    "clamp.default",
+    "clamp.Tensor",
+    "clamp_min.default",
+    "clamp_min.Tensor",
+    "clamp_max.Tensor",
+    "clamp_max.default",
+    "hardtanh.default",
+    "relu6.default",
+)
 def clamp(call: Call) -> str:
     """self between two bounds, either of which may be absent; Clip needs plain numbers, Max and Min take tensors."""
     low, high = _bounds(call)
     value = call.typed("self")
-    if str(call.node.target) != "aten.clamp.Tensor":
+    if not str(call.node.target).endswith(".Tensor"):
         names = ["" if bound is None else call.as_dtype(bound, call.out_dtype) for bound in (low, high)]
         return call.op("Clip", value, *(names if names[1] else names[:1]))
     for kind, bound in (("Max", low), ("Min", high)):

@@ -14,7 +14,7 @@ _END = 2**63 - 1
 """As a slice's end: to the end."""
 
 
-@lowers("cat.default")
+@lowers("cat.default", "concat.default")
 def concatenate(call: Call) -> str:
     """Tensors end to end along one dim; empty 1-d tensors are left out, as PyTorch does."""
     nodes = [node for node in call["tensors"] if tuple(value_of(node).shape) != (0,)] or call["tensors"][:1]
@@ -32,7 +32,14 @@ def stack(call: Call) -> str:
     )
 
 
-@lowers("split.Tensor", "split_with_sizes.default", "chunk.default", "tensor_split.sections", "unsafe_split.Tensor")
+@lowers(
+    "split.Tensor",
+    "split_with_sizes.default",
+    "split.sizes",
+    "chunk.default",
+    "tensor_split.sections",
+    "unsafe_split.Tensor",
+)
 def split(call: Call) -> tuple[str, ...]:
     """Pieces of one dim."""
     axis = call.dim("dim")

@@ -68,6 +68,13 @@ def isnan(call: Call) -> str:
     return call.op("IsNaN", call.input("self"))
 
 
+@lowers("isfinite.default")
+def isfinite(call: Call) -> str:
+    """True where x is a number and not infinite."""
+    value = call.input("self")
+    return call.op("Not", call.op("Or", call.op("IsNaN", value), call.op("IsInf", value)))
+
+
 @lowers("isinf.default")
 def isinf(call: Call) -> str:
     """True where x is infinite, of either sign."""

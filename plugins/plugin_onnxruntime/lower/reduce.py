@@ -132,6 +132,13 @@ def variance_and_mean(call: Call) -> tuple[str, str]:
     return found, mean if _keep(call) else call.squeeze(mean, *call.dims("dim"))
 
 
+@lowers("std_mean.correction")
+def deviation_and_mean(call: Call) -> tuple[str, str]:
+    """Standard deviation and mean over dims."""
+    found, mean = variance_and_mean(call)
+    return call.op("Sqrt", found), mean
+
+
 @lowers("linalg_vector_norm.default")
 def vector_norm(call: Call) -> str:
     """Norm of order 1, 2 or infinity over dims."""

@@ -46,6 +46,12 @@ def transpose(call: Call) -> str:
     return _swapped(call, call.dim("dim0"), call.dim("dim1"))
 
 
+@lowers("swapaxes.default")
+def swap_axes(call: Call) -> str:
+    """Two dims swapped, under NumPy's name."""
+    return _swapped(call, call.dim("axis0"), call.dim("axis1"))
+
+
 @lowers("t.default", "mT.default", "numpy_T.default")
 def matrix_transpose(call: Call) -> str:
     """The last two dims swapped."""
