@@ -192,8 +192,10 @@ def _by_measuring(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment
 def _compiled(
     scene: Scene, session: Session, verdicts: Verdicts, choices: Sequence[Assignment]
 ) -> tuple[Verdicts, Sequence[Assignment], list[Offer]]:
-    """Compiles every cluster of every assignment. A node that a failure names is taken from its backend, and what is left of
-    the cluster is tried again: one bad operator must not cost a backend the whole graph.
+    """Compiles every cluster of every assignment.
+
+    A node that a failure names is taken from its backend, and what is left of the cluster is tried again: one bad operator
+    must not cost a backend the whole graph.
     """
     offers: dict[Key, Offer] = {}
     for _ in range(MOST_REPAIRS + 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -52,11 +53,10 @@ class OnnxRuntime(Backend):
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
         """Lowers to ONNX and opens a session, whose optimiser does the rest; `effort` changes nothing."""
         try:
-            program = lower(cluster)
+            return build(partial(lower, cluster), cluster, settings)
         except HubError as error:
             error.backend, error.cluster = NAME, cluster.name
             raise
-        return build(program, cluster, settings)
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
         """Opens a session on saved files; nothing is lowered again."""

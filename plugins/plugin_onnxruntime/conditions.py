@@ -193,3 +193,10 @@ no_dropout = attribute("dropout_p", lambda value: value == 0.0, "only 0")
 not_ceil = attribute("ceil_mode", lambda value: not value, "only False")
 inference = attribute("training", lambda value: not value, "only inference")
 usual_norm = one_of("ord", (1, 2, float("inf")))
+
+
+def several_normalised(node: fx.Node) -> str | None:
+    """More than one element is normalised: ORT 1.23 refuses a single one."""
+    sizes = value_of(argument(node, "input")).shape[-len(argument(node, "normalized_shape")) :]
+    is_single = all(not is_symbolic(size) and size == 1 for size in sizes)
+    return "normalises a single element" if is_single else None

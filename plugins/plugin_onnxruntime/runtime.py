@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,18 @@ from .program import EDGES_FILE, MODEL_FILE, NAME, Edges, Program
 _ERRORS_ONLY = 3
 
 
+Again = Callable[[], Program]
+"""Lowers the cluster once more: holding on to a program would keep a second copy of every transposed weight."""
+
+
 class OnnxExecutable(Executable):
     """One cluster in one session."""
 
-    def __init__(
-        self,
-        session: onnxruntime.InferenceSession,
-        cluster: Cluster,
-        edges: Edges,
-        program: Program | Path,
-        keep: Any = None,
-    ) -> None:
+    def __init__(self, session: onnxruntime.InferenceSession, cluster: Cluster, edges: Edges, origin: Again | Path) -> None:
         self._session = session
         self._cluster = cluster
-        self._program = program
-        self._keep = keep
-        """Constants that the session reads in place."""
+        self._origin = origin
+        """Where the model comes from: lowering, or the folder it was loaded from."""
         self.source = run_source(cluster.inputs, cluster.outputs, edges)
         self._run = compiled(self.source, session, cluster)
 
@@ -54,27 +51,29 @@ class OnnxExecutable(Executable):
 
     def save(self, folder: Path) -> None:
         """Writes the model before ORT's optimisations, which depend on the machine, with constants and edges."""
-        if isinstance(self._program, Path):
+        if isinstance(self._origin, Path):
             raise CompileError("a loaded executable is already saved", backend=NAME, cluster=self._cluster.name)
-        self._program.save(folder)
+        self._origin().save(folder)
 
     def dump(self, folder: Path) -> None:
-        """Writes the model as text, the binding code, the model after ORT's optimisations, and the session's options."""
-        model = (
-            onnx.load(str(self._program / MODEL_FILE), load_external_data=False)
-            if isinstance(self._program, Path)
-            else self._program.model
-        )
-        (folder / "model.txt").write_text(onnx.printer.to_text(model))
-        (folder / "run.py").write_text(self.source)
-        options = self._session.get_session_options()
-        lines = [f"{name} = {getattr(options, name)}" for name in _SHOWN] + [f"providers = {self._session.get_providers()}"]
-        (folder / "session.txt").write_text("\n".join(lines) + "\n")
-        (folder / "optimised.txt").write_text(self._optimised())
+        """Writes the model as text, the binding code, the session's options, and the model after ORT's optimisations.
 
-    def _optimised(self) -> str:
-        """Text of the model as ORT runs it, from a second session that writes it out."""
-        return "" if isinstance(self._program, Path) else optimised_text(self._program)
+        The optimised model comes from a second session; of a loaded executable it is left out.
+        """
+        (folder / "run.py").write_text(self.source)
+        (folder / "session.txt").write_text(self._options())
+        if isinstance(self._origin, Path):
+            model = onnx.load(str(self._origin / MODEL_FILE), load_external_data=False)
+        else:
+            program = self._origin()
+            model = program.model
+            (folder / "optimised.txt").write_text(optimised_text(program, self._cluster))
+        (folder / "model.txt").write_text(onnx.printer.to_text(model))
+
+    def _options(self) -> str:
+        options = self._session.get_session_options()
+        lines = [f"{name} = {getattr(options, name)}" for name in _SHOWN]
+        return "\n".join([*lines, f"providers = {self._session.get_providers()}", ""])
 
 
 _SHOWN = (
@@ -90,13 +89,11 @@ _SHOWN = (
 # --- Sessions ---------------------------------------------------------------------------------------------------------
 
 
-def build(program: Program, cluster: Cluster, settings: CompileSettings) -> OnnxExecutable:
-    """Opens a session on a program whose constants stay where they are. Raises CompileError."""
-    options = session_options(settings)
-    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array_of(tensor)) for tensor in program.weights.values()]
-    options.add_external_initializers(list(program.weights), values)
-    session = _opened(program.model.SerializeToString(), options, cluster)
-    return OnnxExecutable(session, cluster, program.edges, program, keep=values)
+def build(again: Again, cluster: Cluster, settings: CompileSettings) -> OnnxExecutable:
+    """Lowers a cluster and opens a session on it. Raises CompileError."""
+    program = again()
+    session = _opened_on(program, session_options(settings), cluster)
+    return OnnxExecutable(session, cluster, program.edges, again)
 
 
 def restore(folder: Path, cluster: Cluster, settings: CompileSettings) -> OnnxExecutable:
@@ -120,6 +117,13 @@ def session_options(settings: CompileSettings) -> onnxruntime.SessionOptions:
     return options
 
 
+def _opened_on(program: Program, options: onnxruntime.SessionOptions, cluster: Cluster) -> onnxruntime.InferenceSession:
+    """Opens a session on a program in memory. ORT copies the constants (1.23 to 1.31 do), so ours need not outlive this."""
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array_of(tensor)) for tensor in program.weights.values()]
+    options.add_external_initializers(list(program.weights), values)
+    return _opened(program.model.SerializeToString(), options, cluster)
+
+
 def _opened(model: bytes | str, options: onnxruntime.SessionOptions, cluster: Cluster) -> onnxruntime.InferenceSession:
     try:
         return onnxruntime.InferenceSession(
@@ -132,21 +136,17 @@ def _opened(model: bytes | str, options: onnxruntime.SessionOptions, cluster: Cl
 
 
 def _inexact(cluster: Cluster) -> list[str] | None:
-    """Names of the optimisations that move float64 numbers into float32 attributes, where the cluster has any."""
+    """Names of the optimisations that give float64 float32 attributes or no kernel, where the cluster has any float64."""
     has_double = any(tensor.dtype == torch.float64 for node in cluster.nodes for tensor in tensors_of(node))
-    return ["MatMulScaleFusion", "LayerNormFusion", "SimplifiedLayerNormFusion"] if has_double else None
+    return ["MatMulScaleFusion", "LayerNormFusion", "SimplifiedLayerNormFusion", "QuickGeluFusion"] if has_double else None
 
 
-def optimised_text(program: Program) -> str:
-    """Text of a program's graph after ORT's optimisations."""
-    import tempfile
-
+def optimised_text(program: Program, cluster: Cluster) -> str:
+    """Gives the text of a program's graph after ORT's optimisations."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "optimised.onnx"
         options = session_options(CompileSettings(threads=1))
         options.optimized_model_filepath = str(path)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimised.bin")
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array_of(tensor)) for tensor in program.weights.values()]
-        options.add_external_initializers(list(program.weights), values)
-        onnxruntime.InferenceSession(program.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        _opened_on(program, options, cluster)
         return onnx.printer.to_text(onnx.load(str(path), load_external_data=False))

@@ -34,6 +34,7 @@ from .conditions import (
     plain,
     real_division,
     same_rank,
+    several_normalised,
     static_dim,
     static_input,
     usual_norm,
@@ -71,9 +72,10 @@ OPERATORS = OperatorTable(
         **_rows(
             "exp.default log.default sqrt.default rsqrt.default reciprocal.default sigmoid.default tanh.default", NUMBER
         ),
-        **_rows("sin.default cos.default log2.default log10.default exp2.default", NUMBER),
+        **_rows("log2.default log10.default exp2.default", NUMBER),
         **_rows("floor.default ceil.default round.default trunc.default fix.default", FLOAT_INDEXED),
-        **_rows("erf.default tan.default asin.default acos.default atan.default sinh.default cosh.default", FLOAT32_MASKED),
+        **_rows("sin.default cos.default tan.default asin.default acos.default atan.default", FLOAT32_MASKED),
+        **_rows("sinh.default cosh.default erf.default", FLOAT32_MASKED),
         **_rows("asinh.default acosh.default atanh.default", FLOAT32_MASKED),
         **_rows("isnan.default isinf.default isfinite.default", FLOAT_MASKED),
         # pointwise: arithmetic
@@ -100,8 +102,8 @@ OPERATORS = OperatorTable(
         **_rows("masked_fill.Scalar masked_fill.Tensor", NUMBER),
         # activations
         **_rows("relu.default", FLOAT_INDEXED),
-        **_rows("relu6.default hardtanh.default silu.default", FLOAT),
-        **_rows("gelu.default selu.default hardsigmoid.default hardswish.default", FLOAT32),
+        **_rows("relu6.default hardtanh.default", FLOAT),
+        **_rows("gelu.default silu.default selu.default hardsigmoid.default hardswish.default", FLOAT32),
         **_rows("mish.default log_sigmoid.default prelu.default _prelu_kernel.default", FLOAT32),
         **_rows("leaky_relu.default", FLOAT32),
         **_rows("elu.default", FLOAT32, one_of("input_scale", (1,)), plain("alpha")),
@@ -131,7 +133,8 @@ OPERATORS = OperatorTable(
         **_rows("_weight_norm.default", FLOAT),
         **_rows("_weight_norm_interface.default", FLOAT, only_output(0)),
         # normalisations
-        **_rows("layer_norm.default rms_norm.default native_layer_norm.default", FLOAT32),
+        **_rows("layer_norm.default native_layer_norm.default", FLOAT32, several_normalised),
+        **_rows("rms_norm.default", FLOAT32),
         **_rows("_native_batch_norm_legit_no_training.default", FLOAT32, static("running_mean"), only_output(0)),
         **_rows("batch_norm.default", FLOAT32, inference, static("running_mean")),
         **_rows("native_batch_norm.default", FLOAT32, inference, static("running_mean"), only_output(0)),
@@ -181,10 +184,8 @@ OPERATORS = OperatorTable(
         **_rows("view.default reshape.default _unsafe_view.default flatten.using_ints unflatten.int", ANY),
         **_rows("view_as.default reshape_as.default ravel.default", ANY),
         **_rows("squeeze.default squeeze.dim squeeze.dims unsqueeze.default", ANY),
-        **_rows(
-            "permute.default transpose.int t.default mT.default numpy_T.default swapaxes.default movedim.int movedim.intlist",
-            ANY,
-        ),
+        **_rows("permute.default transpose.int t.default mT.default numpy_T.default swapaxes.default", ANY),
+        **_rows("movedim.int movedim.intlist", ANY),
         **_rows("expand.default expand_as.default broadcast_to.default", ANY),
         **_rows("slice.Tensor", ANY, plain("step")),
         **_rows("narrow.default select.int", ANY),

@@ -136,14 +136,17 @@ class Lane:
         self._written: list[Any] = [None] * len(self._outputs)
         self._shapes, self._cluster = shapes, cluster
         self._alarm_index = len(cluster.outputs) if has_alarm else None
-        self._watches_nan = any(operator_name(node) in NAN_BLIND for node in cluster.nodes)
+        is_blind = any(operator_name(node) in NAN_BLIND for node in cluster.nodes)
+        self._watched = tuple(feed.position for feed in self._feeds if feed.is_float and is_blind)
+        """Positions of the inputs whose NaN the kernels would lose."""
 
     def run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """Runs one call; the results lie in fresh memory. Raises InputRefused for NaN that the kernels would lose."""
         request = self._request
         held = [feed.bind(request, inputs[feed.position]) for feed in self._feeds]
-        if self._watches_nan and any(feed.is_float and has_nan(inputs[feed.position]) for feed in self._feeds):
-            raise self._refusal("an input holds NaN, which OpenVINO's kernels lose")
+        for position in self._watched:
+            if has_nan(inputs[position]):
+                raise self._refusal("an input holds NaN, which OpenVINO's kernels lose")
         if self._shapes is None:
             request.infer(share_outputs=True)
             self._check_alarm()
@@ -185,9 +188,9 @@ def casts_to_int64(cluster: Cluster) -> Iterator[str]:
     """Gives the names of a cluster's nodes that turn floats into int64, which may leave the range of int32."""
     for node in cluster.nodes:
         source, result = (value_of(item) for item in (node.args[0] if node.args else None, node))
-        if isinstance(source, torch.Tensor) and isinstance(result, torch.Tensor):
-            if source.is_floating_point() and result.dtype is torch.int64:
-                yield node.name
+        are_tensors = isinstance(source, torch.Tensor) and isinstance(result, torch.Tensor)
+        if are_tensors and source.is_floating_point() and result.dtype is torch.int64:
+            yield node.name
 
 
 def _feed(index: int, position: int, cluster: Cluster) -> TensorFeed | NumberFeed:

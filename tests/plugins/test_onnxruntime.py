@@ -302,7 +302,7 @@ def test_batch_norm_is_folded_into_convolution() -> None:
     """Nothing of a batch norm or an activation after a convolution is left to run."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
     cluster, _ = whole_cluster(model, (torch.randn(1, 3, 8, 8),))
-    text = optimised_text(lower(cluster))
+    text = optimised_text(lower(cluster), cluster)
     assert "BatchNormalization" not in text
     assert "= Relu" not in text
 

@@ -26,9 +26,7 @@ def gelu(call: Call) -> str:
 @lowers("silu.default")
 def silu(call: Call) -> str:
     """x * sigmoid(x), as ORT's one-pass operator."""
-    if call.out_dtype == torch.float32:
-        return call.op("QuickGelu", call.input("self"), domain=MICROSOFT, alpha=1.0)
-    return call.op("Mul", call.input("self"), call.op("Sigmoid", call.input("self")))
+    return call.op("QuickGelu", call.input("self"), domain=MICROSOFT, alpha=1.0)
 
 
 @lowers("leaky_relu.default")
