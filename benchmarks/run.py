@@ -53,7 +53,7 @@ def _heading(runs: Sequence[Benchmark]) -> list[str]:
     machine = runs[0].machine
     return [
         f"Milliseconds a call, medians of interleaved blocks; {machine.cpu}, {runs[0].threads} threads, "
-        f"torch {machine.torch}.",
+        f"torch {machine.libraries['torch']}.",
         "Below 1 in the last but one column, the hub is faster. Ratios are medians over rounds, with 95 % intervals.",
         "",
     ]
