@@ -45,7 +45,7 @@ def cheapest_cover(
     atoms = _atoms(graph, candidates)
     costs = [item.cost_s + CLUSTER_TIE_S for item in candidates]
     eager = [sum(eager_s[name] for name in names) for _, names in atoms]
-    most = [*(1 for _ in candidates), *(int(required.isdisjoint(names)) for _, names in atoms)]
+    most: Any = [*(1 for _ in candidates), *(int(required.isdisjoint(names)) for _, names in atoms)]
     matrix = _cover_matrix(atoms, len(candidates))
     width = len(candidates) + len(atoms)
     cuts: list[frozenset[int]] = []
