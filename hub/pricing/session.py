@@ -173,15 +173,7 @@ class Session:
         try:
             worker = self._living(backend)
             worker.ask("prepare", RUN_LIMIT_S, names=names)
-            compiled: Any = worker.ask(
-                "compile_cluster",
-                COMPILE_LIMIT_S,
-                name=order.name,
-                backend=order.group.backend,
-                nodes=order.group.nodes,
-                settings=order.settings,
-                folder=str(order.folder),
-            )
+            compiled: Any = worker.ask("compile_cluster", COMPILE_LIMIT_S, **_facts(order), folder=str(order.folder))
         except PluginError as error:
             return Offer(order, failure=error)
         offer = Offer(order, None, compiled.compile_s, compiled.is_saved)
@@ -205,22 +197,11 @@ class Session:
         for offer in offers:
             order = offer.order
             if offer.is_saved:
-                worker.ask(
-                    "load_saved",
-                    COMPILE_LIMIT_S,
-                    name=order.name,
-                    backend=order.group.backend,
-                    nodes=order.group.nodes,
-                    settings=order.settings,
-                    folder=str(order.folder),
-                )
+                worker.ask("load_saved", COMPILE_LIMIT_S, **_facts(order), folder=str(order.folder))
             else:
-                worker.ask(
-                    "compile_cluster",
-                    COMPILE_LIMIT_S,
-                    name=order.name,
-                    backend=order.group.backend,
-                    nodes=order.group.nodes,
-                    settings=order.settings,
-                    folder=None,
-                )
+                worker.ask("compile_cluster", COMPILE_LIMIT_S, **_facts(order), folder=None)
+
+
+def _facts(order: Order) -> dict[str, Any]:
+    """Gives what a worker must know to compile or load a cluster."""
+    return {"name": order.name, "backend": order.group.backend, "nodes": order.group.nodes, "settings": order.settings}
