@@ -36,7 +36,7 @@ test-slow: $(VENV)/.dev  ## run the long suites
 check: $(VENV)/.dev  ## lint, format and type-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 format: $(VENV)/.dev  ## format and mend what the linter can
 	$(BIN)/ruff check --fix-only .
