@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch._dynamo.convert_frame import compile_lock
 
 from hub.dispatch.assemble import Assembled, assemble
 from hub.dispatch.weights import WeightGuard, can_guard
@@ -81,17 +83,26 @@ class CompiledGraph:
             self._current = None
 
     def _bind(self, args: Sequence[Any]) -> Binding:
-        with self._lock:
-            for binding in self._bindings:
-                if binding.guard.holds(args):
-                    self._current = binding
-                    return binding
+        """Gives a binding for these weights: one that there is, or a new one."""
+        if (found := self._known(args)) is not None:
+            return found
+        with _compiling(), self._lock:
+            if (found := self._known(args)) is not None:  # another thread was faster
+                return found
             self._drop_stale()
             binding = self._build(args)
             self._bindings = [*self._bindings[-(MOST_BINDINGS - 1) :], binding]
             self._current = binding
             self._warn()  # last, because a user may have turned warnings into errors
             return binding
+
+    def _known(self, args: Sequence[Any]) -> Binding | None:
+        with self._lock:
+            for binding in self._bindings:
+                if binding.guard.holds(args):
+                    self._current = binding
+                    return binding
+        return None
 
     def _drop_stale(self) -> None:
         """Drops bindings whose own weights have changed since, and counts them."""
@@ -178,6 +189,26 @@ class CompiledGraph:
         if text not in self._warned:
             self._warned.add(text)
             warnings.warn(text, HubWarning, stacklevel=4)
+
+
+@contextmanager
+def _compiling() -> Generator[None]:
+    """Holds what `torch.compile` itself holds while it compiles.
+
+    FX keeps "now tracing" in one flag for the whole process: two threads that trace at once can leave it set for ever, and
+    a thread that calls a compiled model meanwhile is refused, unless PyTorch knows that somebody compiles.
+    """
+    with compile_lock:
+        before = torch.compiler.is_compiling()
+        _set_compiling(True)
+        try:
+            yield
+        finally:
+            _set_compiling(before)
+
+
+def _set_compiling(is_on: bool) -> None:
+    torch.compiler._is_compiling_flag = is_on  # pyright: ignore[reportPrivateUsage] - 2.11 has no context manager for it
 
 
 def eager_plan(name: str, reason: str, mode: Mode = "inference") -> Plan:

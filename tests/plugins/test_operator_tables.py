@@ -139,7 +139,7 @@ def test_undeclared_operators_are_refused_with_a_reason(backend: str) -> None:
 # --- Backends that take any operator: a spread, several operators to one program, because compiling takes seconds -----
 
 SPREAD = {
-    "arithmetic": "add.Tensor div.Tensor_mode remainder.Tensor floor_divide.default pow.Tensor_Scalar addcmul.default",
+    "arithmetic": "add.Tensor sub.Tensor mul.Tensor div.Tensor pow.Tensor_Scalar addcmul.default lerp.Scalar",
     "functions": "gelu.default silu.default erf.default log1p.default softplus.default hardswish.default round.default",
     "logic": "where.self clamp.default masked_fill.Scalar eq.Tensor logical_and.default isnan.default maximum.default",
     "reductions": "sum.dim_IntList mean.dim var.correction amax.default argmax.default softmax.int logsumexp.default",
