@@ -1,0 +1,62 @@
+"""How much of a call through `torch.compile` is spent before and after the hub's compiled graph, in place.
+
+Run with `python benchmarks/dynamo_share.py mobilenetv2 --backend onnxruntime`; prints medians in microseconds. For models
+with one output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import torch
+
+from hub.bench.models import load_model
+from hub.compiled import CompiledGraph
+
+CALLS = 80
+
+
+def main() -> None:
+    """Times the parts of a call with the model running in between, and Dynamo's part with the graph's work left out."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--backend", default="onnxruntime")
+    given = parser.parse_args()
+    model = load_model(given.model)
+    stamps: list[tuple[float, float]] = []
+    kept: list[Any] = []
+    real = CompiledGraph.__call__
+
+    def stamped(self: CompiledGraph, *args: Any) -> Any:
+        start = time.perf_counter()
+        result = kept[0] if kept else real(self, *args)
+        stamps.append((start, time.perf_counter()))
+        return result
+
+    CompiledGraph.__call__ = stamped  # so that the stamps stand where PyTorch enters and leaves the graph
+    options: Any = {"tune": "off", "backends": [given.backend]}
+    compiled: Any = torch.compile(model.module, backend="hub", options=options)
+    with torch.no_grad():
+        print("in place:             ", parts_us(compiled, model.inputs, stamps))
+        kept.append((compiled(*model.inputs),))  # from here on the graph hands out this one output, and does nothing
+        print("nothing else running: ", parts_us(compiled, model.inputs, stamps))
+
+
+def parts_us(compiled: Any, inputs: Any, stamps: list[tuple[float, float]]) -> str:
+    """Gives the medians before, in and after the graph."""
+    rows: list[tuple[float, float, float]] = []
+    for _ in range(CALLS + 5):
+        begin = time.perf_counter()
+        compiled(*inputs)
+        end = time.perf_counter()
+        start, stop = stamps[-1]
+        rows.append((start - begin, stop - start, end - stop))
+    before, inside, after = (statistics.median(column) * 1e6 for column in zip(*rows[5:], strict=True))
+    return f"before {before:.0f}, graph {inside:.0f}, after {after:.0f} us"
+
+
+if __name__ == "__main__":
+    main()
