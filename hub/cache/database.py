@@ -1,0 +1,178 @@
+"""Opens the SQLite file of measurements, sets a file that cannot be used aside, and does without one where it must."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from filelock import FileLock
+
+DATABASE = "measurements.sqlite"
+SCHEMA_VERSION = 1
+"""Kept in the file's `user_version`; a file with another one is set aside, never migrated: measuring anew is cheap."""
+BUSY_S = 10.0
+"""Seconds to wait for another process's write; one write takes about 0.1 ms, so 16 processes never come near it."""
+_MOST_ASIDE = 9
+"""Files set aside beyond this number replace the last one, so that they cannot fill the disk."""
+
+_SCHEMA: Mapping[str, str] = {
+    "measurements": (
+        "CREATE TABLE measurements (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, structure TEXT NOT NULL, "
+        "backend TEXT NOT NULL, versions TEXT NOT NULL, machine TEXT NOT NULL, threads INTEGER NOT NULL, "
+        "spin INTEGER NOT NULL, effort TEXT NOT NULL, accuracy REAL, run_s REAL NOT NULL, spread_s REAL NOT NULL, "
+        "transfer_bytes INTEGER NOT NULL, detail TEXT NOT NULL, compile_s REAL NOT NULL, features TEXT NOT NULL, "
+        "made TEXT NOT NULL)"
+    ),
+    "measurements_by_key": "CREATE INDEX measurements_by_key ON measurements (key, id)",
+    "measurements_by_backend": "CREATE INDEX measurements_by_backend ON measurements (backend, machine, threads, key, id)",
+    "profiles": (
+        "CREATE TABLE profiles (machine TEXT NOT NULL, threads INTEGER NOT NULL, profile TEXT NOT NULL, "
+        "PRIMARY KEY (machine, threads))"
+    ),
+}
+
+_SURROUNDINGS = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_NOLFS,
+    }
+)
+"""Primary result codes that blame the disk or other processes, not the file's contents."""
+
+
+def open_database(root: Path, *, is_doubted: bool = False) -> tuple[sqlite3.Connection, str]:
+    """Gives a connection to the measurements under `root`, and a note: "", or what was wrong and what came of it.
+
+    A file of another schema, or a damaged one, is renamed to `measurements.sqlite.broken-N`. Where nothing can be kept (a
+    read-only disk, files that others own or may write), the connection is to memory. `is_doubted` reads the whole file to
+    find damage, which a normal opening does not. The connection commits every statement by itself. Raises nothing.
+    """
+    path = root / DATABASE
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if reason := _distrust(root):
+            return _in_memory(reason)
+        # One process at a time: of two that find the same damage, the second must not set the first one's new file aside.
+        with FileLock(root / f"{DATABASE}.lock", timeout=BUSY_S, mode=0o600):
+            _create_private(path)
+            if reason := _distrust(path):
+                return _in_memory(reason)
+            return _opened(path, is_doubted)
+    except (OSError, NotImplementedError, sqlite3.Error) as error:
+        return _in_memory(f"{path} cannot be used: {error}")
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """True where an error blames the file's contents, and not the disk, another process or the caller."""
+    if isinstance(error, sqlite3.ProgrammingError):
+        return False
+    code = getattr(error, "sqlite_errorcode", None)  # None for what Python itself finds: text that is no UTF-8
+    return code is None or code & 0xFF not in _SURROUNDINGS
+
+
+def _opened(path: Path, is_doubted: bool) -> tuple[sqlite3.Connection, str]:
+    connection, fault = _checked(path, is_doubted)
+    if not fault:
+        return connection, ""
+    connection.close()
+    note = f"{path} was set aside as {_set_aside(path)}: {fault}"
+    _create_private(path)
+    connection, fault = _checked(path, False)
+    if fault:
+        raise OSError(f"a new file is of no use either: {fault}")
+    return connection, note
+
+
+def _checked(path: Path, is_doubted: bool) -> tuple[sqlite3.Connection, str]:
+    """Gives a connection to a file, with its tables made if it was empty, and what is wrong with its contents."""
+    connection = _connect(str(path))
+    try:
+        fault = (_damage(connection) if is_doubted else "") or _schema_fault(connection)
+        if not fault:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")  # in WAL mode a power cut then costs rows, never the file
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            connection.close()
+            raise
+        fault = str(error)
+    return connection, fault
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+
+
+def _damage(connection: sqlite3.Connection) -> str:
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    return "" if verdict == "ok" else str(verdict)
+
+
+def _schema_fault(connection: sqlite3.Connection) -> str:
+    """Says how a file's tables differ from ours; makes them in an empty one."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    found = dict(
+        connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'")
+    )
+    if not version and not found:
+        _create_tables(connection)
+        return ""
+    if version != SCHEMA_VERSION:
+        return f"it has schema {version}, this hub has {SCHEMA_VERSION}"
+    return "" if found == _SCHEMA else "its tables are not the hub's"
+
+
+def _create_tables(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        for statement in _SCHEMA.values():
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _create_private(path: Path) -> None:
+    """Makes an empty file that only its owner may write, where there is none; SQLite gives -wal and -shm the same mode."""
+    # Never open a file that exists: closing it would drop the locks that this process's other connections hold on it
+    # (https://sqlite.org/howtocorrupt.html, 2.2).
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def _set_aside(path: Path) -> str:
+    """Renames a file and its -wal and -shm; gives the new name."""
+    names = [f"{path.name}.broken-{number}" for number in range(1, _MOST_ASIDE + 1)]
+    name = next((name for name in names if not path.with_name(name).exists()), names[-1])
+    path.replace(path.with_name(name))
+    for suffix in ("-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).replace(path.with_name(name + suffix))
+    return name
+
+
+def _distrust(path: Path) -> str:
+    """Says why a folder or file must not be used: because others could have written what it holds."""
+    facts = path.stat()
+    if facts.st_uid != os.getuid():
+        return f"{path} belongs to another user; set cache_dir to a folder of yours"
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write to {path}; chmod go-w {path}"
+    return ""
+
+
+def _in_memory(reason: str) -> tuple[sqlite3.Connection, str]:
+    connection = _connect(":memory:")
+    _create_tables(connection)
+    return connection, f"measurements last only as long as this process: {reason}"
