@@ -9,7 +9,8 @@ import networkx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hub.assign.cover import CLUSTER_TIE_S, Priced, cheapest_cover
+from hub.assign.cover import Priced, cheapest_cover
+from hub.assign.problem import CLUSTER_TIE_S
 from hub.errors import PlanError
 from hub.graph import Graph
 from hub.partition.extract import check_convex

@@ -1,0 +1,178 @@
+"""Chooses the cheapest disjoint candidates by a binary programme for HiGHS; circles are ruled out as they show up.
+
+Two convex clusters can still need each other's results. An order variable for each node would forbid that at once, but the
+relaxation with them is weak; so the programme starts without, and each circle in its answer becomes a constraint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy
+from scipy.optimize import Bounds, LinearConstraint, milp  # pyright: ignore[reportUnknownVariableType] - untyped
+from scipy.sparse import csr_array
+
+from hub.assign.cycles import Stop, cycles
+from hub.assign.problem import CLUSTER_TIE_S, Part, Problem
+from hub.errors import PlanError
+
+_UNIT_S = 1e-6
+"""Seconds that the programme counts as 1: HiGHS takes differences below 1e-7 for nothing."""
+
+
+@dataclass(frozen=True)
+class Programme:
+    """The nodes from `start` to `stop` and the candidates, all within, that compete for them."""
+
+    problem: Problem
+    start: int
+    stop: int
+    columns: tuple[int, ...]
+    """Indexes into the problem's candidates."""
+
+    @cached_property
+    def reads(self) -> tuple[tuple[int, ...], ...]:
+        """What each node reads within the range, counted from its start."""
+        rows = self.problem.reads[self.start : self.stop]
+        return tuple(tuple(source - self.start for source in row if source >= self.start) for row in rows)
+
+    @cached_property
+    def sets(self) -> tuple[tuple[int, ...], ...]:
+        """Each column's nodes, counted from the start of the range."""
+        found = (self.problem.candidates[index].nodes for index in self.columns)
+        return tuple(tuple(node - self.start for node in nodes) for nodes in found)
+
+    @cached_property
+    def saved_s(self) -> tuple[float, ...]:
+        """Seconds that each column saves against eager, ties counted."""
+        eager_s = self.problem.eager_s[self.start : self.stop]
+        return tuple(
+            sum(eager_s[node] for node in nodes) - self.problem.candidates[index].cost_s - CLUSTER_TIE_S
+            for index, nodes in zip(self.columns, self.sets, strict=True)
+        )
+
+    @cached_property
+    def covering(self) -> tuple[tuple[int, ...], ...]:
+        """The columns that cover each node."""
+        found: list[list[int]] = [[] for _ in range(self.start, self.stop)]
+        for column, nodes in enumerate(self.sets):
+            for node in nodes:
+                found[node].append(column)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def is_required(self) -> tuple[bool, ...]:
+        """For each node, whether it may not stay in eager."""
+        return tuple(node in self.problem.required for node in range(self.start, self.stop))
+
+    def part(self, picked: Sequence[int], open_s: float = 0.0) -> Part:
+        """Gives a choice of columns as a part; `open_s` seconds may still be saved."""
+        objective_s = sum(self.problem.eager_s[self.start : self.stop]) - sum(self.saved_s[column] for column in picked)
+        return Part(tuple(self.columns[column] for column in picked), objective_s, objective_s - open_s)
+
+
+Row = Counter[int]
+"""Coefficients of one constraint, by column."""
+
+
+def cheapest_choice(programme: Programme, deadline: float) -> Part | None:
+    """Gives the cheapest choice that can run, or the best one known at `deadline` with its bound; None if there is none.
+
+    `deadline` is a reading of `time.monotonic`. Raises PlanError if no choice is known by then.
+    """
+    if not programme.columns:
+        return None if any(programme.is_required) else programme.part(())
+    disjoint = _disjoint(programme)
+    cuts: list[Row] = []
+    rooms: list[int] = []
+    most_saved_s = sum(value for value in programme.saved_s if value > 0)
+    picked: list[int] = []
+    while (left_s := deadline - time.monotonic()) > 0:
+        rows = [disjoint, _at_most(cuts, rooms, len(programme.columns))] if cuts else [disjoint]
+        answer = _solved(programme, rows, left_s)
+        if answer.status == 2:
+            return None
+        if answer.mip_dual_bound is not None:
+            most_saved_s = min(most_saved_s, -answer.mip_dual_bound * _UNIT_S)
+        if answer.x is None:
+            break
+        picked = numpy.flatnonzero(answer.x > 0.5).tolist()
+        circles = cycles(programme.reads, [programme.sets[column] for column in picked])
+        if not circles:
+            saved_s = sum(programme.saved_s[column] for column in picked)
+            return programme.part(picked, 0.0 if answer.status == 0 else max(most_saved_s - saved_s, 0.0))
+        for circle in circles:
+            cuts.append(_forbidden(programme, picked, circle))
+            rooms.append(len(circle) - 1)
+    mended = _mended(programme, picked)
+    return programme.part(mended, max(most_saved_s - sum(programme.saved_s[column] for column in mended), 0.0))
+
+
+def _disjoint(programme: Programme) -> LinearConstraint:
+    """Gives one row for all nodes that the same columns cover: at most one of these, exactly one if a node is required."""
+    least: dict[tuple[int, ...], bool] = {}
+    for columns, is_required in zip(programme.covering, programme.is_required, strict=True):
+        least[columns] = least.get(columns, False) or is_required
+    matrix = _matrix([Counter(columns) for columns in least], len(programme.columns))
+    low: Any = numpy.array(list(least.values()), dtype=float)
+    return LinearConstraint(matrix, lb=low, ub=1)
+
+
+def _at_most(rows: Sequence[Row], rooms: Sequence[int], width: int) -> LinearConstraint:
+    most: Any = numpy.array(rooms, dtype=float)
+    return LinearConstraint(_matrix(rows, width), ub=most)
+
+
+def _matrix(rows: Sequence[Row], width: int) -> csr_array:
+    sizes = [len(row) for row in rows]
+    values = [value for row in rows for value in row.values()]
+    columns = [column for row in rows for column in row]
+    return csr_array((numpy.array(values, dtype=float), columns, numpy.cumsum([0, *sizes])), shape=(len(rows), width))
+
+
+def _solved(programme: Programme, rows: Sequence[LinearConstraint], limit_s: float) -> Any:
+    costs = -numpy.array(programme.saved_s) / _UNIT_S
+    options = {"mip_rel_gap": 0.0, "time_limit": limit_s}
+    unit: Any = Bounds(0, 1)
+    return milp(costs, integrality=1, bounds=unit, constraints=rows, options=options)
+
+
+def _forbidden(programme: Programme, picked: Sequence[int], circle: Sequence[Stop]) -> Row:
+    """Gives the row that allows at most all but one stop of a circle.
+
+    Whichever candidates hold a stop's entry and exit close the same circle, so all of them count; but one that holds every
+    stop has the circle inside, where it does no harm, and uses up the room of the row alone.
+    """
+    if len(circle) == 1:
+        return Counter({picked[circle[0].cluster]: 1})
+    row: Row = Counter()
+    for stop in circle:
+        inside = set(programme.covering[stop.exit])
+        row.update(column for column in programme.covering[stop.entry] if column in inside)
+    return Counter({column: min(count, len(circle) - 1) for column, count in row.items()})
+
+
+def _mended(programme: Programme, picked: Sequence[int]) -> list[int]:
+    """Sends the cluster of each circle that saves least to eager until the rest can run. Raises PlanError if it cannot."""
+    kept = list(picked)
+    while circles := cycles(programme.reads, [programme.sets[column] for column in kept]):
+        droppable = [
+            [column for stop in circle if not _is_needed(programme, column := kept[stop.cluster])] for circle in circles
+        ]
+        if not all(droppable):
+            break
+        dropped = {min(columns, key=lambda column: programme.saved_s[column]) for columns in droppable}
+        kept = [column for column in kept if column not in dropped]
+    covered = {node for column in kept for node in programme.sets[column]}
+    if circles or any(needed and node not in covered for node, needed in enumerate(programme.is_required)):
+        raise PlanError("no assignment was found in the time allowed", hint="allow more time, or force fewer operators")
+    return kept
+
+
+def _is_needed(programme: Programme, column: int) -> bool:
+    return any(programme.is_required[node] for node in programme.sets[column])

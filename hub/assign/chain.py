@@ -1,0 +1,314 @@
+"""Exact assignment along a chain by dynamic programming: over priced intervals, or over regions and their backends."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from hub.assign.problem import CLUSTER_TIE_S
+from hub.errors import PlanError
+
+# --- Priced intervals -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Positions from `start` up to `stop`, without it, at one price."""
+
+    start: int
+    stop: int
+    cost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Intervals that follow one another, every position between them in eager."""
+
+    picked: tuple[int, ...]
+    """Indexes of the intervals, in order."""
+    cost_s: float
+
+
+def cheapest_walk(eager_s: Sequence[float], intervals: Sequence[Interval]) -> Walk | None:
+    """Gives the cheapest way from the first position past the last one. Exact, linear in positions and intervals.
+
+    `eager_s` prices each position alone, infinite where it may not be alone; None if no way is finite.
+    """
+    starting: list[list[int]] = [[] for _ in eager_s]
+    for index, interval in enumerate(intervals):
+        starting[interval.start].append(index)
+    best_s = [0.0, *(math.inf for _ in eager_s)]
+    came: list[int | None] = [None for _ in best_s]
+    for position, alone_s in enumerate(eager_s):
+        here_s = best_s[position]
+        if here_s + alone_s < best_s[position + 1]:
+            best_s[position + 1], came[position + 1] = here_s + alone_s, None
+        for index in starting[position]:
+            stop, total_s = intervals[index].stop, here_s + intervals[index].cost_s
+            if total_s < best_s[stop]:
+                best_s[stop], came[stop] = total_s, index
+    return Walk(_picked(came, intervals), best_s[-1]) if best_s[-1] < math.inf else None
+
+
+def _picked(came: Sequence[int | None], intervals: Sequence[Interval]) -> tuple[int, ...]:
+    found: list[int] = []
+    position = len(came) - 1
+    while position > 0:
+        index = came[position]
+        if index is None:
+            position -= 1
+        else:
+            found.append(index)
+            position = intervals[index].start
+    return tuple(reversed(found))
+
+
+# --- Regions and backends ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WholePrice:
+    """What a cluster of exactly the regions from `start` up to `stop`, without it, costs as measured in one piece."""
+
+    start: int
+    stop: int
+    backend: str
+    cost_s: float
+    """Seconds a call, with call overhead and boundary copies."""
+
+
+@dataclass(frozen=True)
+class RegionChain:
+    """Regions that run one after the other; each goes to one backend or to eager.
+
+    Neighbours of one backend are one cluster, which costs `enter_s` of its first region and `inside_s` of all, or, where
+    `whole` has exactly these regions, that price instead. Raises PlanError if the values contradict each other.
+    """
+
+    backends: tuple[str, ...]
+    inside_s: tuple[tuple[float | None, ...], ...]
+    """Seconds of each region in each backend; None where the backend cannot run it."""
+    enter_s: tuple[tuple[float, ...], ...]
+    """Seconds that a cluster of each backend costs more if it begins at the region: call overhead, boundary copies."""
+    eager_s: tuple[float | None, ...]
+    """Seconds of each region in eager; None where it may not stay there."""
+    whole: tuple[WholePrice, ...] = ()
+    mix_s: float = 0.0
+    """Seconds added once for each distinct backend beyond the first; eager is none."""
+    eager: str = "eager"
+    """Name under which eager appears among a route's backends."""
+
+    def __post_init__(self) -> None:
+        size, width = len(self.eager_s), len(self.backends)
+        _insist(len(self.inside_s) == len(self.enter_s) == size, "inside_s, enter_s and eager_s differ in length")
+        _insist(all(len(row) == width for row in (*self.inside_s, *self.enter_s)), f"a region has not {width} prices")
+        _insist(len({*self.backends, self.eager}) == width + 1, f"backends {self.backends} are not distinct")
+        _insist(0 <= self.mix_s < math.inf, f"mix_s is {self.mix_s}, expected finite and not negative")
+        known = [value for row in (*self.inside_s, self.eager_s) for value in row if value is not None]
+        paid = [*itertools.chain.from_iterable(self.enter_s), *(price.cost_s for price in self.whole)]
+        _insist(all(map(math.isfinite, (*known, *paid))), "a price is not finite")
+        for price in self.whole:
+            _insist(price.backend in self.backends, f"{price.backend} has a whole price and is no backend")
+            _insist(0 <= price.start < price.stop <= size, f"a whole price is for regions {price.start} to {price.stop}")
+            column = self.backends.index(price.backend)
+            rows = self.inside_s[price.start : price.stop]
+            _insist(all(row[column] is not None for row in rows), f"{price.backend} cannot run all of {price}")
+
+
+class Route(NamedTuple):
+    """One assignment of every region of a chain."""
+
+    cost_s: float
+    """Seconds a call, without what breaks ties."""
+    n_clusters: int
+    backends: tuple[str, ...]
+    """The backend of each region, eager by its name."""
+
+
+def k_best(chain: RegionChain, k: int) -> tuple[Route, ...]:
+    """Gives the `k` cheapest distinct assignments, cheapest first, fewer if there are no more. Exact.
+
+    A cluster counts `CLUSTER_TIE_S` more, so fewer clusters win ties. The rest of each way is priced backwards once, in
+    time linear in regions (and, where mixing costs, in the sets of backends); the cheapest ways are then unrolled forwards,
+    best first, with nothing else looked at.
+    """
+    return tuple(itertools.islice(_routes(_Steps(chain)), k))
+
+
+def cheapest_route(chain: RegionChain) -> Route | None:
+    """Gives the cheapest assignment; None if a region has neither backend nor eager."""
+    return next(iter(k_best(chain, 1)), None)
+
+
+class _State(NamedTuple):
+    """What the rest of the way depends on, once a region has its backend."""
+
+    backend: int
+    """-1 for eager."""
+    origin: int
+    """First region of the cluster while a whole price from there may still apply; else -1."""
+    used: int
+    """Backends used so far, one bit each; 0 where mixing is free."""
+
+
+_START = _State(-1, -1, 0)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The ways through a chain, one region a step, and what is left to pay from each state."""
+
+    chain: RegionChain
+    _opened: dict[tuple[int, int], tuple[tuple[float, _State], ...]] = field(default_factory=dict[Any, Any])
+    """What `opened` gave before: the same for every state that used the same backends."""
+
+    @cached_property
+    def wholes(self) -> Mapping[tuple[int, int], Mapping[int, float]]:
+        """For each first region and backend: the seconds by which whole prices differ from the sum, by end."""
+        found: dict[tuple[int, int], dict[int, float]] = {}
+        for price in self.chain.whole:
+            backend = self.chain.backends.index(price.backend)
+            inside_s = (row[backend] or 0.0 for row in self.chain.inside_s[price.start : price.stop])
+            sum_s = self.chain.enter_s[price.start][backend] + math.fsum(inside_s)
+            found.setdefault((price.start, backend), {})[price.stop] = price.cost_s - sum_s
+        return found
+
+    def ended_s(self, region: int, state: _State) -> float:
+        """Seconds to add if the state's cluster ends before `region`."""
+        return self.wholes[state.origin, state.backend].get(region, 0.0) if state.origin >= 0 else 0.0
+
+    def after(self, region: int, state: _State) -> Iterator[tuple[float, _State]]:
+        """Gives every choice for `region`, with its seconds."""
+        ended_s = self.ended_s(region, state)
+        for cost_s, opened in self.opened(region, state.used):
+            if opened.backend != state.backend or opened.backend < 0:
+                yield ended_s + cost_s, opened
+        inside_s = self.chain.inside_s[region][state.backend] if state.backend >= 0 else None
+        if inside_s is not None:
+            yield inside_s, self._kept(region, state)
+
+    def opened(self, region: int, used: int) -> Sequence[tuple[float, _State]]:
+        """Gives eager and a new cluster of each backend at `region`, with the region's seconds."""
+        if (region, used) not in self._opened:
+            self._opened[region, used] = tuple(self._open(region, used))
+        return self._opened[region, used]
+
+    def _open(self, region: int, used: int) -> Iterator[tuple[float, _State]]:
+        alone_s = self.chain.eager_s[region]
+        if alone_s is not None:
+            yield alone_s, _State(-1, -1, used)
+        for backend, inside_s in enumerate(self.chain.inside_s[region]):
+            if inside_s is not None:
+                now_used, mixing_s = self._entered(used, backend)
+                state = _State(backend, region if (region, backend) in self.wholes else -1, now_used)
+                begun_s = self.chain.enter_s[region][backend] + CLUSTER_TIE_S + mixing_s
+                yield begun_s + inside_s, self._kept(region, state)
+
+    def _kept(self, region: int, state: _State) -> _State:
+        """Forgets where the cluster began once it is longer than every whole price from there."""
+        if state.origin < 0 or max(self.wholes[state.origin, state.backend]) > region:
+            return state
+        return state._replace(origin=-1)
+
+    def _entered(self, used: int, backend: int) -> tuple[int, float]:
+        if self.chain.mix_s == 0:
+            return 0, 0.0
+        bit = 1 << backend
+        return used | bit, self.chain.mix_s if used and not used & bit else 0.0
+
+    @cached_property
+    def choices(self) -> Sequence[Mapping[_State, Sequence[tuple[float, _State]]]]:
+        """Every choice for each region, from each state that can be reached before it."""
+        found: list[dict[_State, list[tuple[float, _State]]]] = []
+        reached: dict[_State, None] = {_START: None}
+        for region in range(len(self.chain.eager_s)):
+            found.append({state: list(self.after(region, state)) for state in reached})
+            reached = {state: None for options in found[-1].values() for _, state in options}
+        return found
+
+    @cached_property
+    def left_s(self) -> Sequence[Mapping[_State, float]]:
+        """Least seconds from each state before each region, and past the last one, to the end."""
+        size = len(self.chain.eager_s)
+        last = {state: None for options in self.choices[-1].values() for _, state in options} if size else {_START: None}
+        left_s = [{state: self.ended_s(size, state) for state in last}]
+        for choices in reversed(self.choices):
+            further = left_s[-1]
+            left_s.append(
+                {
+                    before: min((cost_s + further[state] for cost_s, state in options), default=math.inf)
+                    for before, options in choices.items()
+                }
+            )
+        return left_s[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way through the first regions, as a list linked backwards."""
+
+    state: _State
+    before: _Way | None = None
+
+
+def _routes(steps: _Steps) -> Iterator[Route]:
+    """Gives assignments, cheapest first: best-first search whose estimate of the rest is exact."""
+    size = len(steps.chain.eager_s)
+    numbers = itertools.count()
+    waiting = [(steps.left_s[0][_START], 0, next(numbers), 0.0, _Way(_START))]
+    while waiting and waiting[0][0] < math.inf:
+        _, minus_region, _, paid_s, way = heapq.heappop(waiting)
+        if minus_region == -size:
+            yield _route(steps.chain, way)
+            continue
+        for cost_s, state in steps.choices[-minus_region][way.state]:
+            so_far_s = paid_s + cost_s
+            total_s = so_far_s + steps.left_s[1 - minus_region][state]
+            # Of equally cheap ways the longest goes first, so that ties do not widen the search.
+            heapq.heappush(waiting, (total_s, minus_region - 1, next(numbers), so_far_s, _Way(state, way)))
+
+
+def _route(chain: RegionChain, way: _Way) -> Route:
+    backends: list[str] = []
+    while way.before is not None:
+        backends.append(chain.eager if way.state.backend < 0 else chain.backends[way.state.backend])
+        way = way.before
+    return route_of(chain, backends[::-1])
+
+
+def route_of(chain: RegionChain, backends: Sequence[str]) -> Route:
+    """Gives one assignment with its price. Raises PlanError if a backend cannot run its region."""
+    whole_s = {(price.start, price.stop, price.backend): price.cost_s for price in chain.whole}
+    costs_s: list[float] = []
+    used: set[str] = set()
+    n_clusters, start = 0, 0
+    for backend, run in itertools.groupby(backends):
+        stop = start + sum(1 for _ in run)
+        if backend == chain.eager:
+            costs_s += (_allowed(chain.eager_s[region], region, backend) for region in range(start, stop))
+        else:
+            column = chain.backends.index(backend)
+            inside = [_allowed(chain.inside_s[region][column], region, backend) for region in range(start, stop)]
+            sum_s = chain.enter_s[start][column] + math.fsum(inside)
+            costs_s.append(whole_s.get((start, stop, backend), sum_s))
+            used.add(backend)
+            n_clusters += 1
+        start = stop
+    mixing_s = chain.mix_s * max(len(used) - 1, 0)
+    return Route(math.fsum(costs_s) + mixing_s, n_clusters, tuple(backends))
+
+
+def _allowed(cost_s: float | None, region: int, backend: str) -> float:
+    if cost_s is None:
+        raise PlanError(f"region {region} cannot run there", backend=backend, hint="choose another backend for it")
+    return cost_s
+
+
+def _insist(holds: bool, message: str) -> None:
+    if not holds:
+        raise PlanError(f"region chain: {message}", hint="check what the chain was built from")

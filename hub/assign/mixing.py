@@ -1,0 +1,45 @@
+"""Chooses which backends may appear at all, where each further one costs: branch and bound over sets of backends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from hub.assign.problem import Part
+
+Best = Callable[[frozenset[str]], Part | None]
+"""Gives the cheapest choice, mixing not counted, that uses none but the given backends; None if there is none."""
+
+
+def cheapest_mix(backend_of: Sequence[str], mix_s: float, best: Best) -> Part | None:
+    """Gives the cheapest choice with `mix_s` for each distinct backend after the first. Exact; None if there is no choice.
+
+    `backend_of` names the backend of each index that a choice picks. A branch is a set of backends that may be used and one
+    that counts as used. Its choice without mixing bounds it from below; where that choice uses more than is counted, one
+    backend is either counted or forbidden. So only sets that could still win are solved for, seldom all 2^backends.
+    """
+    found: Part | None = None
+    floor_s = float("inf")
+    branches: list[tuple[frozenset[str], frozenset[str]]] = [(frozenset(backend_of), frozenset())]
+    solved: dict[frozenset[str], Part | None] = {}
+    while branches:
+        allowed, counted = branches.pop()
+        if allowed not in solved:
+            solved[allowed] = best(allowed)
+        part = solved[allowed]
+        if part is None:
+            continue
+        lower_s = part.bound_s + mix_s * max(len(counted) - 1, 0)
+        if found is not None and lower_s >= found.objective_s:
+            continue
+        uses = Counter(backend_of[index] for index in part.picked)
+        total_s = part.objective_s + mix_s * max(len(uses) - 1, 0)
+        if found is None or total_s < found.objective_s:
+            found = replace(part, objective_s=total_s)
+        if mix_s == 0 or len(uses) <= max(len(counted), 1):
+            floor_s = min(floor_s, lower_s)
+            continue
+        rarest = min(uses.keys() - counted, key=lambda name: (uses[name], name))
+        branches += [(allowed, counted | {rarest}), (allowed - {rarest}, counted)]
+    return None if found is None else replace(found, bound_s=min(floor_s, found.objective_s))

@@ -1,0 +1,160 @@
+"""Assignments along a chain of regions: the cheapest ones, exactly, in order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hub.assign.chain import RegionChain, Route, WholePrice, cheapest_route, k_best, route_of
+from hub.assign.problem import CLUSTER_TIE_S, Candidate, Problem
+from hub.assign.solve import solve
+from hub.errors import PlanError
+
+PRICES = st.integers(1, 60).map(lambda value: value * 1e-5)
+
+
+@st.composite
+def chains(draw: st.DrawFn, most_regions: int = 5, *, with_whole: bool = True) -> RegionChain:
+    """Draws a chain with up to three backends, some of which cannot run some regions, and prices of whole clusters."""
+    size = draw(st.integers(1, most_regions))
+    backends = ("a", "b", "c")[: draw(st.integers(1, 3))]
+    maybe = st.one_of(PRICES, PRICES, PRICES, st.none())
+    inside_s = tuple(tuple(draw(maybe) for _ in backends) for _ in range(size))
+    enter_s = tuple(tuple(draw(PRICES) for _ in backends) for _ in range(size))
+    eager_s = tuple(draw(st.one_of(PRICES.map(lambda value: 2 * value), st.none())) for _ in range(size))
+    whole: dict[tuple[int, int, str], WholePrice] = {}
+    for _ in range(draw(st.integers(0, 4)) if with_whole else 0):
+        start = draw(st.integers(0, size - 1))
+        stop = draw(st.integers(start + 1, size))
+        backend = draw(st.sampled_from(backends))
+        if all(row[backends.index(backend)] is not None for row in inside_s[start:stop]):
+            whole[start, stop, backend] = WholePrice(start, stop, backend, draw(PRICES) * (stop - start))
+    mix_s = draw(st.sampled_from((0.0, 5e-5, 5e-4)))
+    return RegionChain(backends, inside_s, enter_s, eager_s, tuple(whole.values()), mix_s)
+
+
+def possible(chain: RegionChain) -> Iterator[Route]:
+    """Every assignment that can run, with its price."""
+    choices = [
+        [name for name, cost_s in zip(chain.backends, inside_s, strict=True) if cost_s is not None]
+        + ([chain.eager] if alone_s is not None else [])
+        for inside_s, alone_s in zip(chain.inside_s, chain.eager_s, strict=True)
+    ]
+    return (route_of(chain, backends) for backends in itertools.product(*choices))
+
+
+def objective_s(route: Route) -> float:
+    """Seconds with the ties counted."""
+    return route.cost_s + CLUSTER_TIE_S * route.n_clusters
+
+
+@settings(deadline=None, max_examples=300)
+@given(chains(), st.integers(1, 12))
+def test_the_best_few_are_the_first_of_all(chain: RegionChain, k: int) -> None:
+    """The k best assignments are distinct and cost what the first k of all assignments cost, in order."""
+    found = k_best(chain, k)
+    expected = sorted(map(objective_s, possible(chain)))[:k]
+    assert [objective_s(route) for route in found] == pytest.approx(expected, rel=1e-9)
+    assert len({route.backends for route in found}) == len(found)
+    assert all(route == route_of(chain, route.backends) for route in found)
+
+
+def as_intervals(chain: RegionChain) -> Problem:
+    """The same choice with every interval of every backend as a candidate."""
+    size = len(chain.eager_s)
+    candidates = [
+        Candidate(tuple(range(start, stop)), name, chain.enter_s[start][column] + sum(prices))
+        for start in range(size)
+        for stop in range(start + 1, size + 1)
+        for column, name in enumerate(chain.backends)
+        if None not in (prices := [row[column] for row in chain.inside_s[start:stop]])
+    ]
+    eager_s = tuple(0.0 if value is None else value for value in chain.eager_s)
+    required = frozenset(region for region, value in enumerate(chain.eager_s) if value is None)
+    return Problem(((), *((region,) for region in range(size - 1))), eager_s, tuple(candidates), required, chain.mix_s)
+
+
+@settings(deadline=None, max_examples=150)
+@given(chains(16, with_whole=False))
+def test_regions_agree_with_intervals(chain: RegionChain) -> None:
+    """Without whole prices, the cheapest assignment costs what the best choice of all intervals costs."""
+    route, solution = cheapest_route(chain), solve(as_intervals(chain))
+    assert (route is None) == (solution is None)
+    if route is not None and solution is not None:
+        assert route.cost_s + CLUSTER_TIE_S * route.n_clusters == pytest.approx(
+            solution.cost_s + CLUSTER_TIE_S * len(solution.chosen), rel=1e-9
+        )
+
+
+PLAIN = RegionChain(
+    backends=("a", "b"),
+    inside_s=((1e-3, 2e-3), (2e-3, 1e-3)),
+    enter_s=((1e-4, 1e-4), (1e-4, 1e-4)),
+    eager_s=(9e-3, 9e-3),
+)
+
+
+def test_each_region_goes_where_it_is_cheapest() -> None:
+    """Where entering costs less than it saves, neighbours go to different backends."""
+    assert cheapest_route(PLAIN) == (pytest.approx(2.2e-3), 2, ("a", "b"))
+
+
+def test_mixing_can_cost_more_than_it_saves() -> None:
+    """Where a second backend costs more than it saves, one backend takes all."""
+    best = cheapest_route(replace(PLAIN, mix_s=5e-3))
+    assert best is not None
+    assert best.backends == ("a", "a")
+
+
+def test_a_whole_price_replaces_the_sum() -> None:
+    """A cluster that was measured in one piece costs what was measured, cheaper or dearer than its regions' sum."""
+    cheap, dear = (replace(PLAIN, whole=(WholePrice(0, 2, "b", cost_s),), mix_s=5e-3) for cost_s in (1e-3, 8e-3))
+    assert k_best(cheap, 1)[0] == (1e-3, 1, ("b", "b"))
+    assert {route.backends: route.cost_s for route in k_best(dear, 9)}["b", "b"] == 8e-3
+
+
+def test_a_region_that_nothing_takes_leaves_no_assignment() -> None:
+    """There is no assignment where a region has neither a backend nor eager."""
+    stuck = replace(PLAIN, inside_s=((1e-3, 1e-3), (None, None)), eager_s=(1e-3, None))
+    assert cheapest_route(stuck) is None
+
+
+def test_k_best_is_deterministic() -> None:
+    """The same chain gives the same assignments in the same order, ties included."""
+    even = RegionChain(("a", "b", "c"), ((1e-3,) * 3,) * 6, ((0.0,) * 3,) * 6, (1e-3,) * 6)
+    assert k_best(even, 50) == k_best(replace(even), 50)
+    assert k_best(even, 1)[0].backends == ("eager",) * 6
+
+
+def test_long_chains_are_unrolled() -> None:
+    """A thousand regions and four backends give ten distinct assignments in order."""
+    inside_s = tuple(tuple(1e-4 * (1 + (region * 7 + column * 3) % 5) for column in range(4)) for region in range(1000))
+    chain = RegionChain(tuple("abcd"), inside_s, ((2e-4,) * 4,) * 1000, (1e-3,) * 1000, mix_s=1e-3)
+    found = k_best(chain, 10)
+    assert len({route.backends for route in found}) == 10
+    assert list(map(objective_s, found)) == pytest.approx(sorted(map(objective_s, found)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"eager_s": (1e-3,)},
+        {"backends": ("a", "a")},
+        {"backends": ("a", "eager")},
+        {"enter_s": ((1.0,), (1.0,))},
+        {"eager_s": (1e-3, float("inf"))},
+        {"mix_s": -1.0},
+        {"whole": (WholePrice(0, 3, "a", 1.0),)},
+        {"whole": (WholePrice(0, 1, "c", 1.0),)},
+        {"whole": (WholePrice(0, 2, "b", 1.0),), "inside_s": ((1.0, 1.0), (1.0, None))},
+    ],
+)
+def test_a_chain_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
+    """Prices that are missing, no numbers, or for clusters that cannot run raise PlanError."""
+    with pytest.raises(PlanError, match="region chain"):
+        replace(PLAIN, **wrong)
