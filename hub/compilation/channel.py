@@ -68,10 +68,10 @@ class Worker:
             raise value
         return value
 
-    def is_ready(self) -> bool:
-        """True where an answer, or the worker's end, is waiting to be read."""
+    def is_ready(self, within_s: float = 0.0) -> bool:
+        """True where an answer, or the worker's end, can be read, now or within some seconds."""
         try:
-            return self._receive.poll(0)
+            return self._receive.poll(within_s)
         except (EOFError, OSError):
             return True
 

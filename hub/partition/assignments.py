@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hub.graph import Graph
@@ -53,11 +53,23 @@ def assignment(verdicts: Verdicts, order: Sequence[str], options: Options) -> As
 
     Forced operators go to their backend, whatever the order, as long as it takes them.
     """
+    return _assigned(verdicts, lambda _: order, options)
+
+
+def assignment_by(verdicts: Verdicts, backend_of: Callable[[str], str], options: Options) -> Assignment:
+    """Gives the assignment in which each node goes to the backend named for it, if that takes it, else to eager.
+
+    Forced operators go to their backend all the same.
+    """
+    return _assigned(verdicts, lambda name: (backend_of(name),), options)
+
+
+def _assigned(verdicts: Verdicts, wishes: Callable[[str], Sequence[str]], options: Options) -> Assignment:
     graph = verdicts.graph
     backend_of: dict[str, str] = {}
     for node in graph.nodes:
         forced = options.forced(operator_name(node))
-        wanted = order if forced is None else (forced,)
+        wanted = wishes(node.name) if forced is None else (forced,)
         takers = (name for name in wanted if name in verdicts.by_backend and verdicts.takes(name, node.name))
         backend_of[node.name] = next(takers, EAGER)
     groups = group(graph, _keeping_forced(graph, backend_of, options))

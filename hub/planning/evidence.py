@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from hub.cost import Cost
+from hub.backend import CompileSettings
 from hub.graph import Graph, spec_of
 from hub.options import Options
 from hub.partition.group import EAGER, Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import Bid, Event, Plan, PlannedCluster, Price
-from hub.planning.decide import Decision
+from hub.planning.decision import Decision
 from hub.planning.schedule import plain_names
 from hub.support import operator_name
 
@@ -26,7 +26,6 @@ def plan_of(
     decision: Decision,
     verdicts: Verdicts,
     options: Options,
-    threads: int,
     events: Sequence[Event],
 ) -> Plan:
     """Gives the plan as a value. Its events are the verdicts', then the decision's, then the given ones."""
@@ -44,8 +43,10 @@ def plan_of(
         mode=mode,
         inputs=_inputs(graph),
         clusters=clusters,
-        threads=threads,
-        spin=decision.spin,
+        threads=decision.settings.threads,
+        spin=decision.settings.spin,
+        effort="full" if decision.settings.effort == "full" else "fast",
+        search=decision.search,
         accuracy=options.accuracy,
         predicted_s=sum(value for value in predicted if value is not None) if None not in predicted and predicted else None,
         measured_s=next((contender.median_s for contender in contenders if contender.won), None),
@@ -88,16 +89,8 @@ def _predicted(found: Group, decision: Decision) -> float | None:
     if found.backend == EAGER:
         known = [decision.eager_s.get(name) for name in found.nodes]
         return sum(seconds for seconds in known if seconds is not None) if decision.eager_s else None
-    cost = _cost(found, decision)
+    cost = decision.costs.get(found)
     return None if cost is None else cost.run_s
-
-
-def _cost(found: Group, decision: Decision) -> Cost | None:
-    for spin in (decision.spin, not decision.spin):
-        offer = decision.offers.get((found, spin))
-        if offer is not None and offer.cost is not None:
-            return offer.cost
-    return decision.estimates.get(found)
 
 
 def _reason(graph: Graph, found: Group, decision: Decision, verdicts: Verdicts, options: Options) -> str:
@@ -133,14 +126,13 @@ def _bids(found: Group, decision: Decision, verdicts: Verdicts) -> tuple[Bid, ..
 
 def _bid(backend: str, found: Group, decision: Decision, verdicts: Verdicts) -> Bid:
     same = Group(backend, found.nodes)
-    cost = _cost(same, decision)
+    cost = decision.costs.get(same) if same not in decision.failures else None
     if cost is not None:
         return Bid(
             backend=backend, price=Price(run_s=cost.run_s, spread_s=cost.spread_s, source=cost.source, detail=cost.detail)
         )
-    failures = [offer.failure for (item, _), offer in decision.offers.items() if item == same and offer.failure is not None]
-    if failures:
-        return Bid(backend=backend, refusal=str(failures[0]).splitlines()[0])
+    if same in decision.failures:
+        return Bid(backend=backend, refusal=decision.failures[same])
     refusals = verdicts.refusals(backend, found.nodes)
     if refusals:
         return Bid(
@@ -165,6 +157,11 @@ def _last_line(trace: str) -> str:
 def groups_of(plan: Plan) -> tuple[Group, ...]:
     """Gives a plan's schedule back as groups."""
     return tuple(Group(cluster.backend, cluster.nodes) for cluster in plan.clusters)
+
+
+def settings_of(plan: Plan) -> CompileSettings:
+    """Gives what a plan's clusters are compiled with."""
+    return CompileSettings(threads=plan.threads, spin=plan.spin, accuracy=plan.accuracy, effort=plan.effort)
 
 
 def fits(plan: Plan, graph: Graph) -> bool:

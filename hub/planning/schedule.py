@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub.backend import CompileSettings
 from hub.dispatch.codegen import Step
 from hub.graph import Graph, edges_into, edges_out_of
-from hub.options import Options
-from hub.partition.assignments import Assignment
-from hub.partition.group import EAGER, Group, is_trifle
+from hub.partition.group import EAGER, Group
 
 
 def reads(graph: Graph, group: Group) -> tuple[str, ...]:
@@ -43,19 +40,3 @@ def plain_names(groups: Sequence[Group]) -> tuple[str, ...]:
         names.append(f"{'e' if is_eager else 'c'}{counts[is_eager]}")
         counts[is_eager] += 1
     return tuple(names)
-
-
-def may_spin(graph: Graph, assignment: Assignment) -> bool:
-    """True where one cluster is all that computes, so that its spinning threads take cores from nobody."""
-    rest = (graph.by_name[name] for found in assignment.groups if found.backend == EAGER for name in found.nodes)
-    return len(assignment.clusters) == 1 and all(is_trifle(node) or _is_size(graph, node.name) for node in rest)
-
-
-def settings_for(options: Options, threads: int, *, spin: bool) -> CompileSettings:
-    """Gives what a cluster is compiled with."""
-    effort = "full" if options.tune == "full" else "fast"
-    return CompileSettings(threads=threads, spin=spin, accuracy=options.accuracy, effort=effort)
-
-
-def _is_size(graph: Graph, name: str) -> bool:
-    return "sizes" in graph.pinned.get(name, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,8 +17,9 @@ from hub.compilation.channel import Worker
 from hub.compilation.transfer import Sample, write_sample
 from hub.cost import Cost
 from hub.dispatch.codegen import Step
-from hub.errors import PluginError
+from hub.errors import CompileError, PluginError
 from hub.partition.group import Group
+from hub.pricing.clock import Clock
 from hub.pricing.timing import measured_cost
 
 LOAD_LIMIT_S = 120.0
@@ -28,6 +30,8 @@ RUN_LIMIT_S = 120.0
 """Seconds that one request to run something may take, beyond its own length."""
 ALONE_S = 0.2
 """Seconds for which a cluster is timed alone: it only has to tell which plans are worth timing whole."""
+_STEP_S = 0.1
+"""Seconds between two looks at the clock while a worker compiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class Order:
     folder: Path
     inputs: tuple[str, ...]
     """Names of the values it reads, weights left out."""
+    is_needed: bool = True
+    """False where it only helps to find a better plan, and so must not take time from those that are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class Offer:
     compile_s: float = 0.0
     is_saved: bool = False
     failure: PluginError | None = None
+    is_late: bool = False
+    """True where the failure is only that the time for compiling was over: nothing is wrong with the candidate."""
 
 
 @dataclass(slots=True)
@@ -109,24 +117,34 @@ class Session:
             self._workers[name].result(LOAD_LIMIT_S)
             self._ready.add(name)
 
-    def compile_all(self, orders: Mapping[str, Sequence[Order]], advance: Callable[[str], None]) -> tuple[Offer, ...]:
-        """Compiles each backend's orders in its own worker, backends in parallel. Gives offers without prices."""
+    def compile_all(
+        self,
+        orders: Mapping[str, Sequence[Order]],
+        done: Callable[[Offer], None],
+        clock: Clock,
+    ) -> tuple[Offer, ...]:
+        """Compiles each backend's orders in its own worker, backends in parallel. Gives offers without prices.
+
+        `done` hears of each offer, from any thread. What the clock does not let start comes back late; so does what is not
+        ready when it ends, and then its worker is gone.
+        """
         with ThreadPoolExecutor(max_workers=max(1, len(orders))) as pool:
-            lanes = [pool.submit(self._compile_lane, backend, wanted, advance) for backend, wanted in orders.items()]
+            lanes = [pool.submit(self._compile_lane, backend, wanted, done, clock) for backend, wanted in orders.items()]
             try:
                 return tuple(offer for lane in lanes for offer in lane.result())
             except BaseException:
                 self._kill_all()  # else Ctrl-C would wait for the compilations to end
                 raise
 
-    def price(self, offer: Offer) -> Offer:
+    def price(self, offer: Offer, at_least_s: float = ALONE_S) -> Offer:
         """Times a compiled cluster alone, in the worker that compiled it."""
         worker = self._workers[offer.order.group.backend]
         try:
-            timing = worker.ask("time_cluster", RUN_LIMIT_S, name=offer.order.name, at_least_s=ALONE_S)
+            timing = worker.ask("time_cluster", RUN_LIMIT_S, name=offer.order.name, at_least_s=at_least_s)
         except PluginError as error:
             return Offer(offer.order, failure=error)
-        return Offer(offer.order, measured_cost(timing, self.threads), offer.compile_s, offer.is_saved)
+        cost = measured_cost(timing, offer.order.settings.threads)
+        return Offer(offer.order, cost, offer.compile_s, offer.is_saved)
 
     def eager_prices(self) -> dict[str, float]:
         """Measures what each node costs in eager, in seconds. Raises PluginError if the worker fails."""
@@ -161,19 +179,28 @@ class Session:
                 worker.kill()
                 del self._workers[name]
 
-    def _compile_lane(self, backend: str, orders: Sequence[Order], advance: Callable[[str], None]) -> list[Offer]:
+    def _compile_lane(
+        self, backend: str, orders: Sequence[Order], done: Callable[[Offer], None], clock: Clock
+    ) -> list[Offer]:
         names = sorted({name for order in orders for name in order.inputs})
         offers: list[Offer] = []
         for order in orders:
-            offers.append(self._compile(backend, order, names))
-            advance(f"{backend} {order.name}")
+            may_start = clock.may_start(backend, is_needed=order.is_needed)
+            offers.append(self._compile(backend, order, names, clock) if may_start else _late(order))
+            done(offers[-1])
         return offers
 
-    def _compile(self, backend: str, order: Order, names: Sequence[str]) -> Offer:
+    def _compile(self, backend: str, order: Order, names: Sequence[str], clock: Clock) -> Offer:
+        began_s = time.monotonic()
         try:
             worker = self._living(backend)
             worker.ask("prepare", RUN_LIMIT_S, names=names)
-            compiled: Any = worker.ask("compile_cluster", COMPILE_LIMIT_S, **_facts(order), folder=str(order.folder))
+            worker.post("compile_cluster", **_facts(order), folder=str(order.folder))
+            while not worker.is_ready(_STEP_S):
+                if time.monotonic() > min(clock.compile_until, began_s + COMPILE_LIMIT_S):
+                    worker.kill()
+                    return _late(order)
+            compiled: Any = worker.result(RUN_LIMIT_S)
         except PluginError as error:
             return Offer(order, failure=error)
         offer = Offer(order, None, compiled.compile_s, compiled.is_saved)
@@ -200,6 +227,16 @@ class Session:
                 worker.ask("load_saved", COMPILE_LIMIT_S, **_facts(order), folder=str(order.folder))
             else:
                 worker.ask("compile_cluster", COMPILE_LIMIT_S, **_facts(order), folder=None)
+
+
+def _late(order: Order) -> Offer:
+    error = CompileError(
+        "not compiled within the budget",
+        backend=order.group.backend,
+        cluster=order.name,
+        hint="raise `budget_s`, or run `hub tune`, which goes on where this stopped",
+    )
+    return Offer(order, failure=error, is_late=True)
 
 
 def _facts(order: Order) -> dict[str, Any]:

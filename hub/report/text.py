@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hub.plan import Contender, Event, Plan, PlannedCluster, Price
+from hub.plan import Contender, Event, Plan, PlannedCluster, Price, Search
 from hub.report.columns import columns
 from hub.report.numbers import count, duration, names_text, ratio, spread
 
@@ -40,8 +40,20 @@ def heading(plan: Plan) -> list[str]:
         ("decided by", (plan.decided_by or "nothing yet") + (f", in {duration(plan.plan_s)}" if plan.plan_s else "")),
         ("one call", f"predicted {duration(plan.predicted_s)}, measured {duration(plan.measured_s)}"),
     )
+    if plan.search is not None:
+        facts = (*facts, ("looked at", search_text(plan.search)))
     clusters = f"{count(len(plan.clusters), 'cluster')} on {', '.join(plan.backends) or 'nothing'}"
     return [f"plan of {plan.graph} ({plan.mode}): {clusters}", *(f"  {name:<10}  {text}" for name, text in facts)]
+
+
+def search_text(search: Search) -> str:
+    """Gives in a line what the planner looked at: "26 regions of 5 structures, 10 of 15 prices measured, ..."."""
+    proof = {None: "", 0.0: ", proven cheapest"}.get(search.gap, f", within {search.gap or 0:.1%} of the cheapest")
+    method = {"chain": "; assigned by dynamic programme", "milp": "; assigned by binary programme"}.get(search.method, "")
+    return (
+        f"{count(search.regions, 'region')} of {count(search.structures, 'structure')}, "
+        f"{search.measured} of {count(search.candidates, 'price')} measured{method}{proof}"
+    )
 
 
 # --- Clusters ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,36 @@
+"""The outcome of a decision: the winning assignment, with everything learned on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hub.backend import CompileSettings
+from hub.cost import Cost
+from hub.partition.assignments import Assignment
+from hub.partition.group import Group
+from hub.partition.verdicts import Verdicts
+from hub.plan import Event, Plan, Search
+from hub.pricing.proof import Proof
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What won, and the evidence."""
+
+    assignment: Assignment
+    decided_by: str
+    settings: CompileSettings
+    """Threads and spinning of its clusters."""
+    costs: Mapping[Group, Cost] = field(default_factory=dict[Group, Cost])
+    """Best known price of every cluster that was looked at."""
+    failures: Mapping[Group, str] = field(default_factory=dict[Group, str])
+    """Why a cluster could not be had, in one line."""
+    eager_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    proof: Proof | None = None
+    search: Search | None = None
+    events: tuple[Event, ...] = ()
+    verdicts: Verdicts | None = None
+    """What the backends take after some of them failed; None where nothing changed."""
+    kept: Plan | None = None
+    """The plan that is replayed, if one is."""

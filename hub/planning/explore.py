@@ -1,0 +1,64 @@
+"""Chooses what to measure next: only prices that could change the decision are worth the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hub.backend import CompileSettings
+from hub.partition.group import Group
+from hub.planning.pricebook import PriceBook
+from hub.planning.sections import Section
+
+MOST_FAST = 24
+"""Pieces that are priced under `tune="fast"`, those that weigh most."""
+LEAST_GAIN = 0.02
+"""A piece that could at best be this share faster than what is known changes nothing that could be told from noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A piece whose price is not known yet."""
+
+    piece: Group
+    could_save_s: float
+    """Seconds of one call of the model that this backend could save with the pieces of this structure, at the very best."""
+
+
+def worth_measuring(
+    sections: Sequence[Section], book: PriceBook, settings: CompileSettings, known_s: Mapping[str, float]
+) -> tuple[Wanted, ...]:
+    """Gives one piece of each structure and backend that has no measured price and might pay, the most promising first.
+
+    `known_s` holds, by a region's structure, the best price that was measured. A piece whose lower bound is not clearly
+    below that is pruned: the bound is what the machine's peaks allow, or the lower end of a learned price.
+    """
+    found: dict[tuple[str, str], tuple[Group, float]] = {}
+    for section in sections:
+        for backend, pieces in section.pieces.items():
+            for piece in pieces:
+                key = (book.structure(piece), backend)
+                first, seconds = found.get(key, (piece, 0.0))
+                found[key] = (first, seconds + _could_save_s(section, piece, book, settings, known_s))
+    wanted = [
+        Wanted(piece, seconds)
+        for piece, seconds in found.values()
+        if seconds > 0 and not book.has_failed(piece) and book.measured(piece, settings) is None
+    ]
+    return tuple(sorted(wanted, key=lambda item: -item.could_save_s))
+
+
+def _could_save_s(
+    section: Section, piece: Group, book: PriceBook, settings: CompileSettings, known_s: Mapping[str, float]
+) -> float:
+    if book.measured(piece, settings) is not None:
+        return 0.0
+    guess = book.guess(piece, settings)
+    known = known_s.get(section.region.structure)
+    if known is None:
+        return guess.run_s
+    lowest_s = book.least_s(piece, settings)
+    if guess.source == "learned":
+        lowest_s = max(lowest_s, guess.run_s - guess.spread_s)
+    gain_s = known - lowest_s
+    return gain_s if gain_s > LEAST_GAIN * known else 0.0

@@ -1,0 +1,372 @@
+"""Decides by measuring: compiles in workers, times clusters alone, assigns, then times whole plans against each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from hub.backend import CompileSettings
+from hub.errors import InputRefused, PluginError
+from hub.partition.assignments import Assignment, assignments
+from hub.partition.group import EAGER, Group
+from hub.partition.verdicts import Verdicts
+from hub.plan import Event, Search
+from hub.planning.decision import Decision
+from hub.planning.explore import MOST_FAST, Wanted, worth_measuring
+from hub.planning.mixes import Mixer
+from hub.planning.pricebook import PriceBook
+from hub.planning.scene import Draft, Scene, draft_of
+from hub.planning.schedule import plain_names, reads, steps_for
+from hub.pricing.clock import Clock
+from hub.pricing.proof import Proof, prove
+from hub.pricing.session import ALONE_S, Lane, Offer, Order, Session
+
+MOST_REPAIRS = 8
+"""Times that a cluster is compiled again without a node that made it fail."""
+MOST_MIXES: Mapping[str, int] = {"fast": 2, "full": 6}
+"""Mixed plans that are timed whole, beside every backend alone and eager."""
+MOST_ROUNDS = 12
+"""Rounds of compiling and timing what could still change the decision, under `tune="full"`."""
+LEAST_PROOF_S = 4.0
+"""Seconds that whole plans are timed for at least, whatever compiling took."""
+MOST_PROOF_S = 60.0
+HOPELESS = 2.0
+"""A plan whose parts, timed alone, add up to this many times the best one's is not timed whole."""
+SMALL_S = 2e-3
+"""A graph below this many seconds may run best on one thread, and compiles fast: that is tried at once."""
+
+Key = tuple[Group, CompileSettings]
+
+
+def by_measuring(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment], book: PriceBook) -> Decision | None:
+    """Gives the decision behind the fastest whole plan; None where no plan could be timed.
+
+    A plugin's failure raises nothing: it costs the plugin's candidate, and is among the decision's events.
+    """
+    with Session(scene.sample, scene.threads) as session:
+        return _Measuring(scene, session, book, verdicts, choices).decide()
+
+
+class _Measuring:
+    """One run; holds what was compiled and priced so far."""
+
+    def __init__(
+        self, scene: Scene, session: Session, book: PriceBook, verdicts: Verdicts, choices: Sequence[Assignment]
+    ) -> None:
+        self.scene = scene
+        self.session = session
+        self.book = book
+        self.verdicts = verdicts
+        self.drafts: list[Draft] = [draft_of(scene, choice) for choice in choices]
+        self.mixer = Mixer(scene, book, trusts_estimates=False)
+        self.offers: dict[Key, Offer] = {}
+        self._names: dict[Key, str] = {}
+        self.clock = Clock(scene.options.budget_s)
+        self.events: list[Event] = []
+        self.eager_s: Mapping[str, float] = {}
+        self.is_full = scene.options.tune == "full"
+
+    def decide(self) -> Decision | None:
+        """Runs the whole of it."""
+        self.session.start([*self.verdicts.backends, EAGER])
+        self._compile_first()
+        self.session.await_start(EAGER)
+        self.eager_s = self.session.eager_prices()
+        self._time_alone()
+        self._explore()
+        finalists = self._finalists()
+        proof = self._prove(finalists, self._proof_budget_s())
+        variants = self._variants(proof, finalists)
+        if proof is not None and variants:
+            proof = self._prove_again(proof, variants)
+        return None if proof is None else self._decision(proof, [*finalists, *variants])
+
+    # --- Compiling ----------------------------------------------------------------------------------------------------
+
+    def _compile_first(self) -> None:
+        """Compiles the whole-graph plans, and beside them pieces whose prices may help, as far as the time goes.
+
+        A node that a failure names is taken from its backend, and what is left of the cluster is tried again: one bad
+        operator must not cost a backend the whole graph.
+        """
+        for _ in range(MOST_REPAIRS + 1):
+            orders = [*self._orders(self._worth_compiling()), *self._first_pieces()]
+            found = self._compile(orders)
+            named = [offer for offer in found if offer.failure is not None and _names_a_node(offer)]
+            if not named:
+                return
+            for offer in named:
+                assert offer.failure is not None
+                nodes = (str(offer.failure.node),)
+                self.verdicts = self.verdicts.without(offer.order.group.backend, nodes, offer.failure.message)
+            choices = assignments(self.verdicts, self.scene.options)
+            self.drafts = [draft_of(self.scene, choice) for choice in choices]
+
+    def _worth_compiling(self) -> Sequence[Draft]:
+        """Gives the drafts that are not known, from an earlier process, to be hopeless."""
+        known = {draft.name: self._known_s(draft) for draft in self.drafts}
+        best_s = min((seconds for seconds in known.values() if seconds is not None), default=None)
+        if best_s is None:
+            return self.drafts
+        return [draft for draft in self.drafts if (seconds := known[draft.name]) is None or seconds <= HOPELESS * best_s]
+
+    def _known_s(self, draft: Draft) -> float | None:
+        costs = [self.book.measured(found, draft.settings) for found in draft.assignment.clusters]
+        return sum(cost.run_s for cost in costs if cost is not None) if costs and None not in costs else None
+
+    def _first_pieces(self) -> list[Order]:
+        """Gives orders for the pieces that weigh most, unless their prices are known: they fill what time there is."""
+        wanted = worth_measuring(self.mixer.sections(self.verdicts), self.book, self.scene.settings(spin=False), {})
+        return self._piece_orders(wanted if self.is_full else wanted[:MOST_FAST])
+
+    def _piece_orders(self, wanted: Iterable[Wanted]) -> list[Order]:
+        settings = self.scene.settings(spin=False)
+        return [self._order(item.piece, settings, is_needed=False) for item in wanted]
+
+    def _orders(self, drafts: Iterable[Draft]) -> list[Order]:
+        """Gives one order for each cluster of any draft; backends alone come first, because one of them is the fallback."""
+        keys = {
+            (found, draft.settings): None
+            for draft in sorted(drafts, key=lambda draft: len(draft.assignment.clusters))
+            for found in draft.assignment.clusters
+        }
+        return [self._order(found, settings) for found, settings in keys]
+
+    def _order(self, found: Group, settings: CompileSettings, *, is_needed: bool = True) -> Order:
+        name = self._names.setdefault((found, settings), f"k{len(self._names)}")
+        folder = self.scene.folder(found, settings)
+        return Order(name, found, settings, folder, reads(self.scene.graph, found), is_needed)
+
+    def _compile(self, orders: Sequence[Order]) -> list[Offer]:
+        """Compiles what was not compiled yet."""
+        new = {(order.group, order.settings): order for order in orders if (order.group, order.settings) not in self.offers}
+        if not new:
+            return []
+        self.scene.progress.stage("compiling", len(new))
+        by_backend: dict[str, list[Order]] = {}
+        for order in new.values():
+            by_backend.setdefault(order.group.backend, []).append(order)
+        found = self.session.compile_all(by_backend, self._heard, self.clock)
+        for offer in found:
+            self.offers[_key(offer)] = offer
+            self._note_failure(offer)
+        return list(found)
+
+    def _heard(self, offer: Offer) -> None:
+        order = offer.order
+        self.scene.progress.advance(f"{order.group.backend}, {len(order.group.nodes)} nodes")
+        if offer.failure is None:
+            self.clock.compiled(order.group.backend, offer.compile_s)
+            if order.is_needed:
+                self.clock.begin()
+
+    def _note_failure(self, offer: Offer) -> None:
+        if offer.failure is None:
+            return
+        if offer.order.is_needed or not offer.is_late:
+            self.book.fail(offer.order.group, str(offer.failure).splitlines()[0])
+        if offer.order.is_needed or not offer.is_late:
+            self.events.append(_failure(offer))
+
+    # --- Prices -------------------------------------------------------------------------------------------------------
+
+    def _time_alone(self) -> None:
+        """Times every compiled cluster that has no price yet, one after the other."""
+        todo = [offer for offer in self.offers.values() if offer.failure is None and not self._is_priced(offer)]
+        self.scene.progress.stage("timing clusters", len(todo))
+        for offer in todo:
+            at_least_s = ALONE_S if offer.order.is_needed or self.is_full else ALONE_S / 2
+            priced = self.session.price(offer, at_least_s)
+            self.offers[_key(offer)] = priced
+            self.book.keep(priced)
+            self._note_failure(priced)
+            self.scene.progress.advance(f"{offer.order.group.backend}, {len(offer.order.group.nodes)} nodes")
+
+    def _is_priced(self, offer: Offer) -> bool:
+        return self.book.measured(offer.order.group, offer.order.settings) is not None
+
+    def _explore(self) -> None:
+        """Under `tune="full"`, goes on pricing pieces for as long as one could change the decision."""
+        for _ in range(MOST_ROUNDS if self.is_full else 0):
+            sections = self.mixer.sections(self.verdicts)
+            known = self.mixer.best_known_s(sections, self.eager_s)
+            wanted = worth_measuring(sections, self.book, self.scene.settings(spin=False), known)
+            tried = [item for item in wanted if (item.piece, self.scene.settings(spin=False)) not in self.offers]
+            if not tried or not self._compile(self._piece_orders(tried)):
+                return
+            self._time_alone()
+
+    # --- Finalists ----------------------------------------------------------------------------------------------------
+
+    def _finalists(self) -> list[Draft]:
+        """Gives the drafts worth timing whole: each backend alone, eager, and the mixes predicted to be fastest."""
+        ready = [draft for draft in self.drafts if self._is_ready(draft)]
+        alone_s = {draft.name: self._predicted_s(draft) for draft in ready}
+        best_s = min(alone_s.values(), default=0.0)
+        hopeful = [draft for draft in ready if alone_s[draft.name] <= HOPELESS * best_s or not draft.assignment.clusters]
+        singles = [draft for draft in hopeful if len(draft.assignment.backends) < 2]
+        pairs = [draft for draft in hopeful if len(draft.assignment.backends) > 1]
+        most = MOST_MIXES["full" if self.is_full else "fast"]
+        mixes = self.mixer.mixes(self.verdicts, self.drafts, self.eager_s, best_s, most)
+        known = {draft.assignment.groups for draft in ready}
+        new = self._compiled([draft for draft in mixes if draft.assignment.groups not in known])
+        pairs = sorted((*new, *pairs), key=self._predicted_s)
+        return _with_own_names([*singles, *pairs[:most], *self._small_variants(singles)])
+
+    def _small_variants(self, singles: Sequence[Draft]) -> list[Draft]:
+        """For small graphs, gives the backends alone on one thread."""
+        if self.scene.options.threads is not None or self.scene.threads == 1 or self.is_full:
+            return []
+        small = [draft for draft in singles if draft.assignment.clusters and self._predicted_s(draft) < SMALL_S]
+        return self._compiled([_variant(draft, threads=1) for draft in small])
+
+    def _variants(self, proof: Proof | None, finalists: Sequence[Draft]) -> list[Draft]:
+        """Under `tune="full"`, gives the two fastest plans with other thread counts and the other habit of spinning."""
+        if proof is None or not self.is_full:
+            return []
+        by_time = {item.name: item.median_s for item in proof.contenders}
+        fastest = sorted((item for item in finalists if item.name in by_time), key=lambda item: by_time[item.name])
+        best = [draft for draft in fastest[:2] if draft.assignment.clusters]
+        counts = self._thread_counts()
+        variants = [_variant(draft, spin=not draft.settings.spin) for draft in best]
+        variants += [_variant(draft, threads=count) for draft in best for count in counts]
+        return self._compiled(variants)
+
+    def _thread_counts(self) -> Sequence[int]:
+        if self.scene.options.threads is not None:
+            return ()
+        return tuple(sorted({1, max(1, self.scene.threads // 2)} - {self.scene.threads}))
+
+    def _compiled(self, drafts: Sequence[Draft]) -> list[Draft]:
+        self._compile(self._orders(drafts))
+        return [draft for draft in drafts if self._is_ready(draft)]
+
+    def _is_ready(self, draft: Draft) -> bool:
+        return all(
+            (offer := self.offers.get((found, draft.settings))) is not None and offer.failure is None
+            for found in draft.assignment.clusters
+        )
+
+    def _predicted_s(self, draft: Draft) -> float:
+        clusters_s = sum(self.book.cost(found, draft.settings).run_s for found in draft.assignment.clusters)
+        return clusters_s + sum(self.eager_s[name] for name in _eager_nodes(draft.assignment))
+
+    # --- Proof --------------------------------------------------------------------------------------------------------
+
+    def _proof_budget_s(self) -> float:
+        left_s = max(LEAST_PROOF_S, self.clock.left_s)
+        return min(MOST_PROOF_S, left_s / 2) if self.is_full else left_s
+
+    def _prove(self, drafts: Sequence[Draft], budget_s: float) -> Proof | None:
+        self.scene.progress.stage("timing whole plans", len(drafts))
+        lanes: list[Lane] = []
+        for draft in drafts:
+            try:
+                lanes.append(self._lane(draft))
+            except PluginError as error:
+                self.events.append(_proof_failure(draft.name, error))
+            self.scene.progress.advance(draft.name)
+        return self._proved(lanes, budget_s)
+
+    def _prove_again(self, proof: Proof, variants: Sequence[Draft]) -> Proof:
+        """Times variants against the winner so far, which starts afresh beside them."""
+        defender = replace(proof.winner, blocks_s=[], laps_s=[], calls=0)
+        lanes = [defender]
+        for draft in variants:
+            try:
+                lanes.append(self._lane(draft))
+            except PluginError as error:
+                self.events.append(_proof_failure(draft.name, error))
+        again = self._proved(lanes, self._proof_budget_s())
+        if again is None:
+            return proof
+        others = (item for item in proof.contenders if item.name != defender.name)
+        earlier = [item.model_copy(update={"won": False}) for item in others]
+        return replace(again, contenders=(*again.contenders, *earlier))
+
+    def _proved(self, lanes: Sequence[Lane], budget_s: float) -> Proof | None:
+        proof = prove(self.session, lanes, budget_s) if lanes else None
+        if proof is not None:
+            self.events += [_proof_failure(name, error) for name, error in proof.failures]
+        return proof
+
+    def _lane(self, draft: Draft) -> Lane:
+        found = {item: self.offers[item, draft.settings] for item in draft.assignment.clusters}
+        names = [
+            found[item].order.name if item in found else name
+            for item, name in zip(draft.assignment.groups, plain_names(draft.assignment.groups), strict=True)
+        ]
+        steps = steps_for(self.scene.graph, draft.assignment.groups, names)
+        backends = draft.assignment.backends
+        home = backends[0] if len(backends) == 1 else EAGER if not backends else None
+        return self.session.lane(draft.name, steps, tuple(found.values()), home)
+
+    def _decision(self, proof: Proof, drafts: Sequence[Draft]) -> Decision:
+        winner = next(draft for draft in drafts if draft.name == proof.winner.name)
+        groups = {found: draft.settings for draft in (*drafts, winner) for found in draft.assignment.clusters}
+        return Decision(
+            assignment=winner.assignment,
+            decided_by="measured whole plans",
+            settings=winner.settings,
+            costs=self.book.all_costs(groups),
+            failures=self.book.failures,
+            eager_s=self.eager_s,
+            proof=proof,
+            search=self._search(),
+            events=(*self.events, *self.book.events),
+            verdicts=self.verdicts,
+        )
+
+    def _search(self) -> Search:
+        compiled = [offer for offer in self.offers.values() if offer.failure is None]
+        return self.mixer.search(self.verdicts, n_compiled=len(compiled), n_timed=self.book.n_kept)
+
+
+def _key(offer: Offer) -> Key:
+    return offer.order.group, offer.order.settings
+
+
+def _names_a_node(offer: Offer) -> bool:
+    return offer.failure is not None and offer.failure.node in offer.order.group.nodes
+
+
+def _eager_nodes(assignment: Assignment) -> Iterable[str]:
+    return (name for found in assignment.groups if found.backend == EAGER for name in found.nodes)
+
+
+def _variant(draft: Draft, *, threads: int | None = None, spin: bool | None = None) -> Draft:
+    settings = replace(
+        draft.settings,
+        threads=draft.settings.threads if threads is None else threads,
+        spin=draft.settings.spin if spin is None else spin,
+    )
+    what = (
+        f"{threads} thread{'s' if threads != 1 else ''}" if threads is not None else "spinning" if spin else "no spinning"
+    )
+    return Draft(f"{draft.name}, {what}", draft.assignment, settings)
+
+
+def _with_own_names(drafts: Sequence[Draft]) -> list[Draft]:
+    """Numbers drafts of equal names, since the same backends can share a graph in several ways."""
+    seen: Counter[str] = Counter()
+    named: list[Draft] = []
+    for draft in drafts:
+        seen[draft.name] += 1
+        named.append(draft if seen[draft.name] == 1 else replace(draft, name=f"{draft.name} ({seen[draft.name]})"))
+    return named
+
+
+def _failure(offer: Offer) -> Event:
+    is_verifying = type(offer.failure).__name__ in ("AccuracyError", "ContractError")
+    return Event(
+        kind="note" if offer.is_late else "refused" if isinstance(offer.failure, InputRefused) else "failed",
+        stage="verify" if is_verifying else "compile",
+        backend=offer.order.group.backend,
+        cluster=offer.order.name,
+        message=str(offer.failure),
+    )
+
+
+def _proof_failure(name: str, error: PluginError) -> Event:
+    return Event(kind="failed", stage="time", backend=error.backend, message=f"plan {name}: {error}")

@@ -1,0 +1,247 @@
+"""Finds plans that mix backends: prices regions, solves for the cheapest assignment, and gives the best few as drafts.
+
+A region is priced alone, once for all regions of equal structure. Alone, though, a cluster pays for entering, leaving and
+changing layouts, which a cluster of many regions pays once. What a backend saves inside is read off its whole-graph price:
+the inner price of a region is its own price scaled so that all of them add up to the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+
+from hub.assign.chain import RegionChain, Route, WholePrice, k_best
+from hub.assign.problem import Candidate, Problem, Solution
+from hub.assign.solve import solve
+from hub.graph import Graph, TensorSpec
+from hub.options import Options
+from hub.partition.assignments import Assignment, assignment_by
+from hub.partition.group import EAGER, Group
+from hub.partition.proposals import proposed
+from hub.partition.regions import Region, classes, coarsened, regions
+from hub.partition.verdicts import Verdicts
+from hub.plan import Search
+from hub.planning.pricebook import PriceBook
+from hub.planning.scene import Draft, Scene, draft_of
+from hub.planning.sections import Section, sections_of
+from hub.pricing.profile import Profile, boundary_s, stored_profile
+from hub.pricing.roofline import CALL_S, flops
+from hub.support import operator_name
+
+MOST_REGIONS = 256
+"""Regions beyond which neighbours are joined: more choices than could pay, since every boundary costs."""
+LEAST_INNER, MOST_INNER = 0.5, 1.2
+"""Bounds on the inner price over the price alone: beyond them one of the two measurements is off."""
+MIX_S = 20e-6
+"""Seconds that each further backend adds to a call where `hub doctor` has not measured it (2 cores, 2026-11)."""
+HOPE = 1.03
+"""A mix predicted to take more than this many times the best known plan is not worth timing."""
+_MOST_ROUTES = 64
+"""Cheapest routes among which the drafts are looked for: neighbours in rank often differ by one light region."""
+
+
+class Mixer:
+    """Finds mixed plans for one graph, with what the price book knows at the time of asking."""
+
+    def __init__(self, scene: Scene, book: PriceBook, *, trusts_estimates: bool) -> None:
+        self._scene = scene
+        self._book = book
+        self._trusts_estimates = trusts_estimates
+        """False where measured prices are at hand: beside them, a roofline looks cheap and would win by its optimism."""
+        self._regions = coarsened(scene.graph, regions(scene.graph), MOST_REGIONS, cost=flops)
+        self._settings = scene.settings(spin=False)
+        profile = stored_profile(scene.options.cache_root, scene.threads)
+        self._call_s: Mapping[str, float] = {} if profile is None else profile.call_s
+        self._copies_s = tuple(0.0 if profile is None else _copies_s(scene.graph, one, profile) for one in self._regions)
+        """Seconds of copying, where a cluster begins after a region, what that hands on in another layout."""
+        self._mix_s = MIX_S if profile is None or not profile.mix_s else max(profile.mix_s.values())
+        self._gap: float | None = None
+        self._method = ""
+
+    def sections(self, verdicts: Verdicts) -> tuple[Section, ...]:
+        """Gives the regions as the backends see them."""
+        return sections_of(self._scene.graph, verdicts, self._regions)
+
+    def best_known_s(self, sections: Sequence[Section], eager_s: Mapping[str, float]) -> Mapping[str, float]:
+        """Gives, by structure, the best measured seconds of a region: in one backend, or in eager."""
+        found: dict[str, float] = {}
+        for section in sections:
+            known = [sum(eager_s[name] for name in section.region.nodes)]
+            for backend, pieces in section.pieces.items():
+                costs = [self._book.measured(piece, self._settings) for piece in pieces]
+                rest_s = sum(eager_s[name] for name in section.left_over(backend))
+                if None not in costs:
+                    known.append(sum(cost.run_s for cost in costs if cost is not None) + rest_s)
+            found[section.region.structure] = min(known)
+        return found
+
+    def mixes(
+        self, verdicts: Verdicts, drafts: Sequence[Draft], eager_s: Mapping[str, float], best_s: float, most: int
+    ) -> tuple[Draft, ...]:
+        """Gives at most `most` plans of several clusters that may beat `best_s` seconds, the most promising first."""
+        if not verdicts.backends:
+            return ()
+        alone = self._prices_alone(self.sections(verdicts), eager_s)
+        chain = self._chain(alone, self._whole_s(drafts, eager_s))
+        found = [
+            assignment_by(verdicts, _by_node(self._regions_of(route)), self._scene.options)
+            for route in _diverse(k_best(chain, _MOST_ROUTES))
+            if route.cost_s <= HOPE * best_s
+        ]
+        self._gap, self._method = 0.0, "chain"
+        if (covered := self._covered(verdicts, drafts, eager_s)) is not None:
+            found.append(covered)
+        distinct = {item.groups: draft_of(self._scene, item) for item in found if len(item.clusters) > 1}
+        return tuple(distinct.values())[:most]
+
+    def search(self, verdicts: Verdicts, *, n_compiled: int, n_timed: int) -> Search:
+        """Gives what was looked at, for the plan's evidence."""
+        sections = self.sections(verdicts)
+        pieces = {
+            (self._book.structure(piece), piece.backend) for one in sections for p in one.pieces.values() for piece in p
+        }
+        known = sum(self._book.is_known(structure, backend, self._settings) for structure, backend in pieces)
+        return Search(
+            regions=len(self._regions),
+            structures=len(classes(self._regions)),
+            candidates=len(pieces),
+            measured=known,
+            compiled=n_compiled,
+            timed_now=n_timed,
+            method=self._method,
+            gap=self._gap,
+        )
+
+    def _is_usable(self, found: Group) -> bool:
+        if self._book.has_failed(found):
+            return False
+        return self._trusts_estimates or self._book.cost(found, self._settings).source != "estimated"
+
+    # --- Regions in a chain -------------------------------------------------------------------------------------------
+
+    def _regions_of(self, route: Route) -> Iterable[tuple[tuple[str, ...], str]]:
+        return ((region.nodes, backend) for region, backend in zip(self._regions, route.backends, strict=True))
+
+    def _prices_alone(self, sections: Sequence[Section], eager_s: Mapping[str, float]) -> tuple[Mapping[str, float], ...]:
+        """Gives, for each region, the price alone of every backend that takes it, and of eager."""
+        return tuple(self._section_prices(section, eager_s) for section in sections)
+
+    def _section_prices(self, section: Section, eager_s: Mapping[str, float]) -> Mapping[str, float]:
+        prices = {
+            backend: sum(self._book.cost(piece, self._settings).run_s for piece in pieces)
+            + sum(eager_s[name] for name in section.left_over(backend))
+            for backend, pieces in section.pieces.items()
+            if all(map(self._is_usable, pieces))
+        }
+        return {**prices, EAGER: sum(eager_s[name] for name in section.region.nodes)}
+
+    def _whole_s(self, drafts: Sequence[Draft], eager_s: Mapping[str, float]) -> Mapping[str, float]:
+        """Gives the seconds of each backend's plan of the whole graph, where all of it has a measured price."""
+        found: dict[str, float] = {}
+        for draft in drafts:
+            costs = [self._book.measured_at_all(item, draft.settings) for item in draft.assignment.clusters]
+            if len(draft.assignment.backends) == 1 and None not in costs:
+                rest = (name for item in draft.assignment.groups if item.backend == EAGER for name in item.nodes)
+                clusters_s = sum(cost.run_s for cost in costs if cost is not None)
+                found[draft.assignment.backends[0]] = clusters_s + sum(eager_s[name] for name in rest)
+        return found
+
+    def _chain(self, alone: Sequence[Mapping[str, float]], whole_s: Mapping[str, float]) -> RegionChain:
+        backends = tuple(dict.fromkeys(name for prices in alone for name in prices if name != EAGER))
+        shares = {name: _inner_share(name, alone, whole_s) for name in backends}
+        inside: list[tuple[float | None, ...]] = []
+        enter: list[tuple[float, ...]] = []
+        for position, prices in enumerate(alone):
+            copies_s = self._copies_s[position - 1] if position else 0.0
+            inner = {name: self._inner_s(name, prices[name], shares[name], copies_s) for name in backends if name in prices}
+            inside.append(tuple(inner.get(name) for name in backends))
+            enter.append(tuple(prices[name] - inner[name] if name in inner else 0.0 for name in backends))
+        eager = tuple(prices[EAGER] for prices in alone)
+        size = len(alone)
+        whole = [WholePrice(0, size, name, whole_s[name]) for name in backends if name in whole_s]
+        possible = tuple(one for one in whole if all(one.backend in prices for prices in alone))
+        return RegionChain(backends, tuple(inside), tuple(enter), eager, possible, self._mix_s)
+
+    def _inner_s(self, backend: str, alone_s: float, share: float, copies_s: float) -> float:
+        """Gives what a region costs inside a cluster: scaled, and at least one call and its copies less than alone."""
+        entering_s = min(self._call_s.get(backend, CALL_S) + copies_s, alone_s / 2)
+        return min(share * alone_s, alone_s - entering_s)
+
+    # --- Any candidates: a binary programme ---------------------------------------------------------------------------
+
+    def _covered(self, verdicts: Verdicts, drafts: Sequence[Draft], eager_s: Mapping[str, float]) -> Assignment | None:
+        """Gives the exact cheapest cover by all known clusters, those that plugins propose among them.
+
+        Where each backend takes the whole graph, and no plugin proposes anything, the chain has said all there is to say.
+        """
+        proposals, events = proposed(self._scene.graph, self._scene.registry, verdicts, self._scene.options)
+        self._book.note(events)
+        groups = list(dict.fromkeys((*(found for draft in drafts for found in draft.assignment.clusters), *proposals)))
+        if len(groups) <= len(verdicts.backends) and not proposals:
+            return None
+        groups += [piece for one in self.sections(verdicts) for pieces in one.pieces.values() for piece in pieces]
+        usable = [found for found in dict.fromkeys(groups) if self._is_usable(found)]
+        solution = self._solved(usable, eager_s)
+        if solution is None:
+            return None
+        self._gap, self._method = solution.gap, solution.method
+        names = [node.name for node in self._scene.graph.nodes]
+        chosen = (([names[position] for position in one.nodes], one.backend) for one in solution.chosen)
+        return assignment_by(verdicts, _by_node(chosen), self._scene.options)
+
+    def _solved(self, groups: Sequence[Group], eager_s: Mapping[str, float]) -> Solution | None:
+        graph = self._scene.graph
+        place = {node: position for position, node in enumerate(graph.nodes)}
+        names = {node.name: position for node, position in place.items()}
+        problem = Problem(
+            reads=tuple(
+                tuple(sorted({place[one] for one in node.all_input_nodes if one in place})) for node in graph.nodes
+            ),
+            eager_s=tuple(eager_s[node.name] for node in graph.nodes),
+            candidates=tuple(
+                Candidate(
+                    tuple(sorted(names[name] for name in found.nodes)),
+                    found.backend,
+                    self._book.cost(found, self._settings).run_s,
+                )
+                for found in groups
+            ),
+            required=frozenset(names[name] for name in _forced(graph, groups, self._scene.options)),
+            mix_s=self._mix_s,
+        )
+        return solve(problem)
+
+
+def _copies_s(graph: Graph, region: Region, profile: Profile) -> float:
+    values = (graph.by_name[name].meta.get("val") for name in region.carried)
+    tensors = (value for value in values if isinstance(value, torch.Tensor) and not value.is_contiguous())
+    return sum(boundary_s(profile, TensorSpec.of(tensor)) for tensor in tensors)
+
+
+def _inner_share(backend: str, alone: Sequence[Mapping[str, float]], whole_s: Mapping[str, float]) -> float:
+    if backend not in whole_s or not all(backend in prices for prices in alone):
+        return 1.0
+    total_s = sum(prices[backend] for prices in alone)
+    return min(MOST_INNER, max(LEAST_INNER, whole_s[backend] / total_s)) if total_s > 0 else 1.0
+
+
+def _diverse(routes: Iterable[Route]) -> Iterable[Route]:
+    """Leaves the cheapest route of each set of backends and number of clusters."""
+    seen: set[tuple[frozenset[str], int]] = set()
+    for route in routes:
+        kind = (frozenset(route.backends), route.n_clusters)
+        if kind not in seen:
+            seen.add(kind)
+            yield route
+
+
+def _by_node(parts: Iterable[tuple[Iterable[str], str]]) -> Callable[[str], str]:
+    backend_of = {name: backend for names, backend in parts for name in names}
+    return lambda name: backend_of.get(name, EAGER)
+
+
+def _forced(graph: Graph, groups: Iterable[Group], options: Options) -> frozenset[str]:
+    """Names of the nodes that the options force to a backend which takes them, and so not to eager."""
+    possible = {(found.backend, name) for found in groups for name in found.nodes}
+    return frozenset(node.name for node in graph.nodes if (options.forced(operator_name(node)), node.name) in possible)

@@ -1,0 +1,170 @@
+"""What is known about prices while one graph is planned: measured here before learned from the past before estimated."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from hub.backend import CompileSettings
+from hub.cache.measurements import Measurement, Subject, machine_digest, versions_of
+from hub.cost import Cost
+from hub.partition.extract import extract
+from hub.partition.group import Group
+from hub.partition.structure import structure_digest
+from hub.plan import Event
+from hub.planning.scene import Scene
+from hub.pricing.features import features_of
+from hub.pricing.learned import LearnedPrices, Sample
+from hub.pricing.roofline import cluster_estimate, flops, peaks
+from hub.pricing.session import Offer
+
+
+class PriceBook:
+    """Gives the best known price of any cluster, and writes measured ones down for later plans and processes.
+
+    Clusters of equal structure share a price, wherever they stand and whatever their weights hold.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self.events: list[Event] = []
+        self.used: Counter[str] = Counter()
+        """How many clusters got their price from each source."""
+        self._scene = scene
+        self._structures: dict[tuple[str, ...], str] = {}
+        self._costs: dict[tuple[str, str, CompileSettings], Cost] = {}
+        """Measured prices, by structure, backend and settings."""
+        self._guesses: dict[tuple[str, str, int], Cost] = {}
+        self._models: dict[tuple[str, int], LearnedPrices | None] = {}
+        self._missed: set[tuple[str, str, CompileSettings]] = set()
+        self._failures: dict[Group, str] = {}
+        self._failed_structures: set[tuple[str, str]] = set()
+        self._n_kept = 0
+
+    def structure(self, found: Group) -> str:
+        """Gives the structural digest of a cluster's nodes."""
+        if found.nodes not in self._structures:
+            self._structures[found.nodes] = structure_digest(self._scene.graph, found.nodes)
+        return self._structures[found.nodes]
+
+    def measured(self, found: Group, settings: CompileSettings) -> Cost | None:
+        """Gives a price that was measured on this machine under these settings, now or by an earlier process, or None."""
+        key = (self.structure(found), found.backend, settings)
+        if key not in self._costs and key not in self._missed:
+            stored = self._scene.measurements.find(self._subject(found, settings))
+            if stored is None:
+                self._missed.add(key)
+            else:
+                self._costs[key] = replace(stored.cost, detail=f"{stored.cost.detail}, measured {stored.made[:10]}")
+        return self._costs.get(key)
+
+    def cost(self, found: Group, settings: CompileSettings) -> Cost:
+        """Gives the best known price: measured under these settings or under the other habit of spinning, else a guess."""
+        known = self.measured_at_all(found, settings)
+        return known if known is not None else self.guess(found, settings)
+
+    def guess(self, found: Group, settings: CompileSettings) -> Cost:
+        """Gives what the past teaches about such clusters, else what the backend or the roofline estimates."""
+        key = (self.structure(found), found.backend, settings.threads)
+        if key not in self._guesses:
+            self._guesses[key] = self._learned(found, settings) or self._estimate(found, settings)
+        return self._guesses[key]
+
+    def least_s(self, found: Group, settings: CompileSettings) -> float:
+        """Gives seconds that no backend can stay below: the cluster's work at the machine's peaks."""
+        work = sum(flops(self._scene.graph.by_name[name]) for name in found.nodes)
+        return work / peaks(settings.threads).flops_s
+
+    def keep(self, offer: Offer) -> None:
+        """Writes a measured price down, for this plan and for later processes."""
+        if offer.cost is None:
+            return
+        found, settings = offer.order.group, offer.order.settings
+        self._costs[self.structure(found), found.backend, settings] = offer.cost
+        self._n_kept += 1
+        nodes = [self._scene.graph.by_name[name] for name in found.nodes]
+        features = features_of(nodes, self._scene.graph.weights)
+        made = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self._scene.measurements.keep(
+            Measurement(self._subject(found, settings), offer.cost, offer.compile_s, features, made)
+        )
+
+    @property
+    def n_kept(self) -> int:
+        """Prices measured so far for this decision."""
+        return self._n_kept
+
+    def is_known(self, structure: str, backend: str, settings: CompileSettings) -> bool:
+        """True where a price for this structure is at hand."""
+        return (structure, backend, settings) in self._costs
+
+    def measured_at_all(self, found: Group, settings: CompileSettings) -> Cost | None:
+        """Gives a measured price under these settings, or else under the other habit of spinning."""
+        return self.measured(found, settings) or self.measured(found, replace(settings, spin=not settings.spin))
+
+    def fail(self, found: Group, reason: str) -> None:
+        """Remembers that a backend cannot have clusters of this structure."""
+        self._failures[found] = reason
+        self._failed_structures.add((self.structure(found), found.backend))
+
+    def has_failed(self, found: Group) -> bool:
+        """True where a cluster of this structure failed in this backend."""
+        return (self.structure(found), found.backend) in self._failed_structures
+
+    @property
+    def failures(self) -> Mapping[Group, str]:
+        """Why clusters could not be had, in one line each."""
+        return dict(self._failures)
+
+    def note(self, events: Iterable[Event]) -> None:
+        """Adds events, each once."""
+        self.events += [event for event in events if event not in self.events]
+
+    def all_costs(self, groups: Mapping[Group, CompileSettings]) -> Mapping[Group, Cost]:
+        """Gives the best known price of each of these clusters, and counts where it came from."""
+        costs = {found: self.cost(found, settings) for found, settings in groups.items()}
+        self.used.update(cost.source for cost in costs.values())
+        return costs
+
+    def _subject(self, found: Group, settings: CompileSettings) -> Subject:
+        return Subject(
+            structure=self.structure(found),
+            backend=found.backend,
+            versions=versions_of(self._scene.registry.entries[found.backend]),
+            machine=machine_digest(),
+            threads=settings.threads,
+            spin=settings.spin,
+            effort=settings.effort,
+            accuracy=settings.accuracy,
+        )
+
+    def _learned(self, found: Group, settings: CompileSettings) -> Cost | None:
+        model = self._model(found.backend, settings.threads)
+        if model is None:
+            return None
+        nodes = [self._scene.graph.by_name[name] for name in found.nodes]
+        return model.price(features_of(nodes, self._scene.graph.weights))
+
+    def _model(self, backend: str, threads: int) -> LearnedPrices | None:
+        if (backend, threads) not in self._models:
+            rows = self._scene.measurements.samples(backend, machine_digest(), threads)
+            self._models[backend, threads] = LearnedPrices.fit([Sample(row.features, row.cost.run_s) for row in rows])
+        return self._models[backend, threads]
+
+    def _estimate(self, found: Group, settings: CompileSettings) -> Cost:
+        """Gives the backend's own estimate, else the roofline. What a plugin raises costs it only its say."""
+        sample = self._scene.sample
+        weights = {name: sample.by_name[name] for name in sample.graph.weights}
+        cluster = extract(sample.graph, found.nodes, "estimate", weights)
+        try:
+            cost = self._scene.registry.backend(found.backend).estimate(cluster, settings)
+            if cost is not None and not isinstance(cost, Cost):  # pyright: ignore[reportUnnecessaryIsInstance] - plugins are not trusted
+                raise TypeError(f"estimate() gave a {type(cost).__name__}, no Cost")
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the roofline takes its place
+            self._failed(found.backend, f"estimate raised {type(error).__name__}: {error}")
+            cost = None
+        return cost if cost is not None else cluster_estimate(cluster, settings.threads)
+
+    def _failed(self, backend: str, message: str) -> None:
+        self.note([Event(kind="failed", stage="estimate", backend=backend, message=message)])

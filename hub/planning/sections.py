@@ -1,0 +1,47 @@
+"""Regions as the backends see them: what each would compile of every region, and what stays in eager."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hub.graph import Graph
+from hub.partition.group import Group, is_trifle
+from hub.partition.regions import Region
+from hub.partition.verdicts import Verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A region with the clusters that each backend would make of it."""
+
+    region: Region
+    pieces: Mapping[str, tuple[Group, ...]]
+    """By backend: runs of nodes that it takes. A backend that takes nothing worth a call is left out."""
+
+    def left_over(self, backend: str) -> tuple[str, ...]:
+        """Gives the nodes that stay in eager where the backend has the rest."""
+        taken = {name for piece in self.pieces[backend] for name in piece.nodes}
+        return tuple(name for name in self.region.nodes if name not in taken)
+
+
+def sections_of(graph: Graph, verdicts: Verdicts, found: Sequence[Region]) -> tuple[Section, ...]:
+    """Gives each region with what the backends would compile of it, in the regions' order."""
+    return tuple(Section(region, _pieces(graph, verdicts, region)) for region in found)
+
+
+def _pieces(graph: Graph, verdicts: Verdicts, region: Region) -> Mapping[str, tuple[Group, ...]]:
+    runs = {backend: _runs(graph, verdicts, region, backend) for backend in verdicts.backends}
+    return {backend: pieces for backend, pieces in runs.items() if pieces}
+
+
+def _runs(graph: Graph, verdicts: Verdicts, region: Region, backend: str) -> tuple[Group, ...]:
+    """Consecutive nodes that the backend takes, unless none of them computes. Consecutive sets are convex."""
+    runs: list[list[str]] = [[]]
+    for name in region.nodes:
+        if verdicts.takes(backend, name):
+            runs[-1].append(name)
+        elif runs[-1]:
+            runs.append([])
+    worth = (run for run in runs if not all(is_trifle(graph.by_name[name]) for name in run))
+    return tuple(Group(backend, tuple(run)) for run in worth)

@@ -1,0 +1,60 @@
+"""The time that planning may take: a budget that begins when the first whole plan is ready to run."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping
+
+COMPILE_SHARE = 0.6
+"""Share of the budget after which nothing more is compiled: the rest is for timing, which decides."""
+
+
+class Clock:
+    """Counts a budget down. The compilation of the first choice is not part of it: that has to be in any case.
+
+    Any thread may ask. Times are seconds of `time.monotonic`.
+    """
+
+    def __init__(self, budget_s: float, compile_share: float = COMPILE_SHARE) -> None:
+        self.budget_s = budget_s
+        self._compile_share = compile_share
+        self._began_s: float | None = None
+        self._slowest_s: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Starts the budget, the first time it is called: a whole plan is ready."""
+        with self._lock:
+            if self._began_s is None:
+                self._began_s = time.monotonic()
+
+    def compiled(self, backend: str, compile_s: float) -> None:
+        """Remembers how long a backend took for one of its clusters."""
+        with self._lock:
+            self._slowest_s[backend] = max(compile_s, self._slowest_s.get(backend, 0.0))
+
+    @property
+    def compile_until(self) -> float:
+        """When the last compilation has to be ready; infinite before the budget has begun."""
+        return math.inf if self._began_s is None else self._began_s + self._compile_share * self.budget_s
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the budget; all of it before it has begun. Below zero once it is spent."""
+        return self.budget_s if self._began_s is None else self._began_s + self.budget_s - time.monotonic()
+
+    def may_start(self, backend: str, *, is_needed: bool) -> bool:
+        """True where a compilation may start now.
+
+        One that only might help must end in time for sure: a piece of a graph compiles no longer than the graph did, and a
+        worker that has to be stopped takes what it has compiled before with it.
+        """
+        reserve_s = 0.0 if is_needed else self._slowest_s.get(backend, 0.0)
+        return time.monotonic() + reserve_s <= self.compile_until
+
+    @property
+    def compile_s(self) -> Mapping[str, float]:
+        """Seconds of the slowest compilation so far, by backend."""
+        return dict(self._slowest_s)
