@@ -15,7 +15,7 @@ from torch._dynamo.convert_frame import compile_lock
 
 from hub.dispatch.assemble import Assembled, assemble
 from hub.dispatch.weights import WeightGuard, can_guard
-from hub.errors import HubWarning, InputRefused, OptionError
+from hub.errors import HubWarning, InputRefused, OptionError, PlanError
 from hub.graph import Graph
 from hub.options import Options
 from hub.plan import EAGER, Event, Plan, PlannedCluster
@@ -120,7 +120,8 @@ class CompiledGraph:
             made = maker.make(args, self.plan)
             return Binding(guard, self._assembled(graph, made).run)
         except Exception as error:
-            if self.options.strict or isinstance(error, OptionError):
+            asked = PlanError if self.options.plan is not None else OptionError
+            if self.options.strict or isinstance(error, (OptionError, asked)):
                 raise
             return self._in_eager(guard, error)
         finally:

@@ -13,7 +13,7 @@ from torch import fx
 from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
 from hub.compiled import eager_plan
-from hub.errors import CaptureError
+from hub.errors import CaptureError, HubError
 from hub.graph import hint
 from hub.options import check_backends, resolve
 from hub.plan import Plan
@@ -31,11 +31,13 @@ def explain(
     """Gives the plan of each graph that `model(*inputs, **kwargs)` is captured as, compiling and timing nothing.
 
     Prices are estimates, unless an earlier run on this machine left a plan in the cache, which is then given as it is. The
-    model itself runs once, in eager, to find its graphs. Raises OptionError for wrong options.
+    model itself runs once, in eager, to find its graphs. Raises OptionError for wrong options, and PlanError for a plan
+    file that cannot be replayed.
     """
     chosen = resolve(options, os.environ, Path.cwd())
     check_backends(chosen, registry().entries)
     found: list[Plan] = []
+    errors: list[HubError] = []
 
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         try:
@@ -44,10 +46,15 @@ def explain(
             found.append(eager_plan("uncaptured", str(error)))
             return module
         values = [hint(value) if isinstance(value, torch.SymInt) else value for value in example_inputs]
-        found.append(Maker(graph, "inference", chosen, registry(), progress_for(graph.name)).predict(values))
+        try:
+            found.append(Maker(graph, "inference", chosen, registry(), progress_for(graph.name)).predict(values))
+        except HubError as error:  # kept until Dynamo is done, which would wrap it
+            errors.append(error)
         return module
 
     torch.compiler.reset()
     with torch.no_grad():
         torch.compile(model, backend=backend)(*inputs, **(kwargs or {}))  # pyright: ignore[reportUnknownMemberType] - torch's
+    if errors:
+        raise errors[0]
     return tuple(found)

@@ -54,7 +54,7 @@ def _operator_keys(force: Mapping[str, str]) -> Mapping[str, str]:
 
 _Name = Annotated[str, Field(min_length=1)]
 _Names = Annotated[tuple[_Name, ...], BeforeValidator(_as_tuple)]
-_Folder = Annotated[Path | None, BeforeValidator(_as_path)]
+_Path = Annotated[Path | None, BeforeValidator(_as_path)]
 
 
 class Options(BaseModel):
@@ -80,9 +80,11 @@ class Options(BaseModel):
         default_factory=lambda data: BUDGETS_S[data.get("tune", "fast")]
     )
     """Seconds that planning may take; the default follows `tune`."""
-    cache_dir: _Folder = None
+    plan: _Path = None
+    """Plan file to replay instead of planning; None means that the hub plans."""
+    cache_dir: _Path = None
     """Folder of measurements and saved executables; None means the user's cache folder (see `cache_root`)."""
-    debug_dir: _Folder = None
+    debug_dir: _Path = None
     """Folder that readable programs, sources and logs are written to; None means that nothing is written."""
     origins: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
     """Where each setting came from, for those that somebody gave. No setting itself."""

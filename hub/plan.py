@@ -40,8 +40,9 @@ class Bid(_Value):
 class PlannedCluster(_Value):
     """One cluster of a plan."""
 
-    name: str
-    backend: str
+    name: str = ""
+    """ "c0" for what is compiled, "e0" for what runs in eager, numbered in the order in which they run."""
+    backend: Annotated[str, Field(min_length=1)]
     nodes: tuple[str, ...]
     """Names of its nodes in the graph, in topological order."""
     operators: tuple[str, ...] = ()
@@ -71,6 +72,27 @@ class Contender(_Value):
     won: bool = False
 
 
+class Search(_Value):
+    """What the planner looked at before it decided."""
+
+    regions: int
+    """Consecutive pieces that the graph falls into at its cut points."""
+    structures: int
+    """Different ones among them: equal regions are priced once."""
+    candidates: int
+    """Structures times the backends that take them."""
+    measured: int
+    """Candidates with a price measured on this machine, by this process or an earlier one."""
+    compiled: int = 0
+    """Clusters compiled for this decision."""
+    timed_now: int = 0
+    """Prices measured for this decision."""
+    method: str = ""
+    """How the cheapest assignment was found: "chain" (dynamic programme) or "milp" (binary programme)."""
+    gap: float | None = None
+    """Share by which a cheaper assignment might exist at these prices; 0 means proven optimal."""
+
+
 class Event(_Value):
     """Something that went wrong, or was decided against, while planning or running."""
 
@@ -86,24 +108,29 @@ class Plan(_Value):
     """The decision for one captured graph, with the evidence behind it."""
 
     format: int = FORMAT
-    graph: str
+    graph: str = ""
     """Name of the captured graph."""
-    graph_digest: str
-    """Digest of its structure; a plan fits only graphs of equal digest."""
+    graph_digest: str = ""
+    """Digest of its structure: a kept plan is for graphs of equal digest, a plan file for all with its nodes."""
     mode: Literal["inference", "forward", "backward"] = "inference"
     inputs: tuple[str, ...] = ()
     """Type and shape of every input that is no weight, in order: "float32[8, 128]"."""
     clusters: tuple[PlannedCluster, ...]
-    threads: int
+    threads: Annotated[int, Field(ge=0)] = 0
+    """Threads of one call; 0, which only people write, means as many as PyTorch uses."""
     spin: bool = False
     """True where the one backend's thread pool may spin between calls."""
-    accuracy: float | None = None
+    accuracy: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    effort: Literal["fast", "full"] = "fast"
+    """How long each compiler was to search for a better program, which decides what a replay compiles."""
     predicted_s: float | None = None
     measured_s: float | None = None
     """Median seconds of one warm call of the whole plan, from the proof."""
     decided_by: str = ""
-    """"measured whole plans", "measured prices", "estimates", "options", "replayed" """
+    """"measured whole plans", "measured prices", "estimates", "options", "replayed", "plan file" """
     contenders: tuple[Contender, ...] = ()
+    search: Search | None = None
+    """What was looked at; None where nothing had to be looked for."""
     events: tuple[Event, ...] = ()
     plan_s: float = 0.0
     """Seconds spent on planning and compiling."""

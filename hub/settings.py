@@ -60,6 +60,14 @@ def _truth(text: str) -> bool:
     return _TRUTH[word]
 
 
+def _seconds(text: str) -> float:
+    """Reads "90", "90s", "10m" or "1.5h"."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS_S else (text, "s")
+    return float(number) * _UNITS_S[unit]
+
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
 _TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 _FORMS: Mapping[str, _Form] = {
@@ -70,7 +78,8 @@ _FORMS: Mapping[str, _Form] = {
     "accuracy": _Form("a number above 0", "0.001", float),
     "strict": _Form("true or false", "True", _truth),
     "tune": _Form('one of "off", "fast" and "full"', '"fast"'),
-    "budget_s": _Form("a number of seconds above 0", "60", float),
+    "budget_s": _Form("a number of seconds above 0", '60; flags and variables may say "90s", "10m" or "1h"', _seconds),
+    "plan": _Form("the path of a plan file", '"plan.json"'),
     "cache_dir": _Form("the path of a folder", '"~/.cache/hub"'),
     "debug_dir": _Form("the path of a folder", '"hub_debug"'),
 }
@@ -78,6 +87,7 @@ _FORMS: Mapping[str, _Form] = {
 
 KEYS: tuple[str, ...] = tuple(_FORMS)
 """Names of the settings."""
+_PATHS = ("plan", "cache_dir", "debug_dir")
 
 
 def from_call(given: Mapping[str, Any] | None, origin: str, cwd: Path) -> Mapping[str, Setting]:
@@ -110,7 +120,7 @@ def _plugin_prefixes() -> tuple[str, ...]:
 
 
 def from_file(cwd: Path, home: Path | None) -> Mapping[str, Setting]:
-    """Gives the settings in the nearest hub.toml, relative folders taken from the file's own. Raises OptionError."""
+    """Gives the settings in the nearest hub.toml, relative paths taken from the file's own. Raises OptionError."""
     path = next((path for path in _config_candidates(cwd, home or _home()) if _exists(path)), None)
     if path is None:
         return {}
@@ -146,8 +156,8 @@ def _home() -> Path | None:
 
 
 def _anchored(key: str, value: Any, folder: Path) -> Any:
-    """Makes a relative folder absolute, against the place where it was written. Other values stay."""
-    if not key.endswith("_dir") or not isinstance(value, (str, Path)) or not str(value):
+    """Makes a relative path absolute, against the place where it was written. Other values stay."""
+    if key not in _PATHS or not isinstance(value, (str, Path)) or not str(value):
         return value
     return folder / Path(value).expanduser()
 

@@ -18,6 +18,7 @@ ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="A built-in name, package.module:factory, or file.py:factory.")
 ]
 Batch = Annotated[int | None, typer.Option("--batch", min=1, help="First dim of the inputs.")]
+Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plans to this file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -35,7 +36,8 @@ _OPTIONS: Mapping[str, Any] = {
     "accuracy": Annotated[str | None, _flag("--accuracy", "X", "Largest allowed max|error| / max|reference|.")],
     "strict": Annotated[bool | None, _flag("--strict/--no-strict", None, "Turn every failure into an error.")],
     "tune": Annotated[str | None, _flag("--tune", "off|fast|full", "How hard to look for the best plan.")],
-    "budget_s": Annotated[str | None, _flag("--budget", "SECONDS", "Time that planning may take.")],
+    "budget_s": Annotated[str | None, _flag("--budget", "TIME", "Time that planning may take: 90, 90s, 10m or 1h.")],
+    "plan": Annotated[str | None, _flag("--plan", "FILE", "Replay this plan file instead of planning.")],
     "cache_dir": Annotated[str | None, _flag("--cache-dir", "FOLDER", "Where measurements and executables are kept.")],
     "debug_dir": Annotated[str | None, _flag("--debug-dir", "FOLDER", "Where readable programs and logs are written.")],
 }
@@ -73,14 +75,17 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Gives the explicit settings among the flags, read and checked against the other places. Raises OptionError."""
+    """Gives the explicit settings among the flags, read and checked against the other places. Raises HubError."""
     import os  # late, as all that `--help` does without
 
     from hub.options import parse_text, resolve
+    from hub.plan_file import read_plans
 
     texts = {key: ",".join(value) if key == "force" else value for key, value in flags.items() if value not in (None, [])}
     given = {key: parse_text(key, text, ORIGIN) if isinstance(text, str) else text for key, text in texts.items()}
-    resolve(given, os.environ, Path.cwd(), origin=ORIGIN)
+    chosen = resolve(given, os.environ, Path.cwd(), origin=ORIGIN)
+    if "plan" in given and chosen.plan is not None:
+        read_plans(chosen.plan)  # a mistake in the file is told before a model is built
     return given
 
 

@@ -1,0 +1,72 @@
+"""`hub tune`: looks long for the best plan of a model, and keeps it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+
+import hub
+from hub.bench.contenders import compiled_by_hub
+from hub.bench.models import load_model
+from hub.cli.plan import print_plans
+from hub.errors import OptionError
+from hub.options import Options, resolve
+from hub.plan import Plan
+from hub.plan_file import check_place, plans_json, write_plans
+from hub.report.numbers import duration
+
+
+def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output: str | None, *, as_json: bool) -> None:
+    """Runs a model through the hub under `tune="full"`, and prints its plans and where they are kept. Raises HubError."""
+    wanted = _tuning(given)
+    if output is not None:
+        check_place(Path(output))
+    loaded = load_model(spec, batch=batch)
+    compiled = compiled_by_hub(loaded.module, wanted)
+    began_s = time.perf_counter()
+    with torch.no_grad():
+        compiled(*loaded.inputs)
+    took_s = time.perf_counter() - began_s
+    plans: Sequence[Plan] = hub.plans(compiled)
+    if output is not None:
+        write_plans(Path(output), plans)
+    chosen = resolve(wanted, os.environ, Path.cwd())
+    if as_json:
+        typer.echo(json.dumps(_facts(spec, chosen, took_s, output) | json.loads(plans_json(plans)), indent=2))
+        return
+    print_plans(plans, as_json=False)
+    for line in _lines(chosen, took_s, output):
+        typer.echo(line)
+
+
+def _tuning(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Gives the options of a tuning run: full effort, and no plan to replay, wherever that was asked for."""
+    if given.get("tune", "full") != "full":
+        raise OptionError(
+            f"`hub tune` tunes fully, not {given['tune']!r}", hint="leave --tune out; --budget limits the time"
+        )
+    if "plan" in given:
+        raise OptionError("`hub tune` looks for a plan, and --plan replays one", hint="leave --plan out, or use `hub run`")
+    return {"plan": None, **given, "tune": "full"}
+
+
+def _facts(spec: str, chosen: Options, took_s: float, output: str | None) -> dict[str, Any]:
+    return {
+        "model": spec,
+        "budget_s": chosen.budget_s,
+        "took_s": took_s,
+        "kept_in": str(chosen.cache_root),
+        "plan_file": output,
+    }
+
+
+def _lines(chosen: Options, took_s: float, output: str | None) -> tuple[str, ...]:
+    lines = (f"tuned in    {duration(took_s)}, budget {duration(chosen.budget_s)}", f"kept in     {chosen.cache_root}")
+    return lines if output is None else (*lines, f'plan file   {output}; replay it with options={{"plan": "{output}"}}')

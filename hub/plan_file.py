@@ -1,0 +1,156 @@
+"""Plan files: JSON that people read, edit and commit, one file a model, one plan for each of its captured graphs.
+
+`{"format": 1, "plans": [...], "digests": [...]}`, or one plan by itself, as `Plan.to_json` gives it. The digests, which may
+be left out, tell whether a plan was edited: then its times are no longer its own. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from hub.errors import PlanError
+from hub.plan import FORMAT, Bid, Contender, Event, Plan, PlannedCluster, Price, Search
+from hub.suggest import did_you_mean
+
+_KEYS = ("format", "plans", "digests")
+_AGAIN = "write it again with `hub plan MODEL -o FILE`"
+EDITED = Event(kind="note", stage="load", message="edited by hand: the times and reasons of the plan before are left out")
+"""On every plan that is not what the hub wrote."""
+_FIELDS = tuple(
+    field for kind in (Plan, PlannedCluster, Bid, Price, Contender, Event, Search) for field in kind.model_fields
+)
+
+
+def read_plans(path: Path) -> tuple[Plan, ...]:
+    """Gives the plans in a file, at least one; those that were edited come without the evidence of the plan before.
+
+    Raises PlanError, naming the file, the field, and what mends it.
+    """
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise PlanError(
+            f"the plan file {path} cannot be read: {reason}", hint="write one with `hub plan MODEL -o FILE`"
+        ) from (error)
+    except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, or brackets without end
+        raise PlanError(f"{path} is no plan file: not JSON: {error}", hint=_AGAIN) from error
+    plans = tuple(_plan(item, where, path) for where, item in _items(data, path))
+    written = data.get("digests")
+    return plans if written is None else tuple(plan if _digest(plan) in written else _edited(plan) for plan in plans)
+
+
+def plans_json(plans: Sequence[Plan]) -> str:
+    """Gives the text of a plan file."""
+    table = {
+        "format": FORMAT,
+        "plans": [plan.model_dump(mode="json") for plan in plans],
+        "digests": list(map(_digest, plans)),
+    }
+    return json.dumps(table, indent=2)
+
+
+def _digest(plan: Plan) -> str:
+    """Gives the digest of what a plan decides, whatever its evidence, layout and names."""
+    clusters = [(cluster.backend, cluster.nodes) for cluster in plan.clusters]
+    decided = (plan.mode, clusters, plan.threads, plan.spin, plan.accuracy, plan.effort)
+    return hashlib.sha256(json.dumps(decided).encode()).hexdigest()
+
+
+def _edited(plan: Plan) -> Plan:
+    """Gives a plan with nothing but its decision and what it is for."""
+    kept = {"name", "backend", "nodes", "operators", "source"}
+    return Plan(
+        graph=plan.graph,
+        graph_digest=plan.graph_digest,
+        mode=plan.mode,
+        inputs=plan.inputs,
+        clusters=tuple(PlannedCluster(**cluster.model_dump(include=kept)) for cluster in plan.clusters),
+        threads=plan.threads,
+        spin=plan.spin,
+        accuracy=plan.accuracy,
+        effort=plan.effort,
+        decided_by="edited by hand",
+        events=(EDITED,),
+    )
+
+
+def write_plans(path: Path, plans: Sequence[Plan]) -> None:
+    """Writes a plan file: whole, or not at all. Raises PlanError where that is impossible, or where there is no plan."""
+    if not plans:
+        raise PlanError(f"no graph was captured, so there is no plan for {path}")
+    check_place(path)
+    target = path.resolve()
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(plans_json(plans) + "\n", encoding="utf-8")
+        partial.replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise PlanError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def check_place(path: Path) -> None:
+    """Raises PlanError, before minutes of work, if no file can be written there."""
+    if not path.absolute().parent.is_dir():
+        raise PlanError(f"there is no folder {path.absolute().parent} for {path.name}", hint="make it first")
+    if path.exists() and not path.is_file():
+        raise PlanError(f"{path} is no file, so it cannot become a plan file", hint="name a file, such as plan.json")
+
+
+def _items(data: Any, path: Path) -> list[tuple[str, Any]]:
+    """Gives what should be plans, each with the place where it stands in the file."""
+    if not isinstance(data, dict):
+        kind = "list" if isinstance(data, list) else type(data).__name__
+        raise PlanError(f'{path} is no plan file: a JSON {kind}, not {{"format": {FORMAT}, "plans": [...]}}', hint=_AGAIN)
+    table = cast("dict[str, Any]", data)
+    _check_format(table, path, "format")
+    if "plans" not in table and "clusters" in table:
+        return [("", table)]
+    for key in table:
+        if key not in _KEYS:
+            raise PlanError(f"{path}: {key}: no such field{did_you_mean(key, _KEYS)}", hint=_AGAIN)
+    if not isinstance(table.get("digests", []), list):
+        raise PlanError(f"{path}: digests: must be a list", hint="delete it, or " + _AGAIN)
+    plans = table.get("plans")
+    if not isinstance(plans, list) or not plans:
+        found = "missing" if "plans" not in table else "must be a list of at least one plan"
+        raise PlanError(f"{path}: plans: {found}", hint=_AGAIN)
+    return [(f"plans.{number}.", item) for number, item in enumerate(cast("list[Any]", plans))]
+
+
+def _check_format(table: Mapping[str, Any], path: Path, where: str) -> None:
+    if (found := table.get("format", FORMAT)) != FORMAT:
+        raise PlanError(f"{path}: {where}: this hub reads format {FORMAT}, the file says {found!r}", hint=_AGAIN)
+
+
+def _plan(item: Any, where: str, path: Path) -> Plan:
+    if isinstance(item, dict):
+        _check_format(cast("dict[str, Any]", item), path, f"{where}format")
+    try:
+        return Plan.model_validate(item)
+    except ValidationError as error:
+        raise _wrong_field(error.errors()[0], where, path) from None
+
+
+def _wrong_field(first: ErrorDetails, where: str, path: Path) -> PlanError:
+    place = (where + ".".join(map(str, first["loc"]))).rstrip(".")
+    if first["type"] == "missing":
+        return PlanError(
+            f"{path}: {place}: missing", hint="add it: every plan needs clusters, every cluster backend and nodes"
+        )
+    if first["type"] == "extra_forbidden":
+        key = str(first["loc"][-1])
+        return PlanError(f"{path}: {place}: no such field{did_you_mean(key, _FIELDS)}", hint="rename or delete it")
+    message = f"{first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r:.60}"
+    return PlanError(f"{path}: {place}: {message}", hint=f"mend the field, or {_AGAIN}")

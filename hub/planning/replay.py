@@ -1,0 +1,452 @@
+"""Replays a plan file: finds the plan of a graph, checks that it can run here, completes what its author left out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import fx
+
+from hub.errors import PlanError
+from hub.graph import Graph, spec_of
+from hub.options import DEFAULT, Options
+from hub.partition.group import EAGER, Group, has_order
+from hub.partition.verdicts import Verdicts, ask_backends
+from hub.plan import Event, Plan, PlannedCluster
+from hub.plan_file import EDITED, read_plans
+from hub.planning.evidence import Mode
+from hub.planning.schedule import plain_names
+from hub.registry import Registry
+from hub.suggest import did_you_mean
+from hub.support import operator_name
+
+PLAN_FILE = "plan file"
+"""What decided a replayed plan."""
+
+
+def plan_from_file(graph: Graph, mode: Mode, options: Options, registry: Registry) -> Plan:
+    """Gives the plan for a graph from the file that `options.plan` names, ready to be built as it is.
+
+    Raises PlanError where the file cannot be read, has no plan that fits, or has one that cannot run here.
+    """
+    assert options.plan is not None, "the caller looks whether there is a plan file"
+    path = options.plan
+    plan = chosen_plan(read_plans(path), graph, mode, path)
+    _check_backends(plan, options, registry, path)
+    clusters = _clusters_of(plan, graph)
+    _check_forced(clusters, graph, options, path)
+    _check_takers(clusters, ask_backends(graph, registry, under_plan(options, plan)), path)
+    ordered = _scheduled(clusters, graph, path)
+    return _completed(
+        plan, ordered, graph, mode, under_plan(options, plan), _notes(plan, clusters, ordered, graph, options)
+    )
+
+
+def under_plan(options: Options, plan: Plan) -> Options:
+    """Gives the options with the plan's settings where the user gave none, and only its backends to ask."""
+    update: dict[str, object] = {"backends": tuple(name for name in plan.backends if name != EAGER)}
+    if options.threads is None:
+        update["threads"] = plan.threads or torch.get_num_threads()
+    if options.accuracy is None:
+        update["accuracy"] = plan.accuracy
+    if options.origin("tune") == DEFAULT:
+        update["tune"] = plan.effort
+    return options.model_copy(update=update)
+
+
+# --- Which plan -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """The first place where a plan and a graph differ."""
+
+    position: int
+    """How many nodes of the graph come before it."""
+    message: str
+    node: str | None = None
+    hint: str | None = None
+
+
+def chosen_plan(plans: Sequence[Plan], graph: Graph, mode: Mode, path: Path) -> Plan:
+    """Gives the plan made for exactly this graph, else the first that fits it.
+
+    Raises PlanError about the plan that fits for the longest beginning.
+    """
+    own = sorted((plan for plan in plans if plan.graph_digest == graph.digest), key=lambda plan: plan.mode != mode)
+    misfits: list[Misfit] = []
+    for plan in own or plans:
+        misfit = misfit_of(plan, graph)
+        if misfit is None:
+            return plan
+        misfits.append(misfit)
+    nearest = max(misfits, key=lambda misfit: misfit.position)
+    raise PlanError(f"{path} does not fit {graph.name}: {nearest.message}", node=nearest.node, hint=nearest.hint)
+
+
+def misfit_of(plan: Plan, graph: Graph) -> Misfit | None:
+    """Gives the first node, else input, that differs; None where the plan fits, if perhaps for inputs of other sizes."""
+    planned = _planned_operators(plan)
+    unknown = [name for name in planned if name not in {node.name for node in graph.nodes}]
+    for position, node in enumerate(graph.nodes):
+        message = _node_misfit(node, planned, has_same_digest=plan.graph_digest == graph.digest)
+        if message:
+            return Misfit(position, message, node.name, _hint(message, unknown))
+    if unknown:
+        message = f"node {unknown[0]!r} is not in the graph"
+        return Misfit(
+            len(graph.nodes), message, unknown[0], "delete it, or make the plan again with `hub plan MODEL -o FILE`"
+        )
+    message = _input_misfit(plan, graph)
+    return Misfit(len(graph.nodes), message, None, "make the plan again with `hub plan MODEL -o FILE`") if message else None
+
+
+def _planned_operators(plan: Plan) -> dict[str, str]:
+    """Gives each planned node's operator, empty where the file does not say: nodes can be moved without it."""
+    return {
+        name: overload
+        for cluster in plan.clusters
+        for name, overload in zip(
+            cluster.nodes,
+            cluster.operators if len(cluster.operators) == len(cluster.nodes) else ("",) * len(cluster.nodes),
+            strict=True,
+        )
+    }
+
+
+def _node_misfit(node: fx.Node, planned: Mapping[str, str], *, has_same_digest: bool) -> str:
+    if node.name not in planned:
+        return f"node {node.name!r} is in the graph and not in the plan"
+    written = planned[node.name]
+    if has_same_digest or written in ("", operator_name(node)):
+        return ""  # with equal digests an odd operator is only a list that was not moved with its nodes
+    return f"node {node.name!r} is {written} in the plan and {operator_name(node)} here"
+
+
+def _hint(message: str, unknown: Sequence[str]) -> str:
+    again = "make the plan again with `hub plan MODEL -o FILE`"
+    if not message.endswith("not in the plan"):
+        return f"{again}, or delete `operators` where they no longer belong to `nodes`"
+    return f"the plan's {unknown[0]!r} is not in the graph: rename it, or {again}" if unknown else f"add it, or {again}"
+
+
+def _input_misfit(plan: Plan, graph: Graph) -> str:
+    here = inputs_of(graph)
+    if plan.graph_digest == graph.digest or len(plan.inputs) != len(here):
+        return ""  # people may leave inputs out, and weights that cannot be guarded join them
+    for number, (before, now) in enumerate(zip(plan.inputs, here, strict=True)):
+        if _dtype(before) != _dtype(now):
+            return f"input {number} changed its dtype: {before} in the plan and {now} here"
+    return ""
+
+
+def _dtype(text: str) -> str:
+    return text.partition("[")[0].partition(" ")[0]
+
+
+def inputs_of(graph: Graph) -> tuple[str, ...]:
+    """Gives type and shape of every input that is no weight, in order."""
+    weights = frozenset(graph.weights)
+    values = (node.meta.get("val") for node in graph.placeholders if node.name not in weights)
+    return tuple(str(spec_of(value)) for value in values if value is not None)
+
+
+# --- Whether it can run -----------------------------------------------------------------------------------------------
+
+
+def _check_backends(plan: Plan, options: Options, registry: Registry, path: Path) -> None:
+    """Raises PlanError for the first backend that is unknown, cannot be used here, or is excluded by another option."""
+    for name in plan.backends:
+        if name == EAGER:
+            continue
+        if name not in registry.entries:
+            known = (*registry.entries, EAGER)
+            raise PlanError(
+                f"{path}: no backend is named {name!r}{did_you_mean(name, known)}",
+                backend=name,
+                hint=f"install the plugin that brings it, or choose from {', '.join(known)}",
+            )
+        entry = registry.entries[name]
+        if not entry.status.accepted:
+            raise PlanError(
+                f"{path} needs {name!r}, which cannot be used here: {entry.status.reason}",
+                backend=name,
+                hint=entry.info.install or "`hub list-backends` says more",
+            )
+        if not options.allows(name):
+            key = "exclude" if name in options.exclude else "backends"
+            raise PlanError(
+                f"{path} needs {name!r}, which option {key!r} (from {options.origin(key)}) does not allow",
+                backend=name,
+                hint=f"change {key!r} or the plan",
+            )
+
+
+def _clusters_of(plan: Plan, graph: Graph) -> tuple[PlannedCluster, ...]:
+    """Gives the clusters with their nodes in the graph's order and with their operators; empty clusters are left out.
+
+    A tuple's elements follow their producer whatever the file says: a tuple cannot cross a cluster's edge.
+    """
+    place: dict[str, int] = {}
+    for number, cluster in enumerate(plan.clusters):
+        for name in cluster.nodes:
+            if name in place:
+                first = plan.clusters[place[name]]
+                raise PlanError(
+                    f"node {name!r} is in the plan twice: in {_title(first)} and in {_title(cluster)}",
+                    node=name,
+                    hint="delete it from one of them",
+                )
+            place[name] = number
+    members: list[list[fx.Node]] = [[] for _ in plan.clusters]
+    for node in graph.nodes:
+        if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and node.args[0].name in place:
+            place[node.name] = place[node.args[0].name]
+        members[place[node.name]].append(node)
+    return tuple(_with_nodes(cluster, nodes) for cluster, nodes in zip(plan.clusters, members, strict=True) if nodes)
+
+
+def _with_nodes(cluster: PlannedCluster, nodes: Sequence[fx.Node]) -> PlannedCluster:
+    names, operators = tuple(node.name for node in nodes), tuple(map(operator_name, nodes))
+    return cluster.model_copy(update={"nodes": names, "operators": operators})
+
+
+def _title(cluster: PlannedCluster) -> str:
+    return cluster.name or f"the cluster on {cluster.backend} with {', '.join(cluster.nodes[:3])}"
+
+
+def _check_forced(clusters: Iterable[PlannedCluster], graph: Graph, options: Options, path: Path) -> None:
+    """Raises PlanError where option `force` says otherwise; a pinned node goes nowhere by force."""
+    for cluster in clusters:
+        for name, overload in zip(cluster.nodes, cluster.operators, strict=True):
+            forced = options.forced(overload)
+            if forced not in (None, cluster.backend) and name not in graph.pinned:
+                raise PlanError(
+                    f"{path} and option 'force' (from {options.origin('force')}) contradict each other: "
+                    f"{overload} is on {cluster.backend!r} in the plan and forced to {forced!r}",
+                    node=name,
+                    hint="change 'force' or the plan",
+                )
+
+
+def _check_takers(clusters: Iterable[PlannedCluster], verdicts: Verdicts, path: Path) -> None:
+    """Raises PlanError for the first node that its backend does not take, with the backend's own reason."""
+    for cluster in clusters:
+        if cluster.backend == EAGER:
+            continue
+        for name, overload in zip(cluster.nodes, cluster.operators, strict=True):
+            if name in verdicts.graph.pinned:
+                raise PlanError(
+                    f"{path}: node {name!r} ({overload}) has to run in eager: {verdicts.graph.pinned[name]}",
+                    node=name,
+                    hint="move it to a cluster of eager",
+                )
+            if reason := _refusal(verdicts, cluster.backend, name):
+                raise PlanError(
+                    f"{path}: {cluster.backend} does not take node {name!r} of {_title(cluster)}: {reason}",
+                    node=name,
+                    backend=cluster.backend,
+                    hint="move it to a cluster of eager, or of a backend that takes it",
+                )
+
+
+def _refusal(verdicts: Verdicts, backend: str, node: str) -> str:
+    if backend in verdicts.by_backend:
+        support = verdicts.by_backend[backend][node]
+        return "" if support.accepted else support.reason
+    return next((event.message for event in verdicts.events if event.backend == backend), "it takes no part in this graph")
+
+
+# --- In which order ---------------------------------------------------------------------------------------------------
+
+_Place = tuple[int, int]
+"""A cluster's number in the file, and the position of one node in it where eager is split."""
+
+
+def _scheduled(clusters: Sequence[PlannedCluster], graph: Graph, path: Path) -> tuple[PlannedCluster, ...]:
+    """Gives the clusters in the file's order as far as they can run in it.
+
+    Eager clusters are split where that lets the others run, since a piece of eager costs nothing. Raises PlanError where
+    two clusters need each other.
+    """
+    whole = {name: (number, 0) for number, cluster in enumerate(clusters) for name in cluster.nodes}
+    try:
+        return tuple(clusters[number] for number, _ in _order(_needs(graph, whole)))
+    except CycleError:
+        split = {
+            name: (number, position if cluster.backend == EAGER else 0)
+            for number, cluster in enumerate(clusters)
+            for position, name in enumerate(cluster.nodes)
+        }
+    needs = _needs(graph, split)
+    try:
+        return _joined(clusters, split, _order(needs), graph)
+    except CycleError as error:
+        raise _circle(clusters, needs, error.args[1], path) from None
+
+
+def _needs(graph: Graph, place: Mapping[str, _Place]) -> dict[_Place, dict[_Place, tuple[str, str]]]:
+    """Gives for each place those that run before it, each with a node there and the node that reads it."""
+    needs: dict[_Place, dict[_Place, tuple[str, str]]] = {found: {} for found in place.values()}
+    last_effect: str | None = None
+    for node in graph.nodes:
+        sources = [source.name for source in node.all_input_nodes if source.name in place]
+        if has_order(graph, node):
+            sources += [last_effect] if last_effect else []
+            last_effect = node.name
+        for source in sources:
+            if place[source] != place[node.name]:
+                needs[place[node.name]].setdefault(place[source], (source, node.name))
+    return needs
+
+
+def _order(needs: Mapping[_Place, Iterable[_Place]]) -> list[_Place]:
+    """Gives the places in an order in which they can run, lowest first. Raises CycleError where there is none."""
+    sorter = TopologicalSorter(needs)
+    sorter.prepare()
+    ready: list[_Place] = []
+    order: list[_Place] = []
+    while sorter.is_active():
+        for place in sorter.get_ready():
+            heappush(ready, place)
+        order.append(heappop(ready))
+        sorter.done(order[-1])
+    return order
+
+
+def _joined(
+    clusters: Sequence[PlannedCluster], place: Mapping[str, _Place], order: Sequence[_Place], graph: Graph
+) -> tuple[PlannedCluster, ...]:
+    """Gives the clusters of a schedule in which eager was split; neighbours from one eager cluster become one again."""
+    at: dict[_Place, list[fx.Node]] = {}
+    for node in graph.nodes:
+        at.setdefault(place[node.name], []).append(node)
+    runs: list[tuple[int, list[fx.Node]]] = []
+    for number, position in order:
+        if runs and runs[-1][0] == number:
+            runs[-1][1].extend(at[number, position])
+        else:
+            runs.append((number, list(at[number, position])))
+    return tuple(_piece(clusters[number], nodes) for number, nodes in runs)
+
+
+def _piece(cluster: PlannedCluster, nodes: Sequence[fx.Node]) -> PlannedCluster:
+    """Gives a cluster, or a piece of it, which has no times of its own."""
+    if len(nodes) == len(cluster.nodes):
+        return cluster
+    piece = cluster.model_copy(update={"predicted_s": None, "measured_s": None, "bids": (), "source": ()})
+    return _with_nodes(piece, nodes)
+
+
+def _circle(
+    clusters: Sequence[PlannedCluster],
+    needs: Mapping[_Place, Mapping[_Place, tuple[str, str]]],
+    circle: Sequence[_Place],
+    path: Path,
+) -> PlanError:
+    names = list(dict.fromkeys(_title(clusters[number]) for number, _ in circle))
+    steps = [(*needs[later][earlier], later, earlier) for earlier, later in pairwise(circle)]
+    facts = [
+        f"{reader!r} of {_title(clusters[later[0]])} needs {source!r} of {_title(clusters[earlier[0]])}"
+        for source, reader, later, earlier in steps
+    ]
+    return PlanError(
+        f"{path}: {' and '.join(names)} need each other: {', and '.join(facts)}",
+        node=steps[0][1],
+        hint="split one of them, so that each part can run before or after the other",
+    )
+
+
+# --- The plan to build ------------------------------------------------------------------------------------------------
+
+
+def _notes(
+    plan: Plan, written: Sequence[PlannedCluster], ordered: Sequence[PlannedCluster], graph: Graph, options: Options
+) -> tuple[Event, ...]:
+    """Says in which ways the plan runs otherwise than it was written."""
+    notes: list[str] = []
+    here = inputs_of(graph)
+    if plan.inputs and plan.graph_digest != graph.digest and plan.inputs != here:
+        notes.append(f"the plan's times are for other sizes: {', '.join(plan.inputs)}; here: {', '.join(here)}")
+    elif plan.graph_digest not in ("", graph.digest):
+        notes.append("the plan's times are for another graph: nodes and inputs are the same, attributes or weights are not")
+    if len(ordered) != len(written) or any(one is not other for one, other in zip(ordered, written, strict=True)):
+        notes.append(f"the clusters cannot run in the plan's order; they run as {', '.join(map(_title, ordered))}")
+    for name in ("threads", "accuracy"):
+        asked, planned = getattr(options, name), getattr(plan, name)
+        if asked is not None and planned and asked != planned:
+            notes.append(f"{name} {asked} (from {options.origin(name)}) and not {planned} as in the plan")
+    return tuple(Event(kind="note", stage="load", message=message) for message in notes)
+
+
+def _completed(
+    plan: Plan, clusters: Sequence[PlannedCluster], graph: Graph, mode: Mode, options: Options, notes: Sequence[Event]
+) -> Plan:
+    """Gives the plan with all that its author may leave out. Events about runs that are over are dropped."""
+    named = _named([cluster if cluster.reason else _because(cluster, "as in the plan file") for cluster in clusters])
+    return plan.model_copy(
+        update={
+            "graph": graph.name,
+            "graph_digest": graph.digest,
+            "mode": mode,
+            "inputs": inputs_of(graph),
+            "clusters": named,
+            "threads": options.threads,
+            "accuracy": options.accuracy,
+            "effort": "full" if options.tune == "full" else "fast",
+            "decided_by": PLAN_FILE,
+            "events": (*(event for event in plan.events if event.kind == "refused" or event == EDITED), *notes),
+            "plan_s": 0.0,
+        }
+    )
+
+
+def _because(cluster: PlannedCluster, reason: str) -> PlannedCluster:
+    return cluster.model_copy(update={"reason": reason})
+
+
+def _named(clusters: Sequence[PlannedCluster]) -> tuple[PlannedCluster, ...]:
+    """Names clusters as the dispatcher does."""
+    names = plain_names([Group(cluster.backend, cluster.nodes) for cluster in clusters])
+    return tuple(cluster.model_copy(update={"name": name}) for cluster, name in zip(clusters, names, strict=True))
+
+
+def moved_to_eager(graph: Graph, plan: Plan, failed: Group, nodes: Sequence[str], reason: str) -> Plan:
+    """Gives the plan with some nodes of one cluster in eager, and the cluster split around them; the rest stays.
+
+    What comes after the nodes inside the cluster becomes a cluster of its own, so both parts and the schedule stay valid.
+    """
+    clusters: list[PlannedCluster] = []
+    for cluster in plan.clusters:
+        parts = _around(graph, cluster, nodes, reason) if Group(cluster.backend, cluster.nodes) == failed else (cluster,)
+        clusters.extend(parts)
+    return plan.model_copy(update={"clusters": _named(clusters)})
+
+
+def _around(graph: Graph, cluster: PlannedCluster, nodes: Sequence[str], reason: str) -> tuple[PlannedCluster, ...]:
+    members = [graph.by_name[name] for name in cluster.nodes]
+    away: set[fx.Node] = set()
+    after: set[fx.Node] = set()
+    for node in members:  # in topological order
+        sources = node.all_input_nodes
+        if node.name in nodes or (node.target is operator.getitem and sources[0] in away):
+            away.add(node)
+        elif any(source in away or source in after for source in sources):
+            after.add(node)
+    # A node that is sent away and reads one from after would close a circle: then all that comes after goes as well.
+    if any(source in after for node in away for source in node.all_input_nodes):
+        away, after = away | after, set()
+    before = [node for node in members if node not in away and node not in after]
+    eager = cluster.model_copy(update={"backend": EAGER, "reason": reason, "predicted_s": None, "measured_s": None})
+    parts = (
+        (cluster, before),
+        (eager, [node for node in members if node in away]),
+        (cluster, [node for node in members if node in after]),
+    )
+    return tuple(_piece(part, found) for part, found in parts if found)
