@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hub.cli.flags import Batch, Json, ModelName, command, with_options
+from hub.cli.flags import Batch, Json, ModelName, command, given_options, with_options
 
 app = typer.Typer(
     help="Let every installed compiler bid for pieces of a PyTorch model, and run the cheapest proven plan.",
@@ -54,6 +54,23 @@ def list_backends(
     from hub.cli.backends import print_backends
 
     print_backends(as_json=json, probe=probe)
+
+
+@app.command()
+@command
+def doctor(
+    *,
+    json: Json = False,
+    measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure the machine, or only look.")] = True,
+    threads: Annotated[str | None, typer.Option("--threads", metavar="N", help="Threads one call may use.")] = None,
+    cache_dir: Annotated[
+        str | None, typer.Option("--cache-dir", metavar="FOLDER", help="Where measurements and executables are kept.")
+    ] = None,
+) -> None:
+    """Check the installation, and measure once what this machine can do."""
+    from hub.cli.doctor import print_health
+
+    print_health(given_options({"threads": threads, "cache_dir": cache_dir}), as_json=json, measure=measure)
 
 
 @app.command()

@@ -1,0 +1,190 @@
+"""The profile: measured in processes of its own, kept once, and used wherever this machine's abilities matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from hub.cache.measurements import Measurements, machine_digest
+from hub.graph import TensorSpec
+from hub.pricing import roofline
+from hub.pricing.profile import Profile, boundary_s, measure_profile, mixing_s, stored_profile
+
+Install = Callable[[str, str], None]
+
+PROFILE = Profile(
+    threads=2,
+    flops_s=8e10,
+    bytes_s=2e10,
+    call_s={"toy": 5e-6},
+    copy_bytes_s=1e9,
+    cast_bytes_s=2e9,
+    mix_s={"eager+toy": 1e-4, "other+toy": 3e-4},
+    made="2026-11-01T12:00:00+00:00",
+    notes=("broken was left out: no such backend",),
+)
+
+PLUGIN = """
+import os, pathlib, time, torch
+from hub import Backend, BackendInfo, Executable, Support
+
+class Program(Executable):
+    def __init__(self, cluster): self.cluster = cluster
+    def __call__(self, *inputs):
+        with torch.no_grad():
+            return self.cluster.module(*inputs)
+    def save(self, folder): (folder / "program").write_text("saved")
+
+class Toy(Backend):
+    def supports(self, node): return SUPPORT
+    def compile(self, cluster, settings):
+        COMPILE
+        return Program(cluster)
+    def load(self, folder, cluster, settings):
+        assert (folder / "program").read_text() == "saved"
+        return Program(cluster)
+
+def create(): return Toy()
+def hub_backends(): return [BackendInfo(name="NAME", factory="hub_NAME:create", summary="a toy", saveable=SAVEABLE)]
+"""
+
+
+def source(name: str, facts: Mapping[str, str] | None = None) -> str:
+    """Gives a plugin that runs clusters in eager, but for what `facts` says."""
+    text = PLUGIN
+    for key, value in {"SUPPORT": "Support(True)", "COMPILE": "pass", "SAVEABLE": "False", **(facts or {})}.items():
+        text = text.replace(key, value)
+    return "from hub.hookspecs import hookimpl\n" + text.replace("NAME", name).replace(
+        "def hub_backends", "@hookimpl\ndef hub_backends"
+    )
+
+
+def keep(root: Path, text: str) -> None:
+    kept, _ = Measurements.open(root)
+    kept.keep_profile(machine_digest(), 2, text)
+    kept.close()
+
+
+def measured(*backends: str, budget_s: float = 600.0) -> tuple[Profile, list[str]]:
+    steps: list[str] = []
+    return measure_profile(1, backends, steps.append, budget_s), steps
+
+
+def test_a_profile_comes_back_equal(tmp_path: Path) -> None:
+    """It is kept for this machine and this number of threads."""
+    keep(tmp_path, PROFILE.to_json())
+    assert stored_profile(tmp_path, 2) == PROFILE
+    assert stored_profile(tmp_path, 1) is None
+
+
+def test_looking_for_a_profile_makes_nothing(tmp_path: Path) -> None:
+    """Estimates ask for it, and they may not touch the disk."""
+    assert stored_profile(tmp_path / "cache", 2) is None
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", PROFILE.to_json().replace("1000000000.0", "0.0")])
+def test_a_profile_that_cannot_be_read_counts_as_absent(tmp_path: Path, text: str) -> None:
+    """Another version of the hub may have written it."""
+    keep(tmp_path, text)
+    assert stored_profile(tmp_path, 2) is None
+
+
+def test_peaks_come_from_the_profile_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that each process estimates with the same numbers."""
+    monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path))
+    keep(tmp_path, PROFILE.to_json())
+    roofline.peaks.cache_clear()
+    try:
+        assert roofline.peaks(2) == roofline.Peaks(8e10, 2e10)
+        assert roofline.peaks(1) != roofline.peaks(2)
+    finally:
+        roofline.peaks.cache_clear()
+
+
+def test_peaks_are_measured_where_settings_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mistake is reported where the setting is used, not here."""
+    monkeypatch.setenv("HUB_THREADS", "two")
+    roofline.peaks.cache_clear()
+    assert roofline.peaks(1).flops_s > 0
+
+
+def test_a_boundary_reads_and_writes_each_byte_once() -> None:
+    """4,000 bytes at 1 GB/s take 8 us."""
+    assert boundary_s(PROFILE, TensorSpec.of(torch.empty(1000))) == pytest.approx(8e-6)
+
+
+def test_mixing_is_looked_up_in_either_order() -> None:
+    """A pair that was not measured costs as much as the worst that was; a backend beside itself nothing."""
+    assert mixing_s(PROFILE, "toy", "eager") == mixing_s(PROFILE, "eager", "toy") == 1e-4
+    assert mixing_s(PROFILE, "toy", "unknown") == 3e-4
+    assert mixing_s(PROFILE, "toy", "toy") == 0.0
+    assert mixing_s(replace(PROFILE, mix_s={}), "toy", "unknown") == 0.0
+
+
+def test_every_pair_is_timed(install_plugin: Install) -> None:
+    """Each backend alone, each beside eager, and each beside each other one."""
+    for name in ("aa", "bb", "cc", "dd"):
+        install_plugin(name, source(name))
+    found, steps = measured("dd", "cc", "bb", "aa", "aa", "eager")
+    assert set(found.call_s) == {"aa", "bb", "cc", "dd"}
+    beside_eager = {"aa+eager", "bb+eager", "cc+eager", "dd+eager"}
+    assert set(found.mix_s) == beside_eager | {"aa+bb", "aa+cc", "aa+dd", "bb+cc", "bb+dd", "cc+dd"}
+    assert found.notes == ()
+    assert found.threads == 1
+    assert len(steps) == 1 + 2 * 4 + 6
+
+
+def test_a_real_backend_is_measured() -> None:
+    """Entering and leaving ONNX Runtime takes time."""
+    found, _ = measured("onnxruntime")
+    assert found.call_s["onnxruntime"] > 0
+    assert min(found.flops_s, found.bytes_s, found.copy_bytes_s, found.cast_bytes_s) > 0
+    assert found.notes == ()
+
+
+FAILURES = {
+    "raises": ({"COMPILE": "raise ValueError('odd')"}, "compile failed: ValueError: odd"),
+    "dies": ({"COMPILE": "os._exit(3)"}, "the worker process died: exit status 3"),
+    "refuses": ({"SUPPORT": "Support(False, 'too small')"}, "it takes no relu: too small"),
+    "breaks": ({"SUPPORT": "1 / 0"}, "support failed: ZeroDivisionError"),
+}
+
+
+def test_a_backend_that_fails_is_left_out(install_plugin: Install) -> None:
+    """Its note gives the reason; the others are measured."""
+    for name, (facts, _) in FAILURES.items():
+        install_plugin(name, source(name, facts))
+    install_plugin("good", source("good"))
+    found, _ = measured(*FAILURES, "good", "absent")
+    assert set(found.call_s) == {"good"}
+    assert set(found.mix_s) == {"eager+good"}
+    reasons = {name: reason for name, (_, reason) in FAILURES.items()} | {"absent": "no such backend"}
+    for name, reason in reasons.items():
+        assert any(note.startswith(f"{name} was left out: {reason}") for note in found.notes), found.notes
+    assert len(found.notes) == len(reasons)
+
+
+def test_what_can_be_saved_is_compiled_once(install_plugin: Install, tmp_path: Path) -> None:
+    """The process of a pair loads what the backend's own process compiled."""
+    log = tmp_path / "log"
+    note = f"open({str(log)!r}, 'a').write(cluster.name + ' ')"
+    install_plugin("aa", source("aa", {"COMPILE": note, "SAVEABLE": "True"}))
+    for name in ("bb", "cc"):
+        install_plugin(name, source(name))
+    found, _ = measured("bb", "cc", "aa")
+    assert "aa+bb" in found.mix_s
+    assert log.read_text().split() == ["relu", "linear"]
+
+
+def test_pairs_beyond_the_budget_are_left_out(install_plugin: Install) -> None:
+    """What each backend does alone is measured in any case."""
+    for name in ("aa", "bb"):
+        install_plugin(name, source(name))
+    found, _ = measured("aa", "bb", budget_s=0.0)
+    assert set(found.call_s) == {"aa", "bb"}
+    assert found.notes == ("aa and bb alternating were not timed: no time was left",)
