@@ -378,6 +378,34 @@ def test_other_attributes_fit_with_a_note(file: Path) -> None:
     assert "the plan's times are for another graph" in plan.events[0].message
 
 
+def test_a_graph_with_dynamic_shapes_takes_the_plan_of_the_static_one(file: Path) -> None:
+    """PyTorch captures again when sizes change; arithmetic on sizes, which the plan lacks, has nowhere to go but eager."""
+
+    class Folded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = tiny()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.body(x).reshape(x.shape[0] * 2, 2)
+
+    model = Folded()
+    write_plans(file, hub.explain(model, X, options=ORT))
+    torch._dynamo.reset()
+    compiled = cast("Any", torch).compile(model, backend="hub", options={"plan": file})
+    with torch.no_grad():
+        for rows in (2, 3, 5):
+            torch.testing.assert_close(compiled(torch.ones(rows, 4)), model(torch.ones(rows, 4)))
+    static, dynamic = hub.plans(compiled)
+    assert static.backends == ("onnxruntime",)
+    assert dynamic.decided_by == "plan file"
+    assert (dynamic.clusters[0].backend, dynamic.clusters[0].reason) == (
+        "eager",
+        "arithmetic on sizes, which the plan file lacks",
+    )
+    assert set(static.clusters[0].nodes) == set(dynamic.clusters[1].nodes)
+
+
 def test_another_operator_is_named_with_both(file: Path) -> None:
     """The first node that differs is in the message and on the error."""
     edited(file, lambda plan: plan["clusters"][0]["operators"].__setitem__(2, "aten.addmm.default"))

@@ -95,6 +95,8 @@ def misfit_of(plan: Plan, graph: Graph) -> Misfit | None:
     planned = _planned_operators(plan)
     unknown = [name for name in planned if name not in {node.name for node in graph.nodes}]
     for position, node in enumerate(graph.nodes):
+        if node.name not in planned and _is_size(graph, node):
+            continue
         message = _node_misfit(node, planned, has_same_digest=plan.graph_digest == graph.digest)
         if message:
             return Misfit(position, message, node.name, _hint(message, unknown))
@@ -105,6 +107,11 @@ def misfit_of(plan: Plan, graph: Graph) -> Misfit | None:
         )
     message = _input_misfit(plan, graph)
     return Misfit(len(graph.nodes), message, None, "make the plan again with `hub plan MODEL -o FILE`") if message else None
+
+
+def _is_size(graph: Graph, node: fx.Node) -> bool:
+    """True for arithmetic on sizes: a graph with dynamic shapes has more of it, and it has nowhere to go but eager."""
+    return "sizes" in graph.pinned.get(node.name, "")
 
 
 def _planned_operators(plan: Plan) -> dict[str, str]:
@@ -191,25 +198,28 @@ def _check_backends(plan: Plan, options: Options, registry: Registry, path: Path
 def _clusters_of(plan: Plan, graph: Graph) -> tuple[PlannedCluster, ...]:
     """Gives the clusters with their nodes in the graph's order and with their operators; empty clusters are left out.
 
-    A tuple's elements follow their producer whatever the file says: a tuple cannot cross a cluster's edge.
+    A tuple's elements follow their producer whatever the file says: a tuple cannot cross a cluster's edge. Arithmetic on
+    sizes that the file lacks comes first, in eager.
     """
+    reason = "arithmetic on sizes, which the plan file lacks"
+    clusters = (PlannedCluster(name="sizes", backend=EAGER, nodes=(), reason=reason), *plan.clusters)
     place: dict[str, int] = {}
-    for number, cluster in enumerate(plan.clusters):
+    for number, cluster in enumerate(clusters):
         for name in cluster.nodes:
             if name in place:
-                first = plan.clusters[place[name]]
+                first = clusters[place[name]]
                 raise PlanError(
                     f"node {name!r} is in the plan twice: in {_title(first)} and in {_title(cluster)}",
                     node=name,
                     hint="delete it from one of them",
                 )
             place[name] = number
-    members: list[list[fx.Node]] = [[] for _ in plan.clusters]
+    members: list[list[fx.Node]] = [[] for _ in clusters]
     for node in graph.nodes:
         if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and node.args[0].name in place:
             place[node.name] = place[node.args[0].name]
-        members[place[node.name]].append(node)
-    return tuple(_with_nodes(cluster, nodes) for cluster, nodes in zip(plan.clusters, members, strict=True) if nodes)
+        members[place.setdefault(node.name, 0)].append(node)
+    return tuple(_with_nodes(cluster, nodes) for cluster, nodes in zip(clusters, members, strict=True) if nodes)
 
 
 def _with_nodes(cluster: PlannedCluster, nodes: Sequence[fx.Node]) -> PlannedCluster:
