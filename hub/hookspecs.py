@@ -9,6 +9,8 @@ import pluggy
 
 if TYPE_CHECKING:
     from hub.backend import BackendInfo
+    from hub.graph import Graph
+    from hub.partition.proposals import Proposal
     from hub.plan import Plan
 
 PROJECT = "hub"
@@ -23,6 +25,17 @@ def hub_backends() -> Iterable[BackendInfo]:
     """Registers backends. Called once, when backends are first listed or wanted.
 
     Must be cheap: no import of torch or of the library under the backend. An empty result registers nothing.
+    """
+    return ()
+
+
+@hookspec
+def hub_candidates(graph: Graph) -> Iterable[Proposal]:  # noqa: ARG001 - implementations read it
+    """Contributes sets of nodes that are worth a cluster of their own. Called once a plan, after every backend's verdicts.
+
+    `graph` must not be changed, and no device touched. A proposal competes with other candidates by its price. One that
+    cannot be used is dropped, with the reason in the plan's events. An empty result proposes nothing. A plugin that raises
+    loses all its proposals; others lose nothing.
     """
     return ()
 

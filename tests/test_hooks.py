@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,12 @@ import torch
 
 import hub
 from hub.errors import HubWarning
+from hub.options import Options
+from hub.partition.group import Group
+from hub.partition.proposals import proposed
+from hub.partition.verdicts import ask_backends
+from hub.registry import registry
+from hub.testing.single import capture
 
 OBSERVER = """
 from hub import hookimpl
@@ -66,6 +74,18 @@ def test_hub_backends(install_plugin: Any) -> None:
     install_plugin("plain", BACKEND.format(fails=False))
     listed = {item.name: item for item in hub.list_backends()}
     assert listed["plain"].package == "hub-plain"
+
+
+def test_hub_candidates(install_plugin: Any) -> None:
+    """The plugin in the documentation proposes each gelu of a linear layer as one cluster."""
+    text = (Path(__file__).parent.parent / "docs" / "reference" / "hooks.md").read_text()
+    example = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)[0]
+    install_plugin("mine", BACKEND.format(fails=False).replace("plain", "mine"))
+    install_plugin("matcher", example)
+    graph = capture(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval(), (torch.ones(2, 4),)).graph
+    options = Options(backends=("mine",))
+    verdicts = ask_backends(graph, registry(), options)
+    assert proposed(graph, registry(), verdicts, options) == ((Group("mine", ("linear", "gelu")),), ())
 
 
 def test_hub_plan_made(install_plugin: Any) -> None:

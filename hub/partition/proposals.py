@@ -1,0 +1,204 @@
+"""Patterns that plugins would like to have as one cluster: asks for them, checks them, and finds them in a graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import torch
+from torch import fx
+from torch._functorch.aot_autograd import aot_export_module
+from torch.fx.passes.utils.matcher_utils import InternalMatch, SubgraphMatcher
+
+from hub.capture.simplify import simplify
+from hub.errors import PlanError
+from hub.graph import Graph
+from hub.options import Options
+from hub.partition.extract import check_convex
+from hub.partition.group import Group
+from hub.partition.verdicts import Verdicts
+from hub.plan import Event
+from hub.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Nodes that a plugin would like to have as one cluster. It is priced like any other candidate."""
+
+    backend: str
+    nodes: tuple[str, ...]
+    """Names in the graph, in any order; a tuple's elements come along with the node that makes the tuple."""
+    name: str = ""
+    """What it is, for messages: "fused attention"."""
+
+
+def proposed(
+    graph: Graph, registry: Registry, verdicts: Verdicts, options: Options
+) -> tuple[tuple[Group, ...], tuple[Event, ...]]:
+    """Gives every plugin's usable proposals for `hub_candidates`, each once, in registration order, and what was dropped.
+
+    An event of kind "refused" says why a proposal cannot be used; one of kind "failed", which plugin raised or gave
+    something else than proposals. Such a plugin loses all its proposals, and the others lose nothing.
+    """
+    groups: dict[Group, None] = {}
+    events: list[Event] = []
+    for implementation in registry.manager.hook.hub_candidates.get_hookimpls():
+        try:
+            offered = _offers(implementation, graph)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; it costs that plugin's proposals
+            message = f"hub_candidates of plugin {implementation.plugin_name} raised {type(error).__name__}: {error}"
+            events.append(Event(kind="failed", stage="support", message=message))
+            continue
+        for proposal in offered:
+            try:
+                groups[_checked(proposal, graph, verdicts, options)] = None
+            except _Unusable as reason:
+                message = (
+                    f"proposal {proposal.name or proposal.nodes[:1]!r} of plugin {implementation.plugin_name}: {reason}"
+                )
+                events.append(Event(kind="refused", stage="support", backend=proposal.backend, message=message))
+    return tuple(groups), tuple(events)
+
+
+class _Implementation(Protocol):
+    """What this module uses of pluggy's HookImpl."""
+
+    function: Callable[..., Any]
+    argnames: tuple[str, ...]
+    plugin_name: str
+
+
+class _Unusable(Exception):  # noqa: N818 - a signal inside this module
+    """Says in words why a proposal cannot be used."""
+
+
+def _offers(implementation: _Implementation, graph: Graph) -> tuple[Proposal, ...]:
+    """Asks one plugin. Raises whatever it raises, and TypeError for what is no proposal."""
+    answer: Any = implementation.function(**{name: {"graph": graph}[name] for name in implementation.argnames})
+    offered: tuple[Any, ...] = tuple(answer or ())
+    for item in offered:
+        if not isinstance(item, Proposal):
+            raise TypeError(f"{item!r} is a {type(item).__name__}, no Proposal")
+        texts: tuple[Any, ...] = (item.backend, item.name, *item.nodes)
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"{item!r} has something else than text for a name")
+    return offered
+
+
+def _checked(proposal: Proposal, graph: Graph, verdicts: Verdicts, options: Options) -> Group:
+    """Gives a proposal as a group in topological order. Raises _Unusable."""
+    backend = proposal.backend
+    if backend not in verdicts.by_backend:
+        raise _Unusable(
+            f"backend {backend!r} takes no part here" if options.allows(backend) else f"{backend!r} may not bid"
+        )
+    if not proposal.nodes:
+        raise _Unusable("it names no node")
+    known = {node.name for node in graph.nodes}
+    if unknown := [name for name in proposal.nodes if name not in known]:
+        raise _Unusable(f"no call nodes of {graph.name}: {', '.join(unknown)}")
+    members = tuple(sorted(_with_elements(graph.by_name[name] for name in proposal.nodes)))
+    names = tuple(node.name for node in members)
+    if refusals := verdicts.refusals(backend, names):
+        raise _Unusable(f"{backend} does not take it: {'; '.join(refusals)}")
+    _check_whole(members)
+    try:
+        check_convex(members, proposal.name or backend)
+    except PlanError as error:
+        raise _Unusable(error.message) from error
+    return Group(backend, names)
+
+
+def _with_elements(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """Adds the elements of the tuples that some of the nodes make."""
+    found = set(nodes)
+    for node in tuple(found):
+        found.update(user for user in node.users if user.target is operator.getitem and not _is_tensor(node))
+    return found
+
+
+def _check_whole(members: Sequence[fx.Node]) -> None:
+    """Raises _Unusable for an element of a tuple that is made elsewhere: tuples cross no cluster's edge."""
+    inside = set(members)
+    for node in members:
+        for source in node.all_input_nodes:
+            if node.target is operator.getitem and not _is_tensor(source) and source not in inside:
+                raise _Unusable(f"{node.name} is an element of {source.name}, which is not in it")
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+# --- Finding a pattern ------------------------------------------------------------------------------------------------
+
+
+def matches(
+    graph: Graph,
+    pattern: Callable[..., Any] | fx.Graph,
+    example_inputs: Sequence[Any] = (),
+    *,
+    ignore_literals: bool = False,
+) -> tuple[tuple[str, ...], ...]:
+    """Gives the places where a pattern occurs in a graph, without overlaps: node names, all in topological order.
+
+    `pattern` is a function of tensors or a module, traced on `example_inputs` into the operators that captured graphs have,
+    or such a graph. Its inputs and weights stand for any value, two inputs for two different ones; shapes and dtypes do not
+    count. Other arguments must be equal (an `eps`, the sizes of a view), unless `ignore_literals`. A match's inner
+    values are read nowhere else. Raises PlanError for a pattern without operators, or one that cannot be traced.
+    """
+    traced = _with_wildcards(pattern if isinstance(pattern, fx.Graph) else _traced(pattern, example_inputs))
+    if not any(node.op == "call_function" for node in traced.nodes):
+        raise PlanError("the pattern has no operators", hint="give a function that computes something from its inputs")
+    try:
+        matcher = SubgraphMatcher(traced, ignore_literals=ignore_literals)
+    except AssertionError as error:  # it looks for dead code
+        raise PlanError(f"the pattern cannot be looked for: {error}", hint="return every value that it computes") from error
+    found = [sorted(_nodes_of(match)) for match in matcher.match(graph.module.graph)]
+    return tuple(tuple(node.name for node in nodes) for nodes in sorted(found, key=operator.itemgetter(0)))
+
+
+def _traced(pattern: Callable[..., Any], example_inputs: Sequence[Any]) -> fx.Graph:
+    """Traces as `hub.capture` does for inference, so that equal programs give equal operators."""
+    try:
+        with torch.no_grad():
+            exported, _ = aot_export_module(_Pattern(pattern), tuple(example_inputs), trace_joint=False, pre_dispatch=True)
+    except Exception as error:
+        hint = "patterns are functions of tensors, and of nothing else, without data-dependent control flow"
+        raise PlanError(f"the pattern cannot be traced: {type(error).__name__}: {error}", hint=hint) from error
+    module = cast("fx.GraphModule", exported)
+    simplify(module)
+    return module.graph
+
+
+class _Pattern(torch.nn.Module):
+    """Makes a function, or a module, into a module that gives a tuple: the form that is exported."""
+
+    def __init__(self, pattern: Callable[..., Any]) -> None:
+        super().__init__()
+        self.pattern = pattern
+
+    def forward(self, *inputs: Any) -> tuple[Any, ...]:
+        result = self.pattern(*inputs)
+        return (result,) if isinstance(result, torch.Tensor) else tuple(result)
+
+
+def _with_wildcards(pattern: fx.Graph) -> fx.Graph:
+    """Gives a copy in which constants are inputs, as weights are in captured graphs."""
+    copied = fx.Graph()
+    nodes: dict[fx.Node, fx.Node] = {}
+    for node in pattern.nodes:
+        if node.op == "get_attr":
+            nodes[node] = copied.placeholder(node.name)
+        else:
+            nodes[node] = copied.node_copy(node, nodes.__getitem__)
+    return copied
+
+
+def _nodes_of(match: InternalMatch) -> Iterator[fx.Node]:
+    """Gives a match's own nodes, without what stands for its inputs."""
+    for inside, found in match.nodes_map.items():
+        if inside.op == "call_function":
+            yield found
