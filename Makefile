@@ -42,8 +42,9 @@ format: $(VENV)/.dev  ## format and mend what the linter can
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev  ## time the hub against every peer and write benchmarks/results/
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/run.py
+# Hours in all; stop it at any time and run it again, or run slices: make bench BENCH="--models bert,vit --batches 1"
+bench: $(VENV)/.dev  ## time the hub against every peer on the whole zoo and write benchmarks/results/
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/run.py $(BENCH)
 
 bench-dispatch: $(VENV)/.dev  ## time what dispatch adds to a backend's own call
 	$(BIN)/python benchmarks/dispatch.py

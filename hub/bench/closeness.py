@@ -36,6 +36,39 @@ def difference(found: Any, reference: Any) -> Difference:
     )
 
 
+LEAST, MOST = -10, 1
+"""Tolerances t that are tried: GraphNet's range below 1, from where on its score forgives errors of this kind."""
+
+_EXPONENTS = {
+    torch.float16: (1.0, 3.0 / 5),
+    torch.bfloat16: (1.0, 1.796 / 5),
+    torch.float32: (1.0, 5.886 / 5),
+    torch.float64: (7.0 / 5, 7.0 / 5),
+}
+"""Powers of 10^t that are the absolute and the relative tolerance: at t = -5 they are those of `torch.testing`.
+
+Source: GraphNet, graph_net/config/datatype_tolerance_config.py. Values of other dtypes must be equal.
+"""
+
+
+def least_tolerance(found: Any, reference: Any) -> int | None:
+    """Gives the least whole t from -10 to 1 at which every tensor is close; None where none is.
+
+    Close is |found - reference| <= atol + rtol |reference|, with atol and rtol for t and the reference's dtype. Tensors are
+    those of `difference`, which has to be called first: it finds other shapes and numbers of outputs.
+    """
+    pairs = list(zip(tensors_in(found), tensors_in(reference), strict=True))
+    return next((t for t in range(LEAST, MOST + 1) if all(_is_close(*pair, t) for pair in pairs)), None)
+
+
+def _is_close(found: torch.Tensor, reference: torch.Tensor, t: int) -> bool:
+    ours, theirs = found.detach().to("cpu", torch.float64), reference.detach().to("cpu", torch.float64)
+    if reference.dtype not in _EXPONENTS:
+        return torch.equal(ours, theirs)
+    absolute, relative = (10.0 ** (t * exponent) for exponent in _EXPONENTS[reference.dtype])
+    return torch.allclose(ours, theirs, rtol=relative, atol=absolute, equal_nan=True)
+
+
 def tensors_in(result: Any) -> tuple[torch.Tensor, ...]:
     """Gives the tensors in a result, in order; arrays and numbers of other libraries become tensors."""
     if isinstance(result, Mapping) and not isinstance(result, dict):  # OpenVINO's results, which are no pytree

@@ -1,9 +1,9 @@
-"""Contenders: eager, the hub, the hub with one backend, and every compiler through its own API."""
+"""Contenders: eager, the hub in several ways, and every compiler through its own API."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from hub.errors import HubError
@@ -12,7 +12,15 @@ from hub.suggest import did_you_mean
 
 HUB = "hub"
 EAGER = "eager"
-_RESTRICTED = "hub:"
+WARM = "hub@warm"
+"""A second process with what the first one left in the cache."""
+FAST = "hub@fast"
+"""The hub with `tune="fast"` and a cache of its own."""
+FAST_WARM = "hub@fast-warm"
+"""A second process with what `hub@fast` left."""
+_ONLY = "hub:"
+_WITHOUT = "hub-"
+_FAST = {"tune": "fast", "budget_s": 20.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +28,47 @@ class Contender:
     """One way to run a model."""
 
     name: str
-    """"eager", "hub", "hub:openvino", or the name of a peer."""
+    """"eager", "hub", "hub:openvino" (that backend alone), "hub-openvino" (all but that one), or the name of a peer."""
     peer: str = ""
     """ "package.module:callable" of a peer, see `BackendInfo.peers`; empty for the others."""
     unavailable: str = ""
     """Why it cannot run here; empty where it can."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options of the hub that stand above those of the benchmark."""
+    is_timed: bool = True
+    """False where only the first call is of interest."""
+    cache: str = ""
+    """Contenders of one name here share a cache, where a benchmark begins with empty ones; empty for one of its own."""
 
     @property
     def is_hub(self) -> bool:
         """True where the model goes through the hub."""
-        return self.name == HUB or self.name.startswith(_RESTRICTED)
+        return is_hub(self.name)
+
+
+def is_hub(name: str) -> bool:
+    """True for the name of a contender that goes through the hub."""
+    return name == HUB or name.startswith((_ONLY, _WITHOUT, HUB + "@"))
+
+
+def only(backend: str) -> str:
+    """Gives the name of the hub with one backend: "hub:openvino"."""
+    return _ONLY + backend
+
+
+def without(backend: str) -> str:
+    """Gives the name of the hub without one backend: "hub-openvino"."""
+    return _WITHOUT + backend
+
+
+def backend_alone(name: str) -> str:
+    """Gives the backend of a contender "hub:openvino"; "" for another."""
+    return name.removeprefix(_ONLY) if name.startswith(_ONLY) else ""
+
+
+def backend_left_out(name: str) -> str:
+    """Gives the backend of a contender "hub-openvino"; "" for another."""
+    return name.removeprefix(_WITHOUT) if name.startswith(_WITHOUT) else ""
 
 
 def contenders(wanted: Sequence[str] | None = None) -> tuple[Contender, ...]:
@@ -40,7 +79,7 @@ def contenders(wanted: Sequence[str] | None = None) -> tuple[Contender, ...]:
     """
     known = _known(registry().entries.values())
     if wanted is None:
-        wanted = [name for name, one in known.items() if not one.unavailable and not name.startswith(_RESTRICTED)]
+        wanted = _names(known, lambda one: not one.is_hub)
     for name in wanted:
         if name not in known:
             raise HubError(
@@ -49,20 +88,61 @@ def contenders(wanted: Sequence[str] | None = None) -> tuple[Contender, ...]:
     return tuple(known[name] for name in dict.fromkeys((HUB, *wanted)))
 
 
+def zoo_names() -> tuple[str, ...]:
+    """Gives the contenders of a whole benchmark: eager, every peer and every backend alone that can run here."""
+    known = _known(registry().entries.values())
+    return (*_names(known, lambda one: not one.is_hub), *_names(known, lambda one: bool(backend_alone(one.name))))
+
+
+def more_names(*, ablation: bool = False, warm: bool = False) -> tuple[str, ...]:
+    """Gives contenders that are asked for by a word of their own.
+
+    `ablation`: the hub without each backend that can run here. `warm`: second processes, and the hub with `tune="fast"`.
+    """
+    known = _known(registry().entries.values())
+    left_out = _names(known, lambda one: bool(backend_left_out(one.name))) if ablation else ()
+    return (*((WARM, FAST, FAST_WARM) if warm else ()), *left_out)
+
+
+def _names(known: Mapping[str, Contender], is_wanted: Callable[[Contender], bool]) -> tuple[str, ...]:
+    return tuple(name for name, one in known.items() if not one.unavailable and is_wanted(one))
+
+
 def _known(entries: Iterable[Entry]) -> Mapping[str, Contender]:
-    found = {HUB: Contender(HUB), EAGER: Contender(EAGER)}
+    hubs = (
+        Contender(HUB, cache=HUB),
+        Contender(WARM, cache=HUB, is_timed=False),
+        Contender(FAST, options=_FAST, cache=FAST),
+        Contender(FAST_WARM, options=_FAST, cache=FAST, is_timed=False),
+    )
+    found = {one.name: one for one in (hubs[0], Contender(EAGER), *hubs[1:])}
     for entry in entries:
-        reason = entry.status.reason
-        peers = (Contender(name, peer, reason) for name, peer in entry.info.peers.items())
-        for one in (*peers, Contender(_RESTRICTED + entry.name, unavailable=reason)):
+        for one in _of_entry(entry):
             found.setdefault(one.name, one)
     return found
 
 
+def _of_entry(entry: Entry) -> tuple[Contender, ...]:
+    """Peers of a backend, the hub with it alone, and the hub without it; both of these reuse what the hub measured."""
+    reason = entry.status.reason
+    alone: Mapping[str, Any] = {"backends": (entry.name,), "exclude": ()}
+    return (
+        *(Contender(name, peer, reason) for name, peer in entry.info.peers.items()),
+        Contender(only(entry.name), unavailable=reason, options=alone, cache=HUB),
+        Contender(without(entry.name), unavailable=reason, cache=HUB),
+    )
+
+
 def compiled_by_hub(module: Any, given: Mapping[str, Any]) -> Any:
-    """Gives `module` compiled through the hub with these options."""
+    """Gives `module` compiled through the hub with these options.
+
+    Dynamo captures recurrent modules only where it is told to, and here it is: otherwise they would run in eager, and the
+    hub would not see them. Peers keep the defaults of their own APIs.
+    """
     import torch  # the command line lists contenders without it
 
+    if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
+        cast("Any", torch)._dynamo.config.allow_rnn = True
     return cast("Any", torch).compile(  # its annotations allow no tuples among options
         module, backend="hub", options=dict(given) or None
     )
@@ -82,9 +162,17 @@ def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mappi
     """Builds a contender for one model and the inputs of one call. Raises whatever the contender raises."""
     if contender.peer:
         return Built(load_attribute(contender.peer)(module, tuple(inputs)))
-    if contender.name == EAGER:
+    if not contender.is_hub:
         return Built(lambda: module(*inputs))
-    restricted = contender.name.removeprefix(_RESTRICTED) if contender.name != HUB else None
-    options = {**given, "backends": (restricted,), "exclude": ()} if restricted else given
-    compiled = compiled_by_hub(module, options)
+    compiled = compiled_by_hub(module, options_of(contender, given))
     return Built(lambda: compiled(*inputs), compiled)
+
+
+def options_of(contender: Contender, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Gives the options of a contender that goes through the hub."""
+    left_out = backend_left_out(contender.name)
+    if left_out and given.get("backends"):
+        return {**given, "backends": tuple(name for name in given["backends"] if name != left_out)}
+    if left_out:
+        return {**given, "exclude": (*given.get("exclude", ()), left_out)}
+    return {**given, **contender.options}

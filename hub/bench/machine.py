@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from hub.listing import list_backends
+from hub.registry import installed_version
 
 
 class Machine(BaseModel):
@@ -24,7 +25,7 @@ class Machine(BaseModel):
     system: str
     python: str
     libraries: dict[str, str]
-    """Version of torch and of the library under every available backend."""
+    """Version of the hub, of torch, and of the library under every available backend."""
     load: float
     """Processes that wanted a core in the last minute, before the run began; above 0, the machine was not idle."""
 
@@ -37,7 +38,8 @@ def this_machine() -> Machine:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
-        libraries={
+        libraries={"compiler-hub": installed_version("compiler-hub") or ""}
+        | {
             backend.library: backend.library_version
             for backend in list_backends()
             if backend.library and backend.library_version

@@ -17,9 +17,17 @@ class Prepared:
     max_abs_error: float
     relative_error: float
     """max|error| / max|reference| against float32 eager."""
+    tolerance: int | None
+    """Least t from -10 to 1 at which every output is close to eager's (`closeness.least_tolerance`); None where none is."""
+    wrong_call_s: float | None
+    """Median seconds of one call, where the result is too far off for the contender to be timed with the others."""
     threads: int
     inputs: tuple[str, ...]
     note: str
     """How the hub runs the model, in words; empty for other contenders."""
+    backends: tuple[str, ...]
+    """Backends that run at least one cluster of the hub's plans; empty for other contenders."""
+    clusters: int | None
+    """Clusters in the hub's plan, of the graph that has most; None for other contenders."""
     peak_bytes: int | None
     """Most memory the process ever held, the model and the eager reference included; None where the system does not say."""

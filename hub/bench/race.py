@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hub.bench.contenders import Contender
+from hub.bench.contenders import HUB, Contender, backend_left_out
 from hub.bench.prepared import Prepared
-from hub.bench.result import Interval, Result
+from hub.bench.result import FailureKind, Interval, Result
 from hub.compilation.channel import Worker
-from hub.errors import HubError
+from hub.errors import AccuracyError, HubError
 from hub.pricing.timing import median
 from hub.report.progress import Progress
 
@@ -27,6 +27,10 @@ PREPARE_LIMIT_S = 1800.0
 BLOCK_LIMIT_S = 300.0
 TOLERANCE = 1e-3
 """Largest max|error| / max|reference| with which a contender counts, unless the user allows more."""
+SLOW = 3.0
+"""Times as long as the fastest, from which on a contender is not worth all rounds."""
+SLOW_ROUNDS = 4
+"""Rounds of a slow contender; the first two say whether it is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class Task:
     rounds: int = 15
     block_s: float = BLOCK_S
     small: bool = False
+    is_fresh: bool = False
+    """True gives every contender empty caches, the hub's and Inductor's; those that name the same cache share it."""
 
 
 @dataclass(slots=True)
@@ -49,15 +55,22 @@ class _Runner:
     """One contender under way."""
 
     contender: Contender
-    worker: Worker
+    worker: Worker | None = None
     prepared: Prepared | None = None
     blocks_s: list[float] = field(default_factory=list[float])
     calls: int = 0
     failure: str = ""
+    failure_kind: FailureKind = ""
+    same_as: str = ""
 
-    def fail(self, reason: str) -> None:
-        self.failure = reason
-        self.worker.kill()
+    def fail(self, kind: FailureKind, reason: str) -> None:
+        self.failure, self.failure_kind = reason, kind
+        self.end()
+
+    def end(self) -> None:
+        if self.worker is not None:
+            self.worker.kill()
+            self.worker = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +86,19 @@ class Race:
 def race(contenders: Sequence[Contender], task: Task, progress: Progress) -> Race:
     """Times all contenders on one task. A contender that fails is in the results with its reason.
 
-    They are prepared one after the other, because the hub measures while it plans.
+    They are started one after the other, each prepared before the next: the hub and autotuners measure meanwhile, and the
+    time of a first call is a result.
     """
-    with tempfile.TemporaryDirectory(prefix="hub-bench-") as folder, _runners(contenders, task, Path(folder)) as runners:
-        progress.stage("building", len(contenders))
+    runners = [_Runner(contender) for contender in contenders]
+    with tempfile.TemporaryDirectory(prefix="hub-bench-", ignore_cleanup_errors=True) as folder, _ended(runners):
+        progress.stage("building", len(runners))
         for runner in runners:
             progress.advance(runner.contender.name)
-            _prepare(runner, task)
+            _prepare(runner, runners, task, Path(folder))
         progress.stage("timing", task.rounds)
         for number in range(task.rounds):
             progress.advance()
-            for runner in _rotated([one for one in runners if not one.failure], number):
+            for runner in _rotated(_in_round(runners, number), number):
                 _time_block(runner, task.block_s)
         progress.done()
         ready = next((one.prepared for one in runners if one.prepared), None)
@@ -93,42 +108,85 @@ def race(contenders: Sequence[Contender], task: Task, progress: Progress) -> Rac
 
 
 @contextlib.contextmanager
-def _runners(contenders: Sequence[Contender], task: Task, folder: Path) -> Generator[list[_Runner]]:
-    """Starts a process a contender, and ends them all, with their children, whatever happens."""
-    environment = {} if task.threads is None else {"OMP_NUM_THREADS": str(task.threads)}
-    runners: list[_Runner] = []
+def _ended(runners: Sequence[_Runner]) -> Generator[None]:
+    """Ends every process, with its children, whatever happens."""
     try:
-        for number, contender in enumerate(contenders):
-            worker = Worker("hub.bench.worker", folder / f"{number}.log", environment=environment)
-            runners.append(_Runner(contender, worker))
-        yield runners
+        yield
     finally:
         for runner in runners:
-            runner.worker.kill()
+            runner.end()
 
 
-def _prepare(runner: _Runner, task: Task) -> None:
+def _prepare(runner: _Runner, runners: Sequence[_Runner], task: Task, folder: Path) -> None:
     if runner.contender.unavailable:
-        runner.fail(runner.contender.unavailable)
+        runner.fail("unavailable", runner.contender.unavailable)
         return
-    request = {"model": task.model, "batch": task.batch, "given": task.given, "threads": task.threads, "small": task.small}
+    if _is_idle_without(runner.contender, runners):
+        runner.same_as = HUB
+        return
+    allowed = max(TOLERANCE, task.accuracy or 0.0)
     try:
-        prepared: Prepared = runner.worker.ask("prepare", PREPARE_LIMIT_S, contender=runner.contender, **request)
+        runner.worker = _started(runner.contender, task, folder)
+        prepared: Prepared = runner.worker.ask(
+            "prepare",
+            PREPARE_LIMIT_S,
+            contender=runner.contender,
+            allowed=allowed,
+            **_request(runner.contender, task, folder),
+        )
+    except AccuracyError as error:
+        runner.fail("accuracy", error.message)
+        return
     except HubError as error:
-        runner.fail(error.message)
+        runner.fail("compile", error.message)
         return
     runner.prepared = prepared
-    allowed = max(TOLERANCE, task.accuracy or 0.0)
     if prepared.relative_error > allowed:
-        runner.fail(f"wrong by {prepared.relative_error:.1e} of the largest value, {allowed:.0e} allowed")
+        runner.fail("accuracy", f"wrong by {prepared.relative_error:.1e} of the largest value, {allowed:.0e} allowed")
+    elif not runner.contender.is_timed:
+        runner.end()
+
+
+def _is_idle_without(contender: Contender, runners: Sequence[_Runner]) -> bool:
+    """True where the hub's plan has nothing on the backend that this contender leaves out: its plan would be the same."""
+    left_out = backend_left_out(contender.name)
+    hub = next((one.prepared for one in runners if one.contender.name == HUB and not one.failure), None)
+    return bool(left_out) and hub is not None and bool(hub.backends) and left_out not in hub.backends
+
+
+def _started(contender: Contender, task: Task, folder: Path) -> Worker:
+    environment = {} if task.threads is None else {"OMP_NUM_THREADS": str(task.threads)}
+    if task.is_fresh:
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(_cache(contender, folder) / "inductor")
+    return Worker("hub.bench.worker", folder / f"{contender.name}.log", environment=environment)
+
+
+def _request(contender: Contender, task: Task, folder: Path) -> Mapping[str, Any]:
+    caches = {"cache_dir": _cache(contender, folder) / "hub"} if task.is_fresh and contender.is_hub else {}
+    given = {**task.given, **caches}
+    return {"model": task.model, "batch": task.batch, "given": given, "threads": task.threads, "small": task.small}
+
+
+def _cache(contender: Contender, folder: Path) -> Path:
+    return folder / "caches" / (contender.cache or contender.name)
+
+
+def _in_round(runners: Sequence[_Runner], number: int) -> list[_Runner]:
+    """Gives those who are timed in a round: all who run, and from `SLOW_ROUNDS` on only those that are not hopeless."""
+    running = [one for one in runners if one.worker is not None]
+    if number < SLOW_ROUNDS or not running:
+        return running
+    best_s = min(median(one.blocks_s) for one in running)
+    return [one for one in running if one.contender.name == HUB or median(one.blocks_s[:2]) <= SLOW * best_s]
 
 
 def _time_block(runner: _Runner, block_s: float) -> None:
+    assert runner.worker is not None, "only those who run are in a round"
     time.sleep(SETTLE_S)
     try:
         samples_s: Sequence[float] = runner.worker.ask("block", BLOCK_LIMIT_S, at_least_s=block_s)
     except HubError as error:
-        runner.fail(error.message)
+        runner.fail("runtime", error.message)
         return
     runner.blocks_s.append(median(samples_s))
     runner.calls += len(samples_s)
@@ -140,16 +198,18 @@ def _rotated(runners: Sequence[_Runner], by: int) -> list[_Runner]:
     return [*runners[start:], *runners[:start]]
 
 
+_FACTS = (
+    *("first_call_s", "max_abs_error", "relative_error", "tolerance", "wrong_call_s"),
+    *("peak_bytes", "note", "backends", "clusters"),
+)
+
+
 def _result(runner: _Runner) -> Result:
     facts = runner.prepared
-    numbers = (
-        {}
-        if facts is None
-        else {key: getattr(facts, key) for key in ("first_call_s", "max_abs_error", "relative_error", "peak_bytes", "note")}
-    )
+    numbers: Mapping[str, Any] = {} if facts is None else {key: getattr(facts, key) for key in _FACTS}
+    name = runner.contender.name
     if runner.failure:
-        return Result(name=runner.contender.name, failure=runner.failure, **numbers)
+        return Result(name=name, failure=runner.failure, failure_kind=runner.failure_kind, **numbers)
     blocks_s = tuple(runner.blocks_s)
-    return Result(
-        name=runner.contender.name, blocks_s=blocks_s, call_s=Interval.of(blocks_s), calls=runner.calls, **numbers
-    )
+    call_s = Interval.of(blocks_s) if blocks_s else None
+    return Result(name=name, same_as=runner.same_as, blocks_s=blocks_s, call_s=call_s, calls=runner.calls, **numbers)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from hub.bench.contenders import HUB, is_hub
 from hub.bench.machine import Machine
 from hub.pricing.timing import median, median_interval
 
-FORMAT = 1
+FORMAT = 2
+
+FailureKind = Literal["", "unavailable", "compile", "runtime", "accuracy"]
+"""How a contender failed: before it was ready to be timed, while it was, or because its first result was wrong."""
 
 
 class _Value(BaseModel):
@@ -35,21 +40,32 @@ class Result(_Value):
 
     name: str
     failure: str = ""
-    """Why there are no numbers; empty where there are."""
+    """Why there are no numbers; empty where there are, and where nobody asked for more than the first call."""
+    failure_kind: FailureKind = ""
     note: str = ""
     """How the hub ran the model: clusters and backends."""
+    backends: tuple[str, ...] = ()
+    """Backends in the hub's plans."""
+    clusters: int | None = None
+    """Clusters in the hub's plan, of the graph that has most."""
+    same_as: str = ""
+    """Contender that runs the very same plan and was timed in this one's place; empty for none."""
     call_s: Interval | None = None
     """Seconds of one call: the median of the medians of blocks."""
     to_best: Interval | None = None
     """Time relative to the fastest contender's, block by block, so that slow phases of the machine cancel out."""
     blocks_s: tuple[float, ...] = ()
-    """Median seconds of one call in each block, in the order of the rounds."""
+    """Median seconds of one call in each block, in the order of the rounds; slow contenders stop after some."""
     calls: int = 0
     first_call_s: float | None = None
     """Seconds from the model in memory to the first result, with compiling."""
     max_abs_error: float | None = None
     relative_error: float | None = None
     """max|error| / max|reference| against float32 eager."""
+    tolerance: int | None = None
+    """Least t from -10 to 1 at which every output is close to eager's; None where none is."""
+    wrong_call_s: float | None = None
+    """Median seconds of one call, where the result was too far off to count; only the error-aware score uses it."""
     peak_bytes: int | None = None
 
 
@@ -58,6 +74,12 @@ class Benchmark(_Value):
 
     format: int = FORMAT
     model: str
+    batch: int | None = None
+    """First dim of the inputs, where it was asked for."""
+    options: dict[str, Any] = {}
+    """What the hub was given."""
+    is_fresh: bool = False
+    """True where every contender began with empty caches, but for those that say otherwise."""
     inputs: tuple[str, ...]
     threads: int
     rounds: int
@@ -78,8 +100,8 @@ class Benchmark(_Value):
 
 
 def ratios(blocks_s: Sequence[float], best_s: Sequence[float]) -> Interval:
-    """Gives the ratio of two contenders' times from their blocks, round by round."""
-    return Interval.of([one / other for one, other in zip(blocks_s, best_s, strict=True)])
+    """Gives the ratio of two contenders' times from their blocks, over the rounds that both were in."""
+    return Interval.of([one / other for one, other in zip(blocks_s, best_s, strict=False)])
 
 
 def ranked(results: Sequence[Result]) -> tuple[Result, ...]:
@@ -91,8 +113,8 @@ def ranked(results: Sequence[Result]) -> tuple[Result, ...]:
 
 def against_others(results: Sequence[Result]) -> tuple[Interval | None, str]:
     """Gives the hub's time relative to the best contender that is not the hub, and that one's name."""
-    hub = next((one for one in results if one.name == "hub" and one.blocks_s), None)
-    others = [one for one in results if one.blocks_s and not one.name.startswith("hub")]
+    hub = next((one for one in results if one.name == HUB and one.blocks_s), None)
+    others = [one for one in results if one.blocks_s and not is_hub(one.name)]
     if hub is None or not others:
         return None, ""
     best = min(others, key=lambda one: median(one.blocks_s))

@@ -14,10 +14,12 @@ def benchmark_text(run: Benchmark) -> str:
     timed = [one for one in run.results if one.call_s is not None]
     notes = [f"{one.name} ran {one.note}" for one in run.results if one.note]
     failed = [f"{one.name} failed: {one.failure}" for one in run.results if one.failure]
+    asides = [line for line in map(_aside, run.results) if line]
     sections = (
         _heading(run),
         columns(HEADERS, [_cells(one) for one in timed], right=frozenset(HEADERS[1:])) if timed else [],
         notes,
+        asides,
         failed,
         _verdict(run),
     )
@@ -47,6 +49,15 @@ def _cells(one: Result) -> tuple[str, ...]:
         duration(one.first_call_s),
         "-" if one.peak_bytes is None else f"{one.peak_bytes / 2**20:.0f} MiB",
     )
+
+
+def _aside(one: Result) -> str:
+    """What there is to say of a contender that was not timed and did not fail."""
+    if one.failure or one.call_s is not None:
+        return ""
+    if one.same_as:
+        return f"{one.name} runs the same plan as {one.same_as}, which has nothing on that backend"
+    return f"{one.name} took {duration(one.first_call_s)} to its first result"
 
 
 def _verdict(run: Benchmark) -> list[str]:

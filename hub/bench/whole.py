@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import shlex
 import sys
@@ -28,16 +29,19 @@ def benchmark(
     batch: int | None = None,
     options: Mapping[str, Any] | None = None,
     small: bool = False,
+    fresh: bool = False,
     command: Sequence[str] | None = None,
 ) -> Benchmark:
     """Gives the times of the hub and of the contenders named in `against`; None means eager and every available peer.
 
     `model` is a built-in name, `package.module:factory` or `file.py:factory`; `options` are for the hub, except `threads`
-    and `accuracy`, which hold for all; `command` is what the result says it was made by. Raises HubError for unknown names.
+    and `accuracy`, which hold for all; `fresh` lets everybody begin with empty caches, unless an option names the hub's;
+    `command` is what the result says it was made by. Raises HubError for unknown names.
     """
     chosen = resolve(options, os.environ, Path.cwd())
     given = dict(options or {})
-    task = Task(model, batch, given, chosen.threads, chosen.accuracy, rounds, small=small)
+    is_fresh = fresh and chosen.cache_dir is None
+    task = Task(model, batch, given, chosen.threads, chosen.accuracy, rounds, small=small, is_fresh=is_fresh)
     machine = this_machine()
     progress = progress_for(Path(model).name)
     try:
@@ -48,6 +52,9 @@ def benchmark(
     hub_to_others, best_other = against_others(results)
     return Benchmark(
         model=model,
+        batch=batch,
+        options=json.loads(chosen.model_dump_json(include=set(given))),
+        is_fresh=is_fresh,
         inputs=found.inputs,
         threads=found.threads,
         rounds=rounds,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import hub
-from hub.bench.closeness import difference
+from hub.bench.closeness import difference, least_tolerance
 from hub.bench.contenders import Contender, build
 from hub.bench.models import load_model
 from hub.bench.prepared import Prepared
@@ -31,9 +31,18 @@ _call: Callable[[], Any] | None = None
 
 
 def prepare(
-    contender: Contender, model: str, batch: int | None, given: Mapping[str, Any], threads: int | None, small: bool
+    contender: Contender,
+    model: str,
+    batch: int | None,
+    given: Mapping[str, Any],
+    threads: int | None,
+    small: bool,
+    allowed: float,
 ) -> Prepared:
-    """Builds the model and the contender, and compares one result with eager's. Raises whatever they raise."""
+    """Builds the model and the contender, and compares one result with eager's. Raises whatever they raise.
+
+    Where the result is off by more than `allowed` of the largest value, times it at once, for the error-aware score.
+    """
     global _call
     torch.set_grad_enabled(False)
     if threads is not None:
@@ -47,14 +56,19 @@ def prepare(
     first_call_s = time.perf_counter() - began_s
     apart = difference(found, reference)
     time_call(_call, _WARM_S)
+    plans = () if built.compiled is None else hub.plans(built.compiled)
     return Prepared(
         first_call_s=first_call_s,
         max_abs_error=apart.absolute,
         relative_error=apart.relative,
+        tolerance=least_tolerance(found, reference),
+        wrong_call_s=time_call(_call, _WARM_S).median_s if apart.relative > allowed else None,
         threads=torch.get_num_threads(),
         inputs=tuple(_described(value) for value in loaded.inputs),
         peak_bytes=_peak_bytes(),
-        note="" if built.compiled is None else "; ".join(map(_summary, hub.plans(built.compiled))),
+        note="; ".join(map(_summary, plans)),
+        backends=tuple(dict.fromkeys(name for plan in plans for name in plan.backends)),
+        clusters=max((len(plan.clusters) for plan in plans), default=None),
     )
 
 

@@ -100,21 +100,37 @@ def run(*, model: ModelName, batch: Batch = None, json: Json = False, given: dic
 @with_options
 def bench(
     *,
-    model: ModelName,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="As for `hub run`; none with --zoo.", show_default=False)
+    ] = None,
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="A,B", help="Contenders beside hub: eager, a library's own API, or hub:BACKEND."),
+        typer.Option("--against", metavar="A,B", help="Beside hub: eager, a library's own API, hub:BACKEND, hub-BACKEND."),
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=3, help="Blocks of calls for each contender.")] = 15,
     batch: Batch = None,
     json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - is standard output.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin with empty caches, so that first calls are cold.")] = False,
+    ablation: Annotated[bool, typer.Option("--ablation", help="Add the hub without each backend.")] = False,
+    warm: Annotated[bool, typer.Option("--warm", help="Add second processes, and the hub with tune=fast.")] = False,
+    zoo: Annotated[bool, typer.Option("--zoo", help="Run the built-in models, and summarize.")] = False,
+    models: Annotated[str | None, typer.Option("--models", metavar="A,B", help="With --zoo: only these.")] = None,
+    batches: Annotated[int, typer.Option("--batches", min=1, max=2, help="With --zoo: batch sizes of each.")] = 2,
+    output: Annotated[str, typer.Option("--output", metavar="DIR", help="With --zoo: where results go.")] = "hub-bench",
+    resume: Annotated[bool, typer.Option("--resume", help="With --zoo: keep results that are there already.")] = False,
+    small: Annotated[bool, typer.Option("--small", help="Tiny built-in models, to see that everything works.")] = False,
     given: dict[str, object],
 ) -> None:
-    """Time a model against every compiler's own API.
+    """Time a model, or the whole zoo, against every compiler's own API.
 
     Each contender runs in its own process; blocks of calls are interleaved.
     """
-    _check_name(model)
-    from hub.cli.bench import print_bench
+    if not zoo and model is not None:
+        _check_name(model)
+    from hub.cli.bench import CommonFlags, ZooFlags, print_bench, print_zoo
 
-    print_bench(model, against, rounds, batch, given, json)
+    common = CommonFlags(against, rounds, given, ablation=ablation, warm=warm, small=small, fresh=fresh)
+    if zoo:
+        print_zoo(common, ZooFlags(model, models, batches, batch, json, output, resume=resume))
+    else:
+        print_bench(model, common, batch, json)

@@ -2,26 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from hub.bench import zoo
+from hub.bench.contenders import contenders, more_names, zoo_names
+from hub.bench.markdown import goals_text
+from hub.bench.sweep import TABLE, Sweep, sweep
 from hub.bench.table import benchmark_text
 from hub.bench.whole import benchmark
-from hub.errors import HubError
+from hub.errors import HubError, OptionError
 
 _STANDARD_OUTPUT = "-"
 
 
-def print_bench(
-    model: str, against: str | None, rounds: int, batch: int | None, given: Mapping[str, Any], json: str | None
-) -> None:
+@dataclass(frozen=True, slots=True)
+class CommonFlags:
+    """Flags that one model and the zoo share."""
+
+    against: str | None
+    rounds: int
+    given: Mapping[str, Any]
+    ablation: bool = False
+    warm: bool = False
+    small: bool = False
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ZooFlags:
+    """Flags of `--zoo`, and those of one model that have no place beside it."""
+
+    model: str | None
+    models: str | None
+    batches: int
+    batch: int | None
+    json: str | None
+    output: str
+    resume: bool = False
+
+
+def print_bench(model: str | None, flags: CommonFlags, batch: int | None, json: str | None) -> None:
     """Runs the benchmark, prints the table, and writes JSON where asked. Raises HubError if nobody could run."""
+    if model is None:
+        raise OptionError("no model was named", hint="`hub bench MODEL`, or `hub bench --zoo` for all built-in ones")
     _check_place(json)
-    names = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
-    run = benchmark(model, names, rounds=rounds, batch=batch, options=given)
+    run = benchmark(
+        model,
+        _against(flags, lambda: [one.name for one in contenders()]),
+        rounds=flags.rounds,
+        batch=batch,
+        options=flags.given,
+        small=flags.small,
+        fresh=flags.fresh or flags.warm,
+    )
     if json != _STANDARD_OUTPUT:
         typer.echo(benchmark_text(run))
     if json == _STANDARD_OUTPUT:
@@ -30,6 +68,41 @@ def print_bench(
         Path(json).write_text(run.to_json() + "\n", encoding="utf-8")
     if not any(one.call_s for one in run.results):
         raise HubError("no contender could run", hint="`hub list-backends --probe` says what works here")
+
+
+def print_zoo(flags: CommonFlags, wanted: ZooFlags) -> None:
+    """Benchmarks built-in models, a line each on standard error, and prints how the goals were met. Raises HubError."""
+    for name, value in (("MODEL", wanted.model), ("--batch", wanted.batch), ("--json", wanted.json)):
+        if value is not None:
+            raise OptionError(f"{name} has no place beside --zoo", hint="see --models, --batches and --output")
+    models = tuple(zoo.MODELS) if wanted.models is None else _names(wanted.models)
+    names = _against(flags, zoo_names)
+    contenders(names)  # a misspelt name is told before anything runs
+    found = sweep(
+        Sweep(
+            Path(wanted.output),
+            names,
+            models,
+            wanted.batches,
+            flags.rounds,
+            flags.given,
+            small=flags.small,
+            resume=wanted.resume,
+        ),
+        lambda line: typer.echo(line, err=True),
+    )
+    typer.echo("\n".join(goals_text(found)))
+    typer.echo(f"\n{Path(wanted.output) / TABLE} has the rest")
+
+
+def _against(flags: CommonFlags, usual: Callable[[], Sequence[str]]) -> tuple[str, ...]:
+    """Gives the names of those who compete beside the hub: the usual ones, or those that were named, and more."""
+    named = usual() if flags.against is None else _names(flags.against)
+    return (*named, *more_names(ablation=flags.ablation, warm=flags.warm))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _check_place(json: str | None) -> None:

@@ -20,7 +20,7 @@ from hub.errors import AccuracyError, HubError
 from hub.report.progress import SilentProgress
 
 PEERS = """
-import os, torch
+import os, traceback
 
 def right(module, inputs):
     return lambda: module(*inputs)
@@ -38,11 +38,20 @@ def crashing(module, inputs):
     os.abort()
 
 def late(module, inputs):
-    calls = []
     def run():
-        calls.append(1)
-        if len(calls) > 1 and torch.is_grad_enabled() is False and os.environ.get("TOY_LATE") and len(calls) > 3:
+        if any(frame.name == "block" for frame in traceback.extract_stack()):
             os._exit(3)
+        return module(*inputs)
+    return run
+"""
+
+
+SLOW_PEER = """
+import time
+
+def slow(module, inputs):
+    def run():
+        time.sleep(0.05)
         return module(*inputs)
     return run
 """
@@ -60,7 +69,6 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Race:
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        patch.setenv("TOY_LATE", "1")
         task = Task("mlp", batch=4, threads=1, rounds=3, block_s=0.005, small=True)
         return race(field, task, SilentProgress())
 
@@ -80,21 +88,48 @@ def test_contenders_are_timed_in_every_round(outcome: Race) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "kind", "reason"),
     [
-        ("wrong", "wrong by 1.0e-01 of the largest value, 1e-03 allowed"),
-        ("short", "shape [1, 32] instead of [4, 32]"),
-        ("raising", "ValueError: no such kernel"),
-        ("crashing", "killed by SIGABRT"),
-        ("late", "exit status 3"),
-        ("absent", "toylib is not installed"),
+        ("wrong", "accuracy", "wrong by 1.0e-01 of the largest value, 1e-03 allowed"),
+        ("short", "accuracy", "shape [1, 32] instead of [4, 32]"),
+        ("raising", "compile", "ValueError: no such kernel"),
+        ("crashing", "compile", "killed by SIGABRT"),
+        ("late", "runtime", "exit status 3"),
+        ("absent", "unavailable", "toylib is not installed"),
     ],
 )
-def test_a_contender_that_fails_is_reported_with_the_reason(outcome: Race, name: str, reason: str) -> None:
+def test_a_contender_that_fails_is_reported_with_the_reason(outcome: Race, name: str, kind: str, reason: str) -> None:
     """Nobody is dropped in silence, and a wrong result cannot win."""
     one = result(outcome, name)
+    assert (one.failure_kind, one.call_s) == (kind, None)
     assert reason in one.failure
-    assert one.call_s is None
+
+
+def test_a_wrong_result_is_timed_for_the_error_aware_score(outcome: Race) -> None:
+    """That score counts it at the tolerances at which it is right, and at no other."""
+    one = result(outcome, "wrong")
+    assert one.wrong_call_s is not None
+    assert one.tolerance in (-1, 0)
+    assert result(outcome, "right").tolerance == -10
+
+
+def test_hopeless_contenders_get_few_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times the fastest is not worth all rounds, and ratios are over the rounds that both were in."""
+    (tmp_path / "slow_peers.py").write_text(SLOW_PEER)
+    monkeypatch.syspath_prepend(tmp_path)
+    task = Task("mlp", batch=4, threads=1, rounds=6, block_s=0.005, small=True)
+    found = race([Contender("eager"), Contender("slow", "slow_peers:slow")], task, SilentProgress())
+    fast, slow = ranked(found.results)
+    assert (fast.name, len(fast.blocks_s), len(slow.blocks_s)) == ("eager", 6, 4)
+    assert slow.to_best is not None
+
+
+def test_a_backend_that_the_plan_does_not_use_is_not_left_out_again() -> None:
+    """The hub without it would run the same plan, so it is not timed: its time is the hub's."""
+    task = Task("mlp", given={"backends": ("eager",)}, threads=1, rounds=3, block_s=0.005, small=True, is_fresh=True)
+    whole, left_out = race(contenders(["hub-openvino"]), task, SilentProgress()).results
+    assert whole.backends == ("eager",)
+    assert (left_out.same_as, left_out.blocks_s, left_out.failure) == ("hub", (), "")
 
 
 def test_the_hub_runs_against_eager_end_to_end() -> None:
@@ -138,8 +173,9 @@ def test_restriction_reaches_the_options(monkeypatch: pytest.MonkeyPatch) -> Non
     """`hub:NAME` replaces `backends` and drops `exclude`, which might contradict it."""
     seen: list[object] = []
     monkeypatch.setattr(contenders_module, "compiled_by_hub", lambda module, given: seen.append(given) or module)
-    contenders_module.build(Contender("hub:openvino"), lambda: 1, (), {"threads": 2, "exclude": ("openvino",)})
-    contenders_module.build(Contender("hub"), lambda: 1, (), {"threads": 2})
+    whole, alone = contenders(["hub:openvino"])
+    contenders_module.build(alone, lambda: 1, (), {"threads": 2, "exclude": ("openvino",)})
+    contenders_module.build(whole, lambda: 1, (), {"threads": 2})
     assert seen == [{"threads": 2, "backends": ("openvino",), "exclude": ()}, {"threads": 2}]
 
 
@@ -218,10 +254,10 @@ def test_results_of_other_libraries_are_read() -> None:
 
 def test_a_missing_folder_is_noticed_before_the_race(tmp_path: Path) -> None:
     """Minutes of timing are not thrown away for a wrong path."""
-    from hub.cli.bench import print_bench
+    from hub.cli.bench import CommonFlags, print_bench
 
     with pytest.raises(HubError, match="there is no folder"):
-        print_bench("mlp", None, 3, None, {}, str(tmp_path / "missing" / "out.json"))
+        print_bench("mlp", CommonFlags(None, 3, {}), None, str(tmp_path / "missing" / "out.json"))
 
 
 def test_a_folder_named_like_the_package_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

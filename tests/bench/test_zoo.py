@@ -13,15 +13,34 @@ from hub.errors import HubError
 
 
 @pytest.mark.parametrize("name", zoo.MODELS)
-def test_every_model_gives_one_finite_tensor(name: str) -> None:
-    """`module(*inputs)` gives one tensor whose first dim is the batch, unless the model is trained for one size."""
+def test_every_model_gives_finite_tensors(name: str) -> None:
+    """`module(*inputs)` gives one tensor, or several, each with the batch as its first dim."""
     module, inputs = zoo.build(name, batch=2, small=True)
     with torch.no_grad():
         found = module(*inputs)
-    assert isinstance(found, torch.Tensor)
-    assert found.shape[0] == 2
-    assert bool(found.isfinite().all())
+    for value in found if isinstance(found, tuple) else (found,):
+        assert isinstance(value, torch.Tensor)
+        assert value.shape[0] == 2
+        assert bool(value.isfinite().all())
     assert not module.training
+
+
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_every_model_has_two_batch_sizes(name: str) -> None:
+    """The benchmark of the whole zoo runs both, and the first is the model's own."""
+    first, second = zoo.MODELS[name].batches
+    assert first != second
+    assert zoo.build(name, small=True)[1][-1].shape[0] == first
+
+
+def test_a_decoding_step_continues_what_the_steps_before_it_began() -> None:
+    """Feeding back the keys and values that it gives is the same as knowing the longer past from the start."""
+    step, (ids, position, *past) = zoo.build("decode", small=True)
+    with torch.no_grad():
+        _, *grown = step(ids, position, *past)
+        following = step(ids, position + 1, *grown)
+    assert grown[0].shape[2] == past[0].shape[2] + 1
+    torch.testing.assert_close(following[1][:, :, :-1], grown[0], rtol=0, atol=0)
 
 
 def test_equal_names_give_equal_weights_and_inputs() -> None:

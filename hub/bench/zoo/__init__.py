@@ -25,7 +25,8 @@ class Recipe:
 
     builder: str
     """ "module:function" under `hub.bench.zoo`; takes the batch and sizes, gives (module, inputs)."""
-    batch: int = 1
+    batches: tuple[int, int] = (1, 4)
+    """First dim of the inputs: the model's own, and another that `hub bench --zoo` tries too."""
     small: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Sizes that keep the structure whole and let it run in milliseconds, for tests."""
     is_trained: bool = False
@@ -33,26 +34,35 @@ class Recipe:
 
 _TINY_TEXT = {"layers": 2, "hidden": 32, "tokens": 16, "vocabulary": 100}
 
+_TINY_SPEECH = {"layers": 2, "hidden": 32, "positions": 50}
+_TINY_STAGES = {"depths": (1, 1), "pixels": 32}
+
 MODELS: Mapping[str, Recipe] = {
-    "minilm": Recipe("text:minilm", batch=8, is_trained=True),
+    "minilm": Recipe("text:minilm", batches=(8, 1), is_trained=True),
     "bert": Recipe("text:bert", small=_TINY_TEXT),
     "gpt2": Recipe("text:gpt2", small=_TINY_TEXT),
     "llama": Recipe("text:llama", small=_TINY_TEXT),
+    "decode": Recipe("decoding:decode", batches=(1, 8), small={"layers": 2, "hidden": 32, "past": 7, "vocabulary": 100}),
     "t5": Recipe("text:t5", small=_TINY_TEXT),
     "mamba": Recipe("text:mamba", small=_TINY_TEXT),
     "moe": Recipe("text:moe", small=_TINY_TEXT),
     "vit": Recipe("vision:vit", small={"layers": 2, "hidden": 32, "pixels": 32}),
     "swin": Recipe("vision:swin", small={"hidden": 16, "depths": (1, 1), "pixels": 64}),
-    "convnext": Recipe("vision:convnext", small={"widths": (8, 16), "depths": (1, 1), "pixels": 32}),
-    "resnet18": Recipe("vision:resnet18", small={"widths": (8, 16), "depths": (1, 1), "pixels": 32}),
-    "resnet50": Recipe("vision:resnet50", small={"widths": (16, 32), "depths": (1, 1), "pixels": 32}),
+    "convnext": Recipe("vision:convnext", small={"widths": (8, 16), **_TINY_STAGES}),
+    "resnet18": Recipe("vision:resnet18", small={"widths": (8, 16), **_TINY_STAGES}),
+    "resnet50": Recipe("vision:resnet50", small={"widths": (16, 32), **_TINY_STAGES}),
     "mobilenetv2": Recipe("vision:mobilenetv2", small={"multiplier": 0.35, "pixels": 32}),
     "segformer": Recipe("vision:segformer", small={"widths": (8, 16, 16, 32), "depths": (1, 1, 1, 1), "pixels": 64}),
-    "whisper-encoder": Recipe("audio:whisper_encoder", small={"layers": 2, "hidden": 32, "positions": 50}),
+    "whisper-encoder": Recipe("audio:whisper_encoder", batches=(1, 2), small=_TINY_SPEECH),
+    "whisper": Recipe("audio:whisper", batches=(1, 2), small={**_TINY_SPEECH, "tokens": 4, "vocabulary": 100}),
     "wav2vec2": Recipe("audio:wav2vec2", small={"layers": 2, "hidden": 32, "samples": 4000}),
-    "mlp": Recipe("plain:mlp", batch=64, small={"width": 32}),
+    "mlp": Recipe("plain:mlp", batches=(64, 1), small={"width": 32}),
+    "dlrm": Recipe("plain:dlrm", batches=(128, 1), small={"tables": 4, "rows": 50, "width": 8}),
     "lstm": Recipe("plain:lstm", small={"layers": 1, "width": 16, "steps": 8}),
     "unet": Recipe("plain:unet", small={"width": 8, "pixels": 32}),
+    "diffusion": Recipe(
+        "diffusion:diffusion", batches=(1, 2), small={"channels": 32, "pixels": 8, "time": 16, "context": 24, "words": 5}
+    ),
 }
 """Every built-in model."""
 
@@ -60,7 +70,8 @@ SEED = 0
 
 
 def build(name: str, *, batch: int | None = None, small: bool = False) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    """Gives a built-in model in eval mode and the inputs of one call: `module(*inputs)` gives one tensor.
+    """Gives a built-in model in eval mode and the inputs of one call: `module(*inputs)` gives one tensor,
+    or several whose first is the result proper (`decode`).
 
     `batch` is the first dim of the inputs; None means the model's own. Equal arguments give equal weights and inputs.
     Raises HubError for an unknown name, or where a package that the model needs is missing.
@@ -71,7 +82,7 @@ def build(name: str, *, batch: int | None = None, small: bool = False) -> tuple[
     with torch.random.fork_rng(devices=[]), _needed_packages(name):  # pyright: ignore[reportUnknownMemberType]
         torch.manual_seed(SEED)  # pyright: ignore[reportUnknownMemberType]
         builder = load_attribute(f"{__name__}.{recipe.builder}")
-        module, inputs = builder(batch or recipe.batch, **(recipe.small if small else {}))
+        module, inputs = builder(batch or recipe.batches[0], **(recipe.small if small else {}))
         if not recipe.is_trained:
             _unsettle(module)
     return module.eval(), inputs

@@ -30,6 +30,35 @@ def whisper_encoder(batch: int, *, layers: int = 4, hidden: int = 384, positions
     return Call(WhisperEncoder(config), ("input_features",), "last_hidden_state"), (torch.randn(batch, 80, 2 * positions),)
 
 
+def whisper(
+    batch: int, *, layers: int = 4, hidden: int = 384, positions: int = 1500, tokens: int = 16, vocabulary: int = 51865
+) -> Built:
+    """Whisper (tiny): the encoder on mel bins [batch, 80, 2 * positions], the decoder on ids [batch, tokens].
+
+    Gives the decoder's last layer [batch, tokens, hidden].
+    """
+    heads = max(2, hidden // 64)
+    config = hf.WhisperConfig(
+        vocab_size=vocabulary,
+        d_model=hidden,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=4 * hidden,
+        decoder_ffn_dim=4 * hidden,
+        max_source_positions=positions,
+        num_mel_bins=80,
+        pad_token_id=0,
+        bos_token_id=0,
+        eos_token_id=0,
+        decoder_start_token_id=0,
+    )
+    inputs = (torch.randn(batch, 80, 2 * positions), torch.randint(0, vocabulary, (batch, tokens)))
+    names = ("input_features", "decoder_input_ids")
+    return Call(hf.WhisperModel(config), names, "last_hidden_state", use_cache=False), inputs
+
+
 def wav2vec2(batch: int, *, layers: int = 4, hidden: int = 384, samples: int = 16000) -> Built:
     """A wav2vec 2.0 on sound [batch, samples]; gives [batch, frames, hidden]."""
     config = hf.Wav2Vec2Config(

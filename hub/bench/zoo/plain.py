@@ -66,3 +66,32 @@ class _UNet(nn.Module):
 def unet(batch: int, *, width: int = 32, pixels: int = 128) -> Built:
     """A U-Net on [batch, 3, pixels, pixels]."""
     return _UNet(width), (torch.randn(batch, 3, pixels, pixels),)
+
+
+class _Recommender(nn.Module):
+    """Dense features through one tower, categories through tables, their products into another (Naumov et al., 2019)."""
+
+    def __init__(self, dense: int, tables: int, rows: int, width: int) -> None:
+        super().__init__()
+        self.bottom = nn.Sequential(*_tower(dense, 8 * width, 4 * width, width))
+        self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(tables))
+        n_pairs = (tables + 1) * tables // 2
+        self.top = nn.Sequential(*_tower(width + n_pairs, 8 * width, 4 * width), nn.Linear(4 * width, 1), nn.Sigmoid())
+        self.register_buffer("pairs", torch.tril_indices(tables + 1, tables + 1, offset=-1))
+        self.pairs: torch.Tensor
+
+    def forward(self, dense: torch.Tensor, categories: torch.Tensor) -> torch.Tensor:
+        hidden = self.bottom(dense)
+        looked_up = [table(categories[:, column]) for column, table in enumerate(self.tables)]
+        features = torch.stack((hidden, *looked_up), dim=1)
+        products = torch.bmm(features, features.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
+        return self.top(torch.cat((hidden, products), dim=1))
+
+
+def _tower(*widths: int) -> list[nn.Module]:
+    return [module for low, high in itertools.pairwise(widths) for module in (nn.Linear(low, high), nn.ReLU())]
+
+
+def dlrm(batch: int, *, tables: int = 26, rows: int = 10000, width: int = 64) -> Built:
+    """A DLRM on 13 numbers [batch, 13] and categories [batch, tables]; gives probabilities [batch, 1]."""
+    return _Recommender(13, tables, rows, width), (torch.randn(batch, 13), torch.randint(0, rows, (batch, tables)))

@@ -1,0 +1,70 @@
+"""The goals of the hub's planner, and whether a summary meets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hub.bench.summary import AT_PAR, Comparison, Compiling, Summary
+
+MOST_CLUSTERS = 12
+FAST_SHARE = 0.95
+FAST_EXTRA_S = 20.0
+WARM_SHARE = 0.30
+
+_MEANS = ((0, 1.05), (2, 1.2), (4, 1.6))
+"""Position of a comparison in the summary, and the geometric mean that is asked of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One goal."""
+
+    text: str
+    found: str
+    is_met: bool | None
+    """None where nothing was measured that could tell."""
+
+
+def bars(summary: Summary) -> tuple[Bar, ...]:
+    """Gives every goal with what was found."""
+    best = summary.comparisons[0]
+    return (
+        _all_of(f"at least {AT_PAR} x as fast as the best peer on every model", best.speeds, lambda speed: speed >= AT_PAR),
+        *(_mean(summary.comparisons[position], goal) for position, goal in _MEANS),
+        *_compile_bars(list(summary.compiling.items())),
+        _all_of(f"at most {MOST_CLUSTERS} clusters", summary.clusters, lambda n: n <= MOST_CLUSTERS),
+    )
+
+
+def _mean(comparison: Comparison, goal: float) -> Bar:
+    found = "-" if comparison.geomean is None else f"{comparison.geomean:.3f}"
+    is_met = None if comparison.geomean is None else comparison.geomean >= goal
+    return Bar(f"geometric mean at least {goal} over {comparison.against}", found, is_met)
+
+
+def _compile_bars(runs: Sequence[tuple[str, Compiling]]) -> tuple[Bar, ...]:
+    share = {key: one.fast_speed for key, one in runs if one.fast_speed is not None}
+    extra_s = {
+        key: one.fast_s - one.inductor_s for key, one in runs if one.fast_s is not None and one.inductor_s is not None
+    }
+    warm = {key: one.fast_warm_s / one.fast_s for key, one in runs if one.fast_s and one.fast_warm_s is not None}
+    warm_full = {key: one.warm_s / one.hub_s for key, one in runs if one.hub_s and one.warm_s is not None}
+    warm_text = f"a second process takes at most {WARM_SHARE:.0%} of the first one's time to the first result"
+    return (
+        _all_of(f"fast reaches {FAST_SHARE:.0%} of the speed", share, lambda value: value >= FAST_SHARE),
+        _all_of(
+            f"fast compiles in Inductor's time plus {FAST_EXTRA_S:.0f} s", extra_s, lambda value: value <= FAST_EXTRA_S
+        ),
+        _all_of(f"fast: {warm_text}", warm, lambda value: value <= WARM_SHARE),
+        _all_of(f"as benchmarked: {warm_text}", warm_full, lambda value: value <= WARM_SHARE),
+    )
+
+
+def _all_of(text: str, found: dict[str, float] | dict[str, int], is_good: Callable[[float], bool]) -> Bar:
+    """Gives a bar that every run has to meet; names those that do not."""
+    if not found:
+        return Bar(text, "-", None)
+    bad = {key: value for key, value in found.items() if not is_good(value)}
+    listed = ", ".join(f"{key} {value:.3g}" for key, value in bad.items())
+    return Bar(text, f"{len(found) - len(bad)} of {len(found)}" + (f"; not {listed}" if bad else ""), not bad)
