@@ -6,10 +6,12 @@ relaxation with them is weak; so the programme starts without, and each circle i
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +26,9 @@ from hub.errors import PlanError
 _UNIT_S = 1e-6
 """Seconds that the programme counts as 1: HiGHS takes differences below 1e-7 for nothing."""
 
+_STRETCH = 500
+"""Nodes of a stretch that is solved alone to find circles early."""
+
 
 @dataclass(frozen=True)
 class Programme:
@@ -34,6 +39,9 @@ class Programme:
     stop: int
     columns: tuple[int, ...]
     """Indexes into the problem's candidates."""
+    circles: list[tuple[Stop, ...]] = field(default_factory=list[tuple[Stop, ...]])
+    """Circles of two stops or more found so far, nodes by their place in the problem. Programmes may share them: they lie
+    in the data flow, whatever the candidates."""
 
     @cached_property
     def reads(self) -> tuple[tuple[int, ...], ...]:
@@ -70,6 +78,14 @@ class Programme:
         """For each node, whether it may not stay in eager."""
         return tuple(node in self.problem.required for node in range(self.start, self.stop))
 
+    def placed(self, circle: Sequence[Stop]) -> tuple[Stop, ...]:
+        """Gives a circle with its nodes counted from the start of the problem."""
+        return tuple(replace(stop, entry=stop.entry + self.start, exit=stop.exit + self.start) for stop in circle)
+
+    def holds(self, circle: Sequence[Stop]) -> bool:
+        """True where every stop of a circle is within the range."""
+        return all(node in range(self.start, self.stop) for stop in circle for node in (stop.entry, stop.exit))
+
     def part(self, picked: Sequence[int], open_s: float = 0.0) -> Part:
         """Gives a choice of columns as a part; `open_s` seconds may still be saved."""
         objective_s = sum(self.problem.eager_s[self.start : self.stop]) - sum(self.saved_s[column] for column in picked)
@@ -87,14 +103,13 @@ def cheapest_choice(programme: Programme, deadline: float) -> Part | None:
     """
     if not programme.columns:
         return None if any(programme.is_required) else programme.part(())
-    disjoint = _disjoint(programme)
-    cuts: list[Row] = []
-    rooms: list[int] = []
+    apart = _disjoint(programme)
+    not_convex: list[Row] = []
+    _foresee_circles(programme, deadline)
     most_saved_s = sum(value for value in programme.saved_s if value > 0)
     picked: list[int] = []
     while (left_s := deadline - time.monotonic()) > 0:
-        rows = [disjoint, _at_most(cuts, rooms, len(programme.columns))] if cuts else [disjoint]
-        answer = _solved(programme, rows, left_s)
+        answer = _solved(programme, [apart, *_cuts(programme, not_convex)], left_s)
         if answer.status == 2:
             return None
         if answer.mip_dual_bound is not None:
@@ -106,11 +121,40 @@ def cheapest_choice(programme: Programme, deadline: float) -> Part | None:
         if not circles:
             saved_s = sum(programme.saved_s[column] for column in picked)
             return programme.part(picked, 0.0 if answer.status == 0 else max(most_saved_s - saved_s, 0.0))
-        for circle in circles:
-            cuts.append(_forbidden(programme, picked, circle))
-            rooms.append(len(circle) - 1)
+        not_convex += (Counter({picked[circle[0].cluster]: 1}) for circle in circles if len(circle) == 1)
+        programme.circles.extend(programme.placed(circle) for circle in circles if len(circle) > 1)
     mended = _mended(programme, picked)
     return programme.part(mended, max(most_saved_s - sum(programme.saved_s[column] for column in mended), 0.0))
+
+
+def _foresee_circles(programme: Programme, deadline: float) -> None:
+    """Finds circles by solving stretches of the nodes alone: most of those that would come up in programmes of all nodes.
+
+    The time for a programme grows faster than its nodes, and each circle that is left to be found there costs one more.
+    """
+    size = programme.stop - programme.start
+    bounds = [size * number // (size // _STRETCH) for number in range(size // _STRETCH + 1)] if size >= 2 * _STRETCH else []
+    seams = [(bound - _STRETCH // 4, bound + _STRETCH // 4) for bound in bounds[1:-1]]
+    for start, stop in (*itertools.pairwise(bounds), *seams):
+        if not any(programme.is_required[start:stop]):
+            cheapest_choice(_stretch(programme, start, stop), deadline)
+
+
+def _stretch(programme: Programme, start: int, stop: int) -> Programme:
+    """Gives the programme for some of the nodes, and the columns that lie within."""
+    touching = sorted({column for columns in programme.covering[start:stop] for column in columns})
+    within = [column for column in touching if start <= programme.sets[column][0] and programme.sets[column][-1] < stop]
+    columns = tuple(programme.columns[column] for column in within)
+    return replace(programme, start=programme.start + start, stop=programme.start + stop, columns=columns)
+
+
+def least_objective_s(programme: Programme) -> float:
+    """Gives seconds that no choice undercuts, quickly: the programme's optimum with fractions of candidates allowed."""
+    if not programme.columns:
+        return programme.part(()).objective_s
+    answer = _solved(programme, [_disjoint(programme), *_cuts(programme, ())], math.inf, integrality=0)
+    nothing_s = programme.part(()).objective_s
+    return math.inf if answer.status == 2 else -math.inf if answer.fun is None else nothing_s + answer.fun * _UNIT_S
 
 
 def _disjoint(programme: Programme) -> LinearConstraint:
@@ -123,9 +167,12 @@ def _disjoint(programme: Programme) -> LinearConstraint:
     return LinearConstraint(matrix, lb=low, ub=1)
 
 
-def _at_most(rows: Sequence[Row], rooms: Sequence[int], width: int) -> LinearConstraint:
-    most: Any = numpy.array(rooms, dtype=float)
-    return LinearConstraint(_matrix(rows, width), ub=most)
+def _cuts(programme: Programme, not_convex: Sequence[Row]) -> list[LinearConstraint]:
+    """Gives the constraint that no known circle closes and no column that is known not to be convex is chosen."""
+    circles = [circle for circle in programme.circles if programme.holds(circle)]
+    rows = [*not_convex, *(_forbidden(programme, circle) for circle in circles)]
+    most: Any = numpy.array([0.0] * len(not_convex) + [len(circle) - 1.0 for circle in circles])
+    return [LinearConstraint(_matrix(rows, len(programme.columns)), ub=most)] if rows else []
 
 
 def _matrix(rows: Sequence[Row], width: int) -> csr_array:
@@ -135,25 +182,23 @@ def _matrix(rows: Sequence[Row], width: int) -> csr_array:
     return csr_array((numpy.array(values, dtype=float), columns, numpy.cumsum([0, *sizes])), shape=(len(rows), width))
 
 
-def _solved(programme: Programme, rows: Sequence[LinearConstraint], limit_s: float) -> Any:
+def _solved(programme: Programme, rows: Sequence[LinearConstraint], limit_s: float, integrality: int = 1) -> Any:
     costs = -numpy.array(programme.saved_s) / _UNIT_S
     options = {"mip_rel_gap": 0.0, "time_limit": limit_s}
     unit: Any = Bounds(0, 1)
-    return milp(costs, integrality=1, bounds=unit, constraints=rows, options=options)
+    return milp(costs, integrality=integrality, bounds=unit, constraints=rows, options=options)
 
 
-def _forbidden(programme: Programme, picked: Sequence[int], circle: Sequence[Stop]) -> Row:
+def _forbidden(programme: Programme, circle: Sequence[Stop]) -> Row:
     """Gives the row that allows at most all but one stop of a circle.
 
     Whichever candidates hold a stop's entry and exit close the same circle, so all of them count; but one that holds every
     stop has the circle inside, where it does no harm, and uses up the room of the row alone.
     """
-    if len(circle) == 1:
-        return Counter({picked[circle[0].cluster]: 1})
     row: Row = Counter()
     for stop in circle:
-        inside = set(programme.covering[stop.exit])
-        row.update(column for column in programme.covering[stop.entry] if column in inside)
+        inside = set(programme.covering[stop.exit - programme.start])
+        row.update(column for column in programme.covering[stop.entry - programme.start] if column in inside)
     return Counter({column: min(count, len(circle) - 1) for column, count in row.items()})
 
 

@@ -188,9 +188,13 @@ class _Steps:
         for cost_s, opened in self.opened(region, state.used):
             if opened.backend != state.backend or opened.backend < 0:
                 yield ended_s + cost_s, opened
+        if (kept := self.going_on(region, state)) is not None:
+            yield kept
+
+    def going_on(self, region: int, state: _State) -> tuple[float, _State] | None:
+        """Gives the choice to stay in the state's cluster; None if there is none, or its backend cannot run the region."""
         inside_s = self.chain.inside_s[region][state.backend] if state.backend >= 0 else None
-        if inside_s is not None:
-            yield inside_s, self._kept(region, state)
+        return None if inside_s is None else (inside_s, self._kept(region, state))
 
     def opened(self, region: int, used: int) -> Sequence[tuple[float, _State]]:
         """Gives eager and a new cluster of each backend at `region`, with the region's seconds."""
@@ -222,30 +226,42 @@ class _Steps:
         return used | bit, self.chain.mix_s if used and not used & bit else 0.0
 
     @cached_property
-    def choices(self) -> Sequence[Mapping[_State, Sequence[tuple[float, _State]]]]:
-        """Every choice for each region, from each state that can be reached before it."""
-        found: list[dict[_State, list[tuple[float, _State]]]] = []
-        reached: dict[_State, None] = {_START: None}
+    def reached(self) -> Sequence[Sequence[_State]]:
+        """The states that can be reached before each region, and past the last one."""
+        found: list[tuple[_State, ...]] = [(_START,)]
         for region in range(len(self.chain.eager_s)):
-            found.append({state: list(self.after(region, state)) for state in reached})
-            reached = {state: None for options in found[-1].values() for _, state in options}
+            opened = (self.opened(region, used) for used in dict.fromkeys(state.used for state in found[-1]))
+            kept = (self.going_on(region, state) for state in found[-1])
+            choices = (*itertools.chain.from_iterable(opened), *filter(None, kept))
+            found.append(tuple(dict.fromkeys(state for _, state in choices)))
         return found
 
     @cached_property
     def left_s(self) -> Sequence[Mapping[_State, float]]:
         """Least seconds from each state before each region, and past the last one, to the end."""
         size = len(self.chain.eager_s)
-        last = {state: None for options in self.choices[-1].values() for _, state in options} if size else {_START: None}
-        left_s = [{state: self.ended_s(size, state) for state in last}]
-        for choices in reversed(self.choices):
-            further = left_s[-1]
-            left_s.append(
-                {
-                    before: min((cost_s + further[state] for cost_s, state in options), default=math.inf)
-                    for before, options in choices.items()
-                }
-            )
+        left_s = [{state: self.ended_s(size, state) for state in self.reached[size]}]
+        for region in reversed(range(size)):
+            left_s.append(self._left_s(region, left_s[-1]))
         return left_s[::-1]
+
+    def _left_s(self, region: int, further_s: Mapping[_State, float]) -> dict[_State, float]:
+        """Looks at new clusters once for all states that used the same backends: a state needs the best two of them."""
+        best_two: dict[int, list[tuple[float, int]]] = {}
+        found: dict[_State, float] = {}
+        for before in self.reached[region]:
+            if before.used not in best_two:
+                opened = self.opened(region, before.used)
+                best_two[before.used] = sorted((cost_s + further_s[state], state.backend) for cost_s, state in opened)[:2]
+            rivals = [
+                self.ended_s(region, before) + total_s
+                for total_s, backend in best_two[before.used]
+                if backend < 0 or backend != before.backend
+            ]
+            if (kept := self.going_on(region, before)) is not None:
+                rivals.append(kept[0] + further_s[kept[1]])
+            found[before] = min(rivals, default=math.inf)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +282,7 @@ def _routes(steps: _Steps) -> Iterator[Route]:
         if minus_region == -size:
             yield _route(steps.chain, way)
             continue
-        for cost_s, state in steps.choices[-minus_region][way.state]:
+        for cost_s, state in steps.after(-minus_region, way.state):
             so_far_s = paid_s + cost_s
             total_s = so_far_s + steps.left_s[1 - minus_region][state]
             # Of equally cheap ways the longest goes first, so that ties do not widen the search.

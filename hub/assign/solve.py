@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from hub.assign.binary import Programme, cheapest_choice
+from hub.assign.binary import Programme, cheapest_choice, least_objective_s
 from hub.assign.chain import Interval, cheapest_walk
+from hub.assign.cycles import Stop
 from hub.assign.mixing import cheapest_mix
 from hub.assign.problem import CLUSTER_TIE_S, Part, Problem, Solution
 
@@ -44,23 +45,38 @@ def solve(problem: Problem, *, limit_s: float = LIMIT_S) -> Solution | None:
     wholes = tuple(index for index, found in enumerate(problem.candidates) if len(found.nodes) == size)
     parts = pieces(problem)
 
+    circles = [list[tuple[Stop, ...]]() for _ in parts]
+
+    @cache
+    def programme_of(number: int, allowed: frozenset[str]) -> Programme:
+        piece = parts[number]
+        return Programme(problem, piece.start, piece.stop, _worth(problem, piece.columns, allowed), circles[number])
+
     @cache
     def part_of(number: int, allowed: frozenset[str]) -> Part | None:
-        piece = parts[number]
-        columns = _worth(problem, piece.columns, allowed)
-        if piece.is_chain:
-            return _walked(problem, piece, columns)
-        return cheapest_choice(Programme(problem, piece.start, piece.stop, columns), deadline)
+        programme = programme_of(number, allowed)
+        return _walked(programme) if parts[number].is_chain else cheapest_choice(programme, deadline)
+
+    @cache
+    def floor_of(number: int, allowed: frozenset[str]) -> float:
+        if parts[number].is_chain:
+            part = part_of(number, allowed)
+            return math.inf if part is None else part.objective_s
+        return least_objective_s(programme_of(number, allowed))
+
+    def alone(allowed: frozenset[str]) -> list[Part]:
+        return [_alone(problem, index) for index in wholes if problem.candidates[index].backend in allowed]
 
     def best(allowed: frozenset[str]) -> Part | None:
-        rivals = [_alone(problem, index) for index in wholes if problem.candidates[index].backend in allowed]
         split = [part_of(number, allowed & piece.backends) for number, piece in enumerate(parts)]
         known = [part for part in split if part is not None]
-        if len(known) == len(split):
-            rivals.append(_joined(known))
-        return _cheapest(rivals)
+        return _cheapest([*alone(allowed), *([_joined(known)] if len(known) == len(split) else [])])
 
-    part = cheapest_mix([found.backend for found in problem.candidates], problem.mix_s, best)
+    def floor(allowed: frozenset[str]) -> float:
+        split_s = sum(floor_of(number, allowed & piece.backends) for number, piece in enumerate(parts))
+        return min(split_s, *(part.objective_s for part in alone(allowed)), math.inf)
+
+    part = cheapest_mix([found.backend for found in problem.candidates], problem.mix_s, best, floor)
     return None if part is None else _solution(problem, part, is_chain=all(piece.is_chain for piece in parts))
 
 
@@ -111,16 +127,16 @@ def _beats_eager(problem: Problem, nodes: Sequence[int], index: int) -> bool:
     return problem.candidates[index].cost_s + CLUSTER_TIE_S < sum(problem.eager_s[node] for node in nodes)
 
 
-def _walked(problem: Problem, piece: Piece, columns: Sequence[int]) -> Part | None:
+def _walked(programme: Programme) -> Part | None:
+    candidates = programme.problem.candidates
     steps = [
-        Interval(found.nodes[0] - piece.start, found.nodes[-1] + 1 - piece.start, found.cost_s + CLUSTER_TIE_S)
-        for found in (problem.candidates[index] for index in columns)
+        Interval(nodes[0], nodes[-1] + 1, candidates[index].cost_s + CLUSTER_TIE_S)
+        for index, nodes in zip(programme.columns, programme.sets, strict=True)
     ]
-    eager_s = [math.inf if node in problem.required else problem.eager_s[node] for node in range(piece.start, piece.stop)]
-    walk = cheapest_walk(eager_s, steps)
-    if walk is None:
-        return None
-    return Part(tuple(columns[index] for index in walk.picked), walk.cost_s, walk.cost_s)
+    eager_s = programme.problem.eager_s[programme.start : programme.stop]
+    alone_s = [math.inf if needed else cost_s for needed, cost_s in zip(programme.is_required, eager_s, strict=True)]
+    walk = cheapest_walk(alone_s, steps)
+    return None if walk is None else programme.part(walk.picked)
 
 
 def _alone(problem: Problem, index: int) -> Part:

@@ -167,6 +167,22 @@ def test_the_same_problem_has_the_same_solution(problem: Problem) -> None:
     assert solve(problem) == solve(problem)
 
 
+def test_long_graphs_are_solved_exactly() -> None:
+    """Circles that are found in stretches of a long graph leave the answer what it is for each part of the graph alone."""
+    block = crossing()
+    count = 300
+    reads = tuple(tuple(source + 4 * at for source in sources) for at in range(count) for sources in block.reads)
+    pairs = [(tuple(node + 4 * at for node in found.nodes), found) for at in range(count) for found in block.candidates]
+    across = tuple(Candidate((4 * at + 3, 4 * at + 4), "b", 9.9e-3) for at in range(count - 1))
+    candidates = (*(Candidate(nodes, found.backend, found.cost_s) for nodes, found in pairs), *across)
+    solution = solve(Problem(reads, block.eager_s * count, candidates))
+    assert solution is not None
+    assert (solution.method, solution.gap) == ("milp", 0)
+    assert can_run(Problem(reads, block.eager_s * count, candidates), solution.chosen)
+    saved_across_s = 10e-3 - 9.9e-3
+    assert solution.cost_s == pytest.approx(11e-3 * count - saved_across_s * len(across), rel=1e-9)
+
+
 # --- Cases made by hand -----------------------------------------------------------------------------------------------
 
 
@@ -182,6 +198,16 @@ def test_two_clusters_that_need_each_other_are_not_both_chosen() -> None:
     assert solution is not None
     assert [found.nodes for found in solution.chosen] in ([(0, 3)], [(1, 2)])
     assert solution.cost_s == pytest.approx(11e-3)
+
+
+def test_a_cluster_that_holds_a_circle_may_be_chosen() -> None:
+    """Ruling out two clusters that need each other leaves one cluster of all their nodes possible."""
+    both = Candidate((0, 1, 2, 3), "b", 2.5e-3)
+    problem = crossing(both)
+    problem = replace(problem, reads=(*problem.reads, ()), eager_s=(*problem.eager_s, 1e-3))
+    solution = solve(problem)
+    assert solution is not None
+    assert solution.chosen == (both,)
 
 
 def test_three_clusters_in_a_circle_are_not_all_chosen() -> None:
