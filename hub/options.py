@@ -74,6 +74,8 @@ class Options(BaseModel):
     """Largest allowed max|error| / max|reference|; None means as exact as float32 eager."""
     strict: bool = False
     """True turns every failure and every unasked fallback into an error."""
+    renew: bool = False
+    """True decides anew, with every price known so far, and replaces the plan that was kept."""
     tune: Literal["off", "fast", "full"] = "fast"
     """How hard to look for the best plan: by estimates only, by measuring, or by measuring much."""
     budget_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(

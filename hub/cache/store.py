@@ -12,7 +12,8 @@ from pathlib import Path
 from hub.errors import CacheError, PlanError
 from hub.plan import Plan
 
-_MANIFEST = "manifest.json"
+SEAL = "hub-seal.json"
+"""File of digests that makes a folder an artefact. A plugin's own files may have any other name."""
 
 
 class Store:
@@ -34,9 +35,9 @@ class Store:
         return self.root / "artifacts" / backend / key
 
     def has_artifact(self, folder: Path) -> bool:
-        """True where a sealed artefact is there and every file's digest matches its manifest."""
+        """True where a sealed artefact is there and every file's digest is as it was when it was sealed."""
         try:
-            wanted = json.loads((folder / _MANIFEST).read_text())
+            wanted = json.loads((folder / SEAL).read_text())
             return wanted == _digests(folder)
         except (OSError, ValueError):
             return False
@@ -62,13 +63,15 @@ class Store:
 
 
 def seal(folder: Path) -> None:
-    """Writes the manifest of a folder: the digest of each file in it."""
+    """Writes the seal of a folder: the digest of each file in it. Raises CacheError if a plugin took the name."""
+    if (folder / SEAL).exists():
+        raise CacheError(f"a plugin saved a file of its own as {SEAL}", hint="rename it: the name is the hub's")
     digests = _digests(folder)
-    (folder / _MANIFEST).write_text(json.dumps(digests, sort_keys=True))
+    (folder / SEAL).write_text(json.dumps(digests, sort_keys=True))
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _MANIFEST)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SEAL)
     found: dict[str, str] = {}
     for path in files:
         with path.open("rb") as file:

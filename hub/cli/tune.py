@@ -47,14 +47,14 @@ def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output:
 
 
 def _tuning(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Gives the options of a tuning run: full effort, and no plan to replay, wherever that was asked for."""
+    """Gives the options of a tuning run: full effort, and neither a plan file nor a kept plan to replay."""
     if given.get("tune", "full") != "full":
         raise OptionError(
             f"`hub tune` tunes fully, not {given['tune']!r}", hint="leave --tune out; --budget limits the time"
         )
     if "plan" in given:
         raise OptionError("`hub tune` looks for a plan, and --plan replays one", hint="leave --plan out, or use `hub run`")
-    return {"plan": None, **given, "tune": "full"}
+    return {"plan": None, "renew": True, **given, "tune": "full"}
 
 
 def _facts(spec: str, chosen: Options, took_s: float, output: str | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hub.cache.store import seal
 from hub.compilation.verify import Verified, verify
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
-from hub.errors import CompileError, PluginError, RunError
+from hub.errors import CacheError, CompileError, PluginError, RunError
 from hub.graph import Cluster
 from hub.registry import registry
 
@@ -96,7 +96,7 @@ def _save(executable: Executable, backend: str, folder: Path) -> bool:
         seal(partial)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
-    except (PluginError, OSError):
+    except (PluginError, CacheError, OSError):
         shutil.rmtree(partial, ignore_errors=True)
         return False
     shutil.rmtree(partial, ignore_errors=True)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from hub.cache.keys import backend_parts, digest_of, machine_parts
+from hub.cache.measurements import Measurements
 from hub.cache.store import Store
 from hub.compilation.build import build_cluster, load_and_verify
 from hub.compilation.transfer import Sample
@@ -27,9 +28,12 @@ from hub.partition.extract import extract
 from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.verdicts import Verdicts, ask_backends
 from hub.plan import Event, Plan
-from hub.planning.decide import Decision, Scene, decide
-from hub.planning.evidence import Mode, fits, groups_of, plan_of
-from hub.planning.schedule import plain_names, reads, settings_for, steps_for
+from hub.planning.decide import decide
+from hub.planning.decision import Decision
+from hub.planning.evidence import Mode, fits, groups_of, plan_of, settings_of
+from hub.planning.replay import moved_to_eager, plan_from_file, under_plan
+from hub.planning.scene import Scene
+from hub.planning.schedule import plain_names, reads, steps_for
 from hub.registry import Registry
 from hub.report.progress import Progress
 from hub.support import operator_name
@@ -56,44 +60,64 @@ class Maker:
         self.registry = registry
         self.progress = progress
         self.threads = options.threads or torch.get_num_threads()
+        self._notes: list[Event] = []
 
     def make(self, values: Sequence[Any], plan: Plan | None = None) -> Made:
         """Gives a running plan for this graph on one real call's inputs.
 
         `plan` is built again as it is, where given (for new weights). Raises PlanError or PluginError only where the
-        options are strict.
+        options are strict, and PlanError where they name a plan file that cannot be replayed.
         """
         start = time.perf_counter()
+        plan = self._asked_for(plan)
         with tempfile.TemporaryDirectory(prefix="hub-") as spare:
             store, note = self._store(Path(spare))
             verdicts = ask_backends(self.graph, self.registry, self.options)
-            scene = self._scene(values, store)
-            key = digest_of(self._key_parts(verdicts))
+            scene, notes = self._scene(values, store)
+            note = (*note, *notes)
             decision = (
-                self._kept(plan) or self._replayed(store.plan(key)) or decide(scene, verdicts, may_measure=plan is None)
+                self._kept(plan)
+                or self._replayed(self._found(store, verdicts))
+                or decide(scene, verdicts, may_measure=plan is None)
             )
             made = self._build_until_it_runs(scene, store, verdicts, decision, note)
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": time.perf_counter() - start}))
         if plan is None and made.plan.decided_by == "measured whole plans":
-            store.keep_plan(key, made.plan)
+            store.keep_plan(self._key(verdicts, self.options.tune), made.plan)
         self.progress.done()
         return made
 
     def predict(self, values: Sequence[Any]) -> Plan:
-        """Gives the plan by estimates, or a kept one, without compiling or running anything."""
+        """Gives the plan by estimates, or a kept one, or a plan file's, without compiling or running anything."""
+        if (asked := self._asked_for(None)) is not None:
+            return asked
         with tempfile.TemporaryDirectory(prefix="hub-") as spare:
             store, note = self._store(Path(spare))
             verdicts = ask_backends(self.graph, self.registry, self.options)
-            kept = store.plan(digest_of(self._key_parts(verdicts)))
+            kept = self._found(store, verdicts)
             if kept is not None and fits(kept, self.graph):
                 return kept
-            decision = decide(self._scene(values, store), verdicts, may_measure=False)
+            scene, notes = self._scene(values, store)
+            decision = decide(scene, verdicts, may_measure=False)
             self._check_strict(verdicts, decision.assignment, decision.events)
-            return plan_of(self.graph, self.mode, decision, verdicts, self.options, self.threads, note)
+            return plan_of(self.graph, self.mode, decision, verdicts, self.options, (*note, *notes))
 
-    def _scene(self, values: Sequence[Any], store: Store) -> Scene:
+    def _asked_for(self, plan: Plan | None) -> Plan | None:
+        """Gives the plan of the plan file that the options name, whose settings then hold; without one, `plan`."""
+        if self.options.plan is None:
+            return plan
+        if plan is None or not fits(plan, self.graph):
+            plan = plan_from_file(self.graph, self.mode, self.options, self.registry)
+        self.options = under_plan(self.options, plan)
+        self.threads = plan.threads
+        return plan
+
+    def _scene(self, values: Sequence[Any], store: Store) -> tuple[Scene, tuple[Event, ...]]:
         sample = Sample(self.graph, tuple(values))
-        return Scene(sample, self.options, self.threads, self.registry, store.root / "artifacts", self.progress)
+        measurements, text = Measurements.open(store.root)
+        notes = (Event(kind="note", stage="load", message=text),) if text else ()
+        folder = store.root / "artifacts"
+        return Scene(sample, self.options, self.threads, self.registry, folder, measurements, self.progress), notes
 
     def _store(self, spare: Path) -> tuple[Store, tuple[Event, ...]]:
         try:
@@ -101,19 +125,26 @@ class Maker:
         except CacheError as error:
             return Store(spare), (Event(kind="note", stage="load", message=f"no cache: {error}"),)
 
-    def _key_parts(self, verdicts: Verdicts) -> dict[str, Any]:
-        chosen = self.options.model_dump(mode="json", exclude={"cache_dir", "debug_dir", "strict", "budget_s"})
-        backends = [backend_parts(self.registry.entries[name]) for name in verdicts.by_backend]
-        constants = list(self.graph.weights)
-        return {
+    def _found(self, store: Store, verdicts: Verdicts) -> Plan | None:
+        """Gives the plan that was kept for such a graph: one that was tuned fully also serves those who ask for less."""
+        if self.options.renew:
+            return None
+        efforts = ("full",) if self.options.tune == "full" else ("full", self.options.tune)
+        plans = (store.plan(self._key(verdicts, effort)) for effort in efforts)
+        return next((plan for plan in plans if plan is not None), None)
+
+    def _key(self, verdicts: Verdicts, effort: str) -> str:
+        exclude = {"cache_dir", "debug_dir", "strict", "renew", "budget_s", "plan"}
+        parts = {
             "graph": self.graph.digest,
-            "constants": constants,
+            "constants": list(self.graph.weights),
             "mode": self.mode,
-            "options": chosen,
+            "options": {**self.options.model_dump(mode="json", exclude=exclude), "tune": effort},
             "threads": self.threads,
-            "backends": backends,
+            "backends": [backend_parts(self.registry.entries[name]) for name in verdicts.by_backend],
             **machine_parts(),
         }
+        return digest_of(parts)
 
     def _kept(self, plan: Plan | None) -> Decision | None:
         """Gives the decision behind a plan that was made before, if it fits."""
@@ -123,7 +154,8 @@ class Maker:
         if any(found.backend != EAGER and found.backend not in self.registry.available() for found in groups):
             return None
         names = dict.fromkeys(found.backend for found in groups if found.backend != EAGER)
-        return Decision(Assignment(" + ".join(names) or EAGER, groups), plan.decided_by, plan.spin, kept=plan)
+        assignment = Assignment(" + ".join(names) or EAGER, groups)
+        return Decision(assignment, plan.decided_by, settings_of(plan), kept=plan)
 
     def _replayed(self, plan: Plan | None) -> Decision | None:
         return self._kept(None if plan is None else plan.model_copy(update={"decided_by": "replayed"}))
@@ -140,15 +172,23 @@ class Maker:
                 if self.options.strict and not isinstance(failed.error, InputRefused):
                     raise failed.error from failed.error.__cause__
                 events = (*events, failed.event)
-                verdicts = verdicts.without(failed.group.backend, failed.nodes, str(failed.error).splitlines()[0])
-                decision = decide(scene, verdicts, may_measure=False)
+                reason = str(failed.error).splitlines()[0]
+                verdicts = verdicts.without(failed.group.backend, failed.nodes, reason)
+                decision = self._patched(decision, failed, reason) or decide(scene, verdicts, may_measure=False)
                 continue
-            return Made(self._plan(decision, verdicts, events), steps, loaded)
+            return Made(self._plan(decision, verdicts, (*events, *self._notes)), steps, loaded)
+
+    def _patched(self, decision: Decision, failed: _ClusterFailed, reason: str) -> Decision | None:
+        """Gives the user's plan with what failed in eager; None where the plan is the hub's own, which is made again."""
+        if self.options.plan is None or decision.kept is None:
+            return None
+        return self._kept(moved_to_eager(self.graph, decision.kept, failed.group, failed.nodes, reason))
 
     def _plan(self, decision: Decision, verdicts: Verdicts, events: tuple[Event, ...]) -> Plan:
         if decision.kept is not None:
-            return decision.kept.model_copy(update={"graph": self.graph.name})
-        return plan_of(self.graph, self.mode, decision, verdicts, self.options, self.threads, events)
+            news = (event for event in events if event not in decision.kept.events)
+            return decision.kept.model_copy(update={"graph": self.graph.name}).with_events(*news)
+        return plan_of(self.graph, self.mode, decision, verdicts, self.options, events)
 
     def _build(self, scene: Scene, store: Store, decision: Decision) -> tuple[tuple[Step, ...], dict[str, Loaded]]:
         groups = decision.assignment.groups
@@ -170,7 +210,7 @@ class Maker:
     def _build_cluster(
         self, scene: Scene, store: Store, decision: Decision, name: str, found: Group, values: Mapping[str, Any]
     ) -> Loaded:
-        settings = settings_for(self.options, self.threads, spin=decision.spin)
+        settings = decision.settings
         weights = {weight: scene.sample.by_name[weight] for weight in self.graph.weights}
         cluster = extract(self.graph, found.nodes, name, weights)
         inputs = [values[node] for node in cluster.input_names]
@@ -180,9 +220,8 @@ class Maker:
             try:
                 return load_and_verify(cluster, found.backend, settings, folder, inputs=inputs)[0]
             except PluginError as error:
-                self.progress.advance(
-                    f"{found.backend} {name}: the saved executable is of no use ({error.message}); compiling"
-                )
+                message = f"the saved executable is of no use, compiled again: {error.message}"
+                self._notes.append(Event(kind="note", stage="load", backend=found.backend, cluster=name, message=message))
         loaded, _, _ = build_cluster(cluster, found.backend, settings, inputs=inputs, folder=folder)
         self._tell("hub_cluster_compiled", backend=found.backend, cluster=name, compile_s=time.perf_counter() - start)
         return loaded
@@ -197,6 +236,8 @@ class Maker:
         failed = [event for event in (*verdicts.events, *events) if event.kind == "failed"]
         if failed:
             raise PlanError(f"strict: {failed[0].stage} failed: {failed[0].message}", backend=failed[0].backend)
+        if self.options.plan is not None:
+            return  # what is in eager there was asked to be
         for found in assignment.groups:
             if found.backend == EAGER:
                 self._check_asked(verdicts, found)

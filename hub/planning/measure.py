@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from hub.backend import CompileSettings
 from hub.errors import InputRefused, PluginError
@@ -21,6 +22,7 @@ from hub.planning.schedule import plain_names, reads, steps_for
 from hub.pricing.clock import Clock
 from hub.pricing.proof import Proof, prove
 from hub.pricing.session import ALONE_S, Lane, Offer, Order, Session
+from hub.report.numbers import count
 
 MOST_REPAIRS = 8
 """Times that a cluster is compiled again without a node that made it fail."""
@@ -35,6 +37,8 @@ HOPELESS = 2.0
 """A plan whose parts, timed alone, add up to this many times the best one's is not timed whole."""
 SMALL_S = 2e-3
 """A graph below this many seconds may run best on one thread, and compiles fast: that is tried at once."""
+
+_GO_ON = "`hub tune` goes on from here, and a larger `budget_s` gives more time"
 
 Key = tuple[Group, CompileSettings]
 
@@ -62,6 +66,7 @@ class _Measuring:
         self.mixer = Mixer(scene, book, trusts_estimates=False)
         self.offers: dict[Key, Offer] = {}
         self._names: dict[Key, str] = {}
+        self._late: Counter[str] = Counter()
         self.clock = Clock(scene.options.budget_s)
         self.events: list[Event] = []
         self.eager_s: Mapping[str, float] = {}
@@ -166,8 +171,10 @@ class _Measuring:
             return
         if offer.order.is_needed or not offer.is_late:
             self.book.fail(offer.order.group, str(offer.failure).splitlines()[0])
-        if offer.order.is_needed or not offer.is_late:
+        if not offer.is_late:
             self.events.append(_failure(offer))
+        elif offer.order.is_needed:
+            self._late[offer.order.group.backend] += 1
 
     # --- Prices -------------------------------------------------------------------------------------------------------
 
@@ -314,9 +321,14 @@ class _Measuring:
             eager_s=self.eager_s,
             proof=proof,
             search=self._search(),
-            events=(*self.events, *self.book.events),
+            events=(*self.events, *self._late_notes(), *self.book.events),
             verdicts=self.verdicts,
         )
+
+    def _late_notes(self) -> Iterable[Event]:
+        for backend, number in self._late.items():
+            message = f"{count(number, 'cluster')} not compiled within the budget of {self.clock.budget_s:.0f} s: {_GO_ON}"
+            yield Event(kind="note", stage="compile", backend=backend, message=message)
 
     def _search(self) -> Search:
         compiled = [offer for offer in self.offers.values() if offer.failure is None]
@@ -360,12 +372,19 @@ def _with_own_names(drafts: Sequence[Draft]) -> list[Draft]:
 def _failure(offer: Offer) -> Event:
     is_verifying = type(offer.failure).__name__ in ("AccuracyError", "ContractError")
     return Event(
-        kind="note" if offer.is_late else "refused" if isinstance(offer.failure, InputRefused) else "failed",
+        kind=_kind(offer),
         stage="verify" if is_verifying else "compile",
         backend=offer.order.group.backend,
         cluster=offer.order.name,
         message=str(offer.failure),
     )
+
+
+def _kind(offer: Offer) -> Literal["note", "refused", "failed"]:
+    """A piece that cannot be priced, or that there was no time for, takes nothing from anybody: it is only noted."""
+    if offer.is_late or not offer.order.is_needed:
+        return "note"
+    return "refused" if isinstance(offer.failure, InputRefused) else "failed"
 
 
 def _proof_failure(name: str, error: PluginError) -> Event:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
 
-COMPILE_SHARE = 0.6
-"""Share of the budget after which nothing more is compiled: the rest is for timing, which decides."""
+EXPLORE_SHARE = 0.45
+"""Share of the budget after which no piece is compiled any more, so that what their prices suggest can be."""
+COMPILE_SHARE = 0.65
+"""Share of the budget after which nothing is compiled any more: the rest is for timing, which decides."""
 
 
 class Clock:
@@ -17,9 +18,8 @@ class Clock:
     Any thread may ask. Times are seconds of `time.monotonic`.
     """
 
-    def __init__(self, budget_s: float, compile_share: float = COMPILE_SHARE) -> None:
+    def __init__(self, budget_s: float) -> None:
         self.budget_s = budget_s
-        self._compile_share = compile_share
         self._began_s: float | None = None
         self._slowest_s: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class Clock:
     @property
     def compile_until(self) -> float:
         """When the last compilation has to be ready; infinite before the budget has begun."""
-        return math.inf if self._began_s is None else self._began_s + self._compile_share * self.budget_s
+        return self._share_ends_s(COMPILE_SHARE)
 
     @property
     def left_s(self) -> float:
@@ -51,10 +51,9 @@ class Clock:
         One that only might help must end in time for sure: a piece of a graph compiles no longer than the graph did, and a
         worker that has to be stopped takes what it has compiled before with it.
         """
-        reserve_s = 0.0 if is_needed else self._slowest_s.get(backend, 0.0)
-        return time.monotonic() + reserve_s <= self.compile_until
+        if is_needed:
+            return time.monotonic() <= self.compile_until
+        return time.monotonic() + self._slowest_s.get(backend, 0.0) <= self._share_ends_s(EXPLORE_SHARE)
 
-    @property
-    def compile_s(self) -> Mapping[str, float]:
-        """Seconds of the slowest compilation so far, by backend."""
-        return dict(self._slowest_s)
+    def _share_ends_s(self, share: float) -> float:
+        return math.inf if self._began_s is None else self._began_s + share * self.budget_s
