@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hub.cli.flags import Batch, Json, ModelName, command, given_options, with_options
+from hub.cli.flags import Batch, Json, ModelName, Output, command, given_options, with_options
 
 app = typer.Typer(
     help="Let every installed compiler bid for pieces of a PyTorch model, and run the cheapest proven plan.",
@@ -93,6 +93,42 @@ def run(*, model: ModelName, batch: Batch = None, json: Json = False, given: dic
     from hub.cli.plans import print_run
 
     print_run(model, batch, given, as_json=json)
+
+
+@app.command()
+@command
+@with_options
+def plan(
+    *,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL | diff A.json B.json", help="A model, or two plan files.")
+    ] = None,
+    show: Annotated[str | None, typer.Option("--show", metavar="FILE", help="Print this plan file.")] = None,
+    output: Output = None,
+    batch: Batch = None,
+    json: Json = False,
+    given: dict[str, object],
+) -> None:
+    """Make a plan file without compiling, show one, or compare two.
+
+    hub plan MODEL -o plan.json, hub plan --show plan.json, hub plan diff a.json b.json (exit 1 where they differ)
+    """
+    from hub.cli.plan import do_plan
+
+    do_plan(words or (), show, output, batch, given, as_json=json)
+
+
+@app.command()
+@command
+@with_options
+def tune(
+    *, model: ModelName, output: Output = None, batch: Batch = None, json: Json = False, given: dict[str, object]
+) -> None:
+    """Look long for a model's best plan, and keep it."""
+    _check_name(model)
+    from hub.cli.tune import print_tuning
+
+    print_tuning(model, batch, given, output, as_json=json)
 
 
 @app.command()
