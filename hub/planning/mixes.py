@@ -25,8 +25,8 @@ from hub.plan import Search
 from hub.planning.pricebook import PriceBook
 from hub.planning.scene import Draft, Scene, draft_of
 from hub.planning.sections import Section, sections_of
-from hub.pricing.profile import Profile, boundary_s, stored_profile
-from hub.pricing.roofline import CALL_S, flops
+from hub.pricing.profile import Profile, boundary_s
+from hub.pricing.roofline import CALL_S, flops, settle_peaks
 from hub.support import operator_name
 
 MOST_REGIONS = 256
@@ -51,11 +51,11 @@ class Mixer:
         """False where measured prices are at hand: beside them, a roofline looks cheap and would win by its optimism."""
         self._regions = coarsened(scene.graph, regions(scene.graph), MOST_REGIONS, cost=flops)
         self._settings = scene.settings(spin=False)
-        profile = stored_profile(scene.options.cache_root, scene.threads)
-        self._call_s: Mapping[str, float] = {} if profile is None else profile.call_s
-        self._copies_s = tuple(0.0 if profile is None else _copies_s(scene.graph, one, profile) for one in self._regions)
+        profile = settle_peaks(scene.measurements, scene.threads)
+        self._call_s = profile.call_s
+        self._copies_s = tuple(_copies_s(scene.graph, one, profile) for one in self._regions)
         """Seconds of copying, where a cluster begins after a region, what that hands on in another layout."""
-        self._mix_s = MIX_S if profile is None or not profile.mix_s else max(profile.mix_s.values())
+        self._mix_s = max(profile.mix_s.values(), default=MIX_S)
         self._gap: float | None = None
         self._method = ""
 

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from hub.cache.measurements import Measurements
 from hub.cost import Cost
 from hub.errors import HubError
 from hub.graph import Cluster, TensorSpec, hint
 from hub.options import resolve
 from hub.partition.group import is_trifle
-from hub.pricing.profile import measure_peaks, stored_profile
+from hub.pricing.profile import Profile, measure_peaks, settled_profile, stored_profile
 from hub.support import argument, operator_name, tensors_of, value_of
 
 CALL_S = 15e-6
@@ -40,9 +41,23 @@ class Peaks:
     bytes_s: float
 
 
-@cache
+def settle_peaks(kept: Measurements, threads: int) -> Profile:
+    """Makes all estimates of this process rest on the peaks kept in a store, and gives the profile they are part of."""
+    profile = settled_profile(kept, threads)
+    _settled[threads] = Peaks(profile.flops_s, profile.bytes_s)
+    return profile
+
+
+_settled: dict[int, Peaks] = {}
+
+
 def peaks(threads: int) -> Peaks:
-    """Gives the peaks that `hub doctor` kept for this machine, else measures them in about 0.1 s, once a process."""
+    """Gives the peaks that planning settled on, else those that `hub doctor` kept, else measures them in about 0.1 s."""
+    return _settled[threads] if threads in _settled else _own_peaks(threads)
+
+
+@cache
+def _own_peaks(threads: int) -> Peaks:
     with contextlib.suppress(HubError):  # a setting that cannot be read is reported where it is used
         root = resolve(None, os.environ, Path.cwd()).cache_root
         if kept := stored_profile(root, threads):
