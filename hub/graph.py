@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -198,8 +198,14 @@ class Cluster:
     @cached_property
     def digest(self) -> str:
         """Digest of the structure and of every constant's bytes."""
-        parts = [self.structure_digest, *(tensor_digest(value) for value in self.constants.values())]
-        return _sha256("\n".join(parts).encode())
+        return self.digest_with({})
+
+    def digest_with(self, known: MutableMapping[str, str]) -> str:
+        """Gives `digest` with digests of constants that are known, by name, and adds those that had to be computed."""
+        for name, value in self.constants.items():
+            if name not in known:
+                known[name] = tensor_digest(value)
+        return _sha256("\n".join((self.structure_digest, *(known[name] for name in self.constants))).encode())
 
 
 def canonical_text(module: fx.GraphModule) -> str:

@@ -140,7 +140,7 @@ class _Measuring:
 
     def _order(self, found: Group, settings: CompileSettings, *, is_needed: bool = True) -> Order:
         name = self._names.setdefault((found, settings), f"k{len(self._names)}")
-        folder = self.scene.folder(found, settings)
+        folder = self.scene.folder(found, settings) if is_needed else None
         return Order(name, found, settings, folder, reads(self.scene.graph, found), is_needed)
 
     def _compile(self, orders: Sequence[Order]) -> list[Offer]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hub.backend import CompileSettings
@@ -31,6 +31,8 @@ class Scene:
     """Folder under which executables are saved: `BACKEND/KEY`."""
     measurements: Measurements
     progress: Progress
+    digests: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Digests of weights that were read already: hashing half a gigabyte for each candidate would take seconds."""
 
     @property
     def graph(self) -> Graph:
@@ -46,7 +48,8 @@ class Scene:
         """Gives where a cluster's executable is, or would be, saved. Reads the weights to name it by content."""
         weights = {name: self.sample.by_name[name] for name in self.graph.weights}
         cluster = extract(self.graph, found.nodes, "key", weights)
-        parts = artifact_parts(cluster.digest, self.registry.entries[found.backend], settings)
+        digest = cluster.digest_with(self.digests)
+        parts = artifact_parts(digest, self.registry.entries[found.backend], settings)
         return self.artifacts / found.backend / digest_of(parts)
 
 

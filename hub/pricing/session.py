@@ -41,7 +41,8 @@ class Order:
     name: str
     group: Group
     settings: CompileSettings
-    folder: Path
+    folder: Path | None
+    """Where it is saved; None where only its price is wanted."""
     inputs: tuple[str, ...]
     """Names of the values it reads, weights left out."""
     is_needed: bool = True
@@ -195,7 +196,7 @@ class Session:
         try:
             worker = self._living(backend)
             worker.ask("prepare", RUN_LIMIT_S, names=names)
-            worker.post("compile_cluster", **_facts(order), folder=str(order.folder))
+            worker.post("compile_cluster", **_facts(order), folder=None if order.folder is None else str(order.folder))
             while not worker.is_ready(_STEP_S):
                 if time.monotonic() > min(clock.compile_until, began_s + COMPILE_LIMIT_S):
                     worker.kill()
