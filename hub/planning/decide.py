@@ -46,13 +46,20 @@ def _predicted(
     """Decides by the best known prices, if there is a choice: measured earlier, learned, or estimated."""
     eager_s = {node.name: eager_estimate(node, scene.threads) for node in scene.graph.nodes}
     drafts = [draft_of(scene, choice) for choice in choices]
+    total_s = dict.fromkeys(drafts, 0.0)
     search = None
     if len(drafts) > 1:
-        mixer = Mixer(scene, book, trusts_estimates=True)
-        best_s = min(_total_s(draft, book, eager_s) for draft in drafts)
-        drafts += mixer.mixes(verdicts, drafts, eager_s, best_s, MOST_MIXES)
+        is_measured = any(draft.assignment.clusters and _is_measured(draft, book) for draft in drafts)
+        mixer = Mixer(scene, book, trusts_estimates=not is_measured)
+        if is_measured:  # beside measured plans, one of which nothing is known would win by the optimism of its estimate
+            drafts = [draft for draft in drafts if not _is_estimated(draft, book)]
+        total_s = {draft: _total_s(draft, book, eager_s) for draft in drafts}
+        for draft in mixer.mixes(verdicts, drafts, eager_s, min(total_s.values()), MOST_MIXES):
+            known_s = None if _is_measured(draft, book) else mixer.predicted_s(draft)
+            total_s.setdefault(draft, _total_s(draft, book, eager_s) if known_s is None else known_s)
+        drafts = list(total_s)
         search = mixer.search(verdicts, n_compiled=0, n_timed=0)
-    best = min(drafts, key=lambda draft: (_total_s(draft, book, eager_s), len(draft.assignment.clusters)))
+    best = min(drafts, key=lambda draft: (total_s[draft], len(draft.assignment.clusters)))
     costs = book.all_costs({found: draft.settings for draft in (*drafts, best) for found in draft.assignment.clusters})
     return Decision(
         assignment=best.assignment,
@@ -64,6 +71,14 @@ def _predicted(
         search=search,
         events=tuple(book.events),
     )
+
+
+def _is_measured(draft: Draft, book: PriceBook) -> bool:
+    return all(book.measured_at_all(found, draft.settings) is not None for found in draft.assignment.clusters)
+
+
+def _is_estimated(draft: Draft, book: PriceBook) -> bool:
+    return any(book.cost(found, draft.settings).source == "estimated" for found in draft.assignment.clusters)
 
 
 def _total_s(draft: Draft, book: PriceBook, eager_s: Mapping[str, float]) -> float:

@@ -58,6 +58,7 @@ class Mixer:
         self._mix_s = max(profile.mix_s.values(), default=MIX_S)
         self._gap: float | None = None
         self._method = ""
+        self._predicted_s: dict[tuple[Group, ...], float] = {}
 
     def sections(self, verdicts: Verdicts) -> tuple[Section, ...]:
         """Gives the regions as the backends see them."""
@@ -84,16 +85,20 @@ class Mixer:
             return ()
         alone = self._prices_alone(self.sections(verdicts), eager_s)
         chain = self._chain(alone, self._whole_s(drafts, eager_s))
-        found = [
-            assignment_by(verdicts, _by_node(self._regions_of(route)), self._scene.options)
-            for route in _diverse(k_best(chain, _MOST_ROUTES))
-            if route.cost_s <= HOPE * best_s
-        ]
+        found: list[Assignment] = []
+        for route in _diverse(k_best(chain, _MOST_ROUTES)):
+            if route.cost_s <= HOPE * best_s:
+                found.append(assignment_by(verdicts, _by_node(self._regions_of(route)), self._scene.options))
+                self._predicted_s.setdefault(found[-1].groups, route.cost_s)
         self._gap, self._method = 0.0, "chain"
         if (covered := self._covered(verdicts, drafts, eager_s)) is not None:
             found.append(covered)
         distinct = {item.groups: draft_of(self._scene, item) for item in found if len(item.clusters) > 1}
         return tuple(distinct.values())[:most]
+
+    def predicted_s(self, draft: Draft) -> float | None:
+        """Gives seconds of one call of a mix that it proposed, by the prices of its regions; None for any other plan."""
+        return self._predicted_s.get(draft.assignment.groups)
 
     def search(self, verdicts: Verdicts, *, n_compiled: int, n_timed: int) -> Search:
         """Gives what was looked at, for the plan's evidence."""
@@ -154,19 +159,24 @@ class Mixer:
         enter: list[tuple[float, ...]] = []
         for position, prices in enumerate(alone):
             copies_s = self._copies_s[position - 1] if position else 0.0
-            inner = {name: self._inner_s(name, prices[name], shares[name], copies_s) for name in backends if name in prices}
-            inside.append(tuple(inner.get(name) for name in backends))
-            enter.append(tuple(prices[name] - inner[name] if name in inner else 0.0 for name in backends))
+            split = {name: self._split(name, prices[name], shares[name], copies_s) for name in backends if name in prices}
+            inside.append(tuple(split[name][0] if name in split else None for name in backends))
+            enter.append(tuple(split[name][1] if name in split else 0.0 for name in backends))
         eager = tuple(prices[EAGER] for prices in alone)
         size = len(alone)
         whole = [WholePrice(0, size, name, whole_s[name]) for name in backends if name in whole_s]
         possible = tuple(one for one in whole if all(one.backend in prices for prices in alone))
         return RegionChain(backends, tuple(inside), tuple(enter), eager, possible, self._mix_s)
 
-    def _inner_s(self, backend: str, alone_s: float, share: float, copies_s: float) -> float:
-        """Gives what a region costs inside a cluster: scaled, and at least one call and its copies less than alone."""
+    def _split(self, backend: str, alone_s: float, share: float | None, copies_s: float) -> tuple[float, float]:
+        """Gives what a region costs inside a cluster, and what it costs more where a cluster begins at it.
+
+        Inside, it is its share of the whole graph's price; without one, a call and its copies less than alone. Were it
+        less than its share, a graph cut in two would look cheaper than the whole, as measured, of which it is made.
+        """
         entering_s = min(self._call_s.get(backend, CALL_S) + copies_s, alone_s / 2)
-        return min(share * alone_s, alone_s - entering_s)
+        inside_s = alone_s - entering_s if share is None else share * alone_s
+        return inside_s, max(entering_s, alone_s - inside_s)
 
     # --- Any candidates: a binary programme ---------------------------------------------------------------------------
 
@@ -188,7 +198,9 @@ class Mixer:
         self._gap, self._method = solution.gap, solution.method
         names = [node.name for node in self._scene.graph.nodes]
         chosen = (([names[position] for position in one.nodes], one.backend) for one in solution.chosen)
-        return assignment_by(verdicts, _by_node(chosen), self._scene.options)
+        covered = assignment_by(verdicts, _by_node(chosen), self._scene.options)
+        self._predicted_s.setdefault(covered.groups, solution.cost_s)
+        return covered
 
     def _solved(self, groups: Sequence[Group], eager_s: Mapping[str, float]) -> Solution | None:
         graph = self._scene.graph
@@ -219,11 +231,12 @@ def _copies_s(graph: Graph, region: Region, profile: Profile) -> float:
     return sum(boundary_s(profile, TensorSpec.of(tensor)) for tensor in tensors)
 
 
-def _inner_share(backend: str, alone: Sequence[Mapping[str, float]], whole_s: Mapping[str, float]) -> float:
+def _inner_share(backend: str, alone: Sequence[Mapping[str, float]], whole_s: Mapping[str, float]) -> float | None:
+    """Gives the whole graph's price as a share of its regions', each alone; None where one of them is not known."""
     if backend not in whole_s or not all(backend in prices for prices in alone):
-        return 1.0
+        return None
     total_s = sum(prices[backend] for prices in alone)
-    return min(MOST_INNER, max(LEAST_INNER, whole_s[backend] / total_s)) if total_s > 0 else 1.0
+    return min(MOST_INNER, max(LEAST_INNER, whole_s[backend] / total_s)) if total_s > 0 else None
 
 
 def _diverse(routes: Iterable[Route]) -> Iterable[Route]:

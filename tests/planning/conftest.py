@@ -1,0 +1,139 @@
+"""What tests of the planner share: scenes whose backends compile nothing, and whose prices the test writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pluggy
+import pytest
+import torch
+
+from hub import hookimpl, hookspecs
+from hub.backend import Backend, BackendInfo, CompileSettings
+from hub.cache.measurements import Measurements
+from hub.compilation.transfer import Sample
+from hub.cost import Cost
+from hub.graph import Cluster, Graph
+from hub.options import Options
+from hub.partition.group import Group
+from hub.partition.proposals import Proposal
+from hub.partition.verdicts import Verdicts, ask_backends
+from hub.planning.pricebook import PriceBook
+from hub.planning.scene import Scene
+from hub.pricing.roofline import Peaks
+from hub.pricing.session import Offer, Order
+from hub.registry import Entry, Registry
+from hub.report.progress import SilentProgress
+from hub.support import ACCEPTED, Support, operator_name, refused
+from hub.testing.single import capture
+
+GFLOPS = 100e9
+
+
+class Null(Backend):
+    """Takes all operators but some, and compiles nothing."""
+
+    def __init__(self, refuses: str, estimate_s: float | None) -> None:
+        self.refuses = refuses
+        self.estimate_s = estimate_s
+
+    def supports(self, node: torch.fx.Node) -> Support:
+        """Refuses what it was told to."""
+        is_refused = bool(self.refuses) and self.refuses in operator_name(node)
+        return refused(f"no {self.refuses} here") if is_refused else ACCEPTED
+
+    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:
+        """Gives a fixed price, where it has one."""
+        return None if self.estimate_s is None else Cost(self.estimate_s, 0.0, 0, "estimated", "fixed")
+
+    def compile(self, cluster: Any, settings: Any) -> Any:
+        """Is never called."""
+        raise NotImplementedError
+
+
+class Proposing:
+    """A plugin that proposes what a function says."""
+
+    def __init__(self, answer: Callable[[Graph], Iterable[Proposal]]) -> None:
+        self.answer = answer
+
+    @hookimpl
+    def hub_candidates(self, graph: Graph) -> Iterable[Proposal]:
+        """Proposes."""
+        return self.answer(graph)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A scene with its verdicts and its price book."""
+
+    scene: Scene
+    verdicts: Verdicts
+    book: PriceBook
+    monkeypatch: pytest.MonkeyPatch
+
+    @property
+    def settings(self) -> CompileSettings:
+        """Settings of pieces."""
+        return self.scene.settings(spin=False)
+
+    def again(self) -> Stage:
+        """Gives the same scene as a later process would find it: the measurements, and nothing else."""
+        return replace(self, book=PriceBook(self.scene))
+
+    def price(self, backend: str, nodes: Sequence[str], run_s: float, *, spin: bool = False) -> None:
+        """Writes down that a cluster was measured."""
+        order = Order("k0", Group(backend, tuple(nodes)), self.scene.settings(spin=spin), Path(), ())
+        self.book.keep(Offer(order, Cost(run_s, run_s / 100, 0, "measured", "written by a test"), 0.1))
+
+    def slow_eager(self) -> None:
+        """Makes eager a bad choice in tests that are about backends."""
+        self.monkeypatch.setattr("hub.planning.decide.eager_estimate", lambda node, threads: 10e-3)
+
+    def price_whole(self, backend: str, run_s: float) -> None:
+        """Writes down that a backend was measured on all of the graph that it takes."""
+        nodes = [node.name for node in self.scene.graph.nodes if self.verdicts.takes(backend, node.name)]
+        self.price(backend, nodes, run_s, spin=True)
+
+
+@pytest.fixture(autouse=True)
+def _fixed_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates do not depend on the machine that runs the tests."""
+    for module in ("hub.pricing.roofline", "hub.planning.pricebook"):
+        monkeypatch.setattr(f"{module}.peaks", lambda threads: Peaks(GFLOPS, 10e9))
+
+
+@pytest.fixture
+def set_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stage]:
+    """Gives `set_stage(module, inputs, backends)`: `backends` maps names to the operator that each refuses."""
+
+    def build(
+        module: torch.nn.Module,
+        inputs: Sequence[torch.Tensor],
+        backends: Mapping[str, str],
+        *,
+        options: Options | None = None,
+        proposes: Callable[[Graph], Iterable[Proposal]] | None = None,
+        estimate_s: float | None = None,
+    ) -> Stage:
+        manager = pluggy.PluginManager(hookspecs.PROJECT)
+        manager.add_hookspecs(hookspecs)
+        if proposes is not None:
+            manager.register(Proposing(proposes), name="proposing")
+        infos = (BackendInfo(name=name, factory=f"{__name__}:Null", summary="") for name in backends)
+        registry = Registry(manager, [Entry(info, info.name, "1.0", ACCEPTED) for info in infos])
+        for name, refuses in backends.items():
+            registry._loaded[name] = Null(refuses, estimate_s)  # this module is not importable by name
+        captured = capture(module, inputs)
+        chosen = options or Options(cache_dir=tmp_path / "cache", threads=1)
+        measurements, note = Measurements.open(chosen.cache_root)
+        assert note == ""
+        sample = Sample(captured.graph, captured.inputs)
+        folder = chosen.cache_root / "artifacts"
+        scene = Scene(sample, chosen, 1, registry, folder, measurements, SilentProgress())
+        return Stage(scene, ask_backends(captured.graph, registry, chosen), PriceBook(scene), monkeypatch)
+
+    return build

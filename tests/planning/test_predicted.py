@@ -1,0 +1,196 @@
+"""Decisions by prices alone: what the measurements say is what is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hub.graph import Graph
+from hub.partition.proposals import Proposal
+from hub.planning.decide import decide
+from hub.planning.decision import Decision
+from hub.planning.mixes import Mixer
+from hub.support import operator_name
+
+X = torch.ones(64, 64)
+MS = 1e-3
+
+
+class Block(nn.Module):
+    """A product and a function of its result."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[64, 64] to [64, 64]."""
+        return self.function(self.linear(x))
+
+
+def halves(n: int = 3) -> nn.Module:
+    """Gives equal blocks with tanh, then equal blocks with sigmoid."""
+    return nn.Sequential(*(Block(torch.tanh) for _ in range(n)), *(Block(torch.sigmoid) for _ in range(n))).eval()
+
+
+def price_halves(stage: Any, **prices_s: tuple[float, float]) -> None:
+    """Writes down, by backend, what a block of either kind costs, and the whole as their sum."""
+    sections = Mixer(stage.scene, stage.book, trusts_estimates=False).sections(stage.verdicts)
+    for backend, (tanh_s, sigmoid_s) in prices_s.items():
+        stage.price(backend, sections[0].region.nodes, tanh_s)
+        stage.price(backend, sections[-1].region.nodes, sigmoid_s)
+        stage.price_whole(backend, len(sections) / 2 * (tanh_s + sigmoid_s))
+
+
+def predicted(stage: Any) -> Decision:
+    """Decides without measuring, as a later process would, which has nothing but the store."""
+    later = stage.again()
+    return decide(later.scene, later.verdicts, may_measure=False)
+
+
+def where(stage: Any, decision: Decision, kind: str) -> set[str]:
+    """Gives the backends that operators of one kind went to."""
+    by_name = stage.scene.graph.by_name
+    return {
+        group.backend
+        for group in decision.assignment.groups
+        for name in group.nodes
+        if kind in operator_name(by_name[name])
+    }
+
+
+@pytest.mark.parametrize("estimate_s", [None, 1e-6, 1.0], ids=["roofline", "optimist", "pessimist"])
+def test_measured_pieces_predict_a_mix(set_stage: Callable[..., Any], estimate_s: float | None) -> None:
+    """Where measured prices say that either backend is better at one half, each gets its half, whatever it estimates."""
+    stage = set_stage(halves(), (X,), {"one": "", "two": ""}, estimate_s=estimate_s)
+    stage.slow_eager()
+    price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
+    decision = predicted(stage)
+    assert decision.assignment.backends == ("one", "two")
+    assert len(decision.assignment.clusters) == 2
+    assert where(stage, decision, "tanh") == {"one"}
+    assert where(stage, decision, "sigmoid") == {"two"}
+
+
+@pytest.mark.parametrize("estimate_s", [None, 1e-6, 1.0], ids=["roofline", "optimist", "pessimist"])
+def test_measured_whole_beats_estimates(set_stage: Callable[..., Any], estimate_s: float | None) -> None:
+    """A mix of which nothing was measured does not win by the optimism of estimates."""
+    stage = set_stage(halves(), (X,), {"one": "", "two": ""}, estimate_s=estimate_s)
+    stage.slow_eager()
+    stage.price_whole("one", 5 * MS)
+    stage.price_whole("two", 6 * MS)
+    assert predicted(stage).assignment.backends == ("one",)
+
+
+def test_one_backend_best_everywhere_is_not_split(set_stage: Callable[..., Any]) -> None:
+    """A backend that is best at every block gets all of them, in one cluster."""
+    stage = set_stage(halves(), (X,), {"one": "", "two": ""})
+    stage.slow_eager()
+    price_halves(stage, one=(1 * MS, 1 * MS), two=(2 * MS, 1.5 * MS))
+    decision = predicted(stage)
+    assert decision.assignment.backends == ("one",)
+    assert len(decision.assignment.clusters) == 1
+
+
+def test_ties_go_to_fewer_clusters(set_stage: Callable[..., Any]) -> None:
+    """Where a mix is no faster, one cluster is kept."""
+    stage = set_stage(halves(), (X,), {"one": "", "two": ""})
+    stage.slow_eager()
+    price_halves(stage, one=(1 * MS, 1 * MS), two=(1 * MS, 1 * MS))
+    assert len(predicted(stage).assignment.clusters) == 1
+
+
+def test_mixing_must_pay(set_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where mixing costs more than it saves, one backend keeps the whole graph."""
+    stage = set_stage(halves(), (X,), {"one": "", "two": ""})
+    stage.slow_eager()
+    price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
+    monkeypatch.setattr("hub.planning.mixes.MIX_S", 10 * MS)
+    assert len(predicted(stage).assignment.backends) == 1
+
+
+def test_costly_calls_must_pay(set_stage: Callable[..., Any]) -> None:
+    """Alternating blocks whose calls cost more than the other backend saves stay together."""
+    model = nn.Sequential(*(Block(kind) for _ in range(4) for kind in (torch.tanh, torch.sigmoid))).eval()
+    stage = set_stage(model, (X,), {"one": "", "two": ""})
+    stage.slow_eager()
+    sections = Mixer(stage.scene, stage.book, trusts_estimates=False).sections(stage.verdicts)
+    for backend, prices_s in (("one", (1.00 * MS, 1.01 * MS)), ("two", (1.01 * MS, 1.00 * MS))):
+        stage.price(backend, sections[0].region.nodes, prices_s[0])
+        stage.price(backend, sections[1].region.nodes, prices_s[1])
+        stage.price_whole(backend, 6 * MS)
+    assert len(predicted(stage).assignment.clusters) == 1
+
+
+def test_refused_block_goes_to_who_takes_it(set_stage: Callable[..., Any]) -> None:
+    """A fast backend that refuses some operators gets the rest, and those go to the one that takes them."""
+    stage = set_stage(halves(), (X,), {"fast": "sigmoid", "all": ""})
+    stage.slow_eager()
+    sections = Mixer(stage.scene, stage.book, trusts_estimates=False).sections(stage.verdicts)
+    for name, prices_s in (("fast", (0.1 * MS, 3 * MS)), ("all", (3 * MS, 1 * MS))):
+        for section, price_s in ((sections[0], prices_s[0]), (sections[-1], prices_s[1])):
+            for piece in section.pieces[name]:
+                stage.price(name, piece.nodes, price_s)
+    stage.price_whole("all", 12 * MS)
+    decision = predicted(stage)
+    assert where(stage, decision, "tanh") == {"fast"}
+    assert where(stage, decision, "sigmoid") == {"all"}
+
+
+def test_proposals_are_candidates(set_stage: Callable[..., Any]) -> None:
+    """What a plugin proposes competes by its price, and wins where that is lowest."""
+    stage = set_stage(halves(2), (X,), {"all": "", "fused": ""}, proposes=sigmoids)
+    stage.slow_eager()
+    price_halves(stage, all=(1 * MS, 2 * MS))
+    proposal = next(iter(sigmoids(stage.scene.graph)))
+    stage.price("fused", proposal.nodes, 0.1 * MS)
+    stage.price_whole("fused", 20 * MS)
+    sections = Mixer(stage.scene, stage.book, trusts_estimates=False).sections(stage.verdicts)
+    for section in (sections[0], sections[-1]):
+        stage.price("fused", section.region.nodes, 5 * MS)
+    stage.price("all", [name for section in sections[:2] for name in section.region.nodes], 2 * MS)
+    decision = predicted(stage)
+    assert where(stage, decision, "sigmoid") == {"fused"}
+    assert where(stage, decision, "tanh") == {"all"}
+    assert decision.search.method == "milp" or decision.search.gap == 0.0
+
+
+def test_unusable_proposals_are_noted(set_stage: Callable[..., Any]) -> None:
+    """A proposal that cannot be used is named, and the plan is made without it."""
+    stage = set_stage(
+        halves(1), (X,), {"one": "", "two": ""}, proposes=lambda graph: [Proposal("one", ("nowhere",), "odd")]
+    )
+    decision = predicted(stage)
+    assert any("odd" in event.message and event.kind == "refused" for event in decision.events)
+    assert decision.assignment.groups
+
+
+def test_same_store_same_plan(set_stage: Callable[..., Any]) -> None:
+    """The same model and the same measurements give the same plan."""
+    stage = set_stage(halves(), (X,), {"one": "", "two": "tanh", "three": ""})
+    price_halves(stage, one=(1 * MS, 2 * MS), three=(2 * MS, 1 * MS))
+    first, second = predicted(stage), predicted(stage)
+    assert first.assignment == second.assignment
+    assert first.costs == second.costs
+    assert first.search == second.search
+
+
+def test_search_tells_what_was_looked_at(set_stage: Callable[..., Any]) -> None:
+    """The evidence counts regions, different ones, candidates, and those with a measured price."""
+    stage = set_stage(halves(), (X,), {"one": "", "two": ""})
+    price_halves(stage, one=(1 * MS, 2 * MS))
+    search = predicted(stage).search
+    assert (search.regions, search.structures, search.candidates, search.measured) == (6, 2, 4, 2)
+    assert search.gap == 0.0
+
+
+def sigmoids(graph: Graph) -> Iterable[Proposal]:
+    """Proposes everything from the first product before a sigmoid on."""
+    names = [node.name for node in graph.nodes]
+    first = next(index for index, node in enumerate(graph.nodes) if "sigmoid" in operator_name(node))
+    yield Proposal("fused", tuple(names[first - 1 :]), "sigmoids")
