@@ -71,7 +71,7 @@ def seal(folder: Path) -> None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SEAL)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SEAL)
     found: dict[str, str] = {}
     for path in files:
         with path.open("rb") as file:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hub.cache.store import Store, seal
+from hub.cache.store import SEAL, Store, seal
 from hub.errors import CacheError
 from hub.plan import Plan, PlannedCluster
 
@@ -32,21 +32,56 @@ def test_a_damaged_plan_counts_as_absent(tmp_path: Path, text: str) -> None:
     assert store.plan("key") is None
 
 
-def test_an_artefact_counts_only_while_every_byte_is_as_sealed(tmp_path: Path) -> None:
-    """Changed, missing and added files, and a missing manifest, all make it absent."""
+def sealed(folder: Path) -> Path:
+    """An artefact with a file in a folder of its own."""
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "code.so").write_bytes(b"code")
+    seal(folder)
+    return folder
+
+
+def test_an_artefact_is_there_once_it_is_sealed(tmp_path: Path) -> None:
+    """A folder that is missing, or without a seal, is none."""
     store = Store(tmp_path)
     folder = store.artifact("b", "key")
     assert not store.has_artifact(folder)
-    (folder / "deep").mkdir(parents=True)
-    (folder / "deep" / "code.so").write_bytes(b"code")
+    assert store.has_artifact(sealed(folder))
+    (folder / SEAL).unlink()
     assert not store.has_artifact(folder)
+
+
+@pytest.mark.parametrize("name", ["deep/code.so", "extra", f"deep/{SEAL}"])
+def test_an_artefact_counts_only_while_every_byte_is_as_sealed(tmp_path: Path, name: str) -> None:
+    """A changed or added file makes it absent, wherever it lies and whatever it is called."""
+    store = Store(tmp_path)
+    folder = sealed(store.artifact("b", "key"))
+    (folder / name).write_bytes(b"cod3")
+    assert not store.has_artifact(folder)
+
+
+def test_a_missing_file_makes_an_artefact_absent(tmp_path: Path) -> None:
+    """An artefact that lost a file is not used."""
+    store = Store(tmp_path)
+    folder = sealed(store.artifact("b", "key"))
+    (folder / "deep" / "code.so").unlink()
+    assert not store.has_artifact(folder)
+
+
+def test_a_manifest_of_the_plugin_is_a_file_like_any_other(tmp_path: Path) -> None:
+    """Sealing leaves what a plugin saved, under whatever common name, as it was."""
+    folder = tmp_path / "artefact"
+    folder.mkdir()
+    (folder / "manifest.json").write_text("mine")
     seal(folder)
-    assert store.has_artifact(folder)
-    (folder / "deep" / "code.so").write_bytes(b"cod3")
-    assert not store.has_artifact(folder)
-    seal(folder)
-    (folder / "extra").write_bytes(b"")
-    assert not store.has_artifact(folder)
+    assert (folder / "manifest.json").read_text() == "mine"
+
+
+def test_a_plugin_may_not_take_the_name_of_the_seal(tmp_path: Path) -> None:
+    """A file of that name is refused, and not overwritten."""
+    (tmp_path / SEAL).write_text("mine")
+    with pytest.raises(CacheError, match=SEAL):
+        seal(tmp_path)
+    assert (tmp_path / SEAL).read_text() == "mine"
 
 
 def test_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
