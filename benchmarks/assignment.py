@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 import torch
 
 from hub.assign.chain import RegionChain, k_best
-from hub.assign.cover import Priced, problem_of
 from hub.assign.problem import Candidate, Problem
 from hub.assign.solve import solve
 from hub.bench.machine import this_machine
@@ -161,11 +160,18 @@ def model_problem(rng: random.Random) -> Problem:
     eager_s = {node.name: rng.uniform(5e-6, 5e-5) for node in graph.nodes}
     groups = [Group(backend, nodes) for nodes in dict.fromkeys(windows) for backend in BACKENDS]
     groups += (cluster for backend in BACKENDS for cluster in left_where_refused(graph, backend, rng))
-    items = [
-        Priced(item, 1e-5 + rng.uniform(0.5, 1.1) * sum(eager_s[name] for name in item.nodes))
+    place = {node: position for position, node in enumerate(graph.nodes)}
+    positions = {node.name: position for node, position in place.items()}
+    reads = tuple(tuple(sorted({place[one] for one in node.all_input_nodes if one in place})) for node in graph.nodes)
+    candidates = tuple(
+        Candidate(
+            tuple(sorted(positions[name] for name in item.nodes)),
+            item.backend,
+            1e-5 + rng.uniform(0.5, 1.1) * sum(eager_s[name] for name in item.nodes),
+        )
         for item in dict.fromkeys(groups)
-    ]
-    return problem_of(graph, items, eager_s, mix_s=MIX_S)
+    )
+    return Problem(reads, tuple(eager_s.values()), candidates, mix_s=MIX_S)
 
 
 def left_where_refused(graph: Graph, backend: str, rng: random.Random) -> Sequence[Group]:
