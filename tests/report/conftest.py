@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hub.plan import Bid, Contender, Event, Plan, PlannedCluster, Price
+from hub.plan import Bid, Contender, Event, Plan, PlannedCluster, Price, Search
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -66,6 +66,7 @@ WHOLE = Plan(
     spin=True,
     predicted_s=0.0121,
     measured_s=0.0119,
+    search=Search(regions=26, structures=5, candidates=15, measured=10, compiled=13, timed_now=10, method="chain", gap=0.0),
     decided_by="measured whole plans",
     contenders=(
         Contender(name="eager", median_s=0.0299, spread_s=0.0007, calls=40, n_clusters=1),

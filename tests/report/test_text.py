@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from hub.plan import Plan
+from hub.plan import Plan, Search
 from hub.report.numbers import count, duration, names_text, ratio, spread
 from hub.report.picture import picture_text
 from hub.report.tables import plan_table
-from hub.report.text import operators_text, plan_text
+from hub.report.text import operators_text, plan_text, search_text
 
 Compare = Callable[[str, str], None]
 
@@ -63,6 +63,15 @@ def test_the_picture_breaks_at_the_right_edge(same_as_golden: Compare, mixed: Pl
 def test_str_of_a_plan_is_its_report(whole: Plan) -> None:
     """`print(plan)` is enough."""
     assert str(whole) == plan_text(whole)
+
+
+def test_a_plan_says_how_sure_its_assignment_is() -> None:
+    """The method is named, with the gap that is left, or that none is."""
+    search = Search(regions=1, structures=1, candidates=4, measured=1)
+    assert search_text(search) == "1 region of 1 structure, 1 of 4 prices measured"
+    assert search_text(search.model_copy(update={"method": "milp", "gap": 0.0123})).endswith(
+        "; assigned by binary programme, within 1.2% of the cheapest"
+    )
 
 
 def test_a_plan_that_knows_nothing_prints_too() -> None:
