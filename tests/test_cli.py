@@ -15,8 +15,10 @@ from hub.cli.flags import command
 from hub.errors import HubError
 from hub.plan import Plan
 from hub.registry import installed_version
+from hub.settings import KEYS
 
 EAGER_ONLY = ("--backends", "eager", "--threads", "1")
+CLI_PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 
 SOURCE = """
 import torch
@@ -62,8 +64,23 @@ def test_quick_commands_import_nothing_heavy(arguments: str) -> None:
 def test_every_command_is_in_the_help() -> None:
     """`hub --help` lists the commands."""
     text = output_of("--help")
-    for name in ("list-backends", "explain", "run", "bench", "--version"):
+    for name in ("list-backends", "doctor", "explain", "run", "plan", "tune", "bench", "--version"):
         assert name in text
+
+
+def test_every_command_is_documented() -> None:
+    """The reference of the command line has a row for each command."""
+    for name in (item.name for item in app.registered_commands):
+        assert f"| `hub {name or ''}" in CLI_PAGE
+
+
+def test_every_option_has_a_flag_that_is_documented() -> None:
+    """Each setting is a flag of the commands that plan, and stands in their help and in the reference."""
+    flags = {key: "--budget" if key == "budget_s" else f"--{key.replace('_', '-')}" for key in KEYS}
+    text = output_of("explain", "--help")
+    for flag in flags.values():
+        assert flag in text
+        assert f"`{flag}" in CLI_PAGE
 
 
 def test_the_version_is_the_distributions() -> None:

@@ -58,6 +58,12 @@ def test_the_schema_and_the_written_forms_name_the_same_settings() -> None:
     assert set(KEYS) == set(Options.model_fields) - {"origins"}
 
 
+def test_every_setting_is_documented() -> None:
+    """The reference of options has a row for each."""
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
+    assert [key for key in KEYS if f"| `{key}` |" not in page] == []
+
+
 def test_precedence_is_call_then_environment_then_file_then_default(tmp_path: Path) -> None:
     """Each setting is taken from the highest place that gives it, and remembers that place."""
     deep = repository(tmp_path, 'threads = 1\naccuracy = 0.5\ntune = "full"\n')
@@ -98,10 +104,12 @@ def test_every_setting_can_be_an_environment_variable() -> None:
             "HUB_THREADS": "2",
             "HUB_ACCURACY": "1e-2",
             "HUB_STRICT": "1",
+            "HUB_RENEW": "yes",
             "HUB_TUNE": "full",
             "HUB_BUDGET_S": "7.5",
             "HUB_CACHE_DIR": "/tmp/c",
             "HUB_DEBUG_DIR": "debug",
+            "HUB_PLAN": "plan.json",
         },
         cwd=Path("/somewhere"),
     )
@@ -109,6 +117,7 @@ def test_every_setting_can_be_an_environment_variable() -> None:
     assert options.exclude == ("inductor",)
     assert options.force == {"aten.softmax": "eager", "aten.gelu.default": "openvino"}
     assert (options.threads, options.accuracy, options.strict, options.tune) == (2, 0.01, True, "full")
+    assert (options.renew, options.plan) == (True, Path("/somewhere/plan.json"))
     assert (options.budget_s, options.cache_dir, options.debug_dir) == (7.5, Path("/tmp/c"), Path("/somewhere/debug"))
 
 
@@ -193,6 +202,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
         ("accuracy", 0.0, "a number above 0"),
         ("accuracy", float("nan"), "a number above 0"),
         ("strict", 1, "true or false"),
+        ("renew", "yes", "true or false"),
         ("tune", "hard", 'one of "off", "fast" and "full"'),
         ("budget_s", -1.0, "a number of seconds above 0"),
         ("backends", "onnxruntime", "names of backends"),
