@@ -139,8 +139,11 @@ class Session:
 
     def price(self, offer: Offer, at_least_s: float = ALONE_S) -> Offer:
         """Times a compiled cluster alone, in the worker that compiled it."""
-        worker = self._workers[offer.order.group.backend]
+        home = offer.order.group.backend
         try:
+            worker = self._living(home)
+            if all(held.order.name != offer.order.name for held in self._built.get(home, ())):
+                return _late(offer.order)  # it went with a worker that died, and is not worth compiling again
             timing = worker.ask("time_cluster", RUN_LIMIT_S, name=offer.order.name, at_least_s=at_least_s)
         except PluginError as error:
             return Offer(offer.order, failure=error)
@@ -161,8 +164,9 @@ class Session:
             self.start([home])
             self.await_start(home)
             self._load_into(home, offers)
+        worker = self._living(home)
         self._lent.add(home)
-        lane = Lane(name, tuple(steps), self._workers[home])
+        lane = Lane(name, tuple(steps), worker)
         lane.first_s = lane.worker.ask("build_plan", RUN_LIMIT_S, steps=list(steps))
         return lane
 
@@ -209,12 +213,19 @@ class Session:
         return offer
 
     def _living(self, name: str) -> Worker:
-        """Gives a worker that has read the sample: the one there is, or a new one in place of one that died."""
-        if not self._workers[name].is_alive and not self._is_over:
-            self._workers[name].kill()
+        """Gives a worker that has read the sample: the one there is, or a new one in place of one that ended.
+
+        The new one holds what is needed of what the old one held: it may have died of a piece, or been too slow for one.
+        """
+        worker = self._workers.get(name)
+        if (worker is None or not worker.is_alive) and not self._is_over:
+            if worker is not None:
+                worker.kill()
+            self._built[name] = [offer for offer in self._built.get(name, ()) if offer.order.is_needed]
             self.start([name])
             self.await_start(name)
-            self._load_into(name, self._built.get(name, ()))
+            if name not in self._lent:
+                self._load_into(name, self._built[name])
         self.await_start(name)
         return self._workers[name]
 
