@@ -168,19 +168,6 @@ def two_backends(install_plugin: Callable[..., None]) -> tuple[str, ...]:
     return ("alpha", "beta")
 
 
-def test_second_process_times_nothing(two_backends: Any, orders: Orders, tmp_path: Path) -> None:
-    """With the same cache, the same model is planned again without starting a worker."""
-    first = plan_for(layers(2), backends=list(two_backends), cache_dir=str(tmp_path / "cache"))
-    assert first.decided_by == "measured whole plans"
-    assert orders.sessions == 1
-    second = plan_for(layers(2), backends=list(two_backends), cache_dir=str(tmp_path / "cache"))
-    assert orders.sessions == 1
-    assert second.decided_by == "replayed"
-    assert [(item.backend, item.nodes) for item in second.clusters] == [
-        (item.backend, item.nodes) for item in first.clusters
-    ]
-
-
 def test_compilations_do_not_grow_with_layers(two_backends: Any, orders: Orders, tmp_path: Path) -> None:
     """A model of four times as many equal layers needs no more compilations."""
     counts = []
@@ -227,7 +214,7 @@ def test_hanging_backend_is_given_up(kind: str, install_plugin: Callable[..., No
     """A backend whose compilation outlasts the budget is stopped, with at most one note, and another one's plan is kept."""
     install_plugin(*plugin("alpha", kind, waits=0.002, whole=20))
     install_plugin(*plugin("beta", "saves"))
-    plan = plan_for(layers(2), backends=["alpha", "beta"], cache_dir=str(tmp_path / "cache"), budget_s=3.0)
+    plan = plan_for(layers(2), backends=["alpha", "beta"], cache_dir=str(tmp_path / "cache"), budget_s=2.0)
     assert plan.decided_by == "measured whole plans"
     notes = [event for event in plan.events if event.backend == "alpha"]
     assert {event.kind for event in notes} <= {"note"}

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import hub
 from hub.graph import Graph
 from hub.partition.proposals import Proposal
 from hub.planning.decide import decide
@@ -85,6 +86,20 @@ def test_measured_whole_beats_estimates(set_stage: Callable[..., Any], estimate_
     stage.price_whole("one", 5 * MS)
     stage.price_whole("two", 6 * MS)
     assert predicted(stage).assignment.backends == ("one",)
+
+
+def test_explain_predicts_the_mix(set_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hub.explain` gives the mix that measured prices suggest, and compiles nothing."""
+    model = halves()
+    stage = set_stage(model, (X,), {"one": "", "two": ""})
+    stage.slow_eager()
+    price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
+    monkeypatch.setattr("hub.explaining.registry", lambda: stage.scene.registry)
+    (plan,) = hub.explain(model, X, options={"cache_dir": str(stage.scene.options.cache_root), "threads": 1})
+    assert plan.backends == ("one", "two")
+    assert plan.decided_by.startswith("measured")
+    assert plan.search is not None
+    assert plan.search.compiled == plan.search.timed_now == 0
 
 
 def test_one_backend_best_everywhere_is_not_split(set_stage: Callable[..., Any]) -> None:

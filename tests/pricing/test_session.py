@@ -1,0 +1,114 @@
+"""Sessions: a worker that ends, for whatever reason, takes nothing with it that is still needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hub.backend import CompileSettings
+from hub.compilation.transfer import Sample
+from hub.dispatch.codegen import Step
+from hub.partition.group import Group
+from hub.planning.schedule import reads, steps_for
+from hub.pricing.clock import Clock
+from hub.pricing.session import Offer, Order, Session
+from hub.testing.single import capture
+
+PLUGIN = """
+import os
+from hub import Backend, BackendInfo, Executable, Support, hookimpl
+import torch
+
+@hookimpl
+def hub_backends():
+    return [BackendInfo(name="frail", factory="hub_frail:create", summary="")]
+
+def create():
+    return Frail()
+
+class Frail(Backend):
+    def supports(self, node):
+        return Support(accepted=True)
+
+    def compile(self, cluster, settings):
+        if len(cluster.nodes) == 1:
+            os._exit(3)
+        return Run(cluster)
+
+class Run(Executable):
+    def __init__(self, cluster):
+        self.module = cluster.module
+
+    def __call__(self, *inputs):
+        with torch.no_grad():
+            return [value + 0 for value in self.module(*inputs)]
+"""
+SETTINGS = CompileSettings(threads=1)
+
+
+class Workshop:
+    """A session with one backend, which dies of clusters of one node."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.graph = session.sample.graph
+        self.names = tuple(node.name for node in self.graph.nodes)
+
+    def order(self, name: str, nodes: tuple[str, ...], *, is_needed: bool) -> Order:
+        """Gives an order that is not saved."""
+        group = Group("frail", nodes)
+        return Order(name, group, SETTINGS, None, reads(self.graph, group), is_needed)
+
+    def compiled(self, *orders: Order) -> tuple[Offer, ...]:
+        """Compiles in order."""
+        return self.session.compile_all({"frail": orders}, lambda _: None, Clock(60.0))
+
+    def steps(self, name: str) -> tuple[Step, ...]:
+        """Gives the plan of the whole graph."""
+        return tuple(steps_for(self.graph, (Group("frail", self.names),), (name,)))
+
+
+@pytest.fixture
+def workshop(install_plugin: Callable[..., None]) -> Iterator[Workshop]:
+    """Gives a session on three products with activations between."""
+    install_plugin("frail", PLUGIN)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
+    captured = capture(model, (torch.ones(2, 8),))
+    with Session(Sample(captured.graph, captured.inputs), 1) as session:
+        session.start(["frail"])
+        yield Workshop(session)
+
+
+def test_fatal_piece_costs_only_itself(workshop: Workshop) -> None:
+    """After a piece that kills its worker, the whole graph is still priced and proven, and other pieces are only late."""
+    whole, piece, fatal = workshop.compiled(
+        workshop.order("whole", workshop.names, is_needed=True),
+        workshop.order("piece", workshop.names[:2], is_needed=False),
+        workshop.order("fatal", workshop.names[:1], is_needed=False),
+    )
+    assert fatal.failure is not None
+    assert not fatal.is_late
+    priced = workshop.session.price(whole, 0.01)
+    assert priced.cost is not None
+    late = workshop.session.price(piece, 0.01)
+    assert late.cost is None
+    assert late.is_late
+    lane = workshop.session.lane("frail", workshop.steps("whole"), (whole,), "frail")
+    workshop.session.time_lane(lane, 0.01)
+    assert lane.calls > 0
+
+
+def test_backend_goes_on_after_its_plan_was_sent_home(workshop: Workshop) -> None:
+    """A plan whose worker was ended, because it is slow, does not keep its backend from compiling and proving others."""
+    first = workshop.compiled(workshop.order("first", workshop.names, is_needed=True))
+    lane = workshop.session.lane("frail", workshop.steps("first"), first, "frail")
+    workshop.session.end(lane)
+    second: Any = workshop.compiled(workshop.order("second", workshop.names, is_needed=True))
+    assert second[0].failure is None
+    again = workshop.session.lane("frail again", workshop.steps("second"), second, "frail")
+    workshop.session.time_lane(again, 0.01)
+    assert again.calls > 0
