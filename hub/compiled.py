@@ -141,6 +141,7 @@ class CompiledGraph:
             original=self.original,
             report=self._failed_while_running,
             strict=self.options.strict,
+            spin=made.plan.spin,
         )
         self.plan = made.plan
         observe(registry(), "hub_plan_made", plan=made.plan)

@@ -100,6 +100,9 @@ class RegionChain:
     whole: tuple[WholePrice, ...] = ()
     mix_s: float = 0.0
     """Seconds added once for each distinct backend beyond the first; eager is none."""
+    switch_s: tuple[tuple[float, ...], ...] = ()
+    """Seconds added where a region's backend (row) is followed by another one (column); eager is the last of both. Empty
+    where switching is free."""
     eager: str = "eager"
     """Name under which eager appears among a route's backends."""
 
@@ -109,6 +112,11 @@ class RegionChain:
         _insist(all(len(row) == width for row in (*self.inside_s, *self.enter_s)), f"a region has not {width} prices")
         _insist(len({*self.backends, self.eager}) == width + 1, f"backends {self.backends} are not distinct")
         _insist(0 <= self.mix_s < math.inf, f"mix_s is {self.mix_s}, expected finite and not negative")
+        _insist(
+            not self.switch_s or [len(row) for row in self.switch_s] == [width + 1] * (width + 1),
+            "switch_s has not a row and a column for each backend and eager",
+        )
+        _insist(all(map(math.isfinite, itertools.chain(*self.switch_s))), "a price of switching is not finite")
         known = [value for row in (*self.inside_s, self.eager_s) for value in row if value is not None]
         paid = [*itertools.chain.from_iterable(self.enter_s), *(price.cost_s for price in self.whole)]
         _insist(all(map(math.isfinite, (*known, *paid))), "a price is not finite")
@@ -187,9 +195,13 @@ class _Steps:
         ended_s = self.ended_s(region, state)
         for cost_s, opened in self.opened(region, state.used):
             if opened.backend != state.backend or opened.backend < 0:
-                yield ended_s + cost_s, opened
+                yield ended_s + cost_s + self.switched_s(region, state.backend, opened.backend), opened
         if (kept := self.going_on(region, state)) is not None:
             yield kept
+
+    def switched_s(self, region: int, before: int, after: int) -> float:
+        """Seconds that going from one backend to another before `region` takes; nothing comes before the first one."""
+        return self.chain.switch_s[before][after] if self.chain.switch_s and region and before != after else 0.0
 
     def going_on(self, region: int, state: _State) -> tuple[float, _State] | None:
         """Gives the choice to stay in the state's cluster; None if there is none, or its backend cannot run the region."""
@@ -246,22 +258,27 @@ class _Steps:
         return left_s[::-1]
 
     def _left_s(self, region: int, further_s: Mapping[_State, float]) -> dict[_State, float]:
-        """Looks at new clusters once for all states that used the same backends: a state needs the best two of them."""
-        best_two: dict[int, list[tuple[float, int]]] = {}
+        """Looks at new clusters once for all states with the same backend now that used the same ones before."""
+        opening_s: dict[tuple[int, int], float] = {}
         found: dict[_State, float] = {}
         for before in self.reached[region]:
-            if before.used not in best_two:
-                opened = self.opened(region, before.used)
-                best_two[before.used] = sorted((cost_s + further_s[state], state.backend) for cost_s, state in opened)[:2]
-            rivals = [
-                self.ended_s(region, before) + total_s
-                for total_s, backend in best_two[before.used]
-                if backend < 0 or backend != before.backend
-            ]
+            key = (before.used, before.backend)
+            if key not in opening_s:
+                opening_s[key] = self._opening_s(region, before, further_s)
+            rivals = [self.ended_s(region, before) + opening_s[key]]
             if (kept := self.going_on(region, before)) is not None:
                 rivals.append(kept[0] + further_s[kept[1]])
             found[before] = min(rivals, default=math.inf)
         return found
+
+    def _opening_s(self, region: int, before: _State, further_s: Mapping[_State, float]) -> float:
+        """Least seconds to the end if `region` goes elsewhere than to the state's cluster."""
+        totals_s = (
+            cost_s + self.switched_s(region, before.backend, state.backend) + further_s[state]
+            for cost_s, state in self.opened(region, before.used)
+            if state.backend < 0 or state.backend != before.backend
+        )
+        return min(totals_s, default=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +320,11 @@ def route_of(chain: RegionChain, backends: Sequence[str]) -> Route:
     costs_s: list[float] = []
     used: set[str] = set()
     n_clusters, start = 0, 0
+    names = (*chain.backends, chain.eager)
     for backend, run in itertools.groupby(backends):
         stop = start + sum(1 for _ in run)
+        if start and chain.switch_s:
+            costs_s.append(chain.switch_s[names.index(backends[start - 1])][names.index(backend)])
         if backend == chain.eager:
             costs_s += (_allowed(chain.eager_s[region], region, backend) for region in range(start, stop))
         else:

@@ -16,6 +16,7 @@ from hub.compilation.transfer import Sample, read_sample
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Assembled, Loaded, assemble
 from hub.dispatch.codegen import Step
+from hub.dispatch.spinning import Calm
 from hub.graph import Cluster
 from hub.partition.extract import extract
 from hub.pricing.eager import profile_eager
@@ -89,18 +90,21 @@ def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileS
     _state.built[name] = load_cluster(cluster, backend, settings, Path(folder))
 
 
-def time_cluster(name: str, at_least_s: float) -> Timing:
-    """Times one compiled cluster alone."""
+def time_cluster(name: str, at_least_s: float, spin: bool) -> Timing:
+    """Times one compiled cluster alone; without `spin`, PyTorch's threads do not spin either."""
     loaded = _state.built[name]
     inputs = _inputs(loaded.cluster)
-    return time_call(lambda: loaded.executable(*inputs), at_least_s)
+    calm = None if spin else Calm()
+    timing = time_call(lambda: loaded.executable(*inputs), at_least_s)
+    del calm
+    return timing
 
 
-def build_plan(steps: Sequence[Step]) -> float:
+def build_plan(steps: Sequence[Step], spin: bool) -> float:
     """Puts a whole plan together from compiled clusters, runs it twice, and gives the second run's seconds."""
     sample = _state.loaded_sample
     loaded = {step.name: _state.built[step.name] for step in steps if not step.is_eager}
-    _state.plan = assemble(sample.graph, steps, loaded, original=None, strict=True, timed=True)
+    _state.plan = assemble(sample.graph, steps, loaded, original=None, strict=True, timed=True, spin=spin)
     _state.plan.run(sample.values)
     start = time.perf_counter()
     _state.plan.run(sample.values)

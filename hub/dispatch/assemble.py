@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hub.dispatch.codegen import Step, generate
+from hub.dispatch.spinning import Calm
 from hub.errors import InputRefused, RunError
 from hub.graph import Cluster, Graph
 
@@ -47,14 +48,19 @@ def assemble(
     report: Report | None = None,
     strict: bool = False,
     timed: bool = False,
+    spin: bool = True,
 ) -> Assembled:
     """Gives the callable for a schedule. `loaded` holds an entry for each step that is not eager.
+
+    Without `spin`, PyTorch's own idle threads do not spin either for as long as the callable lives.
 
     `original` runs the whole program in eager where inputs overlap in memory in a way the graph was not captured for.
     """
     program = generate(graph, steps, timed=timed)
     laps = [0.0] * len(steps) if timed else []
     namespace: dict[str, Any] = {**program.namespace, "laps": laps, "now": time.perf_counter}
+    if not spin and loaded:
+        namespace["calm"] = Calm()
     if graph.mutated:
         namespace |= {"overlaps": _overlap_check(graph), "original": original or graph.module}
     for name, item in loaded.items():

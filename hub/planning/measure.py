@@ -169,12 +169,17 @@ class _Measuring:
     def _note_failure(self, offer: Offer) -> None:
         if offer.failure is None:
             return
-        if offer.order.is_needed or not offer.is_late:
+        if not offer.is_late or (offer.order.is_needed and not self._has_other(offer.order)):
             self.book.fail(offer.order.group, str(offer.failure).splitlines()[0])
         if not offer.is_late:
             self.events.append(_failure(offer))
         elif offer.order.is_needed:
             self._late[offer.order.group.backend] += 1
+
+    def _has_other(self, order: Order) -> bool:
+        """True where the same cluster was compiled under other settings: that it was late is then not all."""
+        same = (offer for (found, _), offer in self.offers.items() if found == order.group)
+        return any(offer.failure is None for offer in same)
 
     # --- Prices -------------------------------------------------------------------------------------------------------
 
@@ -235,6 +240,7 @@ class _Measuring:
         by_time = {item.name: item.median_s for item in proof.contenders}
         fastest = sorted((item for item in finalists if item.name in by_time), key=lambda item: by_time[item.name])
         best = [draft for draft in fastest[:2] if draft.assignment.clusters]
+        self.clock.begin_last_compilations()
         counts = self._thread_counts()
         variants = [_variant(draft, spin=not draft.settings.spin) for draft in best]
         variants += [_variant(draft, threads=count) for draft in best for count in counts]
@@ -307,7 +313,7 @@ class _Measuring:
         steps = steps_for(self.scene.graph, draft.assignment.groups, names)
         backends = draft.assignment.backends
         home = backends[0] if len(backends) == 1 else EAGER if not backends else None
-        return self.session.lane(draft.name, steps, tuple(found.values()), home)
+        return self.session.lane(draft.name, steps, tuple(found.values()), home, spin=draft.settings.spin)
 
     def _decision(self, proof: Proof, drafts: Sequence[Draft]) -> Decision:
         winner = next(draft for draft in drafts if draft.name == proof.winner.name)

@@ -25,7 +25,7 @@ from hub.plan import Search
 from hub.planning.pricebook import PriceBook
 from hub.planning.scene import Draft, Scene, draft_of
 from hub.planning.sections import Section, sections_of
-from hub.pricing.profile import Profile, boundary_s
+from hub.pricing.profile import Profile, boundary_s, mixing_s
 from hub.pricing.roofline import CALL_S, flops, settle_peaks
 from hub.support import operator_name
 
@@ -55,6 +55,7 @@ class Mixer:
         self._call_s = profile.call_s
         self._copies_s = tuple(_copies_s(scene.graph, one, profile) for one in self._regions)
         """Seconds of copying, where a cluster begins after a region, what that hands on in another layout."""
+        self._profile = profile
         self._mix_s = max(profile.mix_s.values(), default=MIX_S)
         self._gap: float | None = None
         self._method = ""
@@ -166,7 +167,14 @@ class Mixer:
         size = len(alone)
         whole = [WholePrice(0, size, name, whole_s[name]) for name in backends if name in whole_s]
         possible = tuple(one for one in whole if all(one.backend in prices for prices in alone))
-        return RegionChain(backends, tuple(inside), tuple(enter), eager, possible, self._mix_s)
+        return RegionChain(backends, tuple(inside), tuple(enter), eager, possible, switch_s=self._switch_s(backends))
+
+    def _switch_s(self, backends: Sequence[str]) -> tuple[tuple[float, ...], ...]:
+        """Gives what going from one thread pool to another takes, as `hub doctor` measured it."""
+        names = (*backends, EAGER)
+        return tuple(
+            tuple(mixing_s(self._profile, one, other) if self._profile.mix_s else MIX_S for other in names) for one in names
+        )
 
     def _split(self, backend: str, alone_s: float, share: float | None, copies_s: float) -> tuple[float, float]:
         """Gives what a region costs inside a cluster, and what it costs more where a cluster begins at it.

@@ -10,6 +10,8 @@ EXPLORE_SHARE = 0.45
 """Share of the budget after which no piece is compiled any more, so that what their prices suggest can be."""
 COMPILE_SHARE = 0.65
 """Share of the budget after which nothing is compiled any more: the rest is for timing, which decides."""
+LAST_SHARE = 0.9
+"""The same for variants of what won the first round of timing."""
 
 
 class Clock:
@@ -21,6 +23,7 @@ class Clock:
     def __init__(self, budget_s: float) -> None:
         self.budget_s = budget_s
         self._began_s: float | None = None
+        self._compile_share = COMPILE_SHARE
         self._slowest_s: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -38,7 +41,11 @@ class Clock:
     @property
     def compile_until(self) -> float:
         """When the last compilation has to be ready; infinite before the budget has begun."""
-        return self._share_ends_s(COMPILE_SHARE)
+        return self._share_ends_s(self._compile_share)
+
+    def begin_last_compilations(self) -> None:
+        """Allows compilations for longer: what is left to do is to time a few variants of a plan that is proven already."""
+        self._compile_share = LAST_SHARE
 
     @property
     def left_s(self) -> float:

@@ -144,7 +144,8 @@ class Session:
             worker = self._living(home)
             if all(held.order.name != offer.order.name for held in self._built.get(home, ())):
                 return _late(offer.order)  # it went with a worker that died, and is not worth compiling again
-            timing = worker.ask("time_cluster", RUN_LIMIT_S, name=offer.order.name, at_least_s=at_least_s)
+            facts = {"name": offer.order.name, "spin": offer.order.settings.spin}
+            timing = worker.ask("time_cluster", RUN_LIMIT_S, **facts, at_least_s=at_least_s)
         except PluginError as error:
             return Offer(offer.order, failure=error)
         cost = measured_cost(timing, offer.order.settings.threads)
@@ -154,7 +155,7 @@ class Session:
         """Measures what each node costs in eager, in seconds. Raises PluginError if the worker fails."""
         return self._workers["eager"].ask("profile", RUN_LIMIT_S)
 
-    def lane(self, name: str, steps: Sequence[Step], offers: Sequence[Offer], home: str | None) -> Lane:
+    def lane(self, name: str, steps: Sequence[Step], offers: Sequence[Offer], home: str | None, *, spin: bool) -> Lane:
         """Builds a whole plan in the worker `home`, which compiled all of it, or in a new one from saved clusters.
 
         Raises PluginError with the cause.
@@ -167,7 +168,7 @@ class Session:
         worker = self._living(home)
         self._lent.add(home)
         lane = Lane(name, tuple(steps), worker)
-        lane.first_s = lane.worker.ask("build_plan", RUN_LIMIT_S, steps=list(steps))
+        lane.first_s = lane.worker.ask("build_plan", RUN_LIMIT_S, steps=list(steps), spin=spin)
         return lane
 
     def time_lane(self, lane: Lane, at_least_s: float) -> None:
@@ -197,8 +198,10 @@ class Session:
 
     def _compile(self, backend: str, order: Order, names: Sequence[str], clock: Clock) -> Offer:
         began_s = time.monotonic()
+        # A worker that runs a whole plan by now must not be lost to a compilation that may have to be stopped.
+        home = backend if backend not in self._lent else f"{backend} anew"
         try:
-            worker = self._living(backend)
+            worker = self._living(home)
             worker.ask("prepare", RUN_LIMIT_S, names=names)
             worker.post("compile_cluster", **_facts(order), folder=None if order.folder is None else str(order.folder))
             while not worker.is_ready(_STEP_S):
@@ -209,7 +212,7 @@ class Session:
         except PluginError as error:
             return Offer(order, failure=error)
         offer = Offer(order, None, compiled.compile_s, compiled.is_saved)
-        self._built.setdefault(backend, []).append(offer)
+        self._built.setdefault(home, []).append(offer)
         return offer
 
     def _living(self, name: str) -> Worker:

@@ -35,7 +35,12 @@ def chains(draw: st.DrawFn, most_regions: int = 5, *, with_whole: bool = True) -
         if all(row[backends.index(backend)] is not None for row in inside_s[start:stop]):
             whole[start, stop, backend] = WholePrice(start, stop, backend, draw(PRICES) * (stop - start))
     mix_s = draw(st.sampled_from((0.0, 5e-5, 5e-4)))
-    return RegionChain(backends, inside_s, enter_s, eager_s, tuple(whole.values()), mix_s)
+    width = len(backends) + 1
+    switches = (
+        draw(st.lists(PRICES, min_size=width * width, max_size=width * width)) if with_whole and draw(st.booleans()) else []
+    )
+    switch_s = tuple(tuple(switches[row * width : (row + 1) * width]) for row in range(width if switches else 0))
+    return RegionChain(backends, inside_s, enter_s, eager_s, tuple(whole.values()), mix_s, switch_s)
 
 
 def possible(chain: RegionChain) -> Iterator[Route]:
@@ -89,6 +94,21 @@ def test_regions_agree_with_intervals(chain: RegionChain) -> None:
         assert route.cost_s + CLUSTER_TIE_S * route.n_clusters == pytest.approx(
             solution.cost_s + CLUSTER_TIE_S * len(solution.chosen), rel=1e-9
         )
+
+
+@settings(deadline=None, max_examples=50)
+@given(chains())
+def test_switching_is_paid_at_every_change(chain: RegionChain) -> None:
+    """An assignment costs each change of backend as its row and column say, and the first region changes from nothing."""
+    width = len(chain.backends) + 1
+    names = (*chain.backends, chain.eager)
+    dear = replace(chain, switch_s=tuple(tuple(1.0 + row + column for column in range(width)) for row in range(width)))
+    free = replace(chain, switch_s=())
+    for route in itertools.islice(possible(dear), 20):
+        paid = sum(
+            1.0 + names.index(one) + names.index(other) for one, other in itertools.pairwise(route.backends) if one != other
+        )
+        assert route.cost_s == pytest.approx(route_of(free, route.backends).cost_s + paid)
 
 
 PLAIN = RegionChain(

@@ -97,7 +97,7 @@ def test_fatal_piece_costs_only_itself(workshop: Workshop) -> None:
     late = workshop.session.price(piece, 0.01)
     assert late.cost is None
     assert late.is_late
-    lane = workshop.session.lane("frail", workshop.steps("whole"), (whole,), "frail")
+    lane = workshop.session.lane("frail", workshop.steps("whole"), (whole,), "frail", spin=False)
     workshop.session.time_lane(lane, 0.01)
     assert lane.calls > 0
 
@@ -105,10 +105,10 @@ def test_fatal_piece_costs_only_itself(workshop: Workshop) -> None:
 def test_backend_goes_on_after_its_plan_was_sent_home(workshop: Workshop) -> None:
     """A plan whose worker was ended, because it is slow, does not keep its backend from compiling and proving others."""
     first = workshop.compiled(workshop.order("first", workshop.names, is_needed=True))
-    lane = workshop.session.lane("frail", workshop.steps("first"), first, "frail")
+    lane = workshop.session.lane("frail", workshop.steps("first"), first, "frail", spin=False)
     workshop.session.end(lane)
     second: Any = workshop.compiled(workshop.order("second", workshop.names, is_needed=True))
     assert second[0].failure is None
-    again = workshop.session.lane("frail again", workshop.steps("second"), second, "frail")
+    again = workshop.session.lane("frail again", workshop.steps("second"), second, "frail", spin=False)
     workshop.session.time_lane(again, 0.01)
     assert again.calls > 0

@@ -1,0 +1,60 @@
+"""Keeps OpenMP's idle threads from spinning where a plan shares the cores with other thread pools.
+
+libgomp, which PyTorch brings, lets idle threads spin for milliseconds before they sleep: good for what comes next if that
+is OpenMP's too, and half of a two-core machine taken from a neighbour's pool if it is not (a product in OpenVINO after one
+in eager: 1030 us, after the same with spinning held back 630 us; 2 cores, 2026-11). Its environment variables are read
+once, before any plan exists. But it spins a hundred times shorter as soon as it manages more threads than there are cores;
+so a second team of threads that sleeps for good holds the first one back, and letting it go brings spinning back.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+_lock = threading.Lock()
+_holders = 0
+_release: threading.Event | None = None
+_READY_S = 10.0
+
+
+class Calm:
+    """Holds spinning back in this process for as long as any such value lives."""
+
+    def __init__(self) -> None:
+        _hold()
+
+    def __del__(self) -> None:
+        _let_go()
+
+
+def _hold() -> None:
+    global _holders, _release
+    with _lock:
+        _holders += 1
+        if _release is None and torch.get_num_threads() > 1:
+            _release = _sleeping_team()
+
+
+def _let_go() -> None:
+    global _holders, _release
+    with _lock:
+        _holders -= 1
+        if _holders == 0 and _release is not None:
+            _release.set()
+            _release = None
+
+
+def _sleeping_team() -> threading.Event:
+    """Starts a thread that owns a team of OpenMP threads and sleeps until the event that is given is set."""
+    is_ready, release = threading.Event(), threading.Event()
+
+    def own_a_team() -> None:
+        torch.ones(1 << 20)  # large enough to be filled in parallel, which makes the team
+        is_ready.set()
+        release.wait()
+
+    threading.Thread(target=own_a_team, name="hub-calm", daemon=True).start()
+    is_ready.wait(_READY_S)
+    return release
