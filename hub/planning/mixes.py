@@ -33,8 +33,9 @@ MOST_REGIONS = 256
 """Regions beyond which neighbours are joined: more choices than could pay, since every boundary costs."""
 LEAST_INNER, MOST_INNER = 0.5, 1.2
 """Bounds on the inner price over the price alone: beyond them one of the two measurements is off."""
-MIX_S = 20e-6
-"""Seconds that each further backend adds to a call where `hub doctor` has not measured it (2 cores, 2026-11)."""
+MIX_S = 100e-6
+"""Seconds that going from one thread pool to another takes where `hub doctor` has not measured it: between 0 (ONNX Runtime
+and OpenVINO) and 250 us (OpenVINO after OpenMP) were measured on 2 cores, 2026-11."""
 HOPE = 1.03
 """A mix predicted to take more than this many times the best known plan is not worth timing."""
 _MOST_ROUTES = 64
