@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hub.cost import Cost
     from hub.errors import HubError, HubWarning
     from hub.explaining import explain
+    from hub.freezing import freeze
     from hub.graph import Cluster, Graph
     from hub.hookspecs import hookimpl
     from hub.listing import list_backends
@@ -34,6 +35,7 @@ _HOME = {
     "Plan": "hub.plan",
     "Support": "hub.support",
     "explain": "hub.explaining",
+    "freeze": "hub.freezing",
     "hookimpl": "hub.hookspecs",
     "list_backends": "hub.listing",
     "plans": "hub.ownership",
@@ -54,6 +56,7 @@ __all__ = [
     "Plan",
     "Support",
     "explain",
+    "freeze",
     "hookimpl",
     "list_backends",
     "plans",

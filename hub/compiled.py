@@ -60,13 +60,19 @@ class CompiledGraph:
         self._lock = threading.RLock()
         self._current: Binding | None = None
         self._warned: set[str] = set()
+        self.observer: Callable[[CompiledGraph, Sequence[Any], Sequence[Any]], None] | None = None
+        """Told of every call while somebody watches: the graph, its arguments, what it gave."""
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         """Runs one call. Raises HubError only where the options are strict."""
         binding = self._current
-        if binding is None or not binding.guard.holds(args) or is_autocast_on():
+        if binding is None or not binding.guard.holds(args) or is_autocast_on() or self.observer is not None:
             return self._call_slowly(args)
         return binding.run(args)
+
+    def run_for(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+        """Gives what runs the plan for the weights among these arguments, unguarded: it is for these weights as they are."""
+        return self._bind(args).run
 
     def _call_slowly(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Runs one call that needs a binding first, or that the user makes under autocast, whose casts the graph holds."""
@@ -74,7 +80,10 @@ class CompiledGraph:
             binding = self._current
             if binding is None or not binding.guard.holds(args):
                 binding = self._bind(args)
-            return binding.run(args)
+            outputs = binding.run(args)
+        if self.observer is not None:
+            self.observer(self, args, outputs)
+        return outputs
 
     def refresh(self) -> None:
         """Forgets what was built, so that the next call reads every weight anew; the plan stays."""

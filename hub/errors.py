@@ -56,6 +56,10 @@ class CaptureError(HubError):
     """A model could not be turned into a functional ATen graph."""
 
 
+class FreezeError(HubError):
+    """A compiled model cannot be frozen: one call of it is not exactly one captured graph."""
+
+
 class PlanError(HubError):
     """A plan does not fit its graph, or no plan covers it."""
 

@@ -14,6 +14,8 @@ HUB = "hub"
 EAGER = "eager"
 WARM = "hub@warm"
 """A second process with what the first one left in the cache."""
+FROZEN = "hub@frozen"
+"""What `hub.freeze` makes of the hub's model: the same plan without Dynamo in front of every call."""
 FAST = "hub@fast"
 """The hub with `tune="fast"` and a cache of its own."""
 FAST_WARM = "hub@fast-warm"
@@ -89,9 +91,10 @@ def contenders(wanted: Sequence[str] | None = None) -> tuple[Contender, ...]:
 
 
 def zoo_names() -> tuple[str, ...]:
-    """Gives the contenders of a whole benchmark: eager, every peer and every backend alone that can run here."""
+    """Gives the contenders of a whole benchmark: eager, every peer, the hub frozen, and every backend alone."""
     known = _known(registry().entries.values())
-    return (*_names(known, lambda one: not one.is_hub), *_names(known, lambda one: bool(backend_alone(one.name))))
+    peers = _names(known, lambda one: not one.is_hub)
+    return (*peers, FROZEN, *_names(known, lambda one: bool(backend_alone(one.name))))
 
 
 def more_names(*, ablation: bool = False, warm: bool = False) -> tuple[str, ...]:
@@ -111,6 +114,7 @@ def _names(known: Mapping[str, Contender], is_wanted: Callable[[Contender], bool
 def _known(entries: Iterable[Entry]) -> Mapping[str, Contender]:
     hubs = (
         Contender(HUB, cache=HUB),
+        Contender(FROZEN, cache=HUB),
         Contender(WARM, cache=HUB, is_timed=False),
         Contender(FAST, options=_FAST, cache=FAST),
         Contender(FAST_WARM, options=_FAST, cache=FAST, is_timed=False),
@@ -165,6 +169,11 @@ def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mappi
     if not contender.is_hub:
         return Built(lambda: module(*inputs))
     compiled = compiled_by_hub(module, options_of(contender, given))
+    if contender.name == FROZEN:
+        from hub.freezing import freeze  # needs torch
+
+        frozen = freeze(compiled, *inputs)
+        return Built(lambda: frozen(*inputs), compiled)
     return Built(lambda: compiled(*inputs), compiled)
 
 

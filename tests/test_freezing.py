@@ -1,0 +1,157 @@
+"""`hub.freeze`: a compiled model that goes straight to its plan, and what it still checks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hub
+from hub.errors import FreezeError
+from hub.freezing import Frozen
+
+OPTIONS = {"tune": "off", "backends": ["onnxruntime"]}
+
+
+class Classifier(nn.Module):
+    """Gives a dict, takes a keyword and a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 32)
+        self.second = nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> dict[str, Any]:
+        hidden = torch.relu(self.first(x))
+        return {"hidden": hidden, "scores": [self.second(hidden) * scale], "name": "scores"}
+
+
+class Plain(nn.Module):
+    """Gives a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.linear(x), -1)
+
+
+def compiled(module: nn.Module, cache: Path) -> Any:
+    """The module through the hub."""
+    torch.compiler.reset()
+    return torch.compile(module.eval(), backend="hub", options={**OPTIONS, "cache_dir": str(cache)})
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> tuple[Plain, Any, Frozen]:
+    """A module, compiled, and frozen for a batch of 3."""
+    module = Plain()
+    model = compiled(module, tmp_path)
+    return module, model, hub.freeze(model, torch.randn(3, 16))
+
+
+def test_frozen_gives_what_the_model_gives(plain: tuple[Plain, Any, Frozen]) -> None:
+    """A frozen model computes on the inputs of each call, not on those it was frozen with."""
+    module, _, frozen = plain
+    for _ in range(2):
+        x = torch.randn(3, 16)
+        with torch.no_grad():
+            torch.testing.assert_close(frozen(x), module(x))
+
+
+def test_results_keep_their_structure(tmp_path: Path) -> None:
+    """Dicts, lists and plain values of a result come back as the model gives them, keywords are handed on."""
+    module = Classifier()
+    frozen = hub.freeze(compiled(module, tmp_path), torch.randn(2, 16), scale=2.0)
+    x = torch.randn(2, 16)
+    with torch.no_grad():
+        found, expected = frozen(x, scale=2.0), module(x, scale=2.0)
+    assert list(found) == list(expected)
+    assert found["name"] == "scores"
+    torch.testing.assert_close(found["scores"][0], expected["scores"][0])
+    torch.testing.assert_close(found["hidden"], expected["hidden"])
+
+
+def test_another_number_takes_the_compiled_way(tmp_path: Path) -> None:
+    """A plain value that differs from the one at freezing is computed with all the same."""
+    module = Classifier()
+    frozen = hub.freeze(compiled(module, tmp_path), torch.randn(2, 16), scale=2.0)
+    x = torch.randn(2, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(frozen(x, scale=3.0)["scores"][0], module(x, scale=3.0)["scores"][0])
+
+
+@pytest.mark.parametrize("x", [torch.randn(5, 16), torch.randn(16, 3).T, torch.randn(3, 16, dtype=torch.float64).float()])
+def test_other_forms_take_the_compiled_way(plain: tuple[Plain, Any, Frozen], x: torch.Tensor) -> None:
+    """Inputs of other sizes or strides give right results too."""
+    module, _, frozen = plain
+    with torch.no_grad():
+        torch.testing.assert_close(frozen(x), module(x))
+
+
+def test_frozen_does_not_ask_the_model(plain: tuple[Plain, Any, Frozen], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of the frozen form does not go through `torch.compile`'s wrapper; one of another form does."""
+    _, _, frozen = plain
+    asked: list[int] = []
+    monkeypatch.setattr(frozen, "_compiled", lambda *_: asked.append(1))
+    with torch.no_grad():
+        frozen(torch.randn(3, 16))
+        assert not asked
+        frozen(torch.randn(4, 16))
+    assert asked
+
+
+def test_gradients_take_the_compiled_way(plain: tuple[Plain, Any, Frozen]) -> None:
+    """An input that needs gradients gets them."""
+    _, _, frozen = plain
+    x = torch.randn(3, 16, requires_grad=True)
+    frozen(x)[:, 0].sum().backward()
+    assert x.grad is not None
+    assert bool(x.grad.abs().sum() > 0)
+
+
+def test_weights_are_as_they_were(plain: tuple[Plain, Any, Frozen]) -> None:
+    """Weights count as they were at freezing, until `refresh` takes them anew."""
+    module, _, frozen = plain
+    x = torch.randn(3, 16)
+    with torch.no_grad():
+        before = frozen(x)
+        module.linear.weight.mul_(3.0)
+        torch.testing.assert_close(frozen(x), before)
+        frozen.refresh()
+        torch.testing.assert_close(frozen(x), module(x))
+
+
+def test_graph_breaks_are_refused(tmp_path: Path) -> None:
+    """A model of several graphs cannot be frozen, and the error says how many and where to look."""
+
+    class Broken(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.relu(x @ x.T)
+            torch._dynamo.graph_break()
+            return torch.softmax(y @ y, -1)
+
+    with pytest.raises(FreezeError, match="runs 2 captured graphs") as caught:
+        hub.freeze(compiled(Broken(), tmp_path), torch.randn(3, 16))
+    assert "graph_breaks" in str(caught.value)
+
+
+def test_outside_values_are_refused(tmp_path: Path) -> None:
+    """A result that is not made by the graph cannot be frozen."""
+
+    class Echo(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x, torch.relu(x @ x.T)
+
+    with pytest.raises(FreezeError, match="not made by the captured graph"):
+        hub.freeze(compiled(Echo(), tmp_path), torch.randn(3, 16))
+
+
+def test_only_the_hubs_models_can_be_frozen() -> None:
+    """What the hub did not compile is refused by name."""
+    with pytest.raises(hub.HubError, match="torch.compile"):
+        hub.freeze(nn.Linear(2, 2), torch.randn(1, 2))
