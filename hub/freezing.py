@@ -1,8 +1,8 @@
 """`hub.freeze`: runs a compiled model without asking Dynamo at every call.
 
 Dynamo's guards and its look-up of every parameter take 0.1 to 1 ms a call, in memory that the model has just driven out of
-the caches: nothing against a second, a tenth of a small network's call. A frozen model checks its inputs and goes straight to
-the plan.
+the caches: nothing against a second, a tenth of a small network's call. A frozen model checks its inputs and goes straight
+to the plan.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Frozen:
         self.refresh()
 
     def refresh(self) -> None:
-        """Takes the model anew as it is now, after weights or attributes have changed. Raises FreezeError as `freeze` does."""
+        """Takes the model anew as it is now, after weights or attributes have changed. Raises as `freeze` does."""
         watched = _Watch(self._compiled)
         inputs, kwargs = pytree.tree_unflatten(self._leaves, self._structure)
         with torch.no_grad():
@@ -96,7 +96,7 @@ class Frozen:
 def freeze(compiled: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Frozen:
     """Gives a compiled model that checks its inputs only, and not whether the model has changed since.
 
-    `compiled` is what `torch.compile(model, backend="hub")` gave; it is called once, in inference, with `inputs` and `kwargs`.
+    `compiled` is what `torch.compile(model, backend="hub")` gave; it is called in inference with `inputs` and `kwargs`.
     Weights, attributes, hooks, flags and globals are taken as they are now; `Frozen.refresh` takes them anew. Raises
     FreezeError with the reason where a call is more than one captured graph: graph breaks, values computed outside, outputs
     that are not the graph's.

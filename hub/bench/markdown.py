@@ -61,10 +61,11 @@ def _line(cells: Sequence[str]) -> str:
 
 def _comparisons(summary: Summary) -> list[str]:
     rows = [
-        (one.against, _number(one.geomean, 3), str(len(one.speeds)), str(len(one.below)), _listed(one.below))
+        (one.who, one.against, _number(one.geomean, 3), str(len(one.speeds)), str(len(one.below)), _listed(one.below))
         for one in summary.comparisons
+        if one.speeds
     ]
-    return _table(("against", "geometric mean", "runs", f"below {AT_PAR}", "which"), rows)
+    return _table(("who", "against", "geometric mean", "runs", f"below {AT_PAR}", "which"), rows)
 
 
 def _listed(values: dict[str, float]) -> str:

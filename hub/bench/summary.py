@@ -10,6 +10,7 @@ from hub.bench.contenders import (
     EAGER,
     FAST,
     FAST_WARM,
+    FROZEN,
     HUB,
     WARM,
     backend_alone,
@@ -32,6 +33,8 @@ class _Value(BaseModel):
 class Comparison(_Value):
     """The hub's speed relative to something, over all runs that have both."""
 
+    who: str = HUB
+    """The hub as `torch.compile` calls it, or frozen."""
     against: str
     geomean: float | None
     """Above 1 the hub is faster; None where no run has both."""
@@ -156,6 +159,10 @@ def _comparisons(runs: Sequence[Benchmark]) -> tuple[Comparison, ...]:
         _compare(runs, f"the best fixed backend alone ({backend})", lambda run: _or_eager(run, backend)),
         _compare(runs, INDUCTOR, lambda _: INDUCTOR),
         _compare(runs, EAGER, lambda _: EAGER),
+        _compare(runs, "the best peer of each model", lambda run: _best(run, is_peer), FROZEN),
+        _compare(runs, f"the best fixed library ({library})", lambda run: _or_eager(run, library), FROZEN),
+        _compare(runs, INDUCTOR, lambda _: INDUCTOR, FROZEN),
+        _compare(runs, EAGER, lambda _: EAGER, FROZEN),
     )
 
 
@@ -175,11 +182,12 @@ def _speeds_over_eager(runs: Sequence[Benchmark], name: str) -> list[float]:
     return [relative_speed(run, name, EAGER) or 1.0 for run in able]
 
 
-def _compare(runs: Sequence[Benchmark], against: str, other_in: Callable[[Benchmark], str]) -> Comparison:
+def _compare(runs: Sequence[Benchmark], against: str, other_in: Callable[[Benchmark], str], who: str = HUB) -> Comparison:
     names = {label(run): other_in(run) for run in runs}
-    found = {label(run): relative_speed(run, HUB, names[label(run)]) for run in runs}
+    found = {label(run): relative_speed(run, who, names[label(run)]) for run in runs}
     speeds = {key: value for key, value in found.items() if value is not None}
     return Comparison(
+        who=who,
         against=against,
         geomean=geometric_mean(list(speeds.values())),
         speeds=speeds,
@@ -221,7 +229,7 @@ def _compiling(run: Benchmark) -> Compiling:
 
 
 def _curves(runs: Sequence[Benchmark]) -> tuple[Curve, ...]:
-    names = names_in(runs, lambda name: name != EAGER and (name == HUB or not is_hub(name) or is_alone(name)))
+    names = names_in(runs, lambda name: name != EAGER and (name in (HUB, FROZEN) or not is_hub(name) or is_alone(name)))
     return tuple(curve for curve in (_curve(runs, name) for name in names) if curve.samples)
 
 
