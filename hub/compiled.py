@@ -71,7 +71,7 @@ class CompiledGraph:
         return binding.run(args)
 
     def run_for(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-        """Gives what runs the plan for the weights among these arguments, unguarded: it is for these weights as they are."""
+        """Gives what runs the plan for the weights among these arguments, as they are now: nothing guards them."""
         return self._bind(args).run
 
     def _call_slowly(self, args: Sequence[Any]) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,27 @@ from hub.graph import Cluster
 from hub.registry import registry
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Whether an executable is in the cache now."""
+
+    is_done: bool
+    problem: str = ""
+    """Why it could not be saved; empty where nobody tried."""
+
+
 def build_cluster(
     cluster: Cluster, backend: str, settings: CompileSettings, *, inputs: Sequence[Any], folder: Path | None = None
-) -> tuple[Loaded, Verified, bool]:
+) -> tuple[Loaded, Verified, Saved]:
     """Compiles and verifies a cluster on real inputs; saves it to `folder` where given and possible.
 
-    Gives the cluster with its callable, the verification, and whether it was saved. Raises PluginError with the cause.
+    Gives the cluster with its callable, the verification, and what came of saving. Raises PluginError with the cause.
     """
     executable = compile_cluster(cluster, backend, settings)
     verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy)
-    is_saved = folder is not None and registry().entries[backend].info.saveable and _save(executable, backend, folder)
-    return _loaded(cluster, backend, executable, verified), verified, is_saved
+    is_wanted = folder is not None and registry().entries[backend].info.saveable
+    saved = _save(executable, backend, folder) if is_wanted and folder is not None else Saved(is_done=False)
+    return _loaded(cluster, backend, executable, verified), verified, saved
 
 
 def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, folder: Path) -> Loaded:
@@ -86,7 +97,7 @@ def _loaded(cluster: Cluster, backend: str, executable: Callable[..., Any], veri
     return Loaded(cluster, backend, restrided(executable, cluster.outputs, verified.outputs))
 
 
-def _save(executable: Executable, backend: str, folder: Path) -> bool:
+def _save(executable: Executable, backend: str, folder: Path) -> Saved:
     """Saves into a folder that appears whole or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
@@ -96,8 +107,8 @@ def _save(executable: Executable, backend: str, folder: Path) -> bool:
         seal(partial)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
-    except (PluginError, CacheError, OSError):
+    except (PluginError, CacheError, OSError) as error:
         shutil.rmtree(partial, ignore_errors=True)
-        return False
+        return Saved(is_done=False, problem=str(error).splitlines()[0])
     shutil.rmtree(partial, ignore_errors=True)
-    return True
+    return Saved(is_done=True)

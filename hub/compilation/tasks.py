@@ -77,11 +77,11 @@ def compile_cluster(
     """Compiles, verifies and, where a folder is given, saves one cluster."""
     start = time.perf_counter()
     cluster = _cluster(name, nodes)
-    loaded, verified, is_saved = build_cluster(
+    loaded, verified, saved = build_cluster(
         cluster, backend, settings, inputs=_inputs(cluster), folder=None if folder is None else Path(folder)
     )
     _state.built[name] = loaded
-    return Compiled(time.perf_counter() - start, verified.error, is_saved)
+    return Compiled(time.perf_counter() - start, verified.error, saved.is_done)
 
 
 def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str) -> None:

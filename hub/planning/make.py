@@ -222,7 +222,10 @@ class Maker:
             except PluginError as error:
                 message = f"the saved executable is of no use, compiled again: {error.message}"
                 self._notes.append(Event(kind="note", stage="load", backend=found.backend, cluster=name, message=message))
-        loaded, _, _ = build_cluster(cluster, found.backend, settings, inputs=inputs, folder=folder)
+        loaded, _, saved = build_cluster(cluster, found.backend, settings, inputs=inputs, folder=folder)
+        if saved.problem:
+            message = f"the executable could not be saved, so the next process compiles it again: {saved.problem}"
+            self._notes.append(Event(kind="note", stage="compile", backend=found.backend, cluster=name, message=message))
         self._tell("hub_cluster_compiled", backend=found.backend, cluster=name, compile_s=time.perf_counter() - start)
         return loaded
 
@@ -249,6 +252,8 @@ class Maker:
             wanted = forced if forced is not None else (self.options.backends or (None,))[0]
             if name in self.graph.pinned or is_trifle(node) or wanted is None or wanted == EAGER or forced == EAGER:
                 continue
+            if any(verdicts.takes(backend, name) for backend in verdicts.by_backend):
+                continue  # eager was the fastest, which is no fallback
             reasons = [verdicts.by_backend[backend][name].reason for backend in verdicts.by_backend]
             text = next(filter(None, reasons), "no backend could be used")
             raise PlanError(

@@ -223,7 +223,7 @@ class _Measuring:
         mixes = self.mixer.mixes(self.verdicts, self.drafts, self.eager_s, best_s, most)
         known = {draft.assignment.groups for draft in ready}
         new = self._compiled([draft for draft in mixes if draft.assignment.groups not in known])
-        pairs = sorted((*new, *pairs), key=self._predicted_s)
+        pairs = sorted((*new, *pairs), key=lambda draft: self.mixer.predicted_s(draft) or self._predicted_s(draft))
         return _with_own_names([*singles, *pairs[:most], *self._small_variants(singles)])
 
     def _small_variants(self, singles: Sequence[Draft]) -> list[Draft]:
