@@ -10,6 +10,7 @@ so a second team of threads that sleeps for good holds the first one back, and l
 from __future__ import annotations
 
 import threading
+import weakref
 
 import torch
 
@@ -24,9 +25,8 @@ class Calm:
 
     def __init__(self) -> None:
         _hold()
-
-    def __del__(self) -> None:
-        _let_go()
+        # Not __del__, which at the end of the process may find the module's names gone.
+        weakref.finalize(self, _let_go).atexit = False
 
 
 def _hold() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,6 +60,7 @@ def _could_save_s(
         return guess.run_s
     lowest_s = book.least_s(piece, settings)
     if guess.source == "learned":
-        lowest_s = max(lowest_s, guess.run_s - guess.spread_s)
+        # Learned intervals are symmetric in the logarithm: spread_s = run_s * sinh(width).
+        lowest_s = max(lowest_s, guess.run_s * math.exp(-math.asinh(guess.spread_s / guess.run_s)))
     gain_s = known - lowest_s
     return gain_s if gain_s > LEAST_GAIN * known else 0.0
