@@ -66,6 +66,7 @@ def _predicted(
         decided_by=decided_by or _sources(costs),
         settings=best.settings,
         costs=costs,
+        predicted_s=total_s[best] if len(drafts) > 1 else None,
         failures=book.failures,
         eager_s=eager_s,
         search=search,

@@ -24,6 +24,8 @@ class Decision:
     """Threads and spinning of its clusters."""
     costs: Mapping[Group, Cost] = field(default_factory=dict[Group, Cost])
     """Best known price of every cluster that was looked at."""
+    predicted_s: float | None = None
+    """Seconds of one call, as predicted before it was timed."""
     failures: Mapping[Group, str] = field(default_factory=dict[Group, str])
     """Why a cluster could not be had, in one line."""
     eager_s: Mapping[str, float] = field(default_factory=dict[str, float])

@@ -48,12 +48,18 @@ def plan_of(
         effort="full" if decision.settings.effort == "full" else "fast",
         search=decision.search,
         accuracy=options.accuracy,
-        predicted_s=sum(value for value in predicted if value is not None) if None not in predicted and predicted else None,
+        predicted_s=decision.predicted_s or _sum(predicted),
         measured_s=next((contender.median_s for contender in contenders if contender.won), None),
         decided_by=decision.decided_by,
         contenders=contenders,
         events=(*verdicts.events, *decision.events, *events),
     )
+
+
+def _sum(seconds: Sequence[float | None]) -> float | None:
+    """Gives the sum; None where a part is unknown or there is none."""
+    known = [value for value in seconds if value is not None]
+    return sum(known) if known and len(known) == len(seconds) else None
 
 
 def _inputs(graph: Graph) -> tuple[str, ...]:

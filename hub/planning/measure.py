@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from hub.backend import CompileSettings
+from hub.cache.measurements import machine_digest
 from hub.errors import InputRefused, PluginError
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import EAGER, Group
@@ -20,7 +21,9 @@ from hub.planning.pricebook import PriceBook
 from hub.planning.scene import Draft, Scene, draft_of
 from hub.planning.schedule import plain_names, reads, steps_for
 from hub.pricing.clock import Clock
+from hub.pricing.profile import measure_profile
 from hub.pricing.proof import Proof, prove
+from hub.pricing.roofline import settle_peaks
 from hub.pricing.session import ALONE_S, Lane, Offer, Order, Session
 from hub.report.numbers import count
 
@@ -40,6 +43,9 @@ SMALL_S = 2e-3
 
 _GO_ON = "`hub tune` goes on from here, and a larger `budget_s` gives more time"
 
+PROFILE_BUDGET_S = 120.0
+"""Budget from which 20 s for measuring the machine are well spent."""
+
 Key = tuple[Group, CompileSettings]
 
 
@@ -48,8 +54,24 @@ def by_measuring(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment]
 
     A plugin's failure raises nothing: it costs the plugin's candidate, and is among the decision's events.
     """
+    _measure_machine(scene, verdicts, book)
     with Session(scene.sample, scene.threads) as session:
         return _Measuring(scene, session, book, verdicts, choices).decide()
+
+
+def _measure_machine(scene: Scene, verdicts: Verdicts, book: PriceBook) -> None:
+    """Measures what `hub doctor` would, once a machine, where there is time for it: switching pools has a price then."""
+    is_worth = len(verdicts.backends) > 1 and scene.options.tune == "full" and scene.options.budget_s >= PROFILE_BUDGET_S
+    if not is_worth or settle_peaks(scene.measurements, scene.threads).call_s:
+        return
+    scene.progress.stage("measuring the machine")
+    try:
+        profile = measure_profile(scene.threads, verdicts.backends, scene.progress.advance)
+    except PluginError as error:
+        book.note([Event(kind="note", stage="time", message=f"the machine could not be measured: {error.message}")])
+        return
+    scene.measurements.keep_profile(machine_digest(), scene.threads, profile.to_json())
+    settle_peaks(scene.measurements, scene.threads)
 
 
 class _Measuring:
@@ -323,6 +345,7 @@ class _Measuring:
             decided_by="measured whole plans",
             settings=winner.settings,
             costs=self.book.all_costs(groups),
+            predicted_s=self.mixer.predicted_s(winner) or self._predicted_s(winner),
             failures=self.book.failures,
             eager_s=self.eager_s,
             proof=proof,
