@@ -260,25 +260,30 @@ class _Steps:
     def _left_s(self, region: int, further_s: Mapping[_State, float]) -> dict[_State, float]:
         """Looks at new clusters once for all states with the same backend now that used the same ones before."""
         opening_s: dict[tuple[int, int], float] = {}
+        totals: dict[int, list[tuple[float, int]]] = {}
         found: dict[_State, float] = {}
         for before in self.reached[region]:
             key = (before.used, before.backend)
+            if before.used not in totals:
+                opened = self.opened(region, before.used)
+                totals[before.used] = sorted((cost_s + further_s[state], state.backend) for cost_s, state in opened)
             if key not in opening_s:
-                opening_s[key] = self._opening_s(region, before, further_s)
+                opening_s[key] = self._opening_s(region, before.backend, totals[before.used])
             rivals = [self.ended_s(region, before) + opening_s[key]]
             if (kept := self.going_on(region, before)) is not None:
                 rivals.append(kept[0] + further_s[kept[1]])
             found[before] = min(rivals, default=math.inf)
         return found
 
-    def _opening_s(self, region: int, before: _State, further_s: Mapping[_State, float]) -> float:
-        """Least seconds to the end if `region` goes elsewhere than to the state's cluster."""
-        totals_s = (
-            cost_s + self.switched_s(region, before.backend, state.backend) + further_s[state]
-            for cost_s, state in self.opened(region, before.used)
-            if state.backend < 0 or state.backend != before.backend
-        )
-        return min(totals_s, default=math.inf)
+    def _opening_s(self, region: int, before: int, totals: Sequence[tuple[float, int]]) -> float:
+        """Least seconds to the end if `region` goes elsewhere than to the cluster before it.
+
+        `totals` are the seconds to the end by backend, switching left out, the least first.
+        """
+        elsewhere = ((total_s, backend) for total_s, backend in totals if backend < 0 or backend != before)
+        if not self.chain.switch_s:
+            return next(elsewhere, (math.inf, -1))[0]
+        return min((total_s + self.switched_s(region, before, to) for total_s, to in elsewhere), default=math.inf)
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,7 +254,7 @@ def test_full_serves_fast(two_backends: Any, orders: Orders, tmp_path: Path) -> 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        full = plan_for(layers(1), **names, tune="full", budget_s=8.0)
+        full = plan_for(layers(1), **names, tune="full", budget_s=30.0)
         fast = plan_for(layers(1), **names)
     finally:
         torch.set_num_threads(before)

@@ -98,19 +98,32 @@ def test_peaks_come_from_the_profile_where_there_is_one(tmp_path: Path, monkeypa
     """So that each process estimates with the same numbers."""
     monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path))
     keep(tmp_path, PROFILE.to_json())
-    roofline.peaks.cache_clear()
+    monkeypatch.setattr(roofline, "_settled", {})
+    roofline._own_peaks.cache_clear()
     try:
         assert roofline.peaks(2) == roofline.Peaks(8e10, 2e10)
         assert roofline.peaks(1) != roofline.peaks(2)
     finally:
-        roofline.peaks.cache_clear()
+        roofline._own_peaks.cache_clear()
 
 
 def test_peaks_are_measured_where_settings_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mistake is reported where the setting is used, not here."""
     monkeypatch.setenv("HUB_THREADS", "two")
-    roofline.peaks.cache_clear()
+    monkeypatch.setattr(roofline, "_settled", {})
+    roofline._own_peaks.cache_clear()
     assert roofline.peaks(1).flops_s > 0
+
+
+def test_planning_keeps_the_peaks_that_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates of the next process rest on the same peaks, with a note that the rest is still to be measured."""
+    monkeypatch.setattr(roofline, "_settled", {})
+    kept, _ = Measurements.open(tmp_path)
+    first = roofline.settle_peaks(kept, 1)
+    assert roofline.peaks(1) == roofline.Peaks(first.flops_s, first.bytes_s)
+    assert "hub doctor" in first.notes[0]
+    assert stored_profile(tmp_path, 1) == first
+    assert roofline.settle_peaks(kept, 1) == first
 
 
 def test_a_boundary_reads_and_writes_each_byte_once() -> None:
