@@ -7,6 +7,7 @@ as a program of its own, which is what plugins get to see.
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,18 @@ def hint(size: Any) -> int:
     return int(value)
 
 
+UNSEEN = 8192
+"""What a size that depends on data is taken for in prices; Inductor assumes the same (`unbacked_symint_fallback`)."""
+
+
+def priced_size(size: Any) -> int:
+    """Gives the size that prices are about: the one seen while capturing, `UNSEEN` where none was. Raises nothing."""
+    try:
+        return hint(size)
+    except ValueError:
+        return UNSEEN
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """What is known of a tensor before it exists: sizes and strides in elements, symbolic ones as SymInt."""
@@ -55,11 +68,15 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements, symbolic sizes taken as first seen."""
-        total = self.dtype.itemsize
-        for size in self.shape:
-            total *= hint(size)
-        return total
+        """Bytes of the elements, symbolic sizes taken as prices take them."""
+        return self.dtype.itemsize * math.prod(map(priced_size, self.shape))
+
+    @property
+    def is_contiguous(self) -> bool:
+        """True where the elements stand in row-major order without gaps, symbolic sizes taken as prices take them."""
+        sizes, strides = tuple(map(priced_size, self.shape)), tuple(map(priced_size, self.stride))
+        packed = (math.prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
+        return all(size == 1 or stride == want for size, stride, want in zip(sizes, strides, packed, strict=True))
 
     def __str__(self) -> str:
         return f"{dtype_name(self.dtype)}[{', '.join(map(str, self.shape))}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,3 +126,25 @@ def test_sizes_come_back_as_numbers() -> None:
     for size in SIZES:
         _, number = call(torch.randn(size))
         assert number == size[0] * size[1]
+
+
+@pytest.mark.parametrize("tune", ["off", "fast"])
+def test_sizes_that_depend_on_data_are_planned(tune: str, tmp_path: Path) -> None:
+    """Behind an operator whose result's size depends on data, backends still get clusters, and results are eager's."""
+    first, second = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def select(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.relu(first(x))
+        chosen = hidden[torch.nonzero(mask).squeeze(-1)]
+        return second(torch.tanh(chosen) * 2), torch.softmax(hidden @ hidden.T, -1)
+
+    options = {"tune": tune, "budget_s": 4.0, "backends": DYNAMIC[:2], "cache_dir": str(tmp_path)}
+    call = torch.compile(select, backend="hub", options=options)
+    with torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for _ in range(3):
+            x, mask = torch.randn(50, 32), torch.rand(50) > 0.5
+            torch.testing.assert_close(call(x, mask), select(x, mask))
+    (plan,) = hub.plans(call)
+    assert {event.kind for event in plan.events} <= {"note"}
+    if tune == "off":
+        assert set(plan.backends) & set(DYNAMIC)

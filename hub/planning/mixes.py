@@ -149,9 +149,7 @@ class Mixer:
         for draft in drafts:
             costs = [self._book.measured_at_all(item, draft.settings) for item in draft.assignment.clusters]
             if len(draft.assignment.backends) == 1 and None not in costs:
-                rest = (name for item in draft.assignment.groups if item.backend == EAGER for name in item.nodes)
-                clusters_s = sum(cost.run_s for cost in costs if cost is not None)
-                found[draft.assignment.backends[0]] = clusters_s + sum(eager_s[name] for name in rest)
+                found[draft.assignment.backends[0]] = self._book.total_s(draft, eager_s)
         return found
 
     def _chain(self, alone: Sequence[Mapping[str, float]], whole_s: Mapping[str, float]) -> RegionChain:
@@ -236,8 +234,8 @@ class Mixer:
 
 def _copies_s(graph: Graph, region: Region, profile: Profile) -> float:
     values = (graph.by_name[name].meta.get("val") for name in region.carried)
-    tensors = (value for value in values if isinstance(value, torch.Tensor) and not value.is_contiguous())
-    return sum(boundary_s(profile, TensorSpec.of(tensor)) for tensor in tensors)
+    specs = (TensorSpec.of(value) for value in values if isinstance(value, torch.Tensor))
+    return sum(boundary_s(profile, spec) for spec in specs if not spec.is_contiguous)
 
 
 def _inner_share(backend: str, alone: Sequence[Mapping[str, float]], whole_s: Mapping[str, float]) -> float | None:

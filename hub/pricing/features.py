@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.graph import edges_into, edges_out_of, hint
+from hub.graph import edges_into, edges_out_of, priced_size
 from hub.pricing.roofline import flops
 from hub.support import argument, elements, operator_name, value_of
 
@@ -68,7 +68,7 @@ def features_of(nodes: Sequence[fx.Node], weights: Collection[str] = ()) -> dict
 
     `weights` names the placeholders that become constants (`Graph.weights`); `get_attr` nodes are constants anyway.
     Bytes and operations are those of one call; symbolic sizes count as first seen. Takes about 15 us a node.
-    Raises ValueError for sizes that depend on data.
+    Raises nothing for captured graphs.
     """
     items = tuple(map(_item, nodes))
     outputs = edges_out_of(nodes)
@@ -97,7 +97,7 @@ def _recurrent_flops(node: fx.Node) -> float:
     """Two operations for each weight at each step of each sequence; the roofline counts recurrent networks as nothing."""
     steps, *others = (tensor for source in node.all_input_nodes for tensor in _tensors(source))
     weights = sum(_size(tensor) for tensor in others if len(tensor.shape) == 2)
-    return 2.0 * weights * _size(steps) / max(hint(steps.shape[-1]), 1)
+    return 2.0 * weights * _size(steps) / max(priced_size(steps.shape[-1]), 1)
 
 
 def _by_kind(items: Sequence[_Item]) -> dict[str, float]:
@@ -128,7 +128,7 @@ def _kind_of_operator(name: str) -> str:
 def _is_depthwise(node: fx.Node) -> bool:
     """One input channel a group, of several: no sums over channels, so that memory bounds it."""
     weight = value_of(argument(node, "weight"))
-    return hint(weight.shape[1]) == 1 and hint(weight.shape[0]) > 1
+    return priced_size(weight.shape[1]) == 1 and priced_size(weight.shape[0]) > 1
 
 
 def _edges(nodes: Sequence[fx.Node], written: Iterable[fx.Node], weights: Collection[str]) -> dict[str, float]:
@@ -156,7 +156,7 @@ def _largest_product(items: Sequence[_Item]) -> dict[str, float]:
     node = _largest(items, "product")
     if node is None:
         return dict.fromkeys(("product_m", "product_n", "product_k", "product_batch"), 0.0)
-    shape = tuple(map(hint, value_of(node).shape))
+    shape = tuple(map(priced_size, value_of(node).shape))
     columns = shape[-1] if shape else 1
     is_batched = len(shape) > 2 and ".linear." not in operator_name(node)
     batch = math.prod(shape[:-2]) if is_batched else 1
@@ -171,8 +171,8 @@ def _largest_convolution(items: Sequence[_Item]) -> dict[str, float]:
     names = ("convolution_in", "convolution_out", "convolution_kernel", "convolution_pixels", "convolution_rank")
     if node is None:
         return dict.fromkeys(names, 0.0)
-    weight = tuple(map(hint, value_of(argument(node, "weight")).shape))
-    output = tuple(map(hint, value_of(node).shape))
+    weight = tuple(map(priced_size, value_of(argument(node, "weight")).shape))
+    output = tuple(map(priced_size, value_of(node).shape))
     pixels = math.prod(output) / max(weight[0], 1)
     sizes = (weight[1], weight[0], math.prod(weight[2:]), pixels, len(weight) - 2)
     return dict(zip(names, map(float, sizes), strict=True))
@@ -185,7 +185,9 @@ def _largest_attention(items: Sequence[_Item]) -> dict[str, float]:
     if node is None:
         return dict.fromkeys(names, 0.0)
     query, key = (value_of(argument(node, name)) for name in ("query", "key"))
-    return dict(zip(names, (float(hint(size)) for size in (query.shape[-2], key.shape[-2], key.shape[-1])), strict=True))
+    return dict(
+        zip(names, (float(priced_size(size)) for size in (query.shape[-2], key.shape[-2], key.shape[-1])), strict=True)
+    )
 
 
 def _largest(items: Sequence[_Item], *kinds: str) -> fx.Node | None:
@@ -198,7 +200,7 @@ def _tensors(node: fx.Node) -> list[Any]:
 
 
 def _size(tensor: Any) -> int:
-    return math.prod(map(hint, tensor.shape))
+    return math.prod(map(priced_size, tensor.shape))
 
 
 def _nbytes(tensor: Any) -> int:

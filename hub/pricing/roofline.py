@@ -18,7 +18,7 @@ from torch import fx
 from hub.cache.measurements import Measurements
 from hub.cost import Cost
 from hub.errors import HubError
-from hub.graph import Cluster, TensorSpec, hint
+from hub.graph import Cluster, TensorSpec, priced_size
 from hub.options import resolve
 from hub.partition.group import is_trifle
 from hub.pricing.profile import Profile, measure_peaks, settled_profile, stored_profile
@@ -88,7 +88,7 @@ def eager_estimate(node: fx.Node, threads: int) -> float:
     if is_trifle(node):
         return EAGER_CALL_S / 2
     found = peaks(threads)
-    moved = sum(math.prod(map(hint, tensor.shape)) * tensor.dtype.itemsize for tensor in tensors_of(node))
+    moved = sum(math.prod(map(priced_size, tensor.shape)) * tensor.dtype.itemsize for tensor in tensors_of(node))
     return max(flops(node) / (found.flops_s * EAGER_EFFICIENCY), moved / found.bytes_s) + EAGER_CALL_S
 
 
@@ -100,26 +100,26 @@ def flops(node: fx.Node) -> float:
     if counter is not None:
         return counter(node)
     value = value_of(node)
-    return float(math.prod(map(hint, value.shape))) if isinstance(value, torch.Tensor) else 0.0
+    return float(math.prod(map(priced_size, value.shape))) if isinstance(value, torch.Tensor) else 0.0
 
 
 def _size(tensor: Any) -> int:
-    return math.prod(map(hint, tensor.shape))
+    return math.prod(map(priced_size, tensor.shape))
 
 
 def _product(node: fx.Node, left: str) -> float:
-    return 2.0 * _size(value_of(node)) * hint(value_of(argument(node, left)).shape[-1])
+    return 2.0 * _size(value_of(node)) * priced_size(value_of(argument(node, left)).shape[-1])
 
 
 def _convolution(node: fx.Node) -> float:
     weight = value_of(argument(node, "weight"))
-    return 2.0 * _size(value_of(node)) * math.prod(map(hint, weight.shape[1:]))
+    return 2.0 * _size(value_of(node)) * math.prod(map(priced_size, weight.shape[1:]))
 
 
 def _attention(node: fx.Node) -> float:
     query, key, value = (value_of(argument(node, name)) for name in ("query", "key", "value"))
-    rows = _size(query) // hint(query.shape[-1])
-    return 2.0 * rows * hint(key.shape[-2]) * (hint(query.shape[-1]) + hint(value.shape[-1]))
+    rows = _size(query) // priced_size(query.shape[-1])
+    return 2.0 * rows * priced_size(key.shape[-2]) * (priced_size(query.shape[-1]) + priced_size(value.shape[-1]))
 
 
 _COUNTERS: Mapping[str, Callable[[fx.Node], float]] = {
