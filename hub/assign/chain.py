@@ -148,11 +148,6 @@ def k_best(chain: RegionChain, k: int) -> tuple[Route, ...]:
     return tuple(itertools.islice(_routes(_Steps(chain)), k))
 
 
-def cheapest_route(chain: RegionChain) -> Route | None:
-    """Gives the cheapest assignment; None if a region has neither backend nor eager."""
-    return next(iter(k_best(chain, 1)), None)
-
-
 class _State(NamedTuple):
     """What the rest of the way depends on, once a region has its backend."""
 

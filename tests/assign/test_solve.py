@@ -137,14 +137,14 @@ def test_no_choice_of_intervals_is_cheaper(problem: Problem) -> None:
 
 
 def with_decoy(problem: Problem) -> Problem:
-    """The same problem with a dear candidate that is no interval, so that the binary programme is needed."""
+    """The same problem beside nodes whose candidate is no interval, so that it needs the binary programme."""
     size = len(problem.reads)
-    decoy = Candidate((0, size + 1), "a", 1.0)
+    decoy = Candidate((size, size + 2), "a", 1.0)
     return replace(
         problem,
-        reads=(*problem.reads, (), ()),
-        eager_s=(*problem.eager_s, 0.0, 2.0),
-        candidates=(*problem.candidates, decoy, Candidate((size + 1,), "a", 0.0)),
+        reads=(*problem.reads, (), (), ()),
+        eager_s=(*problem.eager_s, 0.0, 0.0, 2.0),
+        candidates=(*problem.candidates, decoy, Candidate((size + 2,), "a", 0.0)),
     )
 
 
