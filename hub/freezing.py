@@ -1,8 +1,8 @@
 """`hub.freeze`: runs a compiled model without asking Dynamo at every call.
 
-Dynamo's guards and its look-up of every parameter take 0.1 to 1 ms a call, in memory that the model has just driven out of
-the caches: nothing against a second, a tenth of a small network's call. A frozen model checks its inputs and goes straight
-to the plan.
+Dynamo's guards and its look-up of every parameter take 0.3 to 2.5 ms a call once their memory has left the caches
+(`benchmarks/dynamo_share.py`): nothing against a second, a tenth of a small network's call. A frozen model checks its
+inputs and goes straight to the plan.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Frozen:
     def __init__(self, compiled: Callable[..., Any], inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._compiled = compiled
         self._leaves, self._structure = pytree.tree_flatten((inputs, dict(kwargs)))
+        _check_inputs(self._leaves)
         self._is_plain = not kwargs and all(isinstance(value, torch.Tensor) for value in inputs)
         self._forms = [_Form.of(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in self._leaves]
         self.refresh()
@@ -137,6 +138,21 @@ class _Watch:
         return graph, args, outputs
 
 
+_PLAIN = (int, float, bool, str, type(None))
+"""Values beside tensors that can be compared, and handed out again."""
+
+
+def _check_inputs(leaves: Sequence[Any]) -> None:
+    """Raises FreezeError for inputs of which no call could tell whether it is of the same form."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if len({id(tensor) for tensor in tensors}) < len(tensors):
+        raise FreezeError(
+            "one tensor is given twice, and the graph was captured for that", hint="freeze with a tensor for each input"
+        )
+    if strange := [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, (torch.Tensor, *_PLAIN))]:
+        raise FreezeError(f"an input of type {strange[0]} cannot be compared from call to call")
+
+
 def _fed(
     graph: CompiledGraph, args: Sequence[Any], leaves: Sequence[Any]
 ) -> tuple[tuple[Any, ...], tuple[tuple[int, int], ...]]:
@@ -164,9 +180,11 @@ def _rebuilt(result: Any, outputs: Sequence[Any]) -> Callable[[Sequence[Any]], A
         only = place[id(result)]
         return lambda found: found[only]
     leaves, structure = pytree.tree_flatten(result)
+    if len(place) < len(outputs) and any(isinstance(leaf, (int, float)) for leaf in leaves):
+        raise FreezeError("the result holds numbers, and the graph computes some: they may depend on the inputs' values")
     if strange := [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and id(leaf) not in place]:
         raise FreezeError(f"{len(strange)} tensors of the result are not made by the captured graph")
-    if not all(isinstance(leaf, (torch.Tensor, int, float, bool, str, type(None))) for leaf in leaves):
+    if not all(isinstance(leaf, (torch.Tensor, *_PLAIN)) for leaf in leaves):
         raise FreezeError(f"the result holds values that cannot be rebuilt: {type(result).__name__}")
     plan = [(place.get(id(leaf)), leaf) for leaf in leaves]
 

@@ -151,6 +151,44 @@ def test_outside_values_are_refused(tmp_path: Path) -> None:
         hub.freeze(compiled(Echo(), tmp_path), torch.randn(3, 16))
 
 
+def test_one_tensor_given_twice_is_refused(tmp_path: Path) -> None:
+    """A graph captured for two inputs that are one tensor would compute with one of them alone."""
+
+    class Product(nn.Module):
+        def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            return torch.relu(left @ right)
+
+    x = torch.randn(3, 3)
+    with pytest.raises(FreezeError, match="given twice"):
+        hub.freeze(compiled(Product(), tmp_path), x, x)
+
+
+def test_inputs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    """An input of a type of its own may have changed inside without being another."""
+
+    class Setting:
+        factor = 2.0
+
+    class Scaled(nn.Module):
+        def forward(self, x: torch.Tensor, setting: Setting) -> torch.Tensor:
+            return torch.relu(x @ x.T) * setting.factor
+
+    with pytest.raises(FreezeError, match="type Setting cannot be compared"):
+        hub.freeze(compiled(Scaled(), tmp_path), torch.randn(3, 3), Setting())
+
+
+def test_numbers_that_the_graph_computes_are_refused(tmp_path: Path) -> None:
+    """A number of the result that depends on the inputs' values would stay what it was at freezing."""
+
+    class Counted(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+            return torch.relu(x @ x.T), int((x > 0).sum().item())
+
+    scalars = torch._dynamo.config.patch(capture_scalar_outputs=True)
+    with scalars, pytest.raises(FreezeError, match="may depend on the inputs' values"):
+        hub.freeze(compiled(Counted(), tmp_path), torch.randn(3, 16))
+
+
 def test_only_the_hubs_models_can_be_frozen() -> None:
     """What the hub did not compile is refused by name."""
     with pytest.raises(hub.HubError, match=r"torch\.compile"):
