@@ -78,10 +78,11 @@ def _living() -> Iterator[CompiledGraph]:
 
 
 def _belongs(graph: CompiledGraph, wrapper: object, tensors: frozenset[int]) -> bool:
-    if graph.weights:
-        # Models of one class with equal options share captured graphs; their weights tell them apart.
-        return any(weight in tensors for weight in graph.weights)
-    return graph.owner is not None and graph.owner() is wrapper
+    owner = graph.owner() if graph.owner is not None else None
+    if graph.weights and tensors:
+        # Models of one class with equal options, whose wrappers are equal, share captured graphs: weights tell them apart.
+        return any(weight in tensors for weight in graph.weights) and owner in (None, wrapper)
+    return owner is wrapper
 
 
 def _tensors_of(compiled: Any) -> frozenset[int]:
