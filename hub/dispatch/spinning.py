@@ -14,7 +14,8 @@ import weakref
 
 import torch
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+"""Re-entrant, because garbage may be collected, and a holder with it, wherever something is allocated."""
 _holders = 0
 _release: threading.Event | None = None
 _READY_S = 10.0
@@ -33,8 +34,10 @@ def _hold() -> None:
     global _holders, _release
     with _lock:
         _holders += 1
-        if _release is None and torch.get_num_threads() > 1:
-            _release = _sleeping_team()
+        if _release is not None or torch.get_num_threads() == 1:
+            return
+        release = _release = threading.Event()
+    _start_sleeping_team(release)  # without the lock, which the new thread may need to let a holder go
 
 
 def _let_go() -> None:
@@ -46,9 +49,9 @@ def _let_go() -> None:
             _release = None
 
 
-def _sleeping_team() -> threading.Event:
-    """Starts a thread that owns a team of OpenMP threads and sleeps until the event that is given is set."""
-    is_ready, release = threading.Event(), threading.Event()
+def _start_sleeping_team(release: threading.Event) -> None:
+    """Starts a thread that owns a team of OpenMP threads and sleeps until `release` is set; waits until it has the team."""
+    is_ready = threading.Event()
 
     def own_a_team() -> None:
         torch.ones(1 << 20)  # large enough to be filled in parallel, which makes the team
@@ -57,4 +60,3 @@ def _sleeping_team() -> threading.Event:
 
     threading.Thread(target=own_a_team, name="hub-calm", daemon=True).start()
     is_ready.wait(_READY_S)
-    return release
