@@ -25,6 +25,11 @@ class Assignment:
         return tuple(found for found in self.groups if found.backend != EAGER)
 
     @property
+    def eager_nodes(self) -> tuple[str, ...]:
+        """Names of the nodes that stay in eager."""
+        return tuple(name for found in self.groups if found.backend == EAGER for name in found.nodes)
+
+    @property
     def backends(self) -> tuple[str, ...]:
         """Backends used, eager left out, in order of first use."""
         return tuple(dict.fromkeys(found.backend for found in self.clusters))

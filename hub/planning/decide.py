@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hub.cost import Cost
 from hub.partition.assignments import Assignment, assignments
-from hub.partition.group import EAGER, Group
+from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import Event
 from hub.planning.decision import Decision
@@ -53,14 +53,14 @@ def _predicted(
         mixer = Mixer(scene, book, trusts_estimates=not is_measured)
         if is_measured:  # beside measured plans, one of which nothing is known would win by the optimism of its estimate
             drafts = [draft for draft in drafts if not _is_estimated(draft, book)]
-        total_s = {draft: _total_s(draft, book, eager_s) for draft in drafts}
+        total_s = {draft: book.total_s(draft, eager_s) for draft in drafts}
         for draft in mixer.mixes(verdicts, drafts, eager_s, min(total_s.values()), MOST_MIXES):
             known_s = None if _is_measured(draft, book) else mixer.predicted_s(draft)
-            total_s.setdefault(draft, _total_s(draft, book, eager_s) if known_s is None else known_s)
+            total_s.setdefault(draft, book.total_s(draft, eager_s) if known_s is None else known_s)
         drafts = list(total_s)
         search = mixer.search(verdicts, n_compiled=0, n_timed=0)
     best = min(drafts, key=lambda draft: (total_s[draft], len(draft.assignment.clusters)))
-    costs = book.all_costs({found: draft.settings for draft in (*drafts, best) for found in draft.assignment.clusters})
+    costs = book.all_costs((*drafts, best))
     return Decision(
         assignment=best.assignment,
         decided_by=decided_by or _sources(costs),
@@ -80,12 +80,6 @@ def _is_measured(draft: Draft, book: PriceBook) -> bool:
 
 def _is_estimated(draft: Draft, book: PriceBook) -> bool:
     return any(book.cost(found, draft.settings).source == "estimated" for found in draft.assignment.clusters)
-
-
-def _total_s(draft: Draft, book: PriceBook, eager_s: Mapping[str, float]) -> float:
-    clusters_s = sum(book.cost(found, draft.settings).run_s for found in draft.assignment.clusters)
-    rest = (name for found in draft.assignment.groups if found.backend == EAGER for name in found.nodes)
-    return clusters_s + sum(eager_s[name] for name in rest)
 
 
 def _sources(costs: Mapping[Group, Cost]) -> str:

@@ -41,7 +41,7 @@ def plan_of(
         graph=graph.name,
         graph_digest=graph.digest,
         mode=mode,
-        inputs=_inputs(graph),
+        inputs=inputs_of(graph),
         clusters=clusters,
         threads=decision.settings.threads,
         spin=decision.settings.spin,
@@ -62,7 +62,8 @@ def _sum(seconds: Sequence[float | None]) -> float | None:
     return sum(known) if known and len(known) == len(seconds) else None
 
 
-def _inputs(graph: Graph) -> tuple[str, ...]:
+def inputs_of(graph: Graph) -> tuple[str, ...]:
+    """Gives type and shape of every input that is no weight, in order."""
     weights = frozenset(graph.weights)
     values = (node.meta.get("val") for node in graph.placeholders if node.name not in weights)
     return tuple(str(spec_of(value)) for value in values if value is not None)

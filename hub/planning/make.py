@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import tempfile
 import time
@@ -75,12 +76,13 @@ class Maker:
             verdicts = ask_backends(self.graph, self.registry, self.options)
             scene, notes = self._scene(values, store)
             note = (*note, *notes)
-            decision = (
-                self._kept(plan)
-                or self._replayed(self._found(store, verdicts))
-                or decide(scene, verdicts, may_measure=plan is None)
-            )
-            made = self._build_until_it_runs(scene, store, verdicts, decision, note)
+            with contextlib.closing(scene.measurements):
+                decision = (
+                    self._kept(plan)
+                    or self._replayed(self._found(store, verdicts))
+                    or decide(scene, verdicts, may_measure=plan is None)
+                )
+                made = self._build_until_it_runs(scene, store, verdicts, decision, note)
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": time.perf_counter() - start}))
         if plan is None and made.plan.decided_by == "measured whole plans":
             store.keep_plan(self._key(verdicts, self.options.tune), made.plan)
@@ -98,9 +100,10 @@ class Maker:
             if kept is not None and fits(kept, self.graph):
                 return kept
             scene, notes = self._scene(values, store)
-            decision = decide(scene, verdicts, may_measure=False)
+            with contextlib.closing(scene.measurements):
+                decision = decide(scene, verdicts, may_measure=False)
             self._check_strict(verdicts, decision.assignment, decision.events)
-            return plan_of(self.graph, self.mode, decision, verdicts, self.options, (*note, *notes))
+            return plan_of(self.graph, self.mode, decision, verdicts, self.options, (*note, *notes, *_troubles(scene)))
 
     def _asked_for(self, plan: Plan | None) -> Plan | None:
         """Gives the plan of the plan file that the options name, whose settings then hold; without one, `plan`."""
@@ -176,7 +179,7 @@ class Maker:
                 verdicts = verdicts.without(failed.group.backend, failed.nodes, reason)
                 decision = self._patched(decision, failed, reason) or decide(scene, verdicts, may_measure=False)
                 continue
-            return Made(self._plan(decision, verdicts, (*events, *self._notes)), steps, loaded)
+            return Made(self._plan(decision, verdicts, (*events, *_troubles(scene), *self._notes)), steps, loaded)
 
     def _patched(self, decision: Decision, failed: _ClusterFailed, reason: str) -> Decision | None:
         """Gives the user's plan with what failed in eager; None where the plan is the hub's own, which is made again."""
@@ -259,6 +262,11 @@ class Maker:
             raise PlanError(
                 f"strict: would run in eager: {text}", node=name, hint="allow it with strict=False, or force it to eager"
             )
+
+
+def _troubles(scene: Scene) -> tuple[Event, ...]:
+    """Says what went wrong with the store of measurements while it was used."""
+    return tuple(Event(kind="note", stage="load", message=text) for text in scene.measurements.notes)
 
 
 class _ClusterFailed(Exception):  # noqa: N818 - a signal between two methods of Maker, never seen outside

@@ -245,7 +245,7 @@ class _Measuring:
         mixes = self.mixer.mixes(self.verdicts, self.drafts, self.eager_s, best_s, most)
         known = {draft.assignment.groups for draft in ready}
         new = self._compiled([draft for draft in mixes if draft.assignment.groups not in known])
-        pairs = sorted((*new, *pairs), key=lambda draft: self.mixer.predicted_s(draft) or self._predicted_s(draft))
+        pairs = sorted((*new, *pairs), key=self._predicted_s)
         return _with_own_names([*singles, *pairs[:most], *self._small_variants(singles)])
 
     def _small_variants(self, singles: Sequence[Draft]) -> list[Draft]:
@@ -284,8 +284,7 @@ class _Measuring:
         )
 
     def _predicted_s(self, draft: Draft) -> float:
-        clusters_s = sum(self.book.cost(found, draft.settings).run_s for found in draft.assignment.clusters)
-        return clusters_s + sum(self.eager_s[name] for name in _eager_nodes(draft.assignment))
+        return self.mixer.predicted_s(draft) or self.book.total_s(draft, self.eager_s)
 
     # --- Proof --------------------------------------------------------------------------------------------------------
 
@@ -339,13 +338,12 @@ class _Measuring:
 
     def _decision(self, proof: Proof, drafts: Sequence[Draft]) -> Decision:
         winner = next(draft for draft in drafts if draft.name == proof.winner.name)
-        groups = {found: draft.settings for draft in (*drafts, winner) for found in draft.assignment.clusters}
         return Decision(
             assignment=winner.assignment,
             decided_by="measured whole plans",
             settings=winner.settings,
-            costs=self.book.all_costs(groups),
-            predicted_s=self.mixer.predicted_s(winner) or self._predicted_s(winner),
+            costs=self.book.all_costs((*drafts, winner)),
+            predicted_s=self._predicted_s(winner),
             failures=self.book.failures,
             eager_s=self.eager_s,
             proof=proof,
@@ -369,11 +367,9 @@ def _key(offer: Offer) -> Key:
 
 
 def _names_a_node(offer: Offer) -> bool:
-    return offer.failure is not None and offer.failure.node in offer.order.group.nodes
-
-
-def _eager_nodes(assignment: Assignment) -> Iterable[str]:
-    return (name for found in assignment.groups if found.backend == EAGER for name in found.nodes)
+    """True where a whole plan's cluster failed at one node; what a piece does must not cost a whole plan anything."""
+    failure = offer.failure if offer.order.is_needed else None
+    return failure is not None and failure.node in offer.order.group.nodes
 
 
 def _variant(draft: Draft, *, threads: int | None = None, spin: bool | None = None) -> Draft:

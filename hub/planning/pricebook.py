@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from hub.partition.extract import extract
 from hub.partition.group import Group
 from hub.partition.structure import structure_digest
 from hub.plan import Event
-from hub.planning.scene import Scene
+from hub.planning.scene import Draft, Scene
 from hub.pricing.features import features_of
 from hub.pricing.learned import LearnedPrices, Sample
 from hub.pricing.roofline import cluster_estimate, flops, peaks
@@ -29,8 +28,6 @@ class PriceBook:
 
     def __init__(self, scene: Scene) -> None:
         self.events: list[Event] = []
-        self.used: Counter[str] = Counter()
-        """How many clusters got their price from each source."""
         self._scene = scene
         self._structures: dict[tuple[str, ...], str] = {}
         self._costs: dict[tuple[str, str, CompileSettings], Cost] = {}
@@ -121,11 +118,15 @@ class PriceBook:
         """Adds events, each once."""
         self.events += [event for event in events if event not in self.events]
 
-    def all_costs(self, groups: Mapping[Group, CompileSettings]) -> Mapping[Group, Cost]:
-        """Gives the best known price of each of these clusters, and counts where it came from."""
-        costs = {found: self.cost(found, settings) for found, settings in groups.items()}
-        self.used.update(cost.source for cost in costs.values())
-        return costs
+    def total_s(self, draft: Draft, eager_s: Mapping[str, float]) -> float:
+        """Gives seconds of one call of a draft: the best known price of each cluster, and its nodes in eager."""
+        clusters_s = sum(self.cost(found, draft.settings).run_s for found in draft.assignment.clusters)
+        return clusters_s + sum(eager_s[name] for name in draft.assignment.eager_nodes)
+
+    def all_costs(self, drafts: Iterable[Draft]) -> Mapping[Group, Cost]:
+        """Gives the best known price of every cluster of some drafts; of two settings, the later draft's."""
+        settings = {found: draft.settings for draft in drafts for found in draft.assignment.clusters}
+        return {found: self.cost(found, wanted) for found, wanted in settings.items()}
 
     def _subject(self, found: Group, settings: CompileSettings) -> Subject:
         return Subject(

@@ -14,13 +14,13 @@ import torch
 from torch import fx
 
 from hub.errors import PlanError
-from hub.graph import Graph, spec_of
+from hub.graph import Graph
 from hub.options import DEFAULT, Options
 from hub.partition.group import EAGER, Group, has_order
 from hub.partition.verdicts import Verdicts, ask_backends
 from hub.plan import Event, Plan, PlannedCluster
 from hub.plan_file import EDITED, read_plans
-from hub.planning.evidence import Mode
+from hub.planning.evidence import Mode, inputs_of
 from hub.planning.schedule import plain_names
 from hub.registry import Registry
 from hub.suggest import did_you_mean
@@ -155,13 +155,6 @@ def _input_misfit(plan: Plan, graph: Graph) -> str:
 
 def _dtype(text: str) -> str:
     return text.partition("[")[0].partition(" ")[0]
-
-
-def inputs_of(graph: Graph) -> tuple[str, ...]:
-    """Gives type and shape of every input that is no weight, in order."""
-    weights = frozenset(graph.weights)
-    values = (node.meta.get("val") for node in graph.placeholders if node.name not in weights)
-    return tuple(str(spec_of(value)) for value in values if value is not None)
 
 
 # --- Whether it can run -----------------------------------------------------------------------------------------------

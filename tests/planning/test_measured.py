@@ -38,6 +38,8 @@ def fault(cluster):
     is_piece = len(cluster.nodes) < {whole!r}
     if KIND == "fails on pieces" and is_piece:
         raise CompileError("too small for me")
+    if KIND == "names a node of pieces" and is_piece:
+        raise CompileError("too small for me", node=cluster.nodes[0].name)
     if KIND == "dies on pieces" and is_piece:
         import os
         os._exit(3)
@@ -196,7 +198,10 @@ def test_second_model_finds_the_first_ones_prices(two_backends: Any, orders: Ord
     assert second.search.timed_now < first.search.timed_now
 
 
-@pytest.mark.parametrize("kind", ["fails on pieces", "dies on pieces", "wrong on pieces", "refuses inputs of pieces"])
+@pytest.mark.parametrize(
+    "kind",
+    ["fails on pieces", "names a node of pieces", "dies on pieces", "wrong on pieces", "refuses inputs of pieces"],
+)
 def test_failing_pieces_cost_nothing(kind: str, install_plugin: Callable[..., None], tmp_path: Path) -> None:
     """A backend that fails on pieces still has its whole graph; the pieces' failures are notes, even under strict."""
     install_plugin(*plugin("alpha", kind, whole=20))
@@ -204,6 +209,7 @@ def test_failing_pieces_cost_nothing(kind: str, install_plugin: Callable[..., No
     plan = plan_for(layers(2), backends=["alpha", "beta"], cache_dir=str(tmp_path / "cache"), strict=True)
     assert plan.decided_by == "measured whole plans"
     assert plan.backends == ("alpha",)
+    assert len(plan.clusters) == 1
     failures = [event for event in plan.events if event.backend == "alpha"]
     assert failures
     assert {event.kind for event in failures} == {"note"}
