@@ -178,7 +178,9 @@ def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mappi
 
 
 def options_of(contender: Contender, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Gives the options of a contender that goes through the hub."""
+    """Gives the options of a contender that goes through the hub; a plan from a file is for those with all backends."""
+    if contender.name not in (HUB, FROZEN, WARM):
+        given = {name: value for name, value in given.items() if name != "plan"}
     left_out = backend_left_out(contender.name)
     if left_out and given.get("backends"):
         return {**given, "backends": tuple(name for name in given["backends"] if name != left_out)}

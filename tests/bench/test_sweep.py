@@ -116,6 +116,15 @@ def test_the_hub_without_a_backend_contradicts_no_option() -> None:
     assert options_of(one, {"backends": ("openvino", "inductor")}) == {"backends": ("inductor",)}
 
 
+def test_a_plan_is_for_the_hub_with_all_backends() -> None:
+    """A plan from a file goes to the hub and its frozen form, not to those with one backend or without one."""
+    found = {
+        one.name: options_of(one, {"plan": "plan.json", "threads": 1}) for one in contenders([*zoo_names(), "hub-openvino"])
+    }
+    assert {name for name, given in found.items() if is_hub(name) and "plan" in given} == {HUB, "hub@frozen"}
+    assert all(given["threads"] == 1 for given in found.values())
+
+
 def test_second_processes_share_a_cache_with_the_first() -> None:
     """And the hub with `tune="fast"` has one of its own, so that it is cold."""
     caches = {one.name: one.cache for one in contenders(more_names(warm=True))}
