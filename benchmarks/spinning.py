@@ -1,72 +1,154 @@
-"""What OpenMP's spinning threads cost a neighbour: a matrix product in OpenVINO right after one in eager, in one process.
+"""What threads that spin cost a neighbour: products in one process, on PyTorch's, ONNX Runtime's and OpenVINO's threads.
 
-Prints medians in microseconds, in three blocks: as libgomp has it, with its idle threads held back as mixed plans hold them
-(`hub.dispatch.spinning`), and as it has it again. Needs at least two cores. Run with `python benchmarks/spinning.py`.
+Prints medians in microseconds of each call, the calls of a line taking turns, in two tables:
+
+- a product in OpenVINO after one in eager, as libgomp has it, with its idle threads held back as mixed plans hold them
+  (`hub.dispatch.spinning`), and as it has it again;
+- six products in ONNX Runtime alone, before a product in OpenVINO, and before one in eager: never spinning, spinning within
+  calls (what the plugin does in mixed plans), and spinning between calls too (where it has the machine to itself). Each of
+  these has a process of its own, in which OpenMP's idle threads are held back.
+
+Needs at least two cores. Run with `python benchmarks/spinning.py`.
 """
 
 from __future__ import annotations
 
+import argparse
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import openvino
 import torch
+from onnx import helper, numpy_helper
 from openvino import opset16 as ops
 
 from hub.dispatch.spinning import Calm
 from hub.pricing.timing import median
 
-CALLS = 400
-ROWS, WIDTH = 128, 768
+CALLS = 300
+WARMUP = 20
+ROWS, WIDTH, LAYERS = 64, 768, 6
 SETTLE_S = 0.5
+
+Call = Callable[[], Any]
+HABITS = {
+    "never": {"session.intra_op.allow_spinning": "0"},
+    "within calls": {"session.intra_op.allow_spinning": "1", "session.force_spinning_stop": "1"},
+    "between calls too": {"session.intra_op.allow_spinning": "1"},
+}
 
 
 def main() -> None:
-    """Times the pair of products with spinning, without, and with it again."""
+    """Prints both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--habit", choices=HABITS, help="only this line of the second table")
+    habit = parser.parse_args().habit
+    if habit is not None:
+        report_onnxruntime(habit)
+        return
+    report_openmp()
+    print(f"\n{'ONNX Runtime spins':24}{'alone':>8}{'then OpenVINO':>18}{'then eager':>18}")
+    for name in HABITS:
+        subprocess.run([sys.executable, __file__, "--habit", name], check=True)
+
+
+def report_openmp() -> None:
+    """Times a product in eager and one in OpenVINO with OpenMP's spinning, without, and with it again."""
     eager, other = eager_product(), openvino_product()
-    print(f"{'':24}{'eager':>8}{'OpenVINO':>10}   us, each product after the other")
-    report("idle threads spin", (eager, other))
+    print(f"{'OpenMP':24}{'eager':>8}{'OpenVINO':>10}")
+    line("idle threads spin", eager, other)
     calm = Calm()
-    report("idle threads held back", (eager, other))
+    line("idle threads held back", eager, other)
     del calm
     time.sleep(SETTLE_S)
-    report("idle threads spin again", (eager, other))
+    line("idle threads spin again", eager, other)
 
 
-def eager_product() -> Callable[[], Any]:
-    """A product by PyTorch, on OpenMP's threads."""
-    x, weight = torch.randn(ROWS, WIDTH), torch.randn(WIDTH, WIDTH)
-    return lambda: torch.mm(x, weight)
+def line(title: str, eager: Call, other: Call) -> None:
+    """Prints one line of the first table."""
+    first, second = medians_us(eager, other)
+    print(f"{title:24}{first:8.0f}{second:10.0f}")
 
 
-def openvino_product() -> Callable[[], Any]:
-    """The same product by OpenVINO, on threads of its own, nothing copied."""
-    x = ops.parameter([ROWS, WIDTH], np.float32)
-    weight = ops.constant(np.random.default_rng(0).standard_normal((WIDTH, WIDTH), dtype=np.float32))
-    settings = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "NUM_STREAMS": "1",
-        "INFERENCE_NUM_THREADS": str(torch.get_num_threads()),
-        "ENABLE_CPU_PINNING": "NO",
-    }
-    program = openvino.Model([ops.matmul(x, weight, transpose_a=False, transpose_b=True)], [x])
-    request = openvino.Core().compile_model(program, "CPU", settings).create_infer_request()
-    values = np.random.default_rng(1).standard_normal((ROWS, WIDTH), dtype=np.float32)
-    return lambda: request.infer([values], share_inputs=True, share_outputs=True)
+def report_onnxruntime(habit: str) -> None:
+    """Prints one line of the second table."""
+    products, eager, other = onnxruntime_products(habit), eager_product(), openvino_product()
+    calm = Calm()
+    (alone,), with_openvino, with_eager = medians_us(products), medians_us(products, other), medians_us(products, eager)
+    pairs = (f"{first:.0f} + {second:.0f}" for first, second in (with_openvino, with_eager))
+    print(f"{habit:24}{alone:8.0f}" + "".join(f"{pair:>18}" for pair in pairs))
+    del calm
 
 
-def report(title: str, calls: Sequence[Callable[[], Any]]) -> None:
-    """Prints the median of each call, the calls taking turns."""
+def medians_us(*calls: Call) -> tuple[float, ...]:
+    """Gives the median of each call, the calls taking turns."""
     samples: list[list[float]] = [[] for _ in calls]
     for _ in range(CALLS):
         for call, taken in zip(calls, samples, strict=True):
             start = time.perf_counter()
             call()
             taken.append(time.perf_counter() - start)
-    first, second = (median(taken[10:]) * 1e6 for taken in samples)
-    print(f"{title:24}{first:8.0f}{second:10.0f}")
+    return tuple(median(taken[WARMUP:]) * 1e6 for taken in samples)
+
+
+def random_values(seed: int, *shape: int) -> Any:
+    """Gives float32 values that sums of `WIDTH` products leave at the same size."""
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32) / np.float32(WIDTH**0.5)
+
+
+def eager_product() -> Call:
+    """A product by PyTorch, on OpenMP's threads."""
+    x, weight = torch.from_numpy(random_values(0, ROWS, WIDTH)), torch.from_numpy(random_values(1, WIDTH, WIDTH))
+    return lambda: torch.mm(x, weight)
+
+
+def openvino_product() -> Call:
+    """The same product by OpenVINO, on threads of its own, nothing copied."""
+    x, weight = ops.parameter([ROWS, WIDTH], np.float32), ops.constant(random_values(1, WIDTH, WIDTH))
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "NUM_STREAMS": "1",
+        "INFERENCE_NUM_THREADS": str(torch.get_num_threads()),
+        "ENABLE_CPU_PINNING": "NO",
+    }
+    program = openvino.Model([ops.matmul(x, weight, transpose_a=False, transpose_b=False)], [x])
+    request = openvino.Core().compile_model(program, "CPU", settings).create_infer_request()
+    values = random_values(0, ROWS, WIDTH)
+    return lambda: request.infer([values], share_inputs=True, share_outputs=True)
+
+
+def onnxruntime_products(habit: str) -> Call:
+    """Six products with tanh by ONNX Runtime, on threads of its own."""
+    names = ["x", *(f"y{layer}" for layer in range(LAYERS))]
+    nodes = [
+        node
+        for layer in range(LAYERS)
+        for node in (
+            helper.make_node("MatMul", [names[layer], f"w{layer}"], [f"m{layer}"]),
+            helper.make_node("Tanh", [f"m{layer}"], [names[layer + 1]]),
+        )
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [ROWS, WIDTH])],
+        [helper.make_tensor_value_info(names[-1], onnx.TensorProto.FLOAT, [ROWS, WIDTH])],
+        [numpy_helper.from_array(random_values(layer, WIDTH, WIDTH), f"w{layer}") for layer in range(LAYERS)],
+    )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    for key, value in HABITS[habit].items():
+        options.add_session_config_entry(key, value)
+    proto = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    x = random_values(0, ROWS, WIDTH)
+    return lambda: session.run(None, {"x": x})
 
 
 if __name__ == "__main__":

@@ -118,7 +118,8 @@ class _Measuring:
         operator must not cost a backend the whole graph.
         """
         for _ in range(MOST_REPAIRS + 1):
-            orders = [*self._orders(self._worth_compiling()), *self._first_pieces()]
+            drafts = self._worth_compiling()
+            orders = [*self._orders(drafts), *self._orders(self._calm(drafts)), *self._first_pieces()]
             found = self._compile(orders)
             named = [offer for offer in found if offer.failure is not None and _names_a_node(offer)]
             if not named:
@@ -137,6 +138,12 @@ class _Measuring:
         if best_s is None:
             return self.drafts
         return [draft for draft in self.drafts if (seconds := known[draft.name]) is None or seconds <= HOPELESS * best_s]
+
+    def _calm(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """Under `tune="full"`, gives the backends alone as they would run beside others: mixes are predicted from that."""
+        if not self.is_full or len(self.verdicts.backends) < 2:
+            return ()
+        return [_variant(draft, spin=False) for draft in drafts if len(draft.assignment.backends) == 1]
 
     def _known_s(self, draft: Draft) -> float | None:
         costs = [self.book.measured(found, draft.settings) for found in draft.assignment.clusters]

@@ -2,12 +2,14 @@
 
 A region is priced alone, once for all regions of equal structure. Alone, though, a cluster pays for entering, leaving and
 changing layouts, which a cluster of many regions pays once. What a backend saves inside is read off its whole-graph price:
-the inner price of a region is its own price scaled so that all of them add up to the whole.
+the inner price of a region is its own price scaled so that all of them add up to the whole. The whole is taken as it runs
+without spinning between calls where that was measured, because so a cluster runs beside others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -86,7 +88,7 @@ class Mixer:
         if not verdicts.backends:
             return ()
         alone = self._prices_alone(self.sections(verdicts), eager_s)
-        chain = self._chain(alone, self._whole_s(drafts, eager_s))
+        chain = self._chain(alone, self._whole_s(drafts, eager_s), self._calm_s(drafts, eager_s))
         found: list[Assignment] = []
         for route in _diverse(k_best(chain, _MOST_ROUTES)):
             if route.cost_s <= HOPE * best_s:
@@ -152,9 +154,20 @@ class Mixer:
                 found[draft.assignment.backends[0]] = self._book.total_s(draft, eager_s)
         return found
 
-    def _chain(self, alone: Sequence[Mapping[str, float]], whole_s: Mapping[str, float]) -> RegionChain:
+    def _calm_s(self, drafts: Sequence[Draft], eager_s: Mapping[str, float]) -> Mapping[str, float]:
+        """Gives the same without spinning between calls, as a backend runs beside others, where that was measured."""
+        calm = [replace(draft, settings=self._settings) for draft in drafts if len(draft.assignment.backends) == 1]
+        return {
+            draft.assignment.backends[0]: self._book.total_s(draft, eager_s)
+            for draft in calm
+            if all(self._book.measured(item, self._settings) is not None for item in draft.assignment.clusters)
+        }
+
+    def _chain(
+        self, alone: Sequence[Mapping[str, float]], whole_s: Mapping[str, float], calm_s: Mapping[str, float]
+    ) -> RegionChain:
         backends = tuple(dict.fromkeys(name for prices in alone for name in prices if name != EAGER))
-        shares = {name: _inner_share(name, alone, whole_s) for name in backends}
+        shares = {name: _inner_share(name, alone, {**whole_s, **calm_s}) for name in backends}
         inside: list[tuple[float | None, ...]] = []
         enter: list[tuple[float, ...]] = []
         for position, prices in enumerate(alone):

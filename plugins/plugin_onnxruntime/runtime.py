@@ -106,14 +106,19 @@ def restore(folder: Path, cluster: Cluster, settings: CompileSettings) -> OnnxEx
 
 
 def session_options(settings: CompileSettings) -> onnxruntime.SessionOptions:
-    """Options of every session: one pool of the hub's size, spinning only where the hub allows it."""
+    """Options of every session: one pool of the hub's size, which spins between calls only where the hub allows it.
+
+    Within a call it always may: not to costs a tenth of a chain of products, and takes no cores from others
+    (`benchmarks/spinning.py`).
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = settings.threads
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = _ERRORS_ONLY
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if settings.spin else "0")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    options.add_session_config_entry("session.force_spinning_stop", "0" if settings.spin else "1")
     return options
 
 

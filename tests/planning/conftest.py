@@ -93,10 +93,10 @@ class Stage:
         """Makes eager a bad choice in tests that are about backends."""
         self.monkeypatch.setattr("hub.planning.decide.eager_estimate", lambda node, threads: 10e-3)
 
-    def price_whole(self, backend: str, run_s: float) -> None:
+    def price_whole(self, backend: str, run_s: float, *, spin: bool = True) -> None:
         """Writes down that a backend was measured on all of the graph that it takes."""
         nodes = [node.name for node in self.scene.graph.nodes if self.verdicts.takes(backend, node.name)]
-        self.price(backend, nodes, run_s, spin=True)
+        self.price(backend, nodes, run_s, spin=spin)
 
 
 @pytest.fixture(autouse=True)

@@ -88,6 +88,21 @@ def test_measured_whole_beats_estimates(set_stage: Callable[..., Any], estimate_
     assert predicted(stage).assignment.backends == ("one",)
 
 
+def test_mixes_are_predicted_without_spinning(set_stage: Callable[..., Any]) -> None:
+    """What a backend gains by spinning alone, it does not gain beside another one: such a mix is not chosen."""
+    stage = set_stage(halves(), (X,), {"one": "", "two": ""})
+    stage.slow_eager()
+    sections = Mixer(stage.scene, stage.book, trusts_estimates=False).sections(stage.verdicts)
+    for backend, prices_s in {"one": (1 * MS, 2 * MS), "two": (2 * MS, 1 * MS)}.items():
+        for section, run_s in zip((sections[0], sections[-1]), prices_s, strict=True):
+            stage.price(backend, section.region.nodes, run_s)
+        stage.price_whole(backend, 5.4 * MS)
+    assert len(predicted(stage).assignment.backends) == 2
+    for backend in ("one", "two"):
+        stage.price_whole(backend, 9 * MS, spin=False)
+    assert len(predicted(stage).assignment.backends) == 1
+
+
 def test_explain_predicts_the_mix(set_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """`hub.explain` gives the mix that measured prices suggest, and compiles nothing."""
     model = halves()

@@ -368,11 +368,11 @@ def test_large_constants_stay_where_they_are() -> None:
 def test_session_options_follow_the_settings() -> None:
     """Threads and spinning are the hub's to decide."""
     cluster, _ = function_cluster(torch.relu, torch.randn(4))
-    for settings, spin in ((CompileSettings(threads=2), "0"), (CompileSettings(threads=1, spin=True), "1")):
+    for settings, stops in ((CompileSettings(threads=2), "1"), (CompileSettings(threads=1, spin=True), "0")):
         options = compiled(cluster, settings)._session.get_session_options()
         assert options.intra_op_num_threads == settings.threads
         assert options.inter_op_num_threads == 1
-        assert options.get_session_config_entry("session.intra_op.allow_spinning") == spin
+        assert options.get_session_config_entry("session.force_spinning_stop") == stops
 
 
 # --- Crossing the edge ------------------------------------------------------------------------------------------------
