@@ -3,8 +3,8 @@
 libgomp, which PyTorch brings, lets idle threads spin for milliseconds before they sleep: good for what comes next if that
 is OpenMP's too, and half of a two-core machine taken from a neighbour's pool if it is not (a product in OpenVINO after one
 in eager: 680 us, after the same with spinning held back 440 us; `benchmarks/spinning.py`). Its environment variables are
-read once, before any plan exists. But it spins a hundred times shorter as soon as it manages more threads than there are cores;
-so a second team of threads that sleeps for good holds the first one back, and letting it go brings spinning back.
+read once, before any plan exists. But it spins a hundred times shorter as soon as it manages more threads than there are
+cores; so a second team of threads that sleeps for good holds the first one back, and letting it go brings spinning back.
 """
 
 from __future__ import annotations
