@@ -179,9 +179,16 @@ class Lane:
 
 
 def has_nan(value: torch.Tensor) -> bool:
-    """Says whether a NaN is among the elements. The sum tells in one fast pass, unless infinities cancel in it."""
-    total = value.sum().item()
-    return total != total and bool(value.isnan().any())
+    """Says whether a NaN is among the elements. The sum tells in one fast pass, unless infinities cancel in it.
+
+    NumPy adds up on this thread alone. PyTorch would wake OpenMP's threads, which spin for milliseconds afterwards on the
+    cores that OpenVINO's need: MobileNetV2 took 6.0 instead of 3.3 ms.
+    """
+    if value.dtype is torch.bfloat16:  # which NumPy does not know
+        return bool(value.isnan().any())
+    with np.errstate(all="ignore"):
+        total = value.detach().numpy().sum()
+    return bool(total != total) and bool(value.isnan().any())
 
 
 def casts_to_int64(cluster: Cluster) -> Iterator[str]:

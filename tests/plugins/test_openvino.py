@@ -328,6 +328,18 @@ def test_infinities_that_cancel_are_not_taken_for_nan(backend: OpenVINOBackend) 
     """A sum that is NaN only makes the runtime look closer."""
     assert runtime.has_nan(torch.tensor([float("nan"), 1.0]))
     assert not runtime.has_nan(torch.tensor([float("inf"), float("-inf")]))
+    assert runtime.has_nan(torch.tensor([float("nan"), 1.0], dtype=torch.bfloat16))
+    assert not runtime.has_nan(torch.ones(2, requires_grad=True))
+
+
+def test_looking_for_nan_wakes_none_of_pytorchs_threads(backend: OpenVINOBackend) -> None:
+    """In a call PyTorch computes nothing: its threads would go on spinning on OpenVINO's cores."""
+    cluster, inputs = whole_cluster(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval(), (torch.randn(1, 3, 64, 64),))
+    executable, _ = compile_and_run(backend, cluster, inputs)
+    with torch.profiler.profile() as seen:
+        executable(*inputs)
+    computes_nothing = {"empty", "detach", "to", "resolve_neg", "resolve_conj"}
+    assert {event.name.removeprefix("aten::") for event in seen.events() or ()} <= computes_nothing
 
 
 def test_a_query_that_may_see_nothing_gives_zero(backend: OpenVINOBackend) -> None:
