@@ -79,7 +79,10 @@ def block(at_least_s: float) -> tuple[float, ...]:
 
 
 def _summary(plan: Plan) -> str:
-    return f"{plan.graph}: {count(len(plan.clusters), 'cluster')} on {', '.join(plan.backends)}, {plan.decided_by}"
+    """Says what runs, and why what did not: a contender that fell back must not look as if it had been that slow."""
+    failed = [f"{event.backend}: {event.message}" for event in plan.events if event.kind in ("failed", "fallback")]
+    text = f"{plan.graph}: {count(len(plan.clusters), 'cluster')} on {', '.join(plan.backends)}, {plan.decided_by}"
+    return "; ".join((text, *(message.splitlines()[0][:200] for message in failed[:2])))
 
 
 def _described(value: Any) -> str:

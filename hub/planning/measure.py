@@ -119,7 +119,7 @@ class _Measuring:
         """
         for _ in range(MOST_REPAIRS + 1):
             drafts = self._worth_compiling()
-            orders = [*self._orders(drafts), *self._orders(self._calm(drafts)), *self._first_pieces()]
+            orders = [*self._orders(drafts), *self._orders(self._calm(drafts), is_needed=False), *self._first_pieces()]
             found = self._compile(orders)
             named = [offer for offer in found if offer.failure is not None and _names_a_node(offer)]
             if not named:
@@ -156,20 +156,20 @@ class _Measuring:
 
     def _piece_orders(self, wanted: Iterable[Wanted]) -> list[Order]:
         settings = self.scene.settings(spin=False)
-        return [self._order(item.piece, settings, is_needed=False) for item in wanted]
+        return [self._order(item.piece, settings, is_needed=False, is_saved=False) for item in wanted]
 
-    def _orders(self, drafts: Iterable[Draft]) -> list[Order]:
+    def _orders(self, drafts: Iterable[Draft], *, is_needed: bool = True) -> list[Order]:
         """Gives one order for each cluster of any draft; backends alone come first, because one of them is the fallback."""
         keys = {
             (found, draft.settings): None
             for draft in sorted(drafts, key=lambda draft: len(draft.assignment.clusters))
             for found in draft.assignment.clusters
         }
-        return [self._order(found, settings) for found, settings in keys]
+        return [self._order(found, settings, is_needed=is_needed) for found, settings in keys]
 
-    def _order(self, found: Group, settings: CompileSettings, *, is_needed: bool = True) -> Order:
+    def _order(self, found: Group, settings: CompileSettings, *, is_needed: bool = True, is_saved: bool = True) -> Order:
         name = self._names.setdefault((found, settings), f"k{len(self._names)}")
-        folder = self.scene.folder(found, settings) if is_needed else None
+        folder = self.scene.folder(found, settings) if is_saved else None
         return Order(name, found, settings, folder, reads(self.scene.graph, found), is_needed)
 
     def _compile(self, orders: Sequence[Order]) -> list[Offer]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import os
+import shlex
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor import config
+from torch._inductor import config, cpp_builder
 from torch._inductor.constant_folding import constant_fold
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
 from torch._inductor.graph import GraphLowering
@@ -114,6 +116,7 @@ def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Pat
         torch._guards.tracing(None),
         config.patch(_configuration(settings, has_weights=has_weights, trace_folder=trace_folder)),
         _threads(settings.threads if settings.effort == "full" else torch.get_num_threads()),
+        _whole_files(),
     ):
         yield
 
@@ -156,6 +159,29 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _whole_files() -> Iterator[None]:
+    """Lets the C++ compiler write beside its target, which then appears whole or not at all.
+
+    Inductor takes a file that is there for finished. A worker can be killed at any time, and half a library or header in
+    Inductor's cache would make later compilations fail, those of other programs too.
+    """
+    run = cpp_builder.run_compile_cmd
+
+    def run_aside(cmd_line: str, cwd: str) -> None:
+        command = shlex.split(cmd_line)
+        place = command.index("-o") + 1
+        target, command[place] = command[place], f"{command[place]}.{os.getpid()}.partial"
+        run(shlex.join(command), cwd)
+        Path(cwd, command[place]).replace(Path(cwd, target))
+
+    cpp_builder.run_compile_cmd = run_aside
+    try:
+        yield
+    finally:
+        cpp_builder.run_compile_cmd = run
 
 
 def _device(program: fx.GraphModule) -> torch.device:

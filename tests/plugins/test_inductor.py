@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from plugin_inductor.backend import create, relu_cluster
 from plugin_inductor.hooks import hub_backends
 from plugin_inductor.runtime import InductorExecutable
 from torch import fx, nn
-from torch._inductor import config
+from torch._inductor import config, cpp_builder
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
@@ -722,3 +723,25 @@ def test_what_is_wrong_in_floating_point_is_taken_for_integers() -> None:
     cluster = by_hand(lambda a, b: (a // b, a % b), *integers)
     assert all(BACKEND.supports(node).accepted for node in cluster.nodes)
     verify(cluster, "inductor", compiled(cluster), integers, None)
+
+
+def test_what_is_killed_while_compiling_leaves_no_half_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Inductor takes a file that is there for finished, so the C++ compiler's output appears whole or not at all."""
+    target = tmp_path / "kernel.so"
+
+    def killed_half_way(cmd_line: str, cwd: str) -> None:
+        Path(cwd, shlex.split(cmd_line)[-1]).write_text("half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cpp_builder, "run_compile_cmd", killed_half_way)
+    with pytest.raises(KeyboardInterrupt), compiler.compiling(CompileSettings(threads=1), has_weights=False):
+        cpp_builder.run_compile_cmd(f"g++ kernel.cpp -o {target}", cwd=str(tmp_path))
+    assert not target.exists()
+
+    def finished(cmd_line: str, cwd: str) -> None:
+        Path(cwd, shlex.split(cmd_line)[-1]).write_text("whole")
+
+    monkeypatch.setattr(cpp_builder, "run_compile_cmd", finished)
+    with compiler.compiling(CompileSettings(threads=1), has_weights=False):
+        cpp_builder.run_compile_cmd(f"g++ kernel.cpp -o {target}", cwd=str(tmp_path))
+    assert target.read_text() == "whole"
