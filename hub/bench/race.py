@@ -15,7 +15,7 @@ from hub.bench.prepared import Prepared
 from hub.bench.result import FailureKind, Interval, Result
 from hub.compilation.channel import Worker
 from hub.errors import AccuracyError, HubError
-from hub.pricing.timing import median
+from hub.pricing.timing import in_turn, median
 from hub.report.progress import Progress
 
 BLOCK_S = 0.2
@@ -98,7 +98,7 @@ def race(contenders: Sequence[Contender], task: Task, progress: Progress) -> Rac
         progress.stage("timing", task.rounds)
         for number in range(task.rounds):
             progress.advance()
-            for runner in _rotated(_in_round(runners, number), number):
+            for runner in in_turn(_in_round(runners, number), number):
                 _time_block(runner, task.block_s)
         progress.done()
         ready = next((one.prepared for one in runners if one.prepared), None)
@@ -190,12 +190,6 @@ def _time_block(runner: _Runner, block_s: float) -> None:
         return
     runner.blocks_s.append(median(samples_s))
     runner.calls += len(samples_s)
-
-
-def _rotated(runners: Sequence[_Runner], by: int) -> list[_Runner]:
-    """Turns the order from round to round, so that nobody always follows the same neighbour."""
-    start = by % len(runners) if runners else 0
-    return [*runners[start:], *runners[:start]]
 
 
 _FACTS = (

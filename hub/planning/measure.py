@@ -311,7 +311,7 @@ class _Measuring:
         return self._proved(lanes, budget_s)
 
     def _prove_again(self, proof: Proof, variants: Sequence[Draft]) -> Proof:
-        """Times variants against the winner so far, which starts afresh beside them."""
+        """Times variants against the winner so far, which starts afresh beside them and has to be beaten clearly."""
         defender = replace(proof.winner, blocks_s=[], laps_s=[], calls=0)
         lanes = [defender]
         for draft in variants:
@@ -319,15 +319,15 @@ class _Measuring:
                 lanes.append(self._lane(draft))
             except PluginError as error:
                 self.events.append(_proof_failure(draft.name, error))
-        again = self._proved(lanes, self._proof_budget_s())
+        again = self._proved(lanes, self._proof_budget_s(), favourite=defender)
         if again is None:
             return proof
         others = (item for item in proof.contenders if item.name != defender.name)
         earlier = [item.model_copy(update={"won": False}) for item in others]
         return replace(again, contenders=(*again.contenders, *earlier))
 
-    def _proved(self, lanes: Sequence[Lane], budget_s: float) -> Proof | None:
-        proof = prove(self.session, lanes, budget_s) if lanes else None
+    def _proved(self, lanes: Sequence[Lane], budget_s: float, *, favourite: Lane | None = None) -> Proof | None:
+        proof = prove(self.session, lanes, budget_s, favourite=favourite) if lanes else None
         if proof is not None:
             self.events += [_proof_failure(name, error) for name, error in proof.failures]
         return proof

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hub.errors import PluginError
 from hub.plan import Contender
 from hub.pricing.session import Lane, Session
-from hub.pricing.timing import median, median_interval
+from hub.pricing.timing import in_turn, median, median_interval
 
 BLOCK_S = 0.15
 """Seconds of one block: long enough for tens of calls, short against the slow phases of a shared machine."""
@@ -32,16 +32,19 @@ class Proof:
         return tuple(median(laps) for laps in zip(*self.winner.laps_s, strict=True))
 
 
-def prove(session: Session, lanes: Sequence[Lane], budget_s: float, most_rounds: int = 40) -> Proof | None:
+def prove(
+    session: Session, lanes: Sequence[Lane], budget_s: float, most_rounds: int = 40, *, favourite: Lane | None = None
+) -> Proof | None:
     """Gives the fastest lane by paired blocks, with every contender's figures. None if all lanes failed.
 
-    The order rotates from round to round, so that no lane always follows the same neighbour.
+    The order changes from round to round, so that no lane always follows the same neighbour. A `favourite` that no lane
+    clearly beats wins over lanes of as many clusters.
     """
     running = list(lanes)
     failures: list[tuple[str, PluginError]] = []
     end = time.monotonic() + budget_s
     for number in range(most_rounds):
-        for lane in _rotated(running, number):
+        for lane in in_turn(running, number):
             try:
                 session.time_lane(lane, BLOCK_S)
             except PluginError as error:
@@ -52,15 +55,10 @@ def prove(session: Session, lanes: Sequence[Lane], budget_s: float, most_rounds:
             break
     if not running:
         return None
-    winner = _winner(running)
+    winner = _winner(running, favourite)
     failed = {name for name, _ in failures}
     timed = [lane for lane in lanes if lane.blocks_s and lane.name not in failed]
     return Proof(winner, tuple(_contender(lane, won=lane is winner) for lane in timed), tuple(failures))
-
-
-def _rotated(lanes: Sequence[Lane], by: int) -> list[Lane]:
-    start = by % len(lanes) if lanes else 0
-    return [*lanes[start:], *lanes[:start]]
 
 
 def _still_hopeful(session: Session, lanes: list[Lane], number: int) -> list[Lane]:
@@ -79,11 +77,11 @@ def _is_decided(lanes: Sequence[Lane]) -> bool:
     return all(median_interval(_ratios(other, best))[0] > 1.0 for other in lanes if other is not best)
 
 
-def _winner(lanes: Sequence[Lane]) -> Lane:
-    """The fastest lane; among those it does not clearly beat, the one with fewest clusters."""
+def _winner(lanes: Sequence[Lane], favourite: Lane | None) -> Lane:
+    """The fastest lane; among those it does not clearly beat, the one with fewest clusters, then the favourite."""
     best = min(lanes, key=lambda lane: median(lane.blocks_s))
     tied = [lane for lane in lanes if lane is best or median_interval(_ratios(lane, best))[0] <= 1.0]
-    return min(tied, key=lambda lane: (_n_clusters(lane), median(lane.blocks_s)))
+    return min(tied, key=lambda lane: (_n_clusters(lane), lane is not favourite, median(lane.blocks_s)))
 
 
 def _ratios(other: Lane, best: Lane) -> list[float]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hub.cost import Cost
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,17 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
     low = max(0, math.floor(len(ordered) / 2 - reach))
     high = min(len(ordered) - 1, math.ceil(len(ordered) / 2 + reach))
     return ordered[low], ordered[high]
+
+
+def in_turn(items: Sequence[_Item], number: int) -> list[_Item]:
+    """Gives the order of one round of timing: another one each round, the same in every process.
+
+    What ran before leaves caches and threads behind, so nobody may always follow the same neighbour, as all would if the
+    order were only turned. Every odd round runs the one before it backwards.
+    """
+    order = list(items)
+    random.Random(number // 2).shuffle(order)
+    return order[::-1] if number % 2 else order
 
 
 def measured_cost(timing: Timing, threads: int, transfer_bytes: int = 0) -> Cost:

@@ -108,11 +108,25 @@ def test_at_least_some_rounds() -> None:
     assert proof.winner.name == "one"
 
 
-def test_order_rotates() -> None:
-    """No plan always follows the same neighbour: each comes first in some round."""
-    names = ("a", "b", "c")
+@pytest.mark.parametrize(("variant_s", "winner"), [(9.99 * MS, "usual"), (9.5 * MS, "variant")])
+def test_favourite_must_be_beaten_clearly(variant_s: float, winner: str) -> None:
+    """A variant of the winner's settings that is no faster than noise can make it does not take its place."""
+    favourite, variant = lane("usual", 1), lane("variant", 1)
+    session: Any = Blocks(noisy(3, {"usual": 10 * MS, "variant": variant_s}, 0.01))
+    proof = prove(session, [favourite, variant], 60.0, favourite=favourite)
+    assert proof is not None
+    assert proof.winner.name == winner
+
+
+def test_nobody_always_follows_the_same_neighbour() -> None:
+    """What ran before leaves caches and threads behind, so each plan runs after several others, first, and last."""
+    names = ("a", "b", "c", "d")
     _, session = proved([lane(name, 1) for name in names], lambda name, _: 10 * MS)
-    assert {session.asked[start] for start in range(0, 3 * LEAST_ROUNDS, 3)} == set(names)
+    rounds = [session.asked[start : start + 4] for start in range(0, 4 * LEAST_ROUNDS, 4)]
+    assert all(sorted(one) == list(names) for one in rounds)
+    before = {name: {one[one.index(name) - 1] for one in rounds if one[0] != name} for name in names}
+    assert all(len(found) > 1 for found in before.values())
+    assert len({one[0] for one in rounds}) > 1
 
 
 def test_failing_plan_is_no_contender() -> None:
