@@ -15,7 +15,7 @@ from hub.planning.measure import by_measuring
 from hub.planning.mixes import Mixer
 from hub.planning.pricebook import PriceBook
 from hub.planning.scene import Draft, Scene, draft_of
-from hub.pricing.roofline import eager_estimate, settle_peaks
+from hub.pricing.roofline import settle_peaks
 
 MOST_MIXES = 2
 """Mixed plans that are predicted beside every backend alone and eager."""
@@ -44,7 +44,7 @@ def _predicted(
     scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment], book: PriceBook, decided_by: str = ""
 ) -> Decision:
     """Decides by the best known prices, if there is a choice: measured earlier, learned, or estimated."""
-    eager_s = {node.name: eager_estimate(node, scene.threads) for node in scene.graph.nodes}
+    eager_s = book.eager_s()
     drafts = [draft_of(scene, choice) for choice in choices]
     total_s = dict.fromkeys(drafts, 0.0)
     search = None

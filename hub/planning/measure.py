@@ -100,6 +100,7 @@ class _Measuring:
         self._compile_first()
         self.session.await_start(EAGER)
         self.eager_s = self.session.eager_prices()
+        self.book.keep_eager(self.eager_s)
         self._time_alone()
         self._explore()
         finalists = self._finalists()

@@ -10,14 +10,16 @@ from hub.backend import CompileSettings
 from hub.cache.measurements import Measurement, Subject, machine_digest, versions_of
 from hub.cost import Cost
 from hub.partition.extract import extract
-from hub.partition.group import Group
+from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.structure import structure_digest
 from hub.plan import Event
 from hub.planning.scene import Draft, Scene
 from hub.pricing.features import features_of
 from hub.pricing.learned import LearnedPrices, Sample
-from hub.pricing.roofline import cluster_estimate, flops, peaks
+from hub.pricing.roofline import cluster_estimate, eager_estimate, flops, peaks
 from hub.pricing.session import Offer
+from hub.pricing.timing import median
+from hub.report.numbers import count
 
 
 class PriceBook:
@@ -82,10 +84,36 @@ class PriceBook:
         self._n_kept += 1
         nodes = [self._scene.graph.by_name[name] for name in found.nodes]
         features = features_of(nodes, self._scene.graph.weights)
-        made = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._scene.measurements.keep(
-            Measurement(self._subject(found, settings), offer.cost, offer.compile_s, features, made)
+            Measurement(self._subject(found, settings), offer.cost, offer.compile_s, features, _now())
         )
+
+    def eager_s(self) -> Mapping[str, float]:
+        """Gives seconds of each node in eager: measured on this machine, now or by an earlier process, else the roofline's."""
+        scene = self._scene
+        subjects = {name: self._eager_subject(name) for name in self._worth_an_eager_price()}
+        known = scene.measurements.find_many(set(subjects.values()))
+        found = {name: known[subject].cost.run_s for name, subject in subjects.items() if subject in known}
+        return {node.name: found.get(node.name) or eager_estimate(node, scene.threads) for node in scene.graph.nodes}
+
+    def keep_eager(self, seconds: Mapping[str, float]) -> None:
+        """Writes down what each node took in eager, for later processes: nodes of equal structure share a price."""
+        alike: dict[Subject, list[str]] = {}
+        for name in self._worth_an_eager_price():
+            if name in seconds:
+                alike.setdefault(self._eager_subject(name), []).append(name)
+        for subject, names in alike.items():
+            samples = [seconds[name] for name in names]
+            spread_s = (max(samples) - min(samples)) / 2
+            cost = Cost(median(samples), spread_s, 0, "measured", f"{count(len(names), 'node')}, {subject.threads} threads")
+            features = features_of([self._scene.graph.by_name[names[0]]], self._scene.graph.weights)
+            self._scene.measurements.keep(Measurement(subject, cost, 0.0, features, _now()))
+
+    def _worth_an_eager_price(self) -> list[str]:
+        return [node.name for node in self._scene.graph.nodes if not is_trifle(node)]
+
+    def _eager_subject(self, name: str) -> Subject:
+        return self._subject(Group(EAGER, (name,)), CompileSettings(threads=self._scene.threads, spin=True))
 
     @property
     def n_kept(self) -> int:
@@ -132,7 +160,7 @@ class PriceBook:
         return Subject(
             structure=self.structure(found),
             backend=found.backend,
-            versions=versions_of(self._scene.registry.entries[found.backend]),
+            versions=versions_of(None if found.backend == EAGER else self._scene.registry.entries[found.backend]),
             machine=machine_digest(),
             threads=settings.threads,
             spin=settings.spin,
@@ -169,3 +197,7 @@ class PriceBook:
 
     def _failed(self, backend: str, message: str) -> None:
         self.note([Event(kind="failed", stage="estimate", backend=backend, message=message)])
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -88,16 +88,7 @@ def features_of(nodes: Sequence[fx.Node], weights: Collection[str] = ()) -> dict
 
 def _item(node: fx.Node) -> _Item:
     tensors = _tensors(node)
-    kind = kind_of(node)
-    work = _recurrent_flops(node) if kind == "recurrent" else flops(node)
-    return _Item(node, kind, work, float(sum(map(_size, tensors))), float(sum(map(_nbytes, tensors))))
-
-
-def _recurrent_flops(node: fx.Node) -> float:
-    """Two operations for each weight at each step of each sequence; the roofline counts recurrent networks as nothing."""
-    steps, *others = (tensor for source in node.all_input_nodes for tensor in _tensors(source))
-    weights = sum(_size(tensor) for tensor in others if len(tensor.shape) == 2)
-    return 2.0 * weights * _size(steps) / max(priced_size(steps.shape[-1]), 1)
+    return _Item(node, kind_of(node), flops(node), float(sum(map(_size, tensors))), float(sum(map(_nbytes, tensors))))
 
 
 def _by_kind(items: Sequence[_Item]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from hub.graph import Cluster, TensorSpec, priced_size
 from hub.options import resolve
 from hub.partition.group import is_trifle
 from hub.pricing.profile import Profile, measure_peaks, settled_profile, stored_profile
-from hub.support import argument, operator_name, tensors_of, value_of
+from hub.support import argument, elements, operator_name, tensors_of, value_of
 
 CALL_S = 15e-6
 """Seconds to enter and leave a compiled cluster. Measured on 2 cores: ORT 6 us, OpenVINO 20 to 90 us, Inductor 15 us."""
@@ -112,14 +112,32 @@ def _product(node: fx.Node, left: str) -> float:
 
 
 def _convolution(node: fx.Node) -> float:
+    """Each element of the result is a product of a filter and a patch."""
     weight = value_of(argument(node, "weight"))
     return 2.0 * _size(value_of(node)) * math.prod(map(priced_size, weight.shape[1:]))
+
+
+def _transposed_convolution(node: fx.Node) -> float:
+    """Each element of the input is multiplied with a filter; weights are [in, out / groups, *kernel]."""
+    weight = value_of(argument(node, "weight"))
+    return 2.0 * _size(value_of(argument(node, "input"))) * math.prod(map(priced_size, weight.shape[1:]))
+
+
+def _either_convolution(node: fx.Node) -> float:
+    return _transposed_convolution(node) if argument(node, "transposed") else _convolution(node)
 
 
 def _attention(node: fx.Node) -> float:
     query, key, value = (value_of(argument(node, name)) for name in ("query", "key", "value"))
     rows = _size(query) // priced_size(query.shape[-1])
     return 2.0 * rows * priced_size(key.shape[-2]) * (priced_size(query.shape[-1]) + priced_size(value.shape[-1]))
+
+
+def _recurrent(node: fx.Node) -> float:
+    """Two operations for each weight at each step of each sequence."""
+    steps, *others = (tensor for source in node.all_input_nodes for tensor in elements(value_of(source)))
+    weights = sum(_size(tensor) for tensor in others if len(tensor.shape) == 2)
+    return 2.0 * weights * _size(steps) / max(priced_size(steps.shape[-1]), 1)
 
 
 _COUNTERS: Mapping[str, Callable[[fx.Node], float]] = {
@@ -132,7 +150,14 @@ _COUNTERS: Mapping[str, Callable[[fx.Node], float]] = {
     "aten.conv1d": _convolution,
     "aten.conv2d": _convolution,
     "aten.conv3d": _convolution,
-    "aten.convolution": _convolution,
+    "aten.convolution": _either_convolution,
+    "aten.conv_transpose1d": _transposed_convolution,
+    "aten.conv_transpose2d": _transposed_convolution,
+    "aten.conv_transpose3d": _transposed_convolution,
+    "aten.lstm": _recurrent,
+    "aten.gru": _recurrent,
+    "aten.rnn_tanh": _recurrent,
+    "aten.rnn_relu": _recurrent,
     "aten.scaled_dot_product_attention": _attention,
     "aten._scaled_dot_product_flash_attention_for_cpu": _attention,
 }

@@ -91,7 +91,7 @@ class Stage:
 
     def slow_eager(self) -> None:
         """Makes eager a bad choice in tests that are about backends."""
-        self.monkeypatch.setattr("hub.planning.decide.eager_estimate", lambda node, threads: 10e-3)
+        self.monkeypatch.setattr("hub.planning.pricebook.eager_estimate", lambda node, threads: 10e-3)
 
     def price_whole(self, backend: str, run_s: float, *, spin: bool = True) -> None:
         """Writes down that a backend was measured on all of the graph that it takes."""

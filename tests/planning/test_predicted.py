@@ -88,6 +88,18 @@ def test_measured_whole_beats_estimates(set_stage: Callable[..., Any], estimate_
     assert predicted(stage).assignment.backends == ("one",)
 
 
+def test_eager_has_measured_prices_too(set_stage: Callable[..., Any]) -> None:
+    """What operators were measured to take in eager counts for later plans, in place of what the roofline hopes."""
+    stage = set_stage(halves(), (X,), {"one": ""})
+    stage.price_whole("one", 1 * MS)
+    assert predicted(stage).assignment.backends == ()
+    nodes = [node.name for node in stage.scene.graph.nodes]
+    stage.book.keep_eager(dict.fromkeys(nodes, 1 * MS))
+    decision = predicted(stage)
+    assert decision.assignment.backends == ("one",)
+    assert dict(decision.eager_s) == pytest.approx(dict.fromkeys(nodes, 1 * MS))
+
+
 def test_mixes_are_predicted_without_spinning(set_stage: Callable[..., Any]) -> None:
     """What a backend gains by spinning alone, it does not gain beside another one: such a mix is not chosen."""
     stage = set_stage(halves(), (X,), {"one": "", "two": ""})

@@ -83,6 +83,12 @@ def test_convolutions_are_told_from_depthwise_ones() -> None:
     assert sizes == [3, 8, 9, 256, 2]
 
 
+def test_transposed_convolutions_count_their_inputs() -> None:
+    """Each element of a transposed convolution's input is multiplied with a whole filter."""
+    found = of(capture(nn.ConvTranspose2d(4, 6, 2, stride=2).eval(), (torch.randn(1, 4, 8, 8),)))
+    assert found["flops_convolution"] == 2 * (4 * 8 * 8) * (6 * 2 * 2)
+
+
 def test_recurrent_networks_count_every_step() -> None:
     """An LSTM multiplies each of its weights at each step of each sequence."""
     graph = fx.symbolic_trace(nn.Identity()).graph
