@@ -89,7 +89,7 @@ class PriceBook:
         )
 
     def eager_s(self) -> Mapping[str, float]:
-        """Gives seconds of each node in eager: measured on this machine, now or by an earlier process, else the roofline's."""
+        """Gives seconds of each node in eager: measured on this machine by any process so far, else the roofline's."""
         scene = self._scene
         subjects = {name: self._eager_subject(name) for name in self._worth_an_eager_price()}
         known = scene.measurements.find_many(set(subjects.values()))
