@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import fx
+from torch._dynamo.exc import BackendCompilerFailed
 
 from hub.backend import CompileSettings
 from hub.bench import zoo
@@ -91,7 +92,11 @@ def timed(name: str, backends: Sequence[str]) -> Iterator[Taken]:
     model = load_model(name)
     with torch.no_grad():
         model.module(*model.inputs)
-        captured = capture(model.module, model.inputs)
+        try:
+            captured = capture(model.module, model.inputs)
+        except BackendCompilerFailed as error:
+            print(f"{name} cannot be captured as one graph: {str(error.inner_exception).splitlines()[0]}")
+            return
         for cluster, inputs in clusters(captured, random.Random(name)):
             nodes = [captured.graph.by_name[node] for node in cluster.node_names]
             features = features_of(nodes, captured.graph.weights)
