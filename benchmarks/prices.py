@@ -2,7 +2,7 @@
 
 Takes regions, neighbours joined, and whole graphs of each model, at most 12 clusters a model of distinct structure, times
 each on every backend (one thread), and predicts those of each model from those of all others. Prints errors as factors,
-exp(|log(predicted / measured)|), and writes `results/prices.json`. Half an hour; run it with `python benchmarks/prices.py`.
+exp(|log(predicted / measured)|), and writes `results/prices.json`. Five minutes; run it with `python benchmarks/prices.py`.
 """
 
 from __future__ import annotations
