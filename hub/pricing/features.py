@@ -16,7 +16,7 @@ from hub.graph import edges_into, edges_out_of, priced_size
 from hub.pricing.roofline import flops
 from hub.support import argument, elements, operator_name, value_of
 
-VERSION = 1
+VERSION = 2
 """Raised whenever a feature's meaning changes; samples with another version teach nothing."""
 
 _KINDS: Mapping[str, str] = {
