@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hub.backend import Backend, BackendInfo, CompileSettings, Executable
+    from hub.backend import Backend, BackendInfo, CompileSettings, Executable, Proposal
     from hub.cost import Cost
     from hub.errors import HubError, HubWarning
     from hub.explaining import explain
@@ -33,6 +33,7 @@ _HOME = {
     "HubWarning": "hub.errors",
     "OperatorTable": "hub.support",
     "Plan": "hub.plan",
+    "Proposal": "hub.backend",
     "Support": "hub.support",
     "explain": "hub.explaining",
     "freeze": "hub.freezing",
@@ -54,6 +55,7 @@ __all__ = [
     "HubWarning",
     "OperatorTable",
     "Plan",
+    "Proposal",
     "Support",
     "explain",
     "freeze",

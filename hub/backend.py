@@ -56,6 +56,17 @@ class BackendInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Proposal:
+    """Nodes that a plugin would like to have as one cluster. It is priced like any other candidate."""
+
+    backend: str
+    nodes: tuple[str, ...]
+    """Names in the graph, in any order; a tuple's elements come along with the node that makes the tuple."""
+    name: str = ""
+    """What it is, for messages: "fused attention"."""
+
+
+@dataclass(frozen=True, slots=True)
 class CompileSettings:
     """What the hub asks of one compilation."""
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from hub.backend import BackendInfo
+    from hub.backend import BackendInfo, Proposal
     from hub.graph import Graph
-    from hub.partition.proposals import Proposal
     from hub.plan import Plan
 
 PROJECT = "hub"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
@@ -12,6 +11,7 @@ from torch import fx
 from torch._functorch.aot_autograd import aot_export_module
 from torch.fx.passes.utils.matcher_utils import InternalMatch, SubgraphMatcher
 
+from hub.backend import Proposal
 from hub.capture.simplify import simplify
 from hub.errors import PlanError
 from hub.graph import Graph
@@ -21,17 +21,6 @@ from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import Event
 from hub.registry import Registry
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """Nodes that a plugin would like to have as one cluster. It is priced like any other candidate."""
-
-    backend: str
-    nodes: tuple[str, ...]
-    """Names in the graph, in any order; a tuple's elements come along with the node that makes the tuple."""
-    name: str = ""
-    """What it is, for messages: "fused attention"."""
 
 
 def proposed(

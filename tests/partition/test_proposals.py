@@ -12,12 +12,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from hub import hookimpl, hookspecs
-from hub.backend import Backend, BackendInfo
+from hub.backend import Backend, BackendInfo, Proposal
 from hub.errors import PlanError
 from hub.graph import Graph
 from hub.options import Options
 from hub.partition.group import Group
-from hub.partition.proposals import Proposal, matches, proposed
+from hub.partition.proposals import matches, proposed
 from hub.partition.verdicts import ask_backends
 from hub.plan import Event
 from hub.registry import Entry, Registry

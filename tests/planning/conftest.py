@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from hub import hookimpl, hookspecs
-from hub.backend import Backend, BackendInfo, CompileSettings
+from hub.backend import Backend, BackendInfo, CompileSettings, Proposal
 from hub.cache.measurements import Measurements
 from hub.compilation.transfer import Sample
 from hub.cost import Cost
 from hub.graph import Cluster, Graph
 from hub.options import Options
 from hub.partition.group import Group
-from hub.partition.proposals import Proposal
 from hub.partition.verdicts import Verdicts, ask_backends
 from hub.planning.pricebook import PriceBook
 from hub.planning.scene import Scene

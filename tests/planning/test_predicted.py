@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import hub
+from hub.backend import Proposal
 from hub.graph import Graph
-from hub.partition.proposals import Proposal
 from hub.planning.decide import decide
 from hub.planning.decision import Decision
 from hub.planning.mixes import Mixer
