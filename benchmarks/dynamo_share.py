@@ -17,6 +17,8 @@ from hub.bench.models import load_model
 from hub.compiled import CompiledGraph
 
 CALLS = 80
+MOST_POINTERS = 100_000
+"""More tensors than any model here has: with fewer, PyTorch falls back on the usual guards."""
 
 
 def main() -> None:
@@ -24,7 +26,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--backend", default="onnxruntime")
+    parser.add_argument("--dict-tags", action="store_true", help="with the cheaper guards that PyTorch 2.12 turned off")
     given = parser.parse_args()
+    if given.dict_tags:
+        torch._dynamo.config.use_recursive_dict_tags_for_guards = True
+        torch._dynamo.config.max_saved_pointers_for_recursive_dict_tags_check = MOST_POINTERS
     model = load_model(given.model)
     stamps: list[tuple[float, float]] = []
     kept: list[Any] = []

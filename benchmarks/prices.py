@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import operator
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -82,7 +83,7 @@ def main() -> None:
         print(f"\n{backend}, {sum(one.backend == backend for one in taken)} clusters, nothing of the model known")
         for title, figures in rows.items():
             print(f"  {title:10}", "  ".join(f"{name} {value:.2f}" for name, value in figures.items()))
-    rows = [one._asdict() | {"features": None} for one in taken]
+    rows = [{name: value for name, value in one._asdict().items() if name != "features"} for one in taken]
     written = {"command": "python benchmarks/prices.py", "machine": machine, "errors": tables, "clusters": rows}
     given.output.write_text(json.dumps(written, indent=1) + "\n")
 
@@ -151,7 +152,7 @@ def compiled(backend: str, cluster: Cluster, inputs: Sequence[Any]) -> Callable[
 
 def is_work(node: fx.Node) -> bool:
     """False for what takes one of several results apart."""
-    return isinstance(value_of(node), torch.Tensor) and str(node.target) != "<built-in function getitem>"
+    return isinstance(value_of(node), torch.Tensor) and node.target is not operator.getitem
 
 
 def table(taken: Sequence[Taken]) -> Mapping[str, Mapping[str, float]]:

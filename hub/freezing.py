@@ -1,6 +1,6 @@
 """`hub.freeze`: runs a compiled model without asking Dynamo at every call.
 
-Dynamo's guards and its look-up of every parameter take 0.3 to 2.5 ms a call once their memory has left the caches
+Dynamo's guards and its look-up of every parameter take 0.05 to 2 ms a call once their memory has left the caches
 (`benchmarks/dynamo_share.py`): nothing against a second, a tenth of a small network's call. A frozen model checks its
 inputs and goes straight to the plan.
 """

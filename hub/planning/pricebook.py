@@ -106,8 +106,7 @@ class PriceBook:
             samples = [seconds[name] for name in names]
             spread_s = (max(samples) - min(samples)) / 2
             cost = Cost(median(samples), spread_s, 0, "measured", f"{count(len(names), 'node')}, {subject.threads} threads")
-            features = features_of([self._scene.graph.by_name[names[0]]], self._scene.graph.weights)
-            self._scene.measurements.keep(Measurement(subject, cost, 0.0, features, _now()))
+            self._scene.measurements.keep(Measurement(subject, cost, 0.0, {}, _now()))  # nothing is learned about eager
 
     def _worth_an_eager_price(self) -> list[str]:
         return [node.name for node in self._scene.graph.nodes if not is_trifle(node)]

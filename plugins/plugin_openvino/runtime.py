@@ -182,7 +182,7 @@ def has_nan(value: torch.Tensor) -> bool:
     """Says whether a NaN is among the elements. The sum tells in one fast pass, unless infinities cancel in it.
 
     NumPy adds up on this thread alone. PyTorch would wake OpenMP's threads, which spin for milliseconds afterwards on the
-    cores that OpenVINO's need: MobileNetV2 took 6.0 instead of 3.3 ms.
+    cores that OpenVINO's need: the first table of `benchmarks/spinning.py`.
     """
     if value.dtype is torch.bfloat16:  # which NumPy does not know
         return bool(value.isnan().any())
