@@ -12,11 +12,13 @@ from typing import Any
 
 from hub.backend import CompileSettings, Executable
 from hub.cache.store import seal
+from hub.compilation.state import kept_state
 from hub.compilation.verify import Verified, verify
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
-from hub.errors import CacheError, CompileError, PluginError, RunError
+from hub.errors import CacheError, CompileError, ContractError, PluginError, RunError, text_of
 from hub.graph import Cluster
+from hub.plugin_fault import is_plugins
 from hub.registry import registry
 
 
@@ -34,12 +36,17 @@ def build_cluster(
 ) -> tuple[Loaded, Verified, Saved]:
     """Compiles and verifies a cluster on real inputs; saves it to `folder` where given and possible.
 
-    Gives the cluster with its callable, the verification, and what came of saving. Raises PluginError with the cause.
+    What was saved is loaded back and verified as well before anybody else can see it. Gives the cluster with its callable,
+    the verification, and what came of saving. Raises PluginError with the cause.
     """
     executable = compile_cluster(cluster, backend, settings)
     verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy)
     is_wanted = folder is not None and registry().entries[backend].info.saveable
-    saved = _save(executable, backend, folder) if is_wanted and folder is not None else Saved(is_done=False)
+
+    def check(saved: Path) -> None:
+        load_and_verify(cluster, backend, settings, saved, inputs=inputs)
+
+    saved = _save(executable, backend, folder, check) if is_wanted and folder is not None else Saved(is_done=False)
     return _loaded(cluster, backend, executable, verified), verified, saved
 
 
@@ -73,9 +80,13 @@ def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings) -
 def verify_cluster(
     cluster: Cluster, backend: str, executable: Callable[..., Any], inputs: Sequence[Any], accuracy: float | None
 ) -> Verified:
-    """Verifies an executable; what it raises while running becomes RunError."""
-    with plugin_edge(backend, cluster.name, "run"):
-        return verify(cluster, backend, executable, inputs, accuracy)
+    """Verifies an executable. What it raises becomes RunError, what it changes in the process ContractError."""
+    with plugin_edge(backend, cluster.name, "run"), kept_state() as changed:
+        verified = verify(cluster, backend, executable, inputs, accuracy)
+    if changed:
+        text = f"the executable changed {', '.join(changed)}"
+        raise ContractError(text, backend=backend, cluster=cluster.name)
+    return verified
 
 
 @contextmanager
@@ -87,23 +98,25 @@ def plugin_edge(backend: str, cluster: str | None, stage: str) -> Generator[None
         error.backend = error.backend or backend
         error.cluster = error.cluster or cluster
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not is_plugins(error):
+            raise
         kind = RunError if stage == "run" else CompileError
-        text = f"{stage} failed: {type(error).__name__}: {error}"
-        raise kind(text, backend=backend, cluster=cluster) from error
+        raise kind(f"{stage} failed: {text_of(error)}", backend=backend, cluster=cluster) from error
 
 
 def _loaded(cluster: Cluster, backend: str, executable: Callable[..., Any], verified: Verified) -> Loaded:
     return Loaded(cluster, backend, restrided(executable, cluster.outputs, verified.outputs))
 
 
-def _save(executable: Executable, backend: str, folder: Path) -> Saved:
+def _save(executable: Executable, backend: str, folder: Path, check: Callable[[Path], None]) -> Saved:
     """Saves into a folder that appears whole or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
     try:
         with plugin_edge(backend, None, "save"):
             executable.save(partial)
+        check(partial)
         seal(partial)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
