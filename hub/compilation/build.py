@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,23 +32,35 @@ class Saved:
     """Why it could not be saved; empty where nobody tried."""
 
 
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A cluster that was compiled, or loaded, and verified just now."""
+
+    loaded: Loaded
+    verified: Verified
+    saved: Saved
+    verify_s: float
+    """Seconds in which it was compared with eager."""
+
+
 def build_cluster(
     cluster: Cluster, backend: str, settings: CompileSettings, *, inputs: Sequence[Any], folder: Path | None = None
-) -> tuple[Loaded, Verified, Saved]:
+) -> Built:
     """Compiles and verifies a cluster on real inputs; saves it to `folder` where given and possible.
 
-    What was saved is loaded back and verified as well before anybody else can see it. Gives the cluster with its callable,
-    the verification, and what came of saving. Raises PluginError with the cause.
+    What was saved is loaded back and verified as well before anybody else can see it. Raises PluginError with the cause.
     """
     executable = compile_cluster(cluster, backend, settings)
+    start = time.perf_counter()
     verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy)
+    verify_s = time.perf_counter() - start
     is_wanted = folder is not None and registry().entries[backend].info.saveable
 
     def check(saved: Path) -> None:
         load_and_verify(cluster, backend, settings, saved, inputs=inputs)
 
     saved = _save(executable, backend, folder, check) if is_wanted and folder is not None else Saved(is_done=False)
-    return _loaded(cluster, backend, executable, verified), verified, saved
+    return Built(_loaded(cluster, backend, executable, verified), verified, saved, verify_s)
 
 
 def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, folder: Path) -> Loaded:
@@ -59,11 +72,13 @@ def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, fold
 
 def load_and_verify(
     cluster: Cluster, backend: str, settings: CompileSettings, folder: Path, *, inputs: Sequence[Any]
-) -> tuple[Loaded, Verified]:
+) -> Built:
     """Loads a saved cluster and verifies it on real inputs. Raises PluginError with the cause."""
     loaded = load_cluster(cluster, backend, settings, folder)
+    start = time.perf_counter()
     verified = verify_cluster(cluster, backend, loaded.executable, inputs, settings.accuracy)
-    return _loaded(cluster, backend, loaded.executable, verified), verified
+    verify_s = time.perf_counter() - start
+    return Built(_loaded(cluster, backend, loaded.executable, verified), verified, Saved(is_done=True), verify_s)
 
 
 def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings) -> Executable:

@@ -39,6 +39,8 @@ class Compiled:
     is_saved: bool
     problem: str = ""
     """Why it could not be saved, where that was tried."""
+    verify_s: float = 0.0
+    """Seconds of these in which it was compared with eager."""
 
 
 @dataclass(slots=True)
@@ -109,14 +111,15 @@ def compile_cluster(
     """Compiles, runs, verifies and, where a folder is given, saves one cluster; keeps it at hand where asked to."""
     start = time.perf_counter()
     cluster = _cluster(name, nodes)
-    loaded, verified, saved = build_cluster(
+    built = build_cluster(
         cluster, backend, settings, inputs=_inputs(cluster), folder=None if folder is None else Path(folder)
     )
     if is_kept:
-        _state.built[name] = loaded
+        _state.built[name] = built.loaded
     else:
         del _state.clusters[name]
-    return Compiled(time.perf_counter() - start, verified.error, saved.is_done, saved.problem)
+    built_s = time.perf_counter() - start
+    return Compiled(built_s, built.verified.error, built.saved.is_done, built.saved.problem, built.verify_s)
 
 
 def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str) -> None:

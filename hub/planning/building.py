@@ -68,6 +68,8 @@ class Builder:
         self.store = store
         self.notes: list[Event] = []
         """What users should know of, and what costs them no backend."""
+        self.verify_s = 0.0
+        """Seconds in which executables were compared with eager, in workers as well."""
 
     def build(self, decision: Decision) -> tuple[tuple[Step, ...], dict[str, Loaded]]:
         """Gives the schedule and its verified executables. Raises ClusterFailed."""
@@ -93,14 +95,16 @@ class Builder:
         cluster = self.scene.cluster(found, name)
         inputs = [values[node] for node in cluster.input_names]
         folder = self.scene.folder(found, settings)
+        session = self.scene.session
+        if session is not None and (earlier := session.tried(found, settings)) is not None:
+            self.verify_s += earlier.verify_s  # while plans were measured
         for _ in range(2):
             if not self.store.has_artifact(folder):
                 self._try_out(name, found, settings, folder, values)
             if not self.store.has_artifact(folder):
                 break
             try:
-                with self._state_kept(found.backend, name):
-                    return load_and_verify(cluster, found.backend, settings, folder, inputs=inputs)[0]
+                return self._loaded(cluster, found.backend, settings, inputs, folder)
             except InputRefused:
                 raise  # it is about these values, and the executable is as good as before
             except PluginError as error:
@@ -109,16 +113,25 @@ class Builder:
                 self.store.drop(folder)
         return self._compiled_here(cluster, found.backend, settings, inputs, folder)
 
+    def _loaded(
+        self, cluster: Cluster, backend: str, settings: CompileSettings, inputs: Sequence[Any], folder: Path
+    ) -> Loaded:
+        with self._state_kept(backend, cluster.name):
+            built = load_and_verify(cluster, backend, settings, folder, inputs=inputs)
+        self.verify_s += built.verify_s
+        return built.loaded
+
     def _compiled_here(
         self, cluster: Cluster, backend: str, settings: CompileSettings, inputs: Sequence[Any], folder: Path
     ) -> Loaded:
         own = folder if self.scene.session is None else None  # else a worker has compiled it before, and could not save it
         start = time.perf_counter()
         with self._state_kept(backend, cluster.name):
-            loaded, _, saved = build_cluster(cluster, backend, settings, inputs=inputs, folder=own)
-        self._note_unsaved(saved.problem, backend, cluster.name)
+            built = build_cluster(cluster, backend, settings, inputs=inputs, folder=own)
+        self.verify_s += built.verify_s
+        self._note_unsaved(built.saved.problem, backend, cluster.name)
         self._tell_compiled(backend, cluster.name, time.perf_counter() - start)
-        return loaded
+        return built.loaded
 
     def _tell_compiled(self, backend: str, name: str, compile_s: float) -> None:
         observe(self.scene.registry, "hub_cluster_compiled", backend=backend, cluster=name, compile_s=compile_s)
@@ -126,7 +139,7 @@ class Builder:
     def _try_out(self, name: str, found: Group, settings: CompileSettings, folder: Path, values: Mapping[str, Any]) -> None:
         """Lets a worker compile, run, verify and save a cluster that none has tried. Raises PluginError with the cause."""
         scene = self.scene
-        if scene.session is None or scene.session.has_tried(found, settings):
+        if scene.session is None or scene.session.tried(found, settings) is not None:
             return
         if (known := known_failure(scene, found, settings)) is not None:
             raise known
@@ -138,6 +151,7 @@ class Builder:
         if offer.failure is not None:
             remember_failure(scene, found, settings, offer.failure)
             raise offer.failure
+        self.verify_s += offer.verify_s
         self._note_unsaved(offer.problem, found.backend, name)
         self._tell_compiled(found.backend, name, offer.compile_s)
 

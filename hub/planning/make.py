@@ -212,7 +212,8 @@ class Maker:
                 verdicts = verdicts.without(failed.group.backend, failed.nodes, reason)
                 decision = self._patched(decision, failed, reason) or decide(scene, verdicts, may_measure=False)
                 continue
-            return Made(self._plan(decision, verdicts, (*events, *_troubles(scene), *builder.notes)), steps, loaded)
+            plan = self._plan(decision, verdicts, (*events, *_troubles(scene), *builder.notes))
+            return Made(plan.model_copy(update={"verify_s": builder.verify_s}), steps, loaded)
 
     def _patched(self, decision: Decision, failed: ClusterFailed, reason: str) -> Decision | None:
         """Gives the user's plan with what failed in eager; None where the plan is the hub's own, which is made again."""

@@ -69,6 +69,8 @@ class Offer:
     failure: PluginError | None = None
     problem: str = ""
     """Why it could not be saved, where that was tried."""
+    verify_s: float = 0.0
+    """Seconds of `compile_s` in which it was compared with eager."""
     is_remembered: bool = False
     """True where the failure is an earlier process's."""
     is_late: bool = False
@@ -240,10 +242,10 @@ class Session:
         names = sorted(order.inputs)
         return self._compile(order.group.backend, order, names, None)
 
-    def has_tried(self, found: Group, settings: CompileSettings) -> bool:
-        """True where such a cluster was compiled and verified in this session."""
+    def tried(self, found: Group, settings: CompileSettings) -> Offer | None:
+        """Gives what came of such a cluster in this session, where it was compiled and verified; else None."""
         offers = (offer for held in self._built.values() for offer in held)
-        return any((offer.order.group, offer.order.settings) == (found, settings) for offer in offers)
+        return next((offer for offer in offers if (offer.order.group, offer.order.settings) == (found, settings)), None)
 
     def end_plans(self) -> None:
         """Ends the workers that run whole plans, so that they take no memory or cores from what comes now."""
@@ -345,7 +347,8 @@ class Session:
             error.cluster = error.cluster or order.name
             self._suspects.add(home)
             return Offer(order, failure=error)
-        offer = Offer(order, None, compiled.compile_s, compiled.is_saved, problem=compiled.problem)
+        facts = {name: getattr(compiled, name) for name in ("compile_s", "is_saved", "problem", "verify_s")}
+        offer = Offer(order, **facts)
         self._built.setdefault(home, []).append(offer)
         return offer
 
