@@ -339,7 +339,7 @@ class Session:
             worker.ask("prepare", RUN_LIMIT_S, names=names)
             folder = None if order.folder is None else str(order.folder)
             worker.post("compile_cluster", **_facts(order), folder=folder, is_kept=self.is_timed)
-            if not self._is_compiled(worker, clock):
+            if not self._is_compiled(worker, backend, clock):
                 return _late(order)
             compiled: Any = worker.result(RUN_LIMIT_S)
         except PluginError as error:
@@ -352,7 +352,7 @@ class Session:
         self._built.setdefault(home, []).append(offer)
         return offer
 
-    def _is_compiled(self, worker: Worker, clock: Clock | None) -> bool:
+    def _is_compiled(self, worker: Worker, backend: str, clock: Clock | None) -> bool:
         """Waits for a compilation; False where the budget ended first, and then the worker is gone. Raises CompileError."""
         last_s = time.monotonic() + self.limits.compile_s
         while not worker.is_ready(WATCH_S):
@@ -363,7 +363,7 @@ class Session:
                 worker.kill()
                 text = f"not compiled within {self.limits.compile_s:.0f} s (`compile_limit_s`)"
                 raise CompileError(text, hint="raise the limit, or exclude the backend")
-            if clock is not None and time.monotonic() > clock.compile_until:
+            if clock is not None and time.monotonic() > clock.compile_until(backend):
                 worker.kill()
                 return False
         return True
