@@ -151,18 +151,26 @@ class Session:
                 worker = POOL.lend(name, self.limits)
                 self._workers[name] = worker
                 self._ready.discard(name)
-                worker.post("load", folder=str(folder), threads=self.threads)
+                with contextlib.suppress(PluginError):  # `await_start` meets its end again
+                    worker.post("load", folder=str(folder), threads=self.threads)
 
     def await_start(self, name: str) -> None:
         """Waits until a worker has read the sample. Raises WorkerError if it cannot."""
-        if name not in self._ready:
+        if name in self._ready:
+            return
+        try:
             try:
                 self._workers[name].result(LOAD_LIMIT_S)
-            except PluginError as error:
-                self._workers.pop(name).kill()
-                self._fault = WorkerError(f"a worker process cannot read the graph: {error.message}")
-                raise self._fault from error
-            self._ready.add(name)
+            except PluginError:
+                if self._workers[name].is_alive:
+                    raise
+                self.start([name])  # it may have been about to end, having rested for too long
+                self._workers[name].result(LOAD_LIMIT_S)
+        except PluginError as error:
+            self._workers.pop(name).kill()
+            self._fault = WorkerError(f"a worker process cannot read the graph: {error.message}")
+            raise self._fault from error
+        self._ready.add(name)
 
     def _sent(self) -> Path:
         """Gives the folder with the graph, written when first asked for. Raises WorkerError where it cannot be written."""
@@ -197,9 +205,11 @@ class Session:
     def answers(self, backend: str, options: Options) -> Answers:
         """Gives what a backend says about the graph's nodes. Raises HubError where it cannot be loaded, or dies of it."""
         home = self._home(backend)
-        if home in self._asked:
-            self._asked.discard(home)
+        asked = self._workers.get(home) if home in self._asked else None
+        self._asked.discard(home)
+        if asked is not None:
             self.await_start(home)
+        if asked is not None and self._workers[home] is asked:
             found: Answers = self._result(home, ASK_LIMIT_S)
         else:
             found = self._ask(home, "answers", ASK_LIMIT_S, backend=backend, options=_plain(options))
