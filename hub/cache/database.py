@@ -33,6 +33,7 @@ _SCHEMA: Mapping[str, str] = {
         "CREATE TABLE profiles (machine TEXT NOT NULL, threads INTEGER NOT NULL, profile TEXT NOT NULL, "
         "PRIMARY KEY (machine, threads))"
     ),
+    "failures": "CREATE TABLE failures (key TEXT PRIMARY KEY, stage TEXT, reason TEXT, node INTEGER, made TEXT)",
 }
 
 _SURROUNDINGS = frozenset(

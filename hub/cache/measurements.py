@@ -73,6 +73,15 @@ class Measurement:
             raise ValueError(f"the cost must be measured, got an {self.cost.source} one")
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    subject: Subject
+    stage: str
+    reason: str
+    node: int | None
+    made: str
+
+
 class Measurements:
     """The measurements under one cache folder. Any thread may call; none of its methods raises for what the file does.
 
@@ -124,6 +133,19 @@ class Measurements:
 
         found = (self._combined(_subject_of(rows[-1]), rows) for rows in self._attempt(read, {}).values())
         return tuple(measurement for measurement in found if measurement is not None)
+
+    def keep_failure(self, failure: Failure) -> None:
+        row = (failure.subject.key, failure.stage, failure.reason, failure.node, failure.made)
+        self._attempt(lambda connection: connection.execute("INSERT OR REPLACE INTO failures VALUES (?,?,?,?,?)", row), None)
+
+    def find_failures(self, subjects: Iterable[Subject]) -> dict[Subject, Failure]:
+        found: dict[Subject, Failure] = {}
+        for subject in subjects:
+            query = "SELECT stage, reason, node, made FROM failures WHERE key = ?"
+            row = self._attempt(lambda connection, s=subject: connection.execute(query, (s.key,)).fetchone(), None)
+            if row is not None:
+                found[subject] = Failure(subject, *row)
+        return found
 
     def keep_profile(self, machine: str, threads: int, profile_json: str) -> None:
         """Replaces the profile of a machine. One that cannot be written is lost."""
