@@ -22,7 +22,7 @@ MOST_RESTING = 4
 """Workers that are kept for later sessions: each holds some 300 MB."""
 REST_S = 60.0
 """Seconds after which a worker that nobody asks for anything ends by itself."""
-_REST_LIMIT_S = 5.0
+_REST_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
