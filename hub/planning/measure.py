@@ -120,6 +120,7 @@ class _Measuring:
         """
         for _ in range(MOST_REPAIRS + 1):
             drafts = self._worth_compiling()
+            self.clock.wait_for(self._first_choice(drafts))
             orders = [*self._orders(drafts), *self._orders(self._calm(drafts), is_needed=False), *self._first_pieces()]
             found = self._compile(orders)
             named = [offer for offer in found if offer.failure is not None and _names_a_node(offer)]
@@ -139,6 +140,13 @@ class _Measuring:
         if best_s is None:
             return self.drafts
         return [draft for draft in self.drafts if (seconds := known[draft.name]) is None or seconds <= HOPELESS * best_s]
+
+    def _first_choice(self, drafts: Sequence[Draft]) -> str:
+        """Gives the backend that is expected to be the fastest alone, of equals the one registered first; "" for none."""
+        alone = [draft for draft in drafts if len(draft.assignment.clusters) == 1]
+        eager_s = self.book.eager_s()
+        best = min(alone, key=lambda draft: self.book.total_s(draft, eager_s), default=None)
+        return "" if best is None else best.assignment.backends[0]
 
     def _calm(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         """Under `tune="full"`, gives the backends alone as they would run beside others: mixes are predicted from that."""
@@ -183,13 +191,15 @@ class _Measuring:
         for order in new.values():
             by_backend.setdefault(order.group.backend, []).append(order)
         found = self.session.compile_all(by_backend, self._heard, self.clock)
+        self.offers |= {_key(offer): offer for offer in found}
         for offer in found:
-            self.offers[_key(offer)] = offer
             self._note_failure(offer)
         return list(found)
 
     def _heard(self, offer: Offer) -> None:
         order = offer.order
+        if order.is_needed:
+            self.clock.arrived(order.group.backend)
         self.scene.progress.advance(f"{order.group.backend}, {len(order.group.nodes)} nodes")
         if offer.failure is None:
             self.clock.compiled(order.group.backend, offer.compile_s)
@@ -199,7 +209,7 @@ class _Measuring:
     def _note_failure(self, offer: Offer) -> None:
         if offer.failure is None:
             return
-        if not offer.is_late or (offer.order.is_needed and not self._has_other(offer.order)):
+        if (not offer.is_late or offer.order.is_needed) and not self._has_other(offer.order):
             self.book.fail(offer.order.group, str(offer.failure).splitlines()[0])
         if not offer.is_late:
             self.events.append(_failure(offer))
@@ -207,7 +217,7 @@ class _Measuring:
             self._late[offer.order.group.backend] += 1
 
     def _has_other(self, order: Order) -> bool:
-        """True where the same cluster was compiled under other settings: that it was late is then not all."""
+        """True where the same cluster was compiled under other settings: the backend can have it then."""
         same = (offer for (found, _), offer in self.offers.items() if found == order.group)
         return any(offer.failure is None for offer in same)
 

@@ -84,6 +84,8 @@ class Session:
         self.sample = sample
         self.threads = threads
         self._folder = Path(tempfile.mkdtemp(prefix="hub-session-"))
+        self._fault: CompileError | None = None
+        """Why no worker can have the graph: found once, and not tried again."""
         self._workers: dict[str, Worker] = {}
         self._ready: set[str] = set()
         self._built: dict[str, list[Offer]] = {}
@@ -115,7 +117,13 @@ class Session:
     def await_start(self, name: str) -> None:
         """Waits until a worker has read the sample. Raises PluginError if it cannot."""
         if name not in self._ready:
-            self._workers[name].result(LOAD_LIMIT_S)
+            if self._fault is None:
+                try:
+                    self._workers[name].result(LOAD_LIMIT_S)
+                except PluginError as error:
+                    self._fault = CompileError(f"a worker process cannot read the graph: {error.message}")
+            if self._fault is not None:
+                raise self._fault
             self._ready.add(name)
 
     def compile_all(
@@ -205,7 +213,7 @@ class Session:
             worker.ask("prepare", RUN_LIMIT_S, names=names)
             worker.post("compile_cluster", **_facts(order), folder=None if order.folder is None else str(order.folder))
             while not worker.is_ready(_STEP_S):
-                if time.monotonic() > min(clock.compile_until, began_s + COMPILE_LIMIT_S):
+                if time.monotonic() > min(clock.compile_until(backend), began_s + COMPILE_LIMIT_S):
                     worker.kill()
                     return _late(order)
             compiled: Any = worker.result(RUN_LIMIT_S)
