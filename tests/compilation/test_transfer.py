@@ -1,0 +1,77 @@
+"""Samples: graphs on their way to worker processes, with whatever operators they hold."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from hub.compilation.transfer import Sample, homes_of_operators, write_sample
+from hub.errors import PluginError
+from hub.pricing.session import Session
+from hub.testing.single import capture
+
+OPERATORS = """
+import torch
+
+@torch.library.custom_op("hub_test_home::thrice", mutates_args=())
+def thrice(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+@thrice.register_fake
+def _(x):
+    return torch.empty_like(x)
+"""
+
+
+class Calls(torch.nn.Module):
+    """Calls one operator between two others."""
+
+    def __init__(self, operator: object) -> None:
+        super().__init__()
+        self.operator = operator
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.operator(torch.tanh(x)))  # pyright: ignore
+
+
+def test_custom_operators_of_a_module_are_known_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that reads a sample imports the modules whose custom operators are in it."""
+    (tmp_path / "hub_test_operators.py").write_text(OPERATORS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    captured = capture(Calls(importlib.import_module("hub_test_operators").thrice), (torch.ones(2, 3),))
+    assert homes_of_operators(captured.graph) == ("hub_test_operators",)
+    write_sample(tmp_path, Sample(captured.graph, captured.inputs))
+    code = (
+        "import sys; sys.path[:0] = sys.argv[2:]\n"
+        "from pathlib import Path\n"
+        "import torch\n"
+        "from hub.compilation.transfer import read_sample\n"
+        "sample = read_sample(Path(sys.argv[1]))\n"
+        "print(float(torch.fx.Interpreter(sample.graph.module).run(*sample.values)[0].sum()))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), *filter(None, sys.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(float(captured.graph.module(*captured.inputs)[0].sum()))
+
+
+def test_an_unknown_operator_is_found_out_once() -> None:
+    """A graph that no worker can read fails with the operator's name, and later questions do not wait for workers again."""
+    with torch.library._scoped_library("hub_test_own", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        captured = capture(Calls(torch.ops.hub_test_own.twice), (torch.ones(2, 3),))
+        assert homes_of_operators(captured.graph) == ()
+        with Session(Sample(captured.graph, captured.inputs), 1) as session:
+            session.start(["one"])
+            with pytest.raises(PluginError, match="twice"):
+                session.await_start("one")
+            start = time.monotonic()
+            with pytest.raises(PluginError, match="twice"):
+                session.await_start("one")
+            assert time.monotonic() - start < 60  # a second wait would end only after 120 s
