@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from hub.compilation.limits import Limits
 from hub.compilation.transfer import Sample, homes_of_operators, write_sample
-from hub.errors import PluginError
+from hub.errors import WorkerError
 from hub.pricing.session import Session
 from hub.testing.single import capture
 
+LIMITS = Limits(compile_s=60.0, memory_bytes=4_000_000_000, output_bytes=1_000_000)
 OPERATORS = """
 import torch
 
@@ -67,11 +69,11 @@ def test_an_unknown_operator_is_found_out_once() -> None:
         library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
         captured = capture(Calls(torch.ops.hub_test_own.twice), (torch.ones(2, 3),))
         assert homes_of_operators(captured.graph) == ()
-        with Session(Sample(captured.graph, captured.inputs), 1) as session:
+        with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
             session.start(["one"])
-            with pytest.raises(PluginError, match="twice"):
+            with pytest.raises(WorkerError, match="twice"):
                 session.await_start("one")
             start = time.monotonic()
-            with pytest.raises(PluginError, match="twice"):
+            with pytest.raises(WorkerError, match="twice"):
                 session.await_start("one")
             assert time.monotonic() - start < 60  # a second wait would end only after 120 s
