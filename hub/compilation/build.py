@@ -12,12 +12,12 @@ from typing import Any
 
 from hub.backend import CompileSettings, Executable
 from hub.cache.store import seal
-from hub.compilation.verify import Verified, verify
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
 from hub.errors import CacheError, CompileError, PluginError, RunError
 from hub.graph import Cluster
 from hub.registry import registry
+from hub.verification.verify import Verified, verify
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ class Maker:
         return next((plan for plan in plans if plan is not None), None)
 
     def _key(self, verdicts: Verdicts, effort: str) -> str:
-        exclude = {"cache_dir", "debug_dir", "strict", "renew", "budget_s", "plan"}
+        exclude = {"cache_dir", "debug_dir", "strict", "renew", "shadow", "budget_s", "plan"}
         parts = {
             "graph": self.graph.digest,
             "constants": list(self.graph.weights),
