@@ -165,15 +165,21 @@ def real_error(judge: Judge, outputs: Sequence[torch.Tensor], reference: Referen
 
 
 def check_values(
-    judge: Judge, outputs: Sequence[torch.Tensor], reference: Reference, where: str, *, has_tiny: bool = False
+    judge: Judge,
+    outputs: Sequence[torch.Tensor],
+    reference: Reference,
+    where: str,
+    *,
+    tiny_beside: Sequence[torch.Tensor] | None = None,
 ) -> float:
     """Compares numbers on any inputs; gives the largest max|error| / max|reference| of what counts. Raises AccuracyError.
 
-    More is forgiven than on the sample: elements at which eager itself has lost half of its digits, differences as large as
-    those that one rounding of the inputs makes, and, with `has_tiny`, denormal inputs taken for zero.
+    More is forgiven than on the sample: elements at which eager itself has lost half of its digits, and differences as
+    large as those that one rounding of the inputs makes. For inputs that are tiny, `tiny_beside` are the outputs on real
+    ones: what is a rounding beside those is allowed, and denormal inputs may be taken for zero.
     """
     errors = [
-        _Output(judge, reference, index, got, where, has_tiny=has_tiny).forgiving_error()
+        _Output(judge, reference, index, got, where, None if tiny_beside is None else tiny_beside[index]).forgiving_error()
         for index, got in enumerate(outputs)
         if got.numel()
     ]
@@ -206,9 +212,15 @@ class _Output:
     """One output of one call, beside eager's."""
 
     def __init__(
-        self, judge: Judge, reference: Reference, index: int, got: torch.Tensor, where: str, *, has_tiny: bool = False
+        self,
+        judge: Judge,
+        reference: Reference,
+        index: int,
+        got: torch.Tensor,
+        where: str,
+        tiny_beside: torch.Tensor | None = None,
     ) -> None:
-        self.judge, self.reference, self.index, self.where, self.has_tiny = judge, reference, index, where, has_tiny
+        self.judge, self.reference, self.index, self.where, self.tiny_beside = judge, reference, index, where, tiny_beside
         self.got, self.want = _real(got), _real(reference.outputs[index])
         self.dtype = self.want.dtype
 
@@ -237,11 +249,11 @@ class _Output:
             return near.relative
         wide = self._wide()
         distance = near if wide is None else self._distance(wide, is_reference=self._can_be_wider)
-        wrong = distance.wrong & ~self._is_lost(distance)
+        wrong = distance.wrong & ~self._is_lost(distance) & ~self._is_near_overflow(distance)
         if bool(wrong.any()):
             wrong &= distance.error > distance.allowed + EAGER_FACTOR * self._noise()
-        if bool(wrong.any()) and self.has_tiny:
-            wrong &= self._is_unlike_flushed(distance)
+        if bool(wrong.any()) and self.tiny_beside is not None:
+            wrong &= (distance.error > self._usual_rounding(self.tiny_beside)) & self._is_unlike_flushed(distance)
         if bool(wrong.any()):
             raise self._failure(distance, wrong)
         return distance.relative
@@ -286,6 +298,10 @@ class _Output:
         half = torch.finfo(self.dtype).eps ** 0.5
         return self.want.isfinite() & ~((self.want.double() - distance.exact).abs() <= half * distance.scale)
 
+    def _is_near_overflow(self, distance: _Distance) -> torch.Tensor:
+        """True for elements beside which parts of a sum may be too large."""
+        return self.want.isfinite() & (distance.exact.abs() > torch.finfo(self.dtype).max / 4)
+
     def _noise(self) -> torch.Tensor:
         """How far eager moves where the inputs move by one rounding, or by the granted error; infinite where it jumps."""
         noise = torch.zeros(self.want.shape, dtype=torch.float64, device=self.want.device)
@@ -294,6 +310,12 @@ class _Output:
             distance = torch.where(_is_equal(moved, want), torch.zeros_like(noise), (moved - want).abs())
             noise = torch.maximum(noise, _with_infinities(distance))
         return noise
+
+    def _usual_rounding(self, usual: torch.Tensor) -> float:
+        """What is a rounding beside usual values: exp(x) - 1 loses all digits of tiny ones, and nobody sees it there."""
+        values = _real(usual).double().abs()
+        scale = float(values[values.isfinite()].max()) if bool(values.isfinite().any()) else 0.0
+        return self._budget(scale, 0.0, has_reference=True)
 
     def _is_unlike_flushed(self, distance: _Distance) -> torch.Tensor:
         """True for elements that are not eager's on flushed inputs either."""
@@ -328,7 +350,7 @@ class _Output:
         error, exact = float(distance.error[place]), float(distance.exact[place])
         kind = torch.finfo(self.dtype)
         sizes = [
-            f"{error / (kind.eps * max(value, kind.tiny)):.0f} ULP of the {name} value"
+            f"{_counted(error / (kind.eps * max(value, kind.tiny)))} ULP of the {name} value"
             for name, value in (("expected", abs(exact)), ("largest", float(distance.scale[place])))
         ]
         ulps = f" ({', '.join(sizes)})" if error < float("inf") else ""
@@ -385,6 +407,10 @@ def _first(wrong: torch.Tensor) -> tuple[int, ...]:
 
 def _place(flat: int, values: torch.Tensor) -> tuple[int, ...]:
     return tuple(map(int, np.unravel_index(flat, tuple(values.shape))))
+
+
+def _counted(number: float) -> str:
+    return f"{number:.0f}" if number < 1e9 else f"{number:.3g}"
 
 
 def _written(value: torch.Tensor) -> str:

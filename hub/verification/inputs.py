@@ -13,6 +13,7 @@ from torch import fx
 from hub.graph import Cluster
 from hub.support import operator_name, tensors_of
 from hub.verification.sizes import other_sizes
+from hub.verification.tolerance import longest_sum
 
 Inputs = tuple[Any, ...]
 Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
@@ -23,6 +24,8 @@ FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 _PLACES = 3
 """Elements of an input that become infinite or NaN."""
+_ROOM = 16.0
+"""Times that a huge value, as often as a sum has terms, fits into its dtype: weights multiply it."""
 _SEED = 4
 
 
@@ -105,11 +108,15 @@ def _denormal(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return _signed_as(value, drawn * torch.finfo(value.dtype).tiny)
 
 
-def _huge(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Within a factor of 8 of the largest number; float64 has no wider dtype to tell overflow from error, and gets 1e30."""
-    largest = 1e30 if value.dtype is torch.float64 else torch.finfo(value.dtype).max
-    drawn = torch.rand(span(value), generator=generator, dtype=torch.float64) * 2 - 1
-    return _signed_as(value, drawn * (largest / 4))
+def _huge(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
+    """As large as sums of such numbers leave room for; float64 has no wider dtype to tell overflow from error."""
+
+    def draw(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        largest = 1e30 if value.dtype is torch.float64 else torch.finfo(value.dtype).max
+        drawn = torch.rand(span(value), generator=generator, dtype=torch.float64) * 2 - 1
+        return _signed_as(value, drawn * (largest / (_ROOM * longest_sum(cluster))))
+
+    yield from _floats(draw)(cluster, inputs, generator)
 
 
 def _constant(number: float) -> Draw:
@@ -184,12 +191,19 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in INTEGERS
 
 
-_TRAPS = ("floor_divide", "div", "remainder", "fmod", "__mod__", "bincount", "repeat_interleave", "one_hot")
-"""Operators that, given extreme integers, stop the process (the least number divided by -1) or ask for all memory."""
+_HARMLESS_NAMES = """
+add sub rsub mul neg abs sign square relu eq ne lt le gt ge where maximum minimum clamp clamp_min clamp_max min max amin amax
+argmin argmax sum mean prod cumsum any all bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or logical_xor
+logical_not masked_fill to _to_copy type_as clone contiguous copy view _unsafe_view reshape flatten permute transpose t expand
+unsqueeze squeeze slice select cat stack flip roll repeat
+"""
+_HARMLESS = frozenset(_HARMLESS_NAMES.split())
+"""Operators that any integer may reach. Others take integers for indices, which some of eager's kernels do not check
+(`embedding_dense_backward`), for sizes, or for divisors: the least number divided by -1 stops the process."""
 
 
 def _extremes(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
-    if not any(_is_integer(value) and value.numel() for value in inputs) or any(map(_may_trap, cluster.nodes)):
+    if not any(_is_integer(value) and value.numel() for value in inputs) or any(map(_takes_no_extremes, cluster.nodes)):
         return
     yield tuple(
         in_layout_of(value, _extreme(value, generator)) if _is_integer(value) and value.numel() else copied(value)
@@ -203,10 +217,10 @@ def _extreme(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return numbers[torch.randint(0, len(numbers), (span(value),), generator=generator)]
 
 
-def _may_trap(node: fx.Node) -> bool:
+def _takes_no_extremes(node: fx.Node) -> bool:
     name = operator_name(node)
-    is_trap = any(part in _TRAPS for part in name.split("."))
-    return is_trap and all(not tensor.is_floating_point() for tensor in tensors_of(node))
+    reads_integers = any(tensor.dtype in INTEGERS for tensor in tensors_of(node))
+    return reads_integers and name.split(".")[1 if "." in name else 0] not in _HARMLESS
 
 
 def _booleans(is_true: bool) -> Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]:
@@ -264,7 +278,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("size zero", _of_size(0)),
     Kind("tiny", _floats(_tiny), has_tiny=True),
     Kind("extreme integers", _extremes),
-    Kind("huge", _floats(_huge)),
+    Kind("huge", _huge),
     Kind("denormal", _floats(_denormal), has_tiny=True),
     Kind("negative zeros", _floats(_constant(-0.0))),
 )

@@ -29,6 +29,22 @@ def other_sizes(specs: Sequence[Spec], inputs: Sequence[Any], target: int | None
             yield tuple(form for form in forms if form is not None)
 
 
+def is_announced(
+    specs: Sequence[Spec], inputs: Sequence[Any], results: Sequence[TensorSpec], outputs: Sequence[torch.Tensor]
+) -> bool:
+    """True where outputs have the sizes that capture foretold for these inputs, as far as it did.
+
+    Else the inputs break a guard of the capture: a size of 7 gives another number of chunks than 6, say.
+    """
+    values = _values(specs, inputs)
+    foretold = ([_evaluated(size, values) for size in result.shape] for result in results)
+    return all(
+        size is None or size == found
+        for sizes, output in zip(foretold, outputs, strict=True)
+        for size, found in zip(sizes, output.shape, strict=True)
+    )
+
+
 def _values(specs: Sequence[Spec], inputs: Sequence[Any]) -> dict[sympy.Symbol, int]:
     """Gives the values that symbols have in these inputs, for those that stand alone as some size or number."""
     return {

@@ -152,6 +152,14 @@ def test_denormals_taken_for_zero_pass() -> None:
     assert "denormal" in thoroughly(case, flushing).kinds
 
 
+def test_digits_of_tiny_numbers_may_be_lost() -> None:
+    """exp(x) - 1 is 0 for tiny x, where expm1 is x: beside usual results that is less than a rounding."""
+    case = case_cluster("aten.expm1.default", call(f(8, 8)))
+    assert {"tiny", "denormal"} <= set(thoroughly(case, lambda x: [(x.double().exp() - 1).float()]).kinds)
+    with pytest.raises(AccuracyError, match="tiny"):
+        thoroughly(case, lambda x: [torch.where((x.abs() < 1e-7) & (x != 0), 1e-3, x.expm1())])
+
+
 # --- Wrong numbers ----------------------------------------------------------------------------------------------------
 
 WRONG_NUMBERS: dict[str, Fault] = {
@@ -433,6 +441,20 @@ def test_refused_kinds_are_noted(softmax: Case, faulty: Faulty) -> None:
     assert "the executable refuses: NaN, infinities" in verified.notes
 
 
+def test_sizes_that_break_a_guard_of_the_capture_are_left_out() -> None:
+    """Seven columns in four chunks are four, and six are three: the program for three is never called with seven."""
+    case = case_cluster("aten.chunk.default", call(f(5, 6), 4, 1), dynamic=True)
+    cluster, _ = case
+    seen: list[int] = []
+
+    def run(x: torch.Tensor, *sizes: int) -> Any:
+        seen.append(x.shape[1])
+        return [value.clone() for value in cluster.module(x, *sizes)]
+
+    thoroughly(case, run)
+    assert set(seen) == {6}
+
+
 @pytest.mark.parametrize("kind", ["zeros", "NaN"])
 def test_exceptions_on_generated_inputs_pass_through(kind: str, softmax: Case, faulty: Faulty) -> None:
     """An executable that raises where eager does not is of no use."""
@@ -446,18 +468,18 @@ def test_exceptions_on_generated_inputs_pass_through(kind: str, softmax: Case, f
 
 
 def test_inputs_on_which_eager_raises_reach_no_executable() -> None:
-    """Extreme integers are no indices: eager says so first."""
-    case = case_cluster("aten.embedding.default", call(f(50, 8), at(6, below=50)), constants=(0,))
+    """A mask with more places than there are values for them: eager says so first."""
+    case = case_cluster("aten.masked_scatter.default", call(f(4, 4), b(4, 4), f(12)))
     cluster, _ = case
     seen: list[int] = []
 
-    def run(indices: torch.Tensor) -> Any:
-        seen.extend(indices.tolist())
-        return cluster.module(indices)
+    def run(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
+        seen.append(int(mask.sum()))
+        return cluster.module(x, mask, source)
 
     verified = thoroughly(case, run)
-    assert 0 <= min(seen) <= max(seen) < 50
-    assert "eager raises on: extreme integers" in verified.notes
+    assert 0 <= min(seen) <= max(seen) <= 12
+    assert "eager raises on: all true" in verified.notes
 
 
 # --- Budgets ----------------------------------------------------------------------------------------------------------
