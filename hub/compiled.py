@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch._dynamo.convert_frame import compile_lock
 
-from hub.dispatch.assemble import Assembled, assemble
+from hub.dispatch.assemble import Assembled, Shadow, assemble
+from hub.dispatch.shadow import Drift
 from hub.dispatch.weights import WeightGuard, can_guard
 from hub.errors import HubWarning, InputRefused, OptionError, PlanError
 from hub.graph import Graph
@@ -152,6 +153,7 @@ class CompiledGraph:
             report=self._failed_while_running,
             strict=self.options.strict,
             spin=made.plan.spin,
+            shadow=Shadow(self.options.shadow, made.plan.accuracy, self._drifted) if self.options.shadow else None,
         )
         self.plan = made.plan
         observe(registry(), "hub_plan_made", plan=made.plan)
@@ -184,6 +186,14 @@ class CompiledGraph:
         observe(registry(), "hub_fallback", backend=backend, cluster=cluster, reason=message)
         duration = "for such calls" if isinstance(error, InputRefused) else "from now on"
         self._warn_once(f"{backend} failed on {cluster} of {self.graph.name}, which runs in eager {duration}: {message}")
+
+    def _drifted(self, backend: str, cluster: str, drift: Drift) -> None:
+        """Notes in the plan what shadow mode has seen, in place of what it had seen before."""
+        event = Event(kind="note", stage="shadow", backend=backend, cluster=cluster, message=str(drift))
+        with self._lock:
+            if self.plan is not None:
+                others = (old for old in self.plan.events if (old.stage, old.cluster) != (event.stage, cluster))
+                self.plan = self.plan.model_copy(update={"events": (*others, event)})
 
     def _warn(self) -> None:
         for event in () if self.plan is None else self.plan.events:

@@ -98,7 +98,7 @@ class Event(_Value):
 
     kind: Literal["refused", "failed", "fallback", "note"]
     stage: str
-    """"capture", "load", "support", "estimate", "compile", "verify", "time", "run"."""
+    """"capture", "load", "support", "estimate", "compile", "verify", "time", "run", "shadow"."""
     message: str
     backend: str | None = None
     cluster: str | None = None

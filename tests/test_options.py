@@ -105,6 +105,7 @@ def test_every_setting_can_be_an_environment_variable() -> None:
             "HUB_ACCURACY": "1e-2",
             "HUB_STRICT": "1",
             "HUB_RENEW": "yes",
+            "HUB_SHADOW": "0.01",
             "HUB_TUNE": "full",
             "HUB_BUDGET_S": "7.5",
             "HUB_CACHE_DIR": "/tmp/c",
@@ -118,6 +119,7 @@ def test_every_setting_can_be_an_environment_variable() -> None:
     assert options.force == {"aten.softmax": "eager", "aten.gelu.default": "openvino"}
     assert (options.threads, options.accuracy, options.strict, options.tune) == (2, 0.01, True, "full")
     assert (options.renew, options.plan) == (True, Path("/somewhere/plan.json"))
+    assert options.shadow == 0.01
     assert (options.budget_s, options.cache_dir, options.debug_dir) == (7.5, Path("/tmp/c"), Path("/somewhere/debug"))
 
 

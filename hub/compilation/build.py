@@ -14,13 +14,13 @@ from typing import Any
 from hub.backend import CompileSettings, Executable
 from hub.cache.store import seal
 from hub.compilation.state import kept_state
-from hub.compilation.verify import Verified, verify
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
 from hub.errors import CacheError, CompileError, ContractError, PluginError, RunError, text_of
 from hub.graph import Cluster
 from hub.plugin_fault import is_plugins
 from hub.registry import registry
+from hub.verification.verify import Verified, verify
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from hub.dispatch.codegen import Step, generate
+from hub.dispatch.shadow import ReportDrift, Shadowed
 from hub.dispatch.spinning import Calm
-from hub.errors import InputRefused, RunError
+from hub.errors import AccuracyError, ContractError, InputRefused, RunError
 from hub.graph import Cluster, Graph
+from hub.plugin_fault import is_plugins
 
 Run = Callable[[Sequence[Any]], tuple[Any, ...]]
 Report = Callable[[str, str, BaseException], None]
@@ -27,6 +29,16 @@ class Loaded:
     cluster: Cluster
     backend: str
     executable: Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """How shadow mode checks the clusters of a plan."""
+
+    share: float
+    """Of live calls, from 0 to 1; the first call is always checked."""
+    accuracy: float | None = None
+    report: ReportDrift | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +61,13 @@ def assemble(
     strict: bool = False,
     timed: bool = False,
     spin: bool = True,
+    shadow: Shadow | None = None,
 ) -> Assembled:
     """Gives the callable for a schedule. `loaded` holds an entry for each step that is not eager.
 
     Without `spin`, PyTorch's own idle threads do not spin either for as long as the callable lives.
+
+    With `shadow`, a share of each cluster's calls is compared with eager.
 
     `original` runs the whole program in eager where inputs overlap in memory in a way the graph was not captured for.
     """
@@ -64,7 +79,7 @@ def assemble(
     if graph.mutated:
         namespace |= {"overlaps": _overlap_check(graph), "original": original or graph.module}
     for name, item in loaded.items():
-        namespace[name] = item.executable
+        namespace[name] = item.executable if shadow is None else _shadowed(item, shadow)
         namespace[f"{name}_failed"] = _fallback(namespace, item, report, strict=strict)
     filename = f"<hub {graph.name} {id(namespace):x}>"
     linecache.cache[filename] = (len(program.source), None, program.source.splitlines(keepends=True), filename)
@@ -72,12 +87,25 @@ def assemble(
     return Assembled(namespace["run"], program.source, laps)
 
 
+def _shadowed(item: Loaded, shadow: Shadow) -> Shadowed:
+    return Shadowed(
+        item.cluster,
+        item.backend,
+        item.executable,
+        share=shadow.share,
+        accuracy=shadow.accuracy,
+        report=shadow.report,
+    )
+
+
 def _fallback(
     namespace: dict[str, Any], item: Loaded, report: Report | None, *, strict: bool
 ) -> Callable[..., Sequence[Any]]:
     name = item.cluster.name
 
-    def failed(error: Exception, *inputs: Any) -> Sequence[Any]:
+    def failed(error: BaseException, *inputs: Any) -> Sequence[Any]:
+        if not is_plugins(error) or (strict and isinstance(error, (AccuracyError, ContractError))):
+            raise error
         if strict:
             raise RunError(
                 f"the executable failed: {type(error).__name__}: {error}",

@@ -96,7 +96,7 @@ class _Writer:
         self.lines += [
             f"try:  # {step.name}: {step.backend}, {len(step.nodes)} nodes",
             f"    {targets} = {step.name}({given})",
-            "except Exception as error:",
+            "except BaseException as error:",
             f"    {targets} = {step.name}_failed({with_error})",
         ]
 

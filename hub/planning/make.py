@@ -37,7 +37,7 @@ from hub.report.progress import Progress
 from hub.support import operator_name
 
 _NO_KEYS = {
-    *("cache_dir", "debug_dir", "strict", "renew", "budget_s", "plan"),
+    *("cache_dir", "debug_dir", "strict", "renew", "shadow", "budget_s", "plan"),
     *("isolate", "compile_limit_s", "memory_limit_gb", "output_limit_mb"),
 }
 """Options that do not change which plan is right."""

@@ -30,12 +30,12 @@ from hub.backend import CompileSettings
 from hub.capture.inference import capture_inference
 from hub.capture.training import capture_with_autograd
 from hub.compilation.transfer import Sample, read_sample, write_sample
-from hub.compilation.verify import verify
 from hub.errors import CompileError, RunError
 from hub.graph import Cluster, Graph
 from hub.partition.extract import extract
 from hub.registry import load_attribute
 from hub.testing.single import SETTINGS, capture, whole_cluster
+from hub.verification.verify import verify
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`torch.jit.:DeprecationWarning", "ignore:TypedStorage is deprecated", "ignore:Dynamo detected a call to a"

@@ -21,10 +21,10 @@ from torch import nn
 import hub
 from hub.backend import CompileSettings
 from hub.bench.zoo import build
-from hub.compilation.verify import verify
 from hub.errors import CompileError, InputRefused, RunError
 from hub.graph import Cluster
 from hub.testing.single import SETTINGS, compile_and_run, run, whole_cluster
+from hub.verification.verify import verify
 
 MODELS = [
     "bert", "gpt2", "llama", "vit", "swin", "convnext", "resnet18", "resnet50", "mobilenetv2", "segformer",

@@ -1,0 +1,88 @@
+"""Shadow mode: a share of live calls is run in eager too, and an executable that is wrong is found out while it serves."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hub.graph import Cluster
+from hub.verification.compare import Judge, Snapshot, check_apart, check_form, check_inputs, check_values
+from hub.verification.reference import Reference
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What shadow mode has seen of one cluster so far."""
+
+    n_checked: int
+    worst: float
+    """Largest max|error| / max|reference| of a checked call."""
+
+    def __str__(self) -> str:
+        calls = f"{self.n_checked} call{'s' if self.n_checked != 1 else ''}"
+        return f"shadow mode: {calls} checked in eager, largest error {self.worst:.2g} of the largest value"
+
+
+ReportDrift = Callable[[str, str, Drift], None]
+"""Told (backend, cluster, drift) after each checked call that was right."""
+
+
+class Shadowed:
+    """An executable of which a share of calls is compared with eager. Safe from any thread.
+
+    The first call is always checked; the others by chance, seeded by the cluster's name, so that a process that makes the
+    same calls checks the same ones.
+    """
+
+    __slots__ = ("_chance", "_drift", "_earlier", "_executable", "_judge", "_lock", "_report", "_share")
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        backend: str,
+        executable: Callable[..., Sequence[Any]],
+        *,
+        share: float,
+        accuracy: float | None,
+        report: ReportDrift | None,
+    ) -> None:
+        self._judge = Judge.of(cluster, backend, accuracy)
+        self._executable, self._share, self._report = executable, share, report
+        self._chance = random.Random(cluster.name)
+        self._drift = Drift(n_checked=0, worst=0.0)
+        self._earlier: tuple[torch.Tensor, ...] = ()
+        """Outputs of the last checked call. The caller got copies, so that memory given away twice harms nobody."""
+        self._lock = threading.Lock()
+
+    def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
+        """Runs one call. Raises ContractError or AccuracyError, inputs as they were, where it is wrong."""
+        if self._drift.n_checked and self._chance.random() >= self._share:
+            return self._executable(*inputs)
+        return self._checked(inputs)
+
+    def _checked(self, inputs: tuple[Any, ...]) -> Sequence[torch.Tensor]:
+        snapshot = Snapshot(inputs)
+        try:
+            outputs = tuple(self._executable(*inputs))
+        except BaseException:
+            snapshot.restore(snapshot.written())
+            raise
+        check_inputs(self._judge, snapshot)
+        reference = Reference(self._judge.cluster, inputs)
+        check_form(self._judge, outputs, reference.outputs, inputs)
+        check_apart(self._judge, self._earlier, outputs)
+        self._earlier = outputs
+        error = check_values(self._judge, outputs, reference, "a live call, checked by shadow mode")
+        self._note(error)
+        return [output.clone() for output in outputs]
+
+    def _note(self, error: float) -> None:
+        with self._lock:
+            drift = self._drift = Drift(self._drift.n_checked + 1, max(self._drift.worst, error))
+        if self._report is not None:
+            self._report(self._judge.backend, self._judge.cluster.name, drift)

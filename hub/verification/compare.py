@@ -1,0 +1,418 @@
+"""Compares what an executable gave with what eager gives: form, memory, inputs and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hub.errors import AccuracyError, ContractError
+from hub.graph import Cluster
+from hub.support import dtype_name
+from hub.verification.reference import Outputs, Reference
+from hub.verification.tolerance import EAGER_FACTOR, Tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Whose outputs are compared, and by which budget."""
+
+    cluster: Cluster
+    backend: str
+    tolerance: Tolerance
+    accuracy: float | None
+    """Largest allowed max|error| / max|reference|; None means as exact as eager."""
+
+    @classmethod
+    def of(cls, cluster: Cluster, backend: str, accuracy: float | None) -> Judge:
+        """Gives the judge of one backend's executables for a cluster."""
+        return cls(cluster, backend, Tolerance.of(cluster), accuracy)
+
+    def broken(self, text: str) -> ContractError:
+        """Gives the error for a broken contract."""
+        return ContractError(text, backend=self.backend, cluster=self.cluster.name)
+
+
+# --- Inputs -----------------------------------------------------------------------------------------------------------
+
+
+class Snapshot:
+    """Inputs as they are now: finds out later whether somebody wrote to them, and puts them right."""
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        self._inputs = tuple(inputs)
+        self._kept = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+        self._versions = [_version(value) for value in inputs]
+
+    def written(self) -> tuple[int, ...]:
+        """Gives the positions of the inputs that were written to since."""
+        facts = zip(self._inputs, self._kept, self._versions, strict=True)
+        return tuple(
+            position
+            for position, (value, copy, version) in enumerate(facts)
+            if isinstance(value, torch.Tensor) and (_version(value) != version or not is_same(value, copy))
+        )
+
+    def restore(self, positions: Iterable[int]) -> None:
+        """Gives these inputs their old values."""
+        with torch.no_grad():
+            for position in positions:
+                self._inputs[position].copy_(self._kept[position])
+
+
+def _version(value: Any) -> int | None:
+    """Inference tensors keep no count of their writes."""
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+
+
+def is_same(value: torch.Tensor, copy: torch.Tensor) -> bool:
+    """True where two tensors of one form have equal bytes: NaN equals itself, and -0 is not 0."""
+    return not value.numel() or torch.equal(_bytes(value), _bytes(copy))
+
+
+def _bytes(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+
+
+def check_inputs(judge: Judge, snapshot: Snapshot) -> None:
+    """Raises ContractError, with the inputs put right, where the executable wrote to one."""
+    if written := snapshot.written():
+        snapshot.restore(written)
+        raise judge.broken(f"the executable wrote to its input {judge.cluster.input_names[written[0]]}")
+
+
+# --- Form and memory --------------------------------------------------------------------------------------------------
+
+
+def check_form(judge: Judge, outputs: Sequence[Any], expected: Outputs, inputs: Sequence[Any]) -> None:
+    """Raises ContractError for a wrong number, type, shape, dtype or device, and for memory shared unlike in eager."""
+    if len(outputs) != len(expected):
+        raise judge.broken(f"{len(outputs)} outputs, {len(expected)} expected")
+    names = judge.cluster.output_names
+    for name, got, want in zip(names, outputs, expected, strict=True):
+        if not isinstance(got, torch.Tensor):
+            raise judge.broken(f"output {name} is a {type(got).__name__}, no tensor")
+        for what, found, wanted in (
+            ("shape", tuple(got.shape), tuple(want.shape)),
+            ("dtype", got.dtype, want.dtype),
+            ("device", got.device, want.device),
+            ("layout", got.layout, want.layout),
+        ):
+            if found != wanted:
+                raise judge.broken(f"output {name} has {what} {found}, {wanted} expected")
+    _check_memory(judge, outputs, expected, inputs)
+
+
+def _check_memory(judge: Judge, outputs: Sequence[torch.Tensor], expected: Outputs, inputs: Sequence[Any]) -> None:
+    given, weights = _storages(inputs), _storages(judge.cluster.constants.values())
+    for name, got in zip(judge.cluster.output_names, outputs, strict=True):
+        if got.numel() and _storage(got) in given:
+            raise judge.broken(f"output {name} shares memory with an input")
+        if got.numel() and _storage(got) in weights:
+            raise judge.broken(f"output {name} shares memory with a weight")
+    for first, second in _shared(outputs):
+        if _storage(expected[first]) != _storage(expected[second]):
+            names = judge.cluster.output_names
+            raise judge.broken(f"outputs {names[first]} and {names[second]} share memory")
+
+
+def check_apart(judge: Judge, earlier: Sequence[torch.Tensor], later: Sequence[torch.Tensor]) -> None:
+    """Raises ContractError where outputs of two calls, both still alive, share memory."""
+    taken = _storages(earlier)
+    for name, got in zip(judge.cluster.output_names, later, strict=True):
+        if got.numel() and _storage(got) in taken:
+            raise judge.broken(f"output {name} lies in memory that an earlier call gave away")
+
+
+def check_untouched(judge: Judge, outputs: Sequence[torch.Tensor], copies: Sequence[torch.Tensor]) -> None:
+    """Raises ContractError where outputs of an earlier call are no longer what they were."""
+    for name, got, copy in zip(judge.cluster.output_names, outputs, copies, strict=True):
+        if not is_same(got, copy):
+            raise judge.broken(f"a later call wrote to output {name} of an earlier one")
+
+
+def _storage(value: torch.Tensor) -> int:
+    return value.untyped_storage().data_ptr()
+
+
+def _storages(values: Iterable[Any]) -> set[int]:
+    return {_storage(value) for value in values if isinstance(value, torch.Tensor) and value.numel()}
+
+
+def _shared(outputs: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
+    """Gives pairs of outputs that begin at one address. Apart from that, outputs may well lie in one block of memory."""
+    first: dict[int, int] = {}
+    for position, value in enumerate(outputs):
+        if value.numel() and (other := first.setdefault(value.data_ptr(), position)) != position:
+            yield other, position
+
+
+# --- Numbers ----------------------------------------------------------------------------------------------------------
+
+
+def real_error(judge: Judge, outputs: Sequence[torch.Tensor], reference: Reference, where: str) -> float:
+    """Compares numbers on real inputs, strictly; gives the largest max|error| / max|reference|.
+
+    `where` says for messages which call it was. Raises AccuracyError.
+    """
+    errors = [
+        _Output(judge, reference, index, got, where).strict_error() for index, got in enumerate(outputs) if got.numel()
+    ]
+    return max(errors, default=0.0)
+
+
+def check_values(
+    judge: Judge,
+    outputs: Sequence[torch.Tensor],
+    reference: Reference,
+    where: str,
+    *,
+    tiny_beside: Sequence[torch.Tensor] | None = None,
+) -> float:
+    """Compares numbers on any inputs; gives the largest max|error| / max|reference| of what counts. Raises AccuracyError.
+
+    More is forgiven than on the sample: elements at which eager itself has lost half of its digits, and differences as
+    large as those that one rounding of the inputs makes. For inputs that are tiny, `tiny_beside` are the outputs on real
+    ones: what is a rounding beside those is allowed, and denormal inputs may be taken for zero.
+    """
+    errors = [
+        _Output(judge, reference, index, got, where, None if tiny_beside is None else tiny_beside[index]).forgiving_error()
+        for index, got in enumerate(outputs)
+        if got.numel()
+    ]
+    return max(errors, default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Distance:
+    """How far one output is from the exact one, element by element, in float64."""
+
+    error: torch.Tensor
+    """Infinite where one is finite and the other is not; 0 where there is nothing to compare."""
+    allowed: torch.Tensor
+    exact: torch.Tensor
+    scale: torch.Tensor
+    """Largest finite value among the elements of one order of magnitude."""
+
+    @property
+    def wrong(self) -> torch.Tensor:
+        return self.error > self.allowed
+
+    @property
+    def relative(self) -> float:
+        """Largest error, of those that are not wrong, over the largest value."""
+        largest, scale = float(self.error.masked_fill(self.wrong, 0.0).max()), float(self.scale.max())
+        return largest / scale if scale else 0.0
+
+
+class _Output:
+    """One output of one call, beside eager's."""
+
+    def __init__(
+        self,
+        judge: Judge,
+        reference: Reference,
+        index: int,
+        got: torch.Tensor,
+        where: str,
+        tiny_beside: torch.Tensor | None = None,
+    ) -> None:
+        self.judge, self.reference, self.index, self.where, self.tiny_beside = judge, reference, index, where, tiny_beside
+        self.got, self.want = _real(got), _real(reference.outputs[index])
+        self.dtype = self.want.dtype
+
+    def strict_error(self) -> float:
+        """Gives the error relative to the largest value. Raises AccuracyError where it is larger than allowed."""
+        if not self.want.is_floating_point():
+            self._check_equal(self.got != self.want)
+            return 0.0
+        wide = None if self.judge.accuracy is not None else self._wide()
+        distance = self._distance(
+            self.want.double() if wide is None else wide, is_reference=wide is not None and self._can_be_wider
+        )
+        if bool(distance.wrong.any()):
+            raise self._failure(distance, distance.wrong)
+        return distance.relative
+
+    def forgiving_error(self) -> float:
+        """As `strict_error`; float64 is only computed for results that eager alone does not show to be right."""
+        if torch.equal(self.got, self.want):
+            return 0.0
+        if not self.want.is_floating_point():
+            self._check_equal(self._firmly_unequal())
+            return 0.0
+        near = self._distance(self.want.double(), is_reference=True)
+        if not bool(near.wrong.any()):
+            return near.relative
+        wide = self._wide()
+        distance = near if wide is None else self._distance(wide, is_reference=self._can_be_wider)
+        wrong = distance.wrong & ~self._is_lost(distance) & ~self._is_near_overflow(distance)
+        if bool(wrong.any()):
+            wrong &= distance.error > distance.allowed + EAGER_FACTOR * self._noise()
+        if bool(wrong.any()) and self.tiny_beside is not None:
+            wrong &= (distance.error > self._usual_rounding(self.tiny_beside)) & self._is_unlike_flushed(distance)
+        if bool(wrong.any()):
+            raise self._failure(distance, wrong)
+        return distance.relative
+
+    @property
+    def _can_be_wider(self) -> bool:
+        return self.dtype is not torch.float64
+
+    def _wide(self) -> torch.Tensor | None:
+        """The output in float64, or None where there is no such run."""
+        wide = None if self.reference.wide is None else _real(self.reference.wide[self.index]).double()
+        return wide if wide is not None and wide.shape == self.want.shape else None
+
+    def _distance(self, exact: torch.Tensor, *, is_reference: bool) -> _Distance:
+        """`is_reference` says that `exact` is more exact than eager, or is taken to be."""
+        got, want = self.got.double(), self.want.double()
+        limit = torch.finfo(self.dtype).max
+        is_comparable = want.isfinite() & (exact.abs() <= limit)
+        nothing = torch.zeros((), dtype=torch.float64, device=want.device)
+        error = torch.where(is_comparable, _with_infinities((got - exact).abs()), nothing)
+        # Infinite or NaN in eager and in float64 means that it belongs there; in eager alone it means overflow.
+        is_special = ~want.isfinite() & ~exact.isfinite()
+        agrees = _is_equal(got, want) | _is_equal(got, exact)
+        error = torch.where(is_special & ~agrees, torch.inf, error)
+        magnitude = torch.where(is_comparable, exact.abs(), nothing)
+        own = torch.where(is_comparable, (want - exact).abs(), nothing)
+        scales, allowed = torch.zeros_like(error), torch.zeros_like(error)
+        for members in _orders(magnitude, self.dtype):
+            scale, eager_error = float(magnitude[members].max()), float(own[members].max())
+            allowed = torch.where(members, self._budget(scale, eager_error, has_reference=is_reference), allowed)
+            scales = torch.where(members, scale, scales)
+        return _Distance(error, allowed, exact, scales)
+
+    def _budget(self, scale: float, eager_error: float, *, has_reference: bool) -> float:
+        tolerance, accuracy = self.judge.tolerance, self.judge.accuracy
+        if accuracy is not None:
+            return accuracy * scale + tolerance.slack(self.dtype)
+        return tolerance.allowed(self.dtype, scale, eager_error, has_reference=has_reference)
+
+    def _is_lost(self, distance: _Distance) -> torch.Tensor:
+        """True for elements of which eager itself has lost half of its digits: they are no standard for anybody."""
+        half = torch.finfo(self.dtype).eps ** 0.5
+        return self.want.isfinite() & ~((self.want.double() - distance.exact).abs() <= half * distance.scale)
+
+    def _is_near_overflow(self, distance: _Distance) -> torch.Tensor:
+        """True for elements beside which parts of a sum may be too large."""
+        return self.want.isfinite() & (distance.exact.abs() > torch.finfo(self.dtype).max / 4)
+
+    def _noise(self) -> torch.Tensor:
+        """How far eager moves where the inputs move by one rounding, or by the granted error; infinite where it jumps."""
+        noise = torch.zeros(self.want.shape, dtype=torch.float64, device=self.want.device)
+        for outputs in self.reference.nudged(self.judge.accuracy or 0.0):
+            moved, want = _real(outputs[self.index]).double(), self.want.double()
+            distance = torch.where(_is_equal(moved, want), torch.zeros_like(noise), (moved - want).abs())
+            noise = torch.maximum(noise, _with_infinities(distance))
+        return noise
+
+    def _usual_rounding(self, usual: torch.Tensor) -> float:
+        """What is a rounding beside usual values: exp(x) - 1 loses all digits of tiny ones, and nobody sees it there."""
+        values = _real(usual).double().abs()
+        scale = float(values[values.isfinite()].max()) if bool(values.isfinite().any()) else 0.0
+        return self._budget(scale, 0.0, has_reference=True)
+
+    def _is_unlike_flushed(self, distance: _Distance) -> torch.Tensor:
+        """True for elements that are not eager's on flushed inputs either."""
+        flushed = self.reference.flushed
+        if flushed is None:
+            return torch.ones_like(distance.wrong)
+        got, want = self.got.double(), _real(flushed[self.index]).double()
+        return ~(_is_equal(got, want) | ((got - want).abs() <= distance.allowed))
+
+    def _firmly_unequal(self) -> torch.Tensor:
+        """True for integers that differ from eager's, where eager's own do not depend on roundings."""
+        unequal = self.got != self.want
+        if not bool(unequal.any()):
+            return unequal
+        others = [outputs[self.index] for outputs in self.reference.nudged(self.judge.accuracy or 0.0)]
+        wide = self.reference.wide
+        if wide is not None and wide[self.index].shape == self.want.shape:
+            others.append(wide[self.index])
+        for other in others:
+            unequal &= other == self.want
+        return unequal
+
+    def _check_equal(self, wrong: torch.Tensor) -> None:
+        if bool(wrong.any()):
+            place = _first(wrong)
+            text = f"{self._text(place, self.want)}; {int(wrong.sum())} of {wrong.numel()} elements differ, none may"
+            raise self._error(text)
+
+    def _failure(self, distance: _Distance, wrong: torch.Tensor) -> AccuracyError:
+        badness = torch.where(wrong, distance.error - distance.allowed, -1.0)
+        place = _place(int(badness.reshape(-1).argmax()), badness)
+        error, exact = float(distance.error[place]), float(distance.exact[place])
+        kind = torch.finfo(self.dtype)
+        sizes = [
+            f"{_counted(error / (kind.eps * max(value, kind.tiny)))} ULP of the {name} value"
+            for name, value in (("expected", abs(exact)), ("largest", float(distance.scale[place])))
+        ]
+        ulps = f" ({', '.join(sizes)})" if error < float("inf") else ""
+        allowed = float(distance.allowed[place])
+        return self._error(f"{self._text(place, distance.exact)}; error {error:.3g}{ulps}, allowed {allowed:.3g}")
+
+    def _text(self, place: tuple[int, ...], expected: torch.Tensor) -> str:
+        output = self.judge.cluster.output_names[self.index]
+        return (
+            f"output {output} ({dtype_name(self.dtype)}) at {list(place)}: expected {_written(expected[place])}, "
+            f"got {_written(self.got[place])}"
+        )
+
+    def _error(self, text: str) -> AccuracyError:
+        return AccuracyError(
+            f"{text}; on {self.where}",
+            backend=self.judge.backend,
+            cluster=self.judge.cluster.name,
+            hint='grant an error budget with options={"accuracy": ...} if this is acceptable',
+        )
+
+
+def _real(value: torch.Tensor) -> torch.Tensor:
+    """Gives complex numbers as pairs of real ones, in a last dim of size 2."""
+    return torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value.detach()
+
+
+def _with_infinities(distance: torch.Tensor) -> torch.Tensor:
+    """Gives infinity in place of NaN."""
+    return distance.nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def _is_equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return (left == right) | (left.isnan() & right.isnan())
+
+
+def _orders(magnitude: torch.Tensor, dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    """Splits elements where some are so large that beside them any error of the others would seem small: masks, mostly.
+
+    A rounding of the largest one must not exceed the median of the others, else it is of another order.
+    """
+    eps = torch.finfo(dtype).eps
+    everything = torch.ones_like(magnitude, dtype=torch.bool)
+    if float(magnitude.max()) <= 1 / eps:
+        yield everything
+        return
+    is_giant = magnitude > magnitude[magnitude > 0].median() / eps
+    yield from (members for members in (is_giant, ~is_giant) if bool(members.any()))
+
+
+def _first(wrong: torch.Tensor) -> tuple[int, ...]:
+    return _place(int(wrong.reshape(-1).to(torch.uint8).argmax()), wrong)
+
+
+def _place(flat: int, values: torch.Tensor) -> tuple[int, ...]:
+    return tuple(map(int, np.unravel_index(flat, tuple(values.shape))))
+
+
+def _counted(number: float) -> str:
+    return f"{number:.0f}" if number < 1e9 else f"{number:.3g}"
+
+
+def _written(value: torch.Tensor) -> str:
+    number = value.item()
+    return f"{number:.9g}" if isinstance(number, float) else str(number)

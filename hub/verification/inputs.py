@@ -1,0 +1,285 @@
+"""Generated inputs: the kinds of values on which compilers are wrong, laid out in memory as the real inputs are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from hub.graph import Cluster
+from hub.support import operator_name, tensors_of
+from hub.verification.sizes import other_sizes
+from hub.verification.tolerance import longest_sum
+
+Inputs = tuple[Any, ...]
+Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+"""Gives values for a real tensor: a flat tensor of `span(real)` elements of its dtype, on the CPU."""
+
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Floating dtypes whose values are varied; others (float8) keep their real ones."""
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+_PLACES = 3
+"""Elements of an input that become infinite or NaN."""
+_ROOM = 16.0
+"""Times that a huge value, as often as a sum has terms, fits into its dtype: weights multiply it."""
+_SEED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of generated inputs."""
+
+    name: str
+    make: Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]
+    """Gives nothing where the cluster has no input to vary in this way, else attempts: the first one eager takes counts."""
+    is_finite: bool = True
+    """False where inputs hold infinities or NaN, for which a difference does not end an executable's use."""
+    has_tiny: bool = False
+    """True where inputs are so small that some machines' arithmetic flushes them to zero."""
+
+
+def generated(kind: Kind, cluster: Cluster, inputs: Sequence[Any]) -> Iterator[Inputs]:
+    """Gives a kind's attempts for a cluster, from its real inputs. Equal arguments give equal values, in every process."""
+    return kind.make(cluster, tuple(inputs), torch.Generator().manual_seed(_SEED))
+
+
+# --- Memory -----------------------------------------------------------------------------------------------------------
+
+
+def span(value: torch.Tensor) -> int:
+    """Gives how many elements of memory lie between a tensor's first and last element, both counted."""
+    if value.numel() == 0:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+
+
+def in_layout_of(value: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+    """Gives values as a tensor with the shape, strides and device of another one."""
+    return flat.to(value.device).as_strided(value.shape, value.stride())
+
+
+def copied(value: Any) -> Any:
+    """Gives a copy in memory of its own, with equal strides, gaps and overlaps; what is no tensor comes back as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    plain = value.detach().resolve_conj().resolve_neg()
+    flat = plain.as_strided((span(plain),), (1,), plain.storage_offset()).clone()
+    return flat.as_strided(plain.shape, plain.stride())
+
+
+def _is_varied(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in FLOATING and value.numel() > 0
+
+
+# --- Floating values --------------------------------------------------------------------------------------------------
+
+
+def _normal(value: torch.Tensor, generator: torch.Generator, *, scale: float = 1.0) -> torch.Tensor:
+    return _signed_as(value, torch.randn(span(value), generator=generator, dtype=torch.float64) * scale)
+
+
+def _signed_as(value: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    """Gives drawn values of the sign that the real ones all have, where they have one: nobody takes logarithms of -1."""
+    sign = _common_sign(value)
+    return (drawn if sign == 0 else drawn.abs() * sign).to(value.dtype)
+
+
+def _common_sign(value: torch.Tensor) -> int:
+    if not bool(value.any()):
+        return 0
+    return 1 if bool((value >= 0).all()) else -1 if bool((value <= 0).all()) else 0
+
+
+def _large(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return _normal(value, generator, scale=1e2 if value.dtype is torch.float16 else 1e4)
+
+
+def _tiny(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    # The fourth root leaves cubes of such values normal.
+    return _normal(value, generator, scale=torch.finfo(value.dtype).tiny ** 0.25)
+
+
+def _denormal(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    drawn = torch.rand(span(value), generator=generator, dtype=torch.float64) * 2 - 1
+    return _signed_as(value, drawn * torch.finfo(value.dtype).tiny)
+
+
+def _huge(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
+    """As large as sums of such numbers leave room for; float64 has no wider dtype to tell overflow from error."""
+
+    def draw(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        largest = 1e30 if value.dtype is torch.float64 else torch.finfo(value.dtype).max
+        drawn = torch.rand(span(value), generator=generator, dtype=torch.float64) * 2 - 1
+        return _signed_as(value, drawn * (largest / (_ROOM * longest_sum(cluster))))
+
+    yield from _floats(draw)(cluster, inputs, generator)
+
+
+def _constant(number: float) -> Draw:
+    return lambda value, _: torch.full((span(value),), number, dtype=value.dtype)
+
+
+def _equal(value: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+    """0.7 has no exact binary form, so that sums of it are rounded."""
+    return _signed_as(value, torch.full((span(value),), 0.7, dtype=torch.float64))
+
+
+def _floats(draw: Draw) -> Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]:
+    """Varies every floating input; integers and booleans keep their real values, since integers may be indices."""
+
+    def make(_: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
+        if any(map(_is_varied, inputs)):
+            yield tuple(_drawn(value, draw, generator) for value in inputs)
+
+    return make
+
+
+def _drawn(value: Any, draw: Draw, generator: torch.Generator) -> Any:
+    return in_layout_of(value, draw(value, generator)) if _is_varied(value) else copied(value)
+
+
+def _placed(*numbers: float) -> Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]:
+    """Puts numbers at a few places of every floating input; the rest of the values are real."""
+
+    def make(_: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
+        if any(map(_is_varied, inputs)):
+            yield tuple(_with_numbers(value, numbers, generator) for value in inputs)
+
+    return make
+
+
+def _with_numbers(value: Any, numbers: Sequence[float], generator: torch.Generator) -> Any:
+    copy = copied(value)
+    if _is_varied(value):
+        places = torch.randperm(value.numel(), generator=generator)[:_PLACES]
+        for index, place in enumerate(places):
+            # One by one, since elements may lie in the same memory.
+            copy[tuple(map(int, np.unravel_index(int(place), value.shape)))] = numbers[index % len(numbers)]
+    return copy
+
+
+# --- All inputs at once -----------------------------------------------------------------------------------------------
+
+
+def _normals(_: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
+    """Varies everything: integers within the range of the real ones, so that indices stay indices; then without them."""
+    if not any(isinstance(value, torch.Tensor) and value.numel() for value in inputs):
+        return
+    yield tuple(_random(value, generator, with_integers=True) for value in inputs)
+    yield tuple(_random(value, generator, with_integers=False) for value in inputs)
+
+
+def _random(value: Any, generator: torch.Generator, *, with_integers: bool) -> Any:
+    if _is_varied(value):
+        return in_layout_of(value, _normal(value, generator))
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return copied(value)
+    if value.dtype is torch.bool:
+        return in_layout_of(value, torch.rand(span(value), generator=generator) < 0.5)
+    if with_integers and _is_integer(value):
+        low, high = int(value.min()), int(value.max()) + 1
+        if high - low < torch.iinfo(torch.int64).max > high:
+            return in_layout_of(value, torch.randint(low, high, (span(value),), generator=generator).to(value.dtype))
+    return copied(value)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in INTEGERS
+
+
+_HARMLESS_NAMES = """
+add sub rsub mul neg abs sign square relu eq ne lt le gt ge where maximum minimum clamp clamp_min clamp_max min max amin amax
+argmin argmax sum mean prod cumsum any all bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or logical_xor
+logical_not masked_fill to _to_copy type_as clone contiguous copy view _unsafe_view reshape flatten permute transpose t expand
+unsqueeze squeeze slice select cat stack flip roll repeat
+"""
+_HARMLESS = frozenset(_HARMLESS_NAMES.split())
+"""Operators that any integer may reach. Others take integers for indices, which some of eager's kernels do not check
+(`embedding_dense_backward`), for sizes, or for divisors: the least number divided by -1 stops the process."""
+
+
+def _extremes(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
+    if not any(_is_integer(value) and value.numel() for value in inputs) or any(map(_takes_no_extremes, cluster.nodes)):
+        return
+    yield tuple(
+        in_layout_of(value, _extreme(value, generator)) if _is_integer(value) and value.numel() else copied(value)
+        for value in inputs
+    )
+
+
+def _extreme(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    kind = torch.iinfo(value.dtype)
+    numbers = torch.tensor([kind.max, kind.min, 0, 1, kind.max - 1, kind.min + 1, 2], dtype=value.dtype)
+    return numbers[torch.randint(0, len(numbers), (span(value),), generator=generator)]
+
+
+def _takes_no_extremes(node: fx.Node) -> bool:
+    name = operator_name(node)
+    reads_integers = any(tensor.dtype in INTEGERS for tensor in tensors_of(node))
+    return reads_integers and name.split(".")[1 if "." in name else 0] not in _HARMLESS
+
+
+def _booleans(is_true: bool) -> Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]:
+    def make(_: Cluster, inputs: Inputs, _generator: torch.Generator) -> Iterator[Inputs]:
+        if any(isinstance(value, torch.Tensor) and value.dtype is torch.bool and value.numel() for value in inputs):
+            yield tuple(_all(value) for value in inputs)
+
+    def _all(value: Any) -> Any:
+        is_bool = isinstance(value, torch.Tensor) and value.dtype is torch.bool
+        return in_layout_of(value, torch.full((span(value),), is_true)) if is_bool else copied(value)
+
+    return make
+
+
+def _of_size(target: int | None) -> Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]:
+    """Makes every symbolic size this one, or another than it is; values are drawn as for the first kind."""
+
+    def make(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
+        for forms in other_sizes(cluster.inputs, inputs, target):
+            yield tuple(
+                form if not isinstance(value, torch.Tensor) else _resized(value, *form, generator)
+                for value, form in zip(inputs, forms, strict=True)
+            )
+
+    return make
+
+
+def _resized(
+    value: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], generator: torch.Generator
+) -> torch.Tensor:
+    empty = torch.empty_strided(shape, stride, dtype=value.dtype, device="meta")
+    if _is_varied(value):
+        flat = _signed_as(value, torch.randn(span(empty), generator=generator, dtype=torch.float64))
+    else:  # real values, over and over: indices stay indices
+        real = value.detach().cpu().reshape(-1)
+        flat = real[torch.arange(span(empty)) % len(real)] if len(real) else torch.zeros(span(empty), dtype=value.dtype)
+    return flat.to(value.device).as_strided(shape, stride)
+
+
+NORMAL = Kind("normal", _normals)
+NAN = Kind("NaN", _placed(float("nan")), is_finite=False)
+INFINITIES = Kind("infinities", _placed(float("inf"), float("-inf")), is_finite=False)
+
+KINDS: tuple[Kind, ...] = (
+    NORMAL,
+    NAN,
+    INFINITIES,
+    Kind("another size", _of_size(None)),
+    Kind("large", _floats(_large)),
+    Kind("zeros", _floats(_constant(0.0))),
+    Kind("all equal", _floats(_equal)),
+    Kind("all false", _booleans(is_true=False)),
+    Kind("all true", _booleans(is_true=True)),
+    Kind("size one", _of_size(1)),
+    Kind("size zero", _of_size(0)),
+    Kind("tiny", _floats(_tiny), has_tiny=True),
+    Kind("extreme integers", _extremes),
+    Kind("huge", _huge),
+    Kind("denormal", _floats(_denormal), has_tiny=True),
+    Kind("negative zeros", _floats(_constant(-0.0))),
+)
+"""In order of importance: what is left out where time runs out comes last."""

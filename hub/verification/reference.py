@@ -1,0 +1,109 @@
+"""What eager gives on one set of inputs, and other runs of the same cluster that say how far eager can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import fx
+from torch.fx.node import map_aggregate
+
+from hub.graph import Cluster
+
+NUDGES = 3
+"""Runs with inputs moved by a rounding: enough that an element that such a move changes changes in one of them."""
+_SEED = 20_011
+
+Outputs = tuple[torch.Tensor, ...]
+
+
+class Reference:
+    """Eager's outputs; the other runs are made when first asked for, since most results are right without them."""
+
+    def __init__(self, cluster: Cluster, inputs: Sequence[Any]) -> None:
+        """Runs the cluster in eager. Raises whatever eager raises on such inputs."""
+        self.cluster = cluster
+        self.inputs = tuple(inputs)
+        with torch.no_grad():
+            self.outputs: Outputs = tuple(cluster.module(*inputs))
+        self._nudged: dict[float, tuple[Outputs, ...]] = {}
+
+    @cached_property
+    def wide(self) -> Outputs | None:
+        """The outputs as computed in float64, or None where an operator cannot be run so or shapes come out otherwise."""
+        return float64_outputs(self.cluster, self.inputs)
+
+    @cached_property
+    def flushed(self) -> Outputs | None:
+        """Eager's outputs where denormal inputs count as zero, or None where eager raises on such inputs."""
+        return self._eager_on(_flushed_to_zero)
+
+    def nudged(self, relative: float) -> tuple[Outputs, ...]:
+        """Eager's outputs where each floating input is moved by up to this part of itself, or of its dtype's rounding."""
+        if relative not in self._nudged:
+            self._nudged[relative] = tuple(self._nudges(relative))
+        return self._nudged[relative]
+
+    def _nudges(self, relative: float) -> Iterator[Outputs]:
+        generator = torch.Generator().manual_seed(_SEED)
+        for _ in range(NUDGES):
+            found = self._eager_on(lambda value: _moved(value, relative, generator))
+            if found is not None:
+                yield found
+
+    def _eager_on(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Outputs | None:
+        changed = [change(value) if is_floating(value) else value for value in self.inputs]
+        try:
+            with torch.no_grad():
+                return _of_equal_shapes(tuple(self.cluster.module(*changed)), self.outputs)
+        except Exception:  # noqa: BLE001 - any operator may refuse other values; the comparison then does without
+            return None
+
+
+def is_floating(value: Any) -> bool:
+    """True for a tensor of a floating dtype."""
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def float64_outputs(cluster: Cluster, inputs: Sequence[Any]) -> Outputs | None:
+    """Gives the cluster's outputs as computed in float64, or None where an operator cannot be run so."""
+    try:
+        with torch.no_grad():
+            return tuple(_Float64(cluster.module).run(*map(_widened, inputs)))
+    except Exception:  # noqa: BLE001 - any operator may refuse float64; the caller then compares with eager alone
+        return None
+
+
+class _Float64(fx.Interpreter):
+    def fetch_attr(self, target: str) -> Any:
+        return _widened(super().fetch_attr(target))
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        wide = cast("tuple[Any, Any]", map_aggregate((args, kwargs), _widened))
+        return super().call_function(target, *wide)
+
+
+def _widened(value: Any) -> Any:
+    if is_floating(value):
+        return value.double()
+    if isinstance(value, torch.dtype) and value.is_floating_point:
+        return torch.float64
+    return value
+
+
+def _moved(value: torch.Tensor, relative: float, generator: torch.Generator) -> torch.Tensor:
+    step = max(relative, torch.finfo(value.dtype).eps)
+    signs = (torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1).to(value.device)
+    return (value.double() * (1 + step * signs)).to(value.dtype)
+
+
+def _flushed_to_zero(value: torch.Tensor) -> torch.Tensor:
+    return torch.where(value.abs() < torch.finfo(value.dtype).tiny, torch.zeros_like(value), value)
+
+
+def _of_equal_shapes(found: Outputs, wanted: Outputs) -> Outputs | None:
+    """Values decide over shapes in some programs; other shapes cannot be compared."""
+    shapes = [value.shape for value in found]
+    return found if shapes == [value.shape for value in wanted] else None

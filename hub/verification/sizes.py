@@ -1,0 +1,101 @@
+"""Other sizes for a cluster with symbolic ones: all inputs that share a symbol change together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from hub.graph import ScalarSpec, Spec, TensorSpec
+
+Form = tuple[tuple[int, ...], tuple[int, ...]] | float
+"""Shape and stride of a tensor, or a number."""
+
+
+def other_sizes(specs: Sequence[Spec], inputs: Sequence[Any], target: int | None) -> Iterator[tuple[Form, ...]]:
+    """Gives forms for all inputs in which symbolic sizes are `target`; with None, one more than they are, then twice.
+
+    Sizes outside the range that capture found for a symbol are left out: the program is never called with them. (PyTorch
+    compiles anew for sizes 0 and 1, except for those that depend on data.) Gives nothing where nothing can change.
+    """
+    now = _values(specs, inputs)
+    for change in (lambda _: target,) if target is not None else (lambda size: size + 1, lambda size: 2 * size):
+        wanted = {symbol: change(value) for symbol, value in now.items()}
+        changed = now | {symbol: value for symbol, value in wanted.items() if _is_possible(symbol, value, specs)}
+        forms = [_form(spec, value, changed) for spec, value in zip(specs, inputs, strict=True)]
+        if changed != now and all(form is not None for form in forms):
+            yield tuple(form for form in forms if form is not None)
+
+
+def is_announced(
+    specs: Sequence[Spec], inputs: Sequence[Any], results: Sequence[TensorSpec], outputs: Sequence[torch.Tensor]
+) -> bool:
+    """True where outputs have the sizes that capture foretold for these inputs, as far as it did.
+
+    Else the inputs break a guard of the capture: a size of 7 gives another number of chunks than 6, say.
+    """
+    values = _values(specs, inputs)
+    foretold = ([_evaluated(size, values) for size in result.shape] for result in results)
+    return all(
+        size is None or size == found
+        for sizes, output in zip(foretold, outputs, strict=True)
+        for size, found in zip(sizes, output.shape, strict=True)
+    )
+
+
+def _values(specs: Sequence[Spec], inputs: Sequence[Any]) -> dict[sympy.Symbol, int]:
+    """Gives the values that symbols have in these inputs, for those that stand alone as some size or number."""
+    return {
+        expression: int(value)
+        for spec, given in zip(specs, inputs, strict=True)
+        for expression, value in _pairs(spec, given)
+        if isinstance(expression, sympy.Symbol)
+    }
+
+
+def _pairs(spec: Spec, given: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(spec, ScalarSpec):
+        if spec.kind == "int":
+            yield _expression(spec.value), given
+    else:
+        yield from zip(map(_expression, spec.shape), given.shape, strict=True)
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def _is_possible(symbol: sympy.Symbol, value: int | None, specs: Sequence[Spec]) -> bool:
+    sizes = (size for spec in specs for size in _sizes(spec) if isinstance(size, torch.SymInt))
+    environment = next((size.node.shape_env for size in sizes), None)
+    known = None if environment is None else environment.var_to_range.get(symbol)
+    return value is not None and known is not None and bool(known.lower <= value) and bool(value <= known.upper)
+
+
+def _sizes(spec: Spec) -> tuple[Any, ...]:
+    return (spec.value,) if isinstance(spec, ScalarSpec) else spec.shape
+
+
+def _form(spec: Spec, given: Any, values: Mapping[sympy.Symbol, int]) -> Form | None:
+    """Gives one input's form; None where a symbol in it has no known value."""
+    if isinstance(spec, ScalarSpec):
+        return _evaluated(spec.value, values) if spec.kind == "int" else given
+    shape, stride = (tuple(_evaluated(size, values) for size in sizes) for sizes in (spec.shape, _strides(spec, given)))
+    if None in shape or None in stride:
+        return None
+    return tuple(size for size in shape if size is not None), tuple(step for step in stride if step is not None)
+
+
+def _strides(spec: TensorSpec, given: torch.Tensor) -> tuple[Any, ...]:
+    """The strides as captured; real ones where no size is symbolic."""
+    return spec.stride if spec.is_dynamic else given.stride()
+
+
+def _evaluated(size: Any, values: Mapping[sympy.Symbol, int]) -> int | None:
+    expression = _expression(size)
+    if not isinstance(expression, sympy.Basic):
+        return int(expression)
+    value = expression.xreplace({symbol: sympy.Integer(number) for symbol, number in values.items()})
+    return int(value) if value.is_Integer else None

@@ -1,0 +1,184 @@
+"""Compares an executable with eager before it is trusted: on real inputs, and on generated ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hub.errors import AccuracyError, InputRefused
+from hub.graph import Cluster
+from hub.verification.compare import (
+    Judge,
+    Snapshot,
+    check_apart,
+    check_form,
+    check_inputs,
+    check_untouched,
+    check_values,
+    real_error,
+)
+from hub.verification.inputs import FLOATING, KINDS, Kind, generated
+from hub.verification.reference import Reference
+from hub.verification.sizes import is_announced
+
+Function = Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What is known of an executable that can be trusted."""
+
+    outputs: tuple[torch.Tensor, ...]
+    """Those of the first trusted call, on the real inputs."""
+    error: float
+    """Largest max|error| / max|reference| over floating outputs, on the real inputs."""
+    is_finite_only: bool = False
+    """True where inputs with infinities or NaN give other results than eager, or may: `finite_only` guards its calls."""
+    kinds: tuple[str, ...] = ()
+    """Kinds of generated inputs that were tried and agreed."""
+    notes: tuple[str, ...] = ()
+    """What was not tried, and why; what made `is_finite_only` true."""
+
+
+def verify(cluster: Cluster, backend: str, executable: Function, inputs: Sequence[Any], accuracy: float | None) -> Verified:
+    """Runs an executable once, on real inputs, and compares it with eager.
+
+    Without an `accuracy` budget (largest allowed max|error| / max|reference|), floating outputs must be as close to a
+    float64 run of the cluster as `Tolerance` says. Integers and booleans must be equal. Raises ContractError for a wrong
+    number of outputs, shape, dtype or device, for inputs written to and for outputs that alias inputs, weights or each
+    other; AccuracyError for wrong numbers. Whatever the executable itself raises passes through.
+    """
+    trial = _Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs))
+    return Verified(trial.outputs, trial.error)
+
+
+def verify_thoroughly(
+    cluster: Cluster,
+    backend: str,
+    executable: Function,
+    inputs: Sequence[Any],
+    accuracy: float | None,
+    *,
+    budget_s: float,
+) -> Verified:
+    """Verifies on real inputs, twice, then on generated ones in order of importance, while `budget_s` seconds last.
+
+    At least the first kind of generated inputs is tried. Eager runs first on each; kinds on which it raises are left out.
+    Raises as `verify` does, for any call. Differences on inputs that hold infinities or NaN end nothing, but are told.
+    """
+    trial = _Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs))
+    trial.run_again("the real inputs, second call")
+    trial.run_generated(KINDS, time.perf_counter() + budget_s)
+    check_untouched(trial.judge, trial.outputs, trial.copies)
+    return trial.verified
+
+
+@dataclass(slots=True)
+class _Trial:
+    """An executable while it is tried; makes the first call at once."""
+
+    judge: Judge
+    executable: Function
+    inputs: tuple[Any, ...]
+    reference: Reference = field(init=False)
+    outputs: tuple[torch.Tensor, ...] = field(init=False)
+    copies: tuple[torch.Tensor, ...] = field(init=False)
+    """Of the first outputs, to see whether later calls write to them."""
+    error: float = field(init=False)
+    agreed: list[str] = field(default_factory=list[str])
+    refused: list[str] = field(default_factory=list[str])
+    impossible: list[str] = field(default_factory=list[str])
+    untried: list[str] = field(default_factory=list[str])
+    differences: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        # The executable first: eager must not be what makes it work, say by loading a library that it lacks.
+        snapshot = Snapshot(self.inputs)
+        self.outputs = tuple(self.executable(*self.inputs))
+        check_inputs(self.judge, snapshot)
+        self.reference = Reference(self.judge.cluster, self.inputs)
+        check_form(self.judge, self.outputs, self.reference.outputs, self.inputs)
+        self.error = real_error(self.judge, self.outputs, self.reference, "the real inputs")
+
+    def run_again(self, where: str) -> None:
+        """Calls the executable on the real inputs once more. Raises as `verify` does."""
+        self.copies = tuple(output.clone() for output in self.outputs)
+        outputs = self._called(self.inputs, self.reference)
+        check_apart(self.judge, self.outputs, outputs)
+        check_untouched(self.judge, self.outputs, self.copies)
+        real_error(self.judge, outputs, self.reference, where)
+
+    def run_generated(self, kinds: Sequence[Kind], deadline: float) -> None:
+        """Tries kinds of generated inputs in order until the deadline (of `time.perf_counter`) would be passed."""
+        longest_s = 0.0
+        for position, kind in enumerate(kinds):
+            start = time.perf_counter()
+            if position and start + longest_s > deadline:
+                self.untried += [left.name for left in kinds[position:]]
+                return
+            self._try(kind)
+            longest_s = max(longest_s, time.perf_counter() - start)
+
+    def _try(self, kind: Kind) -> None:
+        reference, is_anything = None, False
+        for inputs in generated(kind, self.judge.cluster, self.inputs):
+            is_anything = True
+            if (reference := self._reference(inputs)) is not None:
+                break
+        if reference is None:
+            self.impossible += [kind.name] if is_anything else []
+            return
+        try:
+            outputs = self._called(reference.inputs, reference)
+            where, beside = f"generated inputs ({kind.name})", self.outputs if kind.has_tiny else None
+            check_values(self.judge, outputs, reference, where, tiny_beside=beside)
+        except InputRefused:
+            self.refused.append(kind.name)
+        except AccuracyError as error:
+            if kind.is_finite:
+                raise
+            self.differences.append(error.message)
+        else:
+            self.agreed.append(kind.name)
+
+    def _reference(self, inputs: tuple[Any, ...]) -> Reference | None:
+        """Gives eager's outputs, or None where it raises, or where sizes are not as captured: nobody makes such calls."""
+        cluster = self.judge.cluster
+        try:
+            reference = Reference(cluster, inputs)
+        except Exception:  # noqa: BLE001 - operators may refuse generated values in any way
+            return None
+        return reference if is_announced(cluster.inputs, inputs, cluster.outputs, reference.outputs) else None
+
+    def _called(self, inputs: tuple[Any, ...], reference: Reference) -> tuple[torch.Tensor, ...]:
+        snapshot = Snapshot(inputs)
+        outputs = tuple(self.executable(*inputs))
+        check_inputs(self.judge, snapshot)
+        check_form(self.judge, outputs, reference.outputs, inputs)
+        return outputs
+
+    @property
+    def verified(self) -> Verified:
+        """What was found out."""
+        unknown = [kind.name for kind in KINDS if not kind.is_finite and kind.name in self.untried]
+        is_unknown = bool(unknown) and any(
+            isinstance(value, torch.Tensor) and value.dtype in FLOATING for value in self.inputs
+        )
+        notes = (
+            *(f"differs from eager and is guarded: {text}" for text in self.differences),
+            *_listed("eager raises on", self.impossible),
+            *_listed("the executable refuses", self.refused),
+            *_listed("no time was left for", self.untried),
+        )
+        return Verified(
+            self.outputs, self.error, bool(self.differences) or is_unknown, kinds=tuple(self.agreed), notes=notes
+        )
+
+
+def _listed(what: str, names: Iterable[str]) -> tuple[str, ...]:
+    text = ", ".join(names)
+    return (f"{what}: {text}",) if text else ()

@@ -1,0 +1,79 @@
+"""The guard of executables that are right on finite inputs only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hub.errors import InputRefused
+from hub.testing.operators import case_cluster
+from hub.testing.operators.sample import call, f, i64
+from hub.verification.finite import finite_only, is_finite
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bad", [float("inf"), -float("inf"), float("nan")])
+def test_one_element_is_enough(dtype: torch.dtype, bad: float) -> None:
+    """An infinity or NaN is found anywhere, in any layout; infinities that cancel are found too."""
+    for value in (torch.ones(7, 9, dtype=dtype), torch.ones(9, 7, dtype=dtype).t(), torch.ones(7, 18, dtype=dtype)[:, ::2]):
+        assert is_finite(value)
+        value[3, 4] = bad
+        assert not is_finite(value)
+        value[5, 1] = -bad
+        assert not is_finite(value)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_that_overflow_are_finite_inputs(dtype: torch.dtype) -> None:
+    """The largest numbers are finite, however many; so are no numbers at all."""
+    assert is_finite(torch.full((64,), torch.finfo(dtype).max, dtype=dtype))
+    assert is_finite(torch.full((64,), torch.finfo(dtype).min, dtype=dtype))
+    assert is_finite(torch.empty(0, 3, dtype=dtype))
+    assert is_finite(torch.tensor(1.0, dtype=dtype))
+
+
+def test_views_with_a_pending_sign_are_read() -> None:
+    """A negated view, as complex numbers give, is resolved first."""
+    value = torch._neg_view(torch.ones(4))
+    assert is_finite(value)
+
+
+def test_guarded_calls_are_refused_before_the_executable_runs() -> None:
+    """InputRefused names the input; integers are not looked at, and finite calls go through."""
+    cluster, (x, y) = case_cluster("aten.add.Tensor", call(f(3, 4), i64(4)))
+    calls: list[torch.Tensor] = []
+
+    def run(*inputs: torch.Tensor) -> list[torch.Tensor]:
+        calls.append(inputs[0])
+        return list(cluster.module(*inputs))
+
+    guarded = finite_only(run, cluster.inputs)
+    assert torch.equal(guarded(x, y)[0], x + y)
+    with pytest.raises(InputRefused, match="input 0"):
+        guarded(x.index_fill(0, torch.tensor([1]), float("nan")), y)
+    assert len(calls) == 1
+
+
+def test_gradients_do_not_disturb() -> None:
+    """An input that requires gradients is read all the same."""
+    assert is_finite(torch.ones(3, requires_grad=True))
+
+
+def test_the_executable_behind_it_can_be_dumped(tmp_path: Path) -> None:
+    """Debug output is the executable's own, where it has any."""
+    cluster, _ = case_cluster("aten.relu.default", call(f(3, 4)))
+
+    class Run:
+        def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return [x.relu()]
+
+        def dump(self, folder: Path) -> None:
+            (folder / "program.txt").write_text("relu")
+
+    finite_only(Run(), cluster.inputs).dump(tmp_path)
+    assert (tmp_path / "program.txt").read_text() == "relu"
+    finite_only(cluster.module, cluster.inputs).dump(tmp_path)

@@ -1,0 +1,176 @@
+"""Generated inputs have the real ones' form, hold what their kind says, and are equal in every process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from hub.graph import Cluster
+from hub.testing.operators import case_cluster
+from hub.testing.operators.sample import at, b, bf16, call, f, f16, f64, i32, i64, pos
+from hub.verification.inputs import KINDS, copied, generated, span
+
+BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+def made(kind: str, cluster: Cluster, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Gives the first attempt of a kind."""
+    return next(generated(BY_NAME[kind], cluster, inputs), None)
+
+
+def of_one(kind: str, sample: Any) -> torch.Tensor:
+    """Gives what a kind makes of one tensor."""
+    cluster, inputs = case_cluster("aten.relu.default", call(sample))
+    found = made(kind, cluster, inputs)
+    assert found is not None
+    return found[0]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "T", "strided", "expanded"])
+@pytest.mark.parametrize("kind", [kind for kind in BY_NAME if "size" not in kind and "integers" not in kind])
+def test_generated_inputs_lie_in_memory_as_the_real_ones(kind: str, layout: str) -> None:
+    """Shape, strides, dtype and device are those of the real input, and the memory is another one."""
+    sample = f(4, 6) if layout == "contiguous" else getattr(f(4, 6), layout)
+    cluster, inputs = case_cluster("aten.relu.default", call(sample))
+    found = made(kind, cluster, inputs)
+    if kind in ("all true", "all false"):
+        assert found is None
+        return
+    assert found is not None
+    (value,), (real,) = found, inputs
+    assert (value.shape, value.stride(), value.dtype) == (real.shape, real.stride(), real.dtype)
+    assert value.untyped_storage().data_ptr() != real.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("kind", BY_NAME)
+def test_generated_inputs_are_seeded(kind: str) -> None:
+    """The same cluster and inputs give the same values every time."""
+    cluster, inputs = case_cluster("aten.where.self", call(b(5, 3), f(5, 3), f(5, 3)))
+    first, second = made(kind, cluster, inputs), made(kind, cluster, inputs)
+    assert (first is None) == (second is None)
+    for left, right in zip(first or (), second or (), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("make", [f, f16, f64, bf16], ids=["f32", "f16", "f64", "bf16"])
+def test_kinds_hold_what_they_say(make: Any) -> None:
+    """Large values are large, denormal ones below the smallest normal, infinities and NaN at some places only."""
+    sample = make(16, 16)
+    tiny = torch.finfo(sample.dtype).tiny
+    assert of_one("large", sample).abs().median() > 30
+    assert of_one("huge", sample).double().abs().max() > min(1e28, torch.finfo(sample.dtype).max / 32)
+    denormal = of_one("denormal", sample)
+    assert denormal.double().abs().max() <= tiny
+    assert denormal.any()
+    assert of_one("tiny", sample).abs().max() < 0.5
+    assert of_one("tiny", sample).double().abs().median() > tiny
+    assert of_one("all equal", sample).unique().numel() == 1
+    assert not of_one("zeros", sample).any()
+    zeros = of_one("negative zeros", sample)
+    assert not zeros.any()
+    assert torch.signbit(zeros).all()
+    assert 0 < of_one("NaN", sample).isnan().sum() <= 3
+    infinite = of_one("infinities", sample)
+    assert 0 < infinite.isinf().sum() <= 3
+    assert (infinite == float("inf")).any()
+    assert (infinite == -float("inf")).any()
+
+
+def test_values_keep_the_sign_that_all_real_ones_have() -> None:
+    """Where every real value is positive, variances say, so is every generated one."""
+    for kind in ("normal", "large", "tiny", "huge", "denormal", "all equal"):
+        assert (of_one(kind, pos(8, 8)) >= 0).all(), kind
+    assert (of_one("normal", f(8, 8)) < 0).any()
+
+
+def test_integers_of_the_first_kind_stay_within_the_range_of_the_real_ones() -> None:
+    """Indices stay indices; the second attempt keeps them as they are."""
+    cluster, inputs = case_cluster("aten.embedding.default", call(f(50, 4), at(8, 8, below=50)))
+    first, second = generated(BY_NAME["normal"], cluster, inputs)
+    assert not torch.equal(first[1], inputs[1])
+    assert inputs[1].min() <= first[1].min()
+    assert first[1].max() <= inputs[1].max()
+    assert torch.equal(second[1], inputs[1])
+    assert not torch.equal(second[0], inputs[0])
+
+
+def test_kinds_of_floats_leave_integers_as_they_are() -> None:
+    """Only the first kind, extremes and sizes vary integers."""
+    cluster, inputs = case_cluster("aten.embedding.default", call(f(50, 4), at(8, below=50)))
+    found = made("large", cluster, inputs)
+    assert found is not None
+    assert torch.equal(found[1], inputs[1])
+
+
+@pytest.mark.parametrize("make", [i64, i32])
+def test_extreme_integers_reach_both_ends(make: Any) -> None:
+    """The largest and the least number of the dtype are among them."""
+    value = of_one("extreme integers", make(16, 16))
+    assert value.max() == torch.iinfo(value.dtype).max
+    assert value.min() == torch.iinfo(value.dtype).min
+
+
+INDEX_OR_DIVIDE = {
+    "aten.remainder.Tensor": call(i64(4, low=1, high=5), i64(4, low=1, high=5)),
+    "aten.div.Tensor_mode": call(i64(4, low=1, high=5), i64(4, low=1, high=5), rounding_mode="trunc"),
+    "aten.embedding.default": call(f(50, 4), at(8, below=50)),
+    "aten.embedding_dense_backward.default": call(f(3, 4), at(3, below=7), 7, -1, False),
+}
+
+
+@pytest.mark.parametrize("name", INDEX_OR_DIVIDE)
+def test_extreme_integers_reach_neither_indices_nor_divisions(name: str) -> None:
+    """Not every kernel of eager checks its indices, and the least number divided by -1 stops the process."""
+    cluster, inputs = case_cluster(name, INDEX_OR_DIVIDE[name])
+    assert made("extreme integers", cluster, inputs) is None
+
+
+def test_booleans_have_kinds_of_their_own() -> None:
+    """All true and all false, with everything else as it is."""
+    cluster, inputs = case_cluster("aten.where.self", call(b(5, 3), f(5, 3), f(5, 3)))
+    for kind, wanted in (("all true", True), ("all false", False)):
+        found = made(kind, cluster, inputs)
+        assert found is not None
+        assert bool(found[0].all()) is wanted
+        assert bool(found[0].any()) is wanted
+        assert torch.equal(found[1], inputs[1])
+
+
+def test_sizes_change_together() -> None:
+    """Inputs that share a symbolic size get the same other size, and numbers that are sizes follow."""
+    cluster, inputs = case_cluster("aten.expand.default", call(f(1, 3), [5, 3]), dynamic=True)
+    found = made("another size", cluster, inputs)
+    assert found is not None
+    assert found[0].shape[1] == found[1] == 4
+    cluster, inputs = case_cluster("aten.add.Tensor", call(f(4, 6), f(6)), dynamic=True)
+    first, second = generated(BY_NAME["another size"], cluster, inputs)
+    assert [tuple(value.shape) for value in first] == [(5, 7), (7,)]
+    assert [tuple(value.shape) for value in second] == [(8, 12), (12,)]
+    assert first[0].stride() == (7, 1)
+
+
+def test_sizes_that_capture_excludes_are_not_tried() -> None:
+    """Capture compiles anew for the sizes 0 and 1, so a program for other sizes is never called with them."""
+    cluster, inputs = case_cluster("aten.add.Tensor", call(f(4, 6), f(6)), dynamic=True)
+    assert made("size one", cluster, inputs) is None
+    assert made("size zero", cluster, inputs) is None
+
+
+def test_static_clusters_have_no_other_sizes() -> None:
+    """Without symbolic sizes nothing can change."""
+    cluster, inputs = case_cluster("aten.add.Tensor", call(f(4, 6), f(6)))
+    assert made("another size", cluster, inputs) is None
+
+
+def test_copies_keep_gaps_and_overlaps() -> None:
+    """A copy of a view has the view's strides, and memory of its own."""
+    base = torch.arange(24.0).reshape(4, 6)
+    for view in (base[:, 1::2], base.t(), base[0].expand(3, 6), base[2, 3]):
+        copy = copied(view)
+        assert torch.equal(copy, view)
+        assert copy.stride() == view.stride()
+        assert copy.untyped_storage().data_ptr() != view.untyped_storage().data_ptr()
+    assert span(base[:, 1::2]) == 23
+    assert span(torch.empty(0, 3)) == 0
