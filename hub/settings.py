@@ -87,6 +87,7 @@ _FORMS: Mapping[str, _Form] = {
     "output_limit_mb": _Form("a number of megabytes above 0", "100.0", float),
     "plan": _Form("the path of a plan file", '"plan.json"'),
     "cache_dir": _Form("the path of a folder", '"~/.cache/hub"'),
+    "cache_gb": _Form("a number of gigabytes above 0", "10", float),
     "debug_dir": _Form("the path of a folder", '"hub_debug"'),
 }
 

@@ -42,6 +42,7 @@ _OPTIONS: Mapping[str, Any] = {
     "isolate": Annotated[bool | None, _flag("--isolate/--no-isolate", None, "Try plugins in processes of their own.")],
     "plan": Annotated[str | None, _flag("--plan", "FILE", "Replay this plan file instead of planning.")],
     "cache_dir": Annotated[str | None, _flag("--cache-dir", "FOLDER", "Where measurements and executables are kept.")],
+    "cache_gb": Annotated[str | None, _flag("--cache-gb", "GB", "Size that the cache is kept within; 10 unless given.")],
     "debug_dir": Annotated[str | None, _flag("--debug-dir", "FOLDER", "Where readable programs and logs are written.")],
 }
 """Flag of each setting. Values stay text, so that a wrong one gives the same message as in a variable."""

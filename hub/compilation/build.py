@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hub.backend import CompileSettings, Executable
-from hub.cache.store import seal
+from hub.cache.artifacts import Saved, save_artifact, seal_of
 from hub.compilation.state import kept_state
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
-from hub.errors import CacheError, CompileError, ContractError, PluginError, RunError, text_of
+from hub.errors import CompileError, ContractError, PluginError, RunError, text_of
 from hub.graph import Cluster
 from hub.plugin_fault import is_plugins
 from hub.registry import registry
-from hub.verification.verify import Verified, verify
+from hub.verification.finite import finite_only
+from hub.verification.verify import Verified, verify, verify_thoroughly
 
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """Whether an executable is in the cache now."""
-
-    is_done: bool
-    problem: str = ""
-    """Why it could not be saved; empty where nobody tried."""
+VERIFY_SHARE = 0.1
+"""Share of what compiling took that may go into generated inputs."""
+LEAST_VERIFY_S = 0.2
+_FINITE_ONLY = "finite_only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +40,44 @@ class Built:
 
 
 def build_cluster(
-    cluster: Cluster, backend: str, settings: CompileSettings, *, inputs: Sequence[Any], folder: Path | None = None
+    cluster: Cluster,
+    backend: str,
+    settings: CompileSettings,
+    *,
+    inputs: Sequence[Any],
+    folder: Path | None = None,
+    is_finite_only: bool | None = None,
 ) -> Built:
-    """Compiles and verifies a cluster on real inputs; saves it to `folder` where given and possible.
+    """Compiles and verifies a cluster; saves it to `folder` where given and possible.
 
-    What was saved is loaded back and verified as well before anybody else can see it. Raises PluginError with the cause.
+    It is verified on real and on generated inputs, or, where a worker has found out `is_finite_only` that way, on real
+    ones alone. What was saved is loaded back and verified as well before anybody else can see it. Raises PluginError.
     """
-    executable = compile_cluster(cluster, backend, settings)
     start = time.perf_counter()
-    verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy)
-    verify_s = time.perf_counter() - start
+    executable = compile_cluster(cluster, backend, settings)
+    compiled_s = time.perf_counter()
+    budget_s = max(LEAST_VERIFY_S, VERIFY_SHARE * (compiled_s - start)) if is_finite_only is None else None
+    verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy, budget_s)
+    verify_s = time.perf_counter() - compiled_s
+    is_guarded = verified.is_finite_only if is_finite_only is None else is_finite_only
     is_wanted = folder is not None and registry().entries[backend].info.saveable
 
     def check(saved: Path) -> None:
         load_and_verify(cluster, backend, settings, saved, inputs=inputs)
 
-    saved = _save(executable, backend, folder, check) if is_wanted and folder is not None else Saved(is_done=False)
-    return Built(_loaded(cluster, backend, executable, verified), verified, saved, verify_s)
+    saved = Saved(is_done=False)
+    if is_wanted and folder is not None:
+        saved = _save(executable, cluster, backend, folder, check, is_finite_only=is_guarded)
+    loaded = Loaded(cluster, backend, _guarded(executable, cluster, is_finite_only=is_guarded))
+    return Built(_restrided(loaded, verified), verified, saved, verify_s)
 
 
 def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, folder: Path) -> Loaded:
     """Loads a saved cluster, without verification. Raises PluginError with the cause."""
     with plugin_edge(backend, cluster.name, "load"):
         executable = registry().backend(backend).load(folder, cluster, settings)
-    return Loaded(cluster, backend, executable)
+    is_finite_only = bool(seal_of(folder).get("about", {}).get(_FINITE_ONLY))
+    return Loaded(cluster, backend, _guarded(executable, cluster, is_finite_only=is_finite_only))
 
 
 def load_and_verify(
@@ -76,9 +86,8 @@ def load_and_verify(
     """Loads a saved cluster and verifies it on real inputs. Raises PluginError with the cause."""
     loaded = load_cluster(cluster, backend, settings, folder)
     start = time.perf_counter()
-    verified = verify_cluster(cluster, backend, loaded.executable, inputs, settings.accuracy)
-    verify_s = time.perf_counter() - start
-    return Built(_loaded(cluster, backend, loaded.executable, verified), verified, Saved(is_done=True), verify_s)
+    verified = verify_cluster(cluster, backend, loaded.executable, inputs, settings.accuracy, None)
+    return Built(_restrided(loaded, verified), verified, Saved(is_done=True), time.perf_counter() - start)
 
 
 def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings) -> Executable:
@@ -93,11 +102,22 @@ def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings) -
 
 
 def verify_cluster(
-    cluster: Cluster, backend: str, executable: Callable[..., Any], inputs: Sequence[Any], accuracy: float | None
+    cluster: Cluster,
+    backend: str,
+    executable: Callable[..., Any],
+    inputs: Sequence[Any],
+    accuracy: float | None,
+    budget_s: float | None,
 ) -> Verified:
-    """Verifies an executable. What it raises becomes RunError, what it changes in the process ContractError."""
+    """Verifies an executable: with `budget_s` on generated inputs too. What it raises while running becomes RunError.
+
+    One that changes something in the process raises ContractError.
+    """
     with plugin_edge(backend, cluster.name, "run"), kept_state() as changed:
-        verified = verify(cluster, backend, executable, inputs, accuracy)
+        if budget_s is None:
+            verified = verify(cluster, backend, executable, inputs, accuracy)
+        else:
+            verified = verify_thoroughly(cluster, backend, executable, inputs, accuracy, budget_s=budget_s)
     if changed:
         text = f"the executable changed {', '.join(changed)}"
         raise ContractError(text, backend=backend, cluster=cluster.name)
@@ -120,23 +140,32 @@ def plugin_edge(backend: str, cluster: str | None, stage: str) -> Generator[None
         raise kind(f"{stage} failed: {text_of(error)}", backend=backend, cluster=cluster) from error
 
 
-def _loaded(cluster: Cluster, backend: str, executable: Callable[..., Any], verified: Verified) -> Loaded:
-    return Loaded(cluster, backend, restrided(executable, cluster.outputs, verified.outputs))
+def _restrided(loaded: Loaded, verified: Verified) -> Loaded:
+    return replace(loaded, executable=restrided(loaded.executable, loaded.cluster.outputs, verified.outputs))
 
 
-def _save(executable: Executable, backend: str, folder: Path, check: Callable[[Path], None]) -> Saved:
-    """Saves into a folder that appears whole or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
-    try:
+def _guarded(executable: Callable[..., Any], cluster: Cluster, *, is_finite_only: bool) -> Callable[..., Any]:
+    return finite_only(executable, cluster.inputs) if is_finite_only else executable
+
+
+def _save(
+    executable: Executable,
+    cluster: Cluster,
+    backend: str,
+    folder: Path,
+    check: Callable[[Path], None],
+    *,
+    is_finite_only: bool,
+) -> Saved:
+    def write(partial: Path) -> None:
         with plugin_edge(backend, None, "save"):
             executable.save(partial)
         check(partial)
-        seal(partial)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-    except (PluginError, CacheError, OSError) as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        return Saved(is_done=False, problem=str(error).splitlines()[0])
-    shutil.rmtree(partial, ignore_errors=True)
-    return Saved(is_done=True)
+
+    operators = Counter(str(node.target) for node in cluster.nodes)
+    about = {
+        "operators": operators.most_common(),
+        "inputs": list(map(str, cluster.inputs)),
+        _FINITE_ONLY: is_finite_only,
+    }
+    return save_artifact(folder, write, about)

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 
 from hub.backend import CompileSettings
+from hub.cache.artifacts import check_artifact
 from hub.compilation.build import build_cluster, load_cluster, plugin_edge
 from hub.compilation.transfer import Sample, read_sample
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Assembled, Loaded, assemble
 from hub.dispatch.codegen import Step
 from hub.dispatch.spinning import Calm
+from hub.errors import CompileError
 from hub.graph import Cluster
 from hub.options import Options
 from hub.partition import verdicts
@@ -39,6 +41,10 @@ class Compiled:
     is_saved: bool
     problem: str = ""
     """Why it could not be saved, where that was tried."""
+    is_finite_only: bool = False
+    """True where calls with infinities or NaN are left to eager."""
+    notes: tuple[str, ...] = ()
+    """What verification found out beside that it can be trusted."""
     verify_s: float = 0.0
     """Seconds of these in which it was compared with eager."""
 
@@ -118,12 +124,22 @@ def compile_cluster(
         _state.built[name] = built.loaded
     else:
         del _state.clusters[name]
-    built_s = time.perf_counter() - start
-    return Compiled(built_s, built.verified.error, built.saved.is_done, built.saved.problem, built.verify_s)
+    return Compiled(
+        compile_s=time.perf_counter() - start,
+        error=built.verified.error,
+        is_saved=built.saved.is_done,
+        problem=built.saved.problem,
+        is_finite_only=built.verified.is_finite_only,
+        notes=built.verified.notes,
+        verify_s=built.verify_s,
+    )
 
 
 def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str) -> None:
-    """Loads one cluster that another worker saved."""
+    """Loads one cluster that another worker saved, if its files are as they were saved. Raises PluginError."""
+    if not (found := check_artifact(Path(folder))).is_intact:
+        reason = found.problem or "it was removed meanwhile"
+        raise CompileError(f"the saved executable cannot be loaded: {reason}", backend=backend, cluster=name)
     cluster = _cluster(name, nodes)
     _state.built[name] = load_cluster(cluster, backend, settings, Path(folder))
 

@@ -97,11 +97,11 @@ class Builder:
         folder = self.scene.folder(found, settings)
         session = self.scene.session
         if session is not None and (earlier := session.tried(found, settings)) is not None:
-            self.verify_s += earlier.verify_s  # while plans were measured
+            self._heard(earlier, name)  # while plans were measured
         for _ in range(2):
-            if not self.store.has_artifact(folder):
+            if not self._has_artifact(folder, found.backend, name):
                 self._try_out(name, found, settings, folder, values)
-            if not self.store.has_artifact(folder):
+            if not self._has_artifact(folder, found.backend, name):
                 break
             try:
                 return self._loaded(cluster, found.backend, settings, inputs, folder)
@@ -110,8 +110,21 @@ class Builder:
             except PluginError as error:
                 message = f"the saved executable is of no use, compiled again: {error.message}"
                 self._note(message, "load", found.backend, name)
-                self.store.drop(folder)
-        return self._compiled_here(cluster, found.backend, settings, inputs, folder)
+                self.store.discard(folder)
+        earlier = None if session is None else session.tried(found, settings)
+        return self._compiled_here(cluster, found.backend, settings, inputs, folder, earlier)
+
+    def _has_artifact(self, folder: Path, backend: str, name: str) -> bool:
+        has_one = self.store.has_artifact(folder)
+        for text in self.store.take_notes():
+            self._note(f"{text}, compiled again", "load", backend, name)
+        return has_one
+
+    def _heard(self, offer: Offer, name: str) -> None:
+        """Notes what a worker found out about a cluster that can be trusted."""
+        self.verify_s += offer.verify_s
+        for text in offer.notes:
+            self._note(text, "verify", offer.order.group.backend, name)
 
     def _loaded(
         self, cluster: Cluster, backend: str, settings: CompileSettings, inputs: Sequence[Any], folder: Path
@@ -122,12 +135,19 @@ class Builder:
         return built.loaded
 
     def _compiled_here(
-        self, cluster: Cluster, backend: str, settings: CompileSettings, inputs: Sequence[Any], folder: Path
+        self,
+        cluster: Cluster,
+        backend: str,
+        settings: CompileSettings,
+        inputs: Sequence[Any],
+        folder: Path,
+        earlier: Offer | None,
     ) -> Loaded:
         own = folder if self.scene.session is None else None  # else a worker has compiled it before, and could not save it
+        known = None if earlier is None else earlier.is_finite_only
         start = time.perf_counter()
         with self._state_kept(backend, cluster.name):
-            built = build_cluster(cluster, backend, settings, inputs=inputs, folder=own)
+            built = build_cluster(cluster, backend, settings, inputs=inputs, folder=own, is_finite_only=known)
         self.verify_s += built.verify_s
         self._note_unsaved(built.saved.problem, backend, cluster.name)
         self._tell_compiled(backend, cluster.name, time.perf_counter() - start)
@@ -151,7 +171,7 @@ class Builder:
         if offer.failure is not None:
             remember_failure(scene, found, settings, offer.failure)
             raise offer.failure
-        self.verify_s += offer.verify_s
+        self._heard(offer, name)
         self._note_unsaved(offer.problem, found.backend, name)
         self._tell_compiled(found.backend, name, offer.compile_s)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hub.cache.keys import backend_parts, digest_of, machine_parts
+from hub.cache.keys import digest_of, plan_parts
 from hub.cache.measurements import Measurements
 from hub.cache.store import Store
 from hub.compilation.transfer import Sample
@@ -36,11 +36,6 @@ from hub.registry import Registry
 from hub.report.progress import Progress
 from hub.support import operator_name
 
-_NO_KEYS = {
-    *("cache_dir", "debug_dir", "strict", "renew", "shadow", "budget_s", "plan"),
-    *("isolate", "compile_limit_s", "memory_limit_gb", "output_limit_mb"),
-}
-"""Options that do not change which plan is right."""
 _KEPT = ("options", "no backend takes any node")
 """What decides plans, beside measuring, that a later process need not decide again."""
 
@@ -80,6 +75,8 @@ class Maker:
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": time.perf_counter() - start}))
         if is_news:
             store.keep_plan(self._key(self.options.tune), made.plan)
+        if made.plan.decided_by != "replayed":  # then nothing was compiled
+            store.prune(self.options.cache_gb * 1e9)
         self.progress.done()
         return made
 
@@ -116,7 +113,14 @@ class Maker:
                 verdicts = self._verdicts(scene)
                 decision = decide(scene, verdicts, may_measure=False)
             self._check_strict(verdicts, decision.assignment, decision.events)
-            return plan_of(self.graph, self.mode, decision, verdicts, self.options, (*note, *notes, *_troubles(scene)))
+            return plan_of(
+                self.graph,
+                self.mode,
+                decision,
+                verdicts,
+                self.options,
+                (*note, *notes, *_troubles(scene), *_cache_notes(store)),
+            )
 
     def _asked_for(self, plan: Plan | None, scene: Scene) -> Plan | None:
         """Gives the plan of the plan file that the options name, whose settings then hold; without one, `plan`."""
@@ -164,16 +168,7 @@ class Maker:
 
     def _key(self, effort: str) -> str:
         bidders = [entry for name, entry in self.registry.entries.items() if self._may_bid(name)]
-        parts = {
-            "graph": self.graph.digest,
-            "constants": list(self.graph.weights),
-            "mode": self.mode,
-            "options": {**self.options.model_dump(mode="json", exclude=_NO_KEYS), "tune": effort},
-            "threads": self.threads,
-            "backends": [backend_parts(entry) for entry in bidders],
-            **machine_parts(),
-        }
-        return digest_of(parts)
+        return digest_of(plan_parts(self.graph, self.mode, self.options, self.threads, effort, bidders))
 
     def _may_bid(self, name: str) -> bool:
         return self.registry.entries[name].status.accepted and self.options.allows(name)
@@ -212,7 +207,7 @@ class Maker:
                 verdicts = verdicts.without(failed.group.backend, failed.nodes, reason)
                 decision = self._patched(decision, failed, reason) or decide(scene, verdicts, may_measure=False)
                 continue
-            plan = self._plan(decision, verdicts, (*events, *_troubles(scene), *builder.notes))
+            plan = self._plan(decision, verdicts, (*events, *_troubles(scene), *_cache_notes(store), *builder.notes))
             return Made(plan.model_copy(update={"verify_s": builder.verify_s}), steps, loaded)
 
     def _patched(self, decision: Decision, failed: ClusterFailed, reason: str) -> Decision | None:
@@ -267,3 +262,8 @@ def _is_lasting(plan: Plan) -> bool:
 def _troubles(scene: Scene) -> tuple[Event, ...]:
     """Says what went wrong with the store of measurements while it was used."""
     return tuple(Event(kind="note", stage="load", message=text) for text in scene.measurements.notes)
+
+
+def _cache_notes(store: Store) -> tuple[Event, ...]:
+    """Says what in the cache could not be used."""
+    return tuple(Event(kind="note", stage="load", message=text) for text in store.take_notes())

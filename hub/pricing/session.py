@@ -39,6 +39,8 @@ RUN_LIMIT_S = 120.0
 """Seconds that one request to run something may take, beyond its own length."""
 ALONE_S = 0.2
 """Seconds for which a cluster is timed alone: it only has to tell which plans are worth timing whole."""
+_FACTS = ("compile_s", "is_saved", "problem", "is_finite_only", "notes", "verify_s")
+"""What an offer says in the worker's words."""
 _SHARED = "shared"
 """The one worker of a session in which nothing is timed."""
 
@@ -69,6 +71,10 @@ class Offer:
     failure: PluginError | None = None
     problem: str = ""
     """Why it could not be saved, where that was tried."""
+    is_finite_only: bool = False
+    """True where calls with infinities or NaN are left to eager."""
+    notes: tuple[str, ...] = ()
+    """What verification found out beside that it can be trusted."""
     verify_s: float = 0.0
     """Seconds of `compile_s` in which it was compared with eager."""
     is_remembered: bool = False
@@ -357,7 +363,7 @@ class Session:
             error.cluster = error.cluster or order.name
             self._suspects.add(home)
             return Offer(order, failure=error)
-        facts = {name: getattr(compiled, name) for name in ("compile_s", "is_saved", "problem", "verify_s")}
+        facts = {name: getattr(compiled, name) for name in _FACTS}
         offer = Offer(order, **facts)
         self._built.setdefault(home, []).append(offer)
         return offer
