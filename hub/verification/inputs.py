@@ -192,10 +192,10 @@ def _is_integer(value: Any) -> bool:
 
 
 _HARMLESS_NAMES = """
-add sub rsub mul neg abs sign square relu eq ne lt le gt ge where maximum minimum clamp clamp_min clamp_max min max amin amax
-argmin argmax sum mean prod cumsum any all bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or
-logical_xor logical_not masked_fill to _to_copy type_as clone contiguous copy view _unsafe_view reshape flatten permute transpose t
-expand unsqueeze squeeze slice select cat stack flip roll repeat
+add sub rsub mul neg abs sign square relu eq ne lt le gt ge where maximum minimum clamp clamp_min clamp_max min max
+amin amax argmin argmax sum mean prod cumsum any all bitwise_and bitwise_or bitwise_xor bitwise_not logical_and
+logical_or logical_xor logical_not masked_fill to _to_copy type_as clone contiguous copy view _unsafe_view reshape
+flatten permute transpose t expand unsqueeze squeeze slice select cat stack flip roll repeat
 """
 _HARMLESS = frozenset(_HARMLESS_NAMES.split())
 """Operators that any integer may reach. Others take integers for indices, which some of eager's kernels do not check
