@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from hub.children import run_child
 from hub.hookspecs import PROJECT
@@ -80,10 +81,12 @@ def _memory_path() -> Path:
 
 def _remembered(path: Path) -> dict[str, str]:
     try:
-        found = json.loads(path.read_text())
+        found: Any = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return {str(key): str(value) for key, value in cast("dict[Any, Any]", found).items()}
 
 
 def _remember(path: Path, known: Mapping[str, str]) -> None:

@@ -79,8 +79,8 @@ def ask_backends(graph: Graph, registry: Registry, options: Options, ask: Ask | 
             events.append(Event(kind="refused", stage="support", backend=name, message=reason))
             continue
         try:
-            is_elsewhere = ask is not None and entry.status.accepted
-            found[name] = ask(name) if is_elsewhere else answers(graph, registry, options, name)
+            elsewhere = ask if entry.status.accepted else None
+            found[name] = elsewhere(name) if elsewhere else answers(graph, registry, options, name)
         except HubError as error:
             if entry.status.accepted or _is_named(name, options):
                 stage = "load" if isinstance(error, PluginLoadError | ContractError) else "support"
