@@ -260,7 +260,7 @@ def _of_size(target: int | None) -> Make:
     def make(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
         for forms in other_sizes(cluster.inputs, inputs, target):
             resized = tuple(
-                form if not isinstance(value, torch.Tensor) else _resized(value, *form, generator)
+                _resized(value, form[0], form[1], generator) if isinstance(form, tuple) else form
                 for value, form in zip(inputs, forms, strict=True)
             )
             if is_well_shaped(cluster, resized):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import sympy
 import torch
@@ -27,8 +27,8 @@ def other_sizes(specs: Sequence[Spec], inputs: Sequence[Any], target: int | None
     now, environment = _values(specs, inputs), _environment(specs)
     if environment is None:
         return
-    for change in (lambda _: target,) if target is not None else (lambda size: size + 1, lambda size: 2 * size):
-        wanted = {symbol: change(value) for symbol, value in now.items()}
+    for factor, more in ((0, target),) if target is not None else ((1, 1), (2, 0)):
+        wanted = {symbol: factor * value + more for symbol, value in now.items()}
         changed = now | {symbol: value for symbol, value in wanted.items() if _is_possible(symbol, value, environment)}
         forms = [_form(spec, value, changed) for spec, value in zip(specs, inputs, strict=True)]
         if changed == now or _breaks_guard(environment, changed):
@@ -90,7 +90,7 @@ def _pairs(spec: Spec, given: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+    return cast("Any", size).node.expr if isinstance(size, torch.SymInt) else size
 
 
 def _breaks_guard(environment: Any, values: Mapping[sympy.Symbol, int]) -> bool:
@@ -98,14 +98,14 @@ def _breaks_guard(environment: Any, values: Mapping[sympy.Symbol, int]) -> bool:
     return any(guard.expr.xreplace(numbers) is sympy.false for guard in environment.guards)
 
 
-def _is_possible(symbol: sympy.Symbol, value: int | None, environment: Any) -> bool:
+def _is_possible(symbol: sympy.Symbol, value: int, environment: Any) -> bool:
     known = environment.var_to_range.get(symbol)
-    return value is not None and known is not None and bool(known.lower <= value) and bool(value <= known.upper)
+    return known is not None and bool(known.lower <= value) and bool(value <= known.upper)
 
 
 def _environment(specs: Sequence[Spec]) -> Any:
     """The shape environment that the symbols belong to, or None where there are none."""
-    sizes = (size for spec in specs for size in _sizes(spec) if isinstance(size, torch.SymInt))
+    sizes = (cast("Any", size) for spec in specs for size in _sizes(spec) if isinstance(size, torch.SymInt))
     return next((size.node.shape_env for size in sizes), None)
 
 
@@ -132,5 +132,5 @@ def _evaluated(size: Any, values: Mapping[sympy.Symbol, int]) -> int | None:
     expression = _expression(size)
     if not isinstance(expression, sympy.Basic):
         return int(expression)
-    value = expression.xreplace({symbol: sympy.Integer(number) for symbol, number in values.items()})
+    value = cast("Any", expression).xreplace({symbol: sympy.Integer(number) for symbol, number in values.items()})
     return int(value) if value.is_Integer else None
