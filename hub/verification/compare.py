@@ -11,9 +11,19 @@ import torch
 
 from hub.errors import AccuracyError, ContractError
 from hub.graph import Cluster
-from hub.support import dtype_name
+from hub.support import dtype_name, operator_name, tensors_of
 from hub.verification.reference import Outputs, Reference
 from hub.verification.tolerance import EAGER_FACTOR, Tolerance
+
+_TIES_OPEN = (
+    "aten.topk.default",
+    "aten.sort.default",
+    "aten.argsort.default",
+    "aten.kthvalue.default",
+    "aten.median.dim",
+    "aten.nanmedian.dim",
+    "aten.mode.default",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +35,17 @@ class Judge:
     tolerance: Tolerance
     accuracy: float | None
     """Largest allowed max|error| / max|reference|; None means as exact as eager."""
+    leaves_ties_open: bool = False
+    """True where an operator may put equal elements into any order, by PyTorch's own documentation."""
+    orders_integers: bool = False
+    """True where such an operator reads integers, among which ties cannot be told by moving them a little."""
 
     @classmethod
     def of(cls, cluster: Cluster, backend: str, accuracy: float | None) -> Judge:
         """Gives the judge of one backend's executables for a cluster."""
-        return cls(cluster, backend, Tolerance.of(cluster), accuracy)
+        ordering = [node for node in cluster.nodes if operator_name(node) in _TIES_OPEN]
+        of_integers = any(not next(tensors_of(node)).is_floating_point() for node in ordering)
+        return cls(cluster, backend, Tolerance.of(cluster), accuracy, bool(ordering), of_integers)
 
     def broken(self, text: str) -> ContractError:
         """Gives the error for a broken contract."""
@@ -302,10 +318,13 @@ class _Output:
         """True for elements beside which parts of a sum may be too large."""
         return self.want.isfinite() & (distance.exact.abs() > torch.finfo(self.dtype).max / 4)
 
+    def _nudged(self) -> tuple[Outputs, ...]:
+        return self.reference.nudged(self.judge.accuracy or 0.0, breaks_ties=self.judge.leaves_ties_open)
+
     def _noise(self) -> torch.Tensor:
         """How far eager moves where the inputs move by one rounding, or by the granted error; infinite where it jumps."""
         noise = torch.zeros(self.want.shape, dtype=torch.float64, device=self.want.device)
-        for outputs in self.reference.nudged(self.judge.accuracy or 0.0):
+        for outputs in self._nudged():
             moved, want = _real(outputs[self.index]).double(), self.want.double()
             distance = torch.where(_is_equal(moved, want), torch.zeros_like(noise), (moved - want).abs())
             noise = torch.maximum(noise, _with_infinities(distance))
@@ -319,18 +338,20 @@ class _Output:
 
     def _is_unlike_flushed(self, distance: _Distance) -> torch.Tensor:
         """True for elements that are not eager's on flushed inputs either."""
-        flushed = self.reference.flushed
-        if flushed is None:
-            return torch.ones_like(distance.wrong)
-        got, want = self.got.double(), _real(flushed[self.index]).double()
-        return ~(_is_equal(got, want) | ((got - want).abs() <= distance.allowed))
+        is_unlike = torch.ones_like(distance.wrong)
+        for outputs in self.reference.flushed:
+            got, want = self.got.double(), _real(outputs[self.index]).double()
+            is_unlike &= ~(_is_equal(got, want) | ((got - want).abs() <= distance.allowed))
+        return is_unlike
 
     def _firmly_unequal(self) -> torch.Tensor:
         """True for integers that differ from eager's, where eager's own do not depend on roundings."""
         unequal = self.got != self.want
         if not bool(unequal.any()):
             return unequal
-        others = [outputs[self.index] for outputs in self.reference.nudged(self.judge.accuracy or 0.0)]
+        if self.judge.orders_integers:
+            return torch.zeros_like(unequal)
+        others = [outputs[self.index] for outputs in self._nudged()]
         wide = self.reference.wide
         if wide is not None and wide[self.index].shape == self.want.shape:
             others.append(wide[self.index])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,20 +12,25 @@ from torch import fx
 
 from hub.graph import Cluster
 from hub.support import operator_name, tensors_of
-from hub.verification.sizes import other_sizes
+from hub.verification.sizes import is_well_shaped, other_sizes
 from hub.verification.tolerance import longest_sum
 
 Inputs = tuple[Any, ...]
 Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 """Gives values for a real tensor: a flat tensor of `span(real)` elements of its dtype, on the CPU."""
 
+Make = Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]
+
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Floating dtypes whose values are varied; others (float8) keep their real ones."""
+USUAL_INTEGER = 2**20
+"""Integers up to here, and sums of a few, are exact in float32; larger ones are guarded where they make a difference."""
+WIDE_INTEGERS = (torch.int32, torch.int64)
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 _PLACES = 3
 """Elements of an input that become infinite or NaN."""
 _ROOM = 16.0
-"""Times that a huge value, as often as a sum has terms, fits into its dtype: weights multiply it."""
+"""Times that the square of a huge value, as often as a sum has terms, fits into its dtype: weights multiply it."""
 _SEED = 4
 
 
@@ -34,10 +39,10 @@ class Kind:
     """One kind of generated inputs."""
 
     name: str
-    make: Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]
+    make: Make
     """Gives nothing where the cluster has no input to vary in this way, else attempts: the first one eager takes counts."""
-    is_finite: bool = True
-    """False where inputs hold infinities or NaN, for which a difference does not end an executable's use."""
+    unusual: tuple[torch.dtype, ...] = ()
+    """Dtypes of the inputs that get values that models hardly meet: where they make a difference, calls are guarded."""
     has_tiny: bool = False
     """True where inputs are so small that some machines' arithmetic flushes them to zero."""
 
@@ -109,12 +114,11 @@ def _denormal(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _huge(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
-    """As large as sums of such numbers leave room for; float64 has no wider dtype to tell overflow from error."""
+    """As large as sums of squares leave room for."""
 
     def draw(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        largest = 1e30 if value.dtype is torch.float64 else torch.finfo(value.dtype).max
-        drawn = torch.rand(span(value), generator=generator, dtype=torch.float64) * 2 - 1
-        return _signed_as(value, drawn * (largest / (_ROOM * longest_sum(cluster))))
+        largest = torch.finfo(value.dtype).max ** 0.5 / (_ROOM * longest_sum(cluster))
+        return _signed_as(value, (torch.rand(span(value), generator=generator, dtype=torch.float64) * 2 - 1) * largest)
 
     yield from _floats(draw)(cluster, inputs, generator)
 
@@ -128,7 +132,7 @@ def _equal(value: torch.Tensor, _: torch.Generator) -> torch.Tensor:
     return _signed_as(value, torch.full((span(value),), 0.7, dtype=torch.float64))
 
 
-def _floats(draw: Draw) -> Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]:
+def _floats(draw: Draw) -> Make:
     """Varies every floating input; integers and booleans keep their real values, since integers may be indices."""
 
     def make(_: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
@@ -142,7 +146,7 @@ def _drawn(value: Any, draw: Draw, generator: torch.Generator) -> Any:
     return in_layout_of(value, draw(value, generator)) if _is_varied(value) else copied(value)
 
 
-def _placed(*numbers: float) -> Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]:
+def _placed(*numbers: float) -> Make:
     """Puts numbers at a few places of every floating input; the rest of the values are real."""
 
     def make(_: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
@@ -192,28 +196,43 @@ def _is_integer(value: Any) -> bool:
 
 
 _HARMLESS_NAMES = """
-add sub rsub mul neg abs sign square relu eq ne lt le gt ge where maximum minimum clamp clamp_min clamp_max min max
-amin amax argmin argmax sum mean prod cumsum any all bitwise_and bitwise_or bitwise_xor bitwise_not logical_and
-logical_or logical_xor logical_not masked_fill to _to_copy type_as clone contiguous copy view _unsafe_view reshape
-flatten permute transpose t expand unsqueeze squeeze slice select cat stack flip roll repeat
+add sub rsub mul neg abs sign square relu eq ne lt le gt ge where maximum minimum clamp clamp_min clamp_max min max amin
+amax argmin argmax sum mean cumsum any all bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or
+logical_xor logical_not masked_fill to _to_copy type_as clone contiguous copy view _unsafe_view reshape flatten permute
+transpose t expand unsqueeze squeeze slice select cat stack flip roll repeat
 """
 _HARMLESS = frozenset(_HARMLESS_NAMES.split())
 """Operators that any integer may reach. Others take integers for indices, which some of eager's kernels do not check
 (`embedding_dense_backward`), for sizes, or for divisors: the least number divided by -1 stops the process."""
 
 
-def _extremes(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
-    if not any(_is_integer(value) and value.numel() for value in inputs) or any(map(_takes_no_extremes, cluster.nodes)):
-        return
-    yield tuple(
-        in_layout_of(value, _extreme(value, generator)) if _is_integer(value) and value.numel() else copied(value)
-        for value in inputs
-    )
+def _integers(draw: Draw, dtypes: Collection[torch.dtype]) -> Make:
+    """Varies integers of some dtypes where nothing but arithmetic reads integers; everything else keeps its real values."""
+
+    def make(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
+        is_drawn = [isinstance(value, torch.Tensor) and value.dtype in dtypes and value.numel() > 0 for value in inputs]
+        if any(is_drawn) and not any(map(_takes_no_extremes, cluster.nodes)):
+            yield tuple(
+                in_layout_of(value, draw(value, generator)) if is_on else copied(value)
+                for value, is_on in zip(inputs, is_drawn, strict=True)
+            )
+
+    return make
+
+
+def _large_integers(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Both ends of a narrow dtype; of wide ones, what is exact in float32, in which some compilers compute integers."""
+    kind = torch.iinfo(value.dtype)
+    return _one_of((min(kind.max, USUAL_INTEGER), max(kind.min, -USUAL_INTEGER)), value, generator)
 
 
 def _extreme(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     kind = torch.iinfo(value.dtype)
-    numbers = torch.tensor([kind.max, kind.min, 0, 1, kind.max - 1, kind.min + 1, 2], dtype=value.dtype)
+    return _one_of((kind.max, kind.min, kind.max - 1, kind.min + 1), value, generator)
+
+
+def _one_of(ends: Sequence[int], value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    numbers = torch.tensor([*ends, 0, 1, 2], dtype=value.dtype)
     return numbers[torch.randint(0, len(numbers), (span(value),), generator=generator)]
 
 
@@ -223,7 +242,7 @@ def _takes_no_extremes(node: fx.Node) -> bool:
     return reads_integers and name.split(".")[1 if "." in name else 0] not in _HARMLESS
 
 
-def _booleans(is_true: bool) -> Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]:
+def _booleans(is_true: bool) -> Make:
     def make(_: Cluster, inputs: Inputs, _generator: torch.Generator) -> Iterator[Inputs]:
         if any(isinstance(value, torch.Tensor) and value.dtype is torch.bool and value.numel() for value in inputs):
             yield tuple(_all(value) for value in inputs)
@@ -235,15 +254,17 @@ def _booleans(is_true: bool) -> Callable[[Cluster, Inputs, torch.Generator], Ite
     return make
 
 
-def _of_size(target: int | None) -> Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]:
+def _of_size(target: int | None) -> Make:
     """Makes every symbolic size this one, or another than it is; values are drawn as for the first kind."""
 
     def make(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
         for forms in other_sizes(cluster.inputs, inputs, target):
-            yield tuple(
-                form if not isinstance(value, torch.Tensor) else _resized(value, *form, generator)
+            resized = tuple(
+                _resized(value, form[0], form[1], generator) if isinstance(form, tuple) else form
                 for value, form in zip(inputs, forms, strict=True)
             )
+            if is_well_shaped(cluster, resized):
+                yield resized
 
     return make
 
@@ -261,13 +282,14 @@ def _resized(
 
 
 NORMAL = Kind("normal", _normals)
-NAN = Kind("NaN", _placed(float("nan")), is_finite=False)
-INFINITIES = Kind("infinities", _placed(float("inf"), float("-inf")), is_finite=False)
+NAN = Kind("NaN", _placed(float("nan")), unusual=FLOATING)
+INFINITIES = Kind("infinities", _placed(float("inf"), float("-inf")), unusual=FLOATING)
 
 KINDS: tuple[Kind, ...] = (
     NORMAL,
     NAN,
     INFINITIES,
+    Kind("extreme integers", _integers(_extreme, WIDE_INTEGERS), unusual=WIDE_INTEGERS),
     Kind("another size", _of_size(None)),
     Kind("large", _floats(_large)),
     Kind("zeros", _floats(_constant(0.0))),
@@ -277,7 +299,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("size one", _of_size(1)),
     Kind("size zero", _of_size(0)),
     Kind("tiny", _floats(_tiny), has_tiny=True),
-    Kind("extreme integers", _extremes),
+    Kind("large integers", _integers(_large_integers, INTEGERS)),
     Kind("huge", _huge),
     Kind("denormal", _floats(_denormal), has_tiny=True),
     Kind("negative zeros", _floats(_constant(-0.0))),

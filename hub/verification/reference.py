@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -28,7 +28,7 @@ class Reference:
         self.inputs = tuple(inputs)
         with torch.no_grad():
             self.outputs: Outputs = tuple(cluster.module(*inputs))
-        self._nudged: dict[float, tuple[Outputs, ...]] = {}
+        self._nudged: dict[tuple[float, bool], tuple[Outputs, ...]] = {}
 
     @cached_property
     def wide(self) -> Outputs | None:
@@ -36,25 +36,39 @@ class Reference:
         return float64_outputs(self.cluster, self.inputs)
 
     @cached_property
-    def flushed(self) -> Outputs | None:
-        """Eager's outputs where denormal inputs count as zero, or None where eager raises on such inputs."""
-        return self._eager_on(_flushed_to_zero)
+    def flushed(self) -> tuple[Outputs, ...]:
+        """Eager's outputs where denormal values count as zero: in all inputs, and in each alone.
 
-    def nudged(self, relative: float) -> tuple[Outputs, ...]:
-        """Eager's outputs where each floating input is moved by up to this part of itself, or of its dtype's rounding."""
-        if relative not in self._nudged:
-            self._nudged[relative] = tuple(self._nudges(relative))
-        return self._nudged[relative]
+        Alone, because a quotient of denormals may be made with the reciprocal of the lower one, which is infinite.
+        """
+        floating = [position for position, value in enumerate(self.inputs) if is_floating(value)]
+        found = (self._eager_on(_flushed_to_zero, only) for only in (floating, *([position] for position in floating)))
+        return tuple(outputs for outputs in found if outputs is not None)
 
-    def _nudges(self, relative: float) -> Iterator[Outputs]:
+    def nudged(self, relative: float, *, breaks_ties: bool = False) -> tuple[Outputs, ...]:
+        """Eager's outputs where each floating input is moved by up to this part of itself, or of its dtype's rounding.
+
+        To break ties, all elements are moved by that part of the largest one (of 1, where all are 0), zeros too.
+        """
+        if (relative, breaks_ties) not in self._nudged:
+            self._nudged[relative, breaks_ties] = tuple(self._nudges(relative, breaks_ties))
+        return self._nudged[relative, breaks_ties]
+
+    def _nudges(self, relative: float, breaks_ties: bool) -> Iterator[Outputs]:
         generator = torch.Generator().manual_seed(_SEED)
         for _ in range(NUDGES):
-            found = self._eager_on(lambda value: _moved(value, relative, generator))
+            found = self._eager_on(lambda value: _moved(value, relative, generator, breaks_ties=breaks_ties))
             if found is not None:
                 yield found
 
-    def _eager_on(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Outputs | None:
-        changed = [change(value) if is_floating(value) else value for value in self.inputs]
+    def _eager_on(
+        self, change: Callable[[torch.Tensor], torch.Tensor], only: Collection[int] | None = None
+    ) -> Outputs | None:
+        """Gives eager's outputs on changed floating inputs, or None where it raises; `only` are their positions."""
+        changed = [
+            change(value) if is_floating(value) and (only is None or position in only) else value
+            for position, value in enumerate(self.inputs)
+        ]
         try:
             with torch.no_grad():
                 return _of_equal_shapes(tuple(self.cluster.module(*changed)), self.outputs)
@@ -93,14 +107,18 @@ def _widened(value: Any) -> Any:
     return value
 
 
-def _moved(value: torch.Tensor, relative: float, generator: torch.Generator) -> torch.Tensor:
+def _moved(value: torch.Tensor, relative: float, generator: torch.Generator, *, breaks_ties: bool) -> torch.Tensor:
     step = max(relative, torch.finfo(value.dtype).eps)
     signs = (torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1).to(value.device)
-    return (value.double() * (1 + step * signs)).to(value.dtype)
+    wide = value.double()
+    if not breaks_ties or not value.numel():
+        return (wide * (1 + step * signs)).to(value.dtype)
+    largest = float(wide.nan_to_num(0.0, 0.0, 0.0).abs().max()) or 1.0
+    return (wide + 4 * step * largest * signs).to(value.dtype)
 
 
 def _flushed_to_zero(value: torch.Tensor) -> torch.Tensor:
-    return torch.where(value.abs() < torch.finfo(value.dtype).tiny, torch.zeros_like(value), value)
+    return torch.where(value.abs() < torch.finfo(value.dtype).tiny, value * 0, value)  # which keeps the sign
 
 
 def _of_equal_shapes(found: Outputs, wanted: Outputs) -> Outputs | None:

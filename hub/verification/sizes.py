@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import sympy
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hub.graph import ScalarSpec, Spec, TensorSpec
+from hub.graph import Cluster, ScalarSpec, Spec, TensorSpec
+from hub.support import operator_name
+
+_TRUSTING = (["lstm"], ["gru"], ["rnn_tanh"], ["rnn_relu"], ["mkldnn_rnn_layer"])
 
 Form = tuple[tuple[int, ...], tuple[int, ...]] | float
 """Shape and stride of a tensor, or a number."""
@@ -20,13 +24,35 @@ def other_sizes(specs: Sequence[Spec], inputs: Sequence[Any], target: int | None
     Sizes outside the range that capture found for a symbol are left out: the program is never called with them. (PyTorch
     compiles anew for sizes 0 and 1, except for those that depend on data.) Gives nothing where nothing can change.
     """
-    now = _values(specs, inputs)
-    for change in (lambda _: target,) if target is not None else (lambda size: size + 1, lambda size: 2 * size):
-        wanted = {symbol: change(value) for symbol, value in now.items()}
-        changed = now | {symbol: value for symbol, value in wanted.items() if _is_possible(symbol, value, specs)}
+    now, environment = _values(specs, inputs), _environment(specs)
+    if environment is None:
+        return
+    for factor, more in ((0, target),) if target is not None else ((1, 1), (2, 0)):
+        wanted = {symbol: factor * value + more for symbol, value in now.items()}
+        changed = now | {symbol: value for symbol, value in wanted.items() if _is_possible(symbol, value, environment)}
         forms = [_form(spec, value, changed) for spec, value in zip(specs, inputs, strict=True)]
-        if changed != now and all(form is not None for form in forms):
+        if changed == now or _breaks_guard(environment, changed):
+            continue
+        if all(form is not None for form in forms):
             yield tuple(form for form in forms if form is not None)
+
+
+def is_well_shaped(cluster: Cluster, inputs: Sequence[Any]) -> bool:
+    """True where a program takes inputs of these sizes, found out without their memory.
+
+    Capture guards sizes with what the program needs of them, but its guards do not travel to worker processes. Recurrent
+    layers are left out: eager's kernels, and their fake forms, trust callers and read beyond inputs that do not fit.
+    """
+    if any(operator_name(node).split(".")[-2:-1] in _TRUSTING for node in cluster.nodes):
+        return False
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+    try:
+        with mode, torch.no_grad():
+            outputs = tuple(cluster.module(*fakes))
+    except Exception:  # noqa: BLE001 - whatever does not fit, or needs values, raises something of its own
+        return False
+    return is_announced(cluster.inputs, inputs, cluster.outputs, outputs)
 
 
 def is_announced(
@@ -64,14 +90,23 @@ def _pairs(spec: Spec, given: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+    return cast("Any", size).node.expr if isinstance(size, torch.SymInt) else size
 
 
-def _is_possible(symbol: sympy.Symbol, value: int | None, specs: Sequence[Spec]) -> bool:
-    sizes = (size for spec in specs for size in _sizes(spec) if isinstance(size, torch.SymInt))
-    environment = next((size.node.shape_env for size in sizes), None)
-    known = None if environment is None else environment.var_to_range.get(symbol)
-    return value is not None and known is not None and bool(known.lower <= value) and bool(value <= known.upper)
+def _breaks_guard(environment: Any, values: Mapping[sympy.Symbol, int]) -> bool:
+    numbers = {symbol: sympy.Integer(number) for symbol, number in values.items()}
+    return any(guard.expr.xreplace(numbers) is sympy.false for guard in environment.guards)
+
+
+def _is_possible(symbol: sympy.Symbol, value: int, environment: Any) -> bool:
+    known = environment.var_to_range.get(symbol)
+    return known is not None and bool(known.lower <= value) and bool(value <= known.upper)
+
+
+def _environment(specs: Sequence[Spec]) -> Any:
+    """The shape environment that the symbols belong to, or None where there are none."""
+    sizes = (cast("Any", size) for spec in specs for size in _sizes(spec) if isinstance(size, torch.SymInt))
+    return next((size.node.shape_env for size in sizes), None)
 
 
 def _sizes(spec: Spec) -> tuple[Any, ...]:
@@ -97,5 +132,5 @@ def _evaluated(size: Any, values: Mapping[sympy.Symbol, int]) -> int | None:
     expression = _expression(size)
     if not isinstance(expression, sympy.Basic):
         return int(expression)
-    value = expression.xreplace({symbol: sympy.Integer(number) for symbol, number in values.items()})
+    value = cast("Any", expression).xreplace({symbol: sympy.Integer(number) for symbol, number in values.items()})
     return int(value) if value.is_Integer else None

@@ -21,7 +21,7 @@ from hub.verification.compare import (
     check_values,
     real_error,
 )
-from hub.verification.inputs import FLOATING, KINDS, Kind, generated
+from hub.verification.inputs import KINDS, Kind, generated
 from hub.verification.reference import Reference
 from hub.verification.sizes import is_announced
 
@@ -37,7 +37,7 @@ class Verified:
     error: float
     """Largest max|error| / max|reference| over floating outputs, on the real inputs."""
     is_finite_only: bool = False
-    """True where inputs with infinities or NaN give other results than eager, or may: `finite_only` guards its calls."""
+    """True where infinities, NaN or integers beyond 2^20 give other results than eager, or may: `finite_only` guards it."""
     kinds: tuple[str, ...] = ()
     """Kinds of generated inputs that were tried and agreed."""
     notes: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class _Trial:
         except InputRefused:
             self.refused.append(kind.name)
         except AccuracyError as error:
-            if kind.is_finite:
+            if not kind.unusual:
                 raise
             self.differences.append(error.message)
         else:
@@ -164,10 +164,8 @@ class _Trial:
     @property
     def verified(self) -> Verified:
         """What was found out."""
-        unknown = [kind.name for kind in KINDS if not kind.is_finite and kind.name in self.untried]
-        is_unknown = bool(unknown) and any(
-            isinstance(value, torch.Tensor) and value.dtype in FLOATING for value in self.inputs
-        )
+        dtypes = {value.dtype for value in self.inputs if isinstance(value, torch.Tensor)}
+        is_unknown = any(kind.name in self.untried and dtypes & {*kind.unusual} for kind in KINDS)
         notes = (
             *(f"differs from eager and is guarded: {text}" for text in self.differences),
             *_listed("eager raises on", self.impossible),

@@ -43,7 +43,7 @@ def test_views_with_a_pending_sign_are_read() -> None:
 
 
 def test_guarded_calls_are_refused_before_the_executable_runs() -> None:
-    """InputRefused names the input; integers are not looked at, and finite calls go through."""
+    """InputRefused names the input; and finite calls go through."""
     cluster, (x, y) = case_cluster("aten.add.Tensor", call(f(3, 4), i64(4)))
     calls: list[torch.Tensor] = []
 
@@ -56,6 +56,17 @@ def test_guarded_calls_are_refused_before_the_executable_runs() -> None:
     with pytest.raises(InputRefused, match="input 0"):
         guarded(x.index_fill(0, torch.tensor([1]), float("nan")), y)
     assert len(calls) == 1
+
+
+def test_extreme_integers_are_refused_too() -> None:
+    """Some compilers compute integers in float32; lengths and counts stay well within that."""
+    cluster, inputs = case_cluster("aten.add.Tensor", call(f(3, 4), i64(4)))
+    x, y = inputs
+    guarded = finite_only(cluster.module, cluster.inputs)
+    assert torch.equal(guarded(x, y * 0 + 2**20)[0], x + 2**20)
+    for far in (2**20 + 1, -(2**63)):
+        with pytest.raises(InputRefused, match="input 1 holds integers"):
+            guarded(x, y * 0 + far)
 
 
 def test_gradients_do_not_disturb() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from hub.graph import Cluster
 from hub.testing.operators import case_cluster
-from hub.testing.operators.sample import at, b, bf16, call, f, f16, f64, i32, i64, pos
+from hub.testing.operators.sample import at, b, bf16, call, f, f16, f64, i32, i64, pos, u8
 from hub.verification.inputs import KINDS, copied, generated, span
 
 BY_NAME = {kind.name: kind for kind in KINDS}
@@ -60,7 +60,7 @@ def test_kinds_hold_what_they_say(make: Any) -> None:
     sample = make(16, 16)
     tiny = torch.finfo(sample.dtype).tiny
     assert of_one("large", sample).abs().median() > 30
-    assert of_one("huge", sample).double().abs().max() > min(1e28, torch.finfo(sample.dtype).max / 32)
+    assert of_one("huge", sample).double().abs().max() > torch.finfo(sample.dtype).max ** 0.5 / 32
     denormal = of_one("denormal", sample)
     assert denormal.double().abs().max() <= tiny
     assert denormal.any()
@@ -104,12 +104,22 @@ def test_kinds_of_floats_leave_integers_as_they_are() -> None:
     assert torch.equal(found[1], inputs[1])
 
 
+@pytest.mark.parametrize(("make", "end"), [(i64, 2**20), (i32, 2**20), (u8, 255)])
+def test_large_integers_are_exact_in_float32(make: Any, end: int) -> None:
+    """Narrow dtypes are taken to their ends, wide ones as far as everybody computes them exactly."""
+    value = of_one("large integers", make(16, 16))
+    assert value.max() == end
+    assert value.min() in (-end, 0)
+
+
 @pytest.mark.parametrize("make", [i64, i32])
-def test_extreme_integers_reach_both_ends(make: Any) -> None:
-    """The largest and the least number of the dtype are among them."""
+def test_extreme_integers_reach_the_ends(make: Any) -> None:
+    """The largest and the least number of a wide dtype, which many compilers add up in floating point."""
     value = of_one("extreme integers", make(16, 16))
     assert value.max() == torch.iinfo(value.dtype).max
     assert value.min() == torch.iinfo(value.dtype).min
+    cluster, inputs = case_cluster("aten.relu.default", call(u8(4)))
+    assert made("extreme integers", cluster, inputs) is None
 
 
 INDEX_OR_DIVIDE = {
@@ -125,6 +135,7 @@ def test_extreme_integers_reach_neither_indices_nor_divisions(name: str) -> None
     """Not every kernel of eager checks its indices, and the least number divided by -1 stops the process."""
     cluster, inputs = case_cluster(name, INDEX_OR_DIVIDE[name])
     assert made("extreme integers", cluster, inputs) is None
+    assert made("large integers", cluster, inputs) is None
 
 
 def test_booleans_have_kinds_of_their_own() -> None:

@@ -152,6 +152,12 @@ def test_denormals_taken_for_zero_pass() -> None:
     assert "denormal" in thoroughly(case, flushing).kinds
 
 
+def test_quotients_of_denormals_may_overflow() -> None:
+    """x / y is made as x times 1 / y by some, which is infinite for a denormal y."""
+    case = case_cluster("aten.div.Tensor", call(f(6, 6), f(6, 6)))
+    assert "denormal" in thoroughly(case, lambda x, y: [x * (1 / y)]).kinds
+
+
 def test_digits_of_tiny_numbers_may_be_lost() -> None:
     """exp(x) - 1 is 0 for tiny x, where expm1 is x: beside usual results that is less than a rounding."""
     case = case_cluster("aten.expm1.default", call(f(8, 8)))
@@ -293,10 +299,34 @@ def test_booleans_are_varied() -> None:
 
 
 def test_overflowing_integers_are_found() -> None:
-    """Integers as large as they get: a program that computes int64 as int32 is wrong there."""
-    case = case_cluster("aten.add.Tensor", call(i64(4, 4), i64(4)))
-    with pytest.raises(AccuracyError, match="extreme integers"):
-        thoroughly(case, lambda x, y: [(x.int() + y.int()).long()])
+    """Integers of narrow dtypes are taken to their ends: a program that saturates is wrong there."""
+    case = case_cluster("aten.add.Tensor", call(i64(4, 4, dtype=torch.int8), i64(4, dtype=torch.int8)))
+    with pytest.raises(AccuracyError, match="large integers"):
+        thoroughly(case, lambda x, y: [(x.int() + y).clamp(-128, 127).to(torch.int8)])
+    wide = case_cluster("aten.add.Tensor", call(i64(4, 4), i64(4)))
+    with pytest.raises(AccuracyError, match="large integers"):
+        thoroughly(wide, lambda x, y: [(x.short() + y.short()).long()])
+
+
+def test_a_difference_on_extreme_integers_is_told_and_no_failure() -> None:
+    """A program that adds int64 up in float32 is right on all integers that models have; others are guarded."""
+    case = case_cluster("aten.sum.dim_IntList", call(i64(4, 4), [1]))
+    verified = thoroughly(case, lambda x: [x.float().sum(1).long()])
+    assert verified.is_finite_only
+    assert "large integers" in verified.kinds
+
+
+def test_ties_that_documentation_leaves_open_pass() -> None:
+    """Which of equal elements `topk` gives is nobody's business; among different ones it is."""
+    case = case_cluster("aten.topk.default", call(distinct(4, 8), 2))
+
+    def last_first(x: torch.Tensor) -> list[torch.Tensor]:
+        values, places = x.flip(1).sort(dim=1, descending=True, stable=True)
+        return [values[:, :2].clone(), (x.shape[1] - 1 - places)[:, :2].clone()]
+
+    assert {"normal", "zeros", "all equal"} <= set(thoroughly(case, last_first).kinds)
+    with pytest.raises(AccuracyError, match="normal"):
+        thoroughly(case, lambda x: [x.topk(2)[0], x.topk(2)[1] if x.max() == case[1][0].max() else x.topk(2)[1].flip(1)])
 
 
 # --- Infinities and NaN -----------------------------------------------------------------------------------------------
