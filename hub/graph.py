@@ -6,7 +6,6 @@ as a program of its own, which is what plugins get to see.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import operator
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
@@ -16,10 +15,10 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch.fx.node import map_arg
 
+from hub.canonical import Relation, canonical_text, constants_read, relations_in, tensor_digest, text_digest
 from hub.errors import CaptureError
-from hub.support import dtype_name, elements, is_symbolic
+from hub.support import dtype_name, is_symbolic
 
 
 def hint(size: Any) -> int:
@@ -113,6 +112,10 @@ def spec_of(value: Any) -> Spec:
     raise CaptureError(f"a {type(value).__name__} cannot cross a cluster's edge")
 
 
+_RELATIONS = "hub_relations"
+"""Key in the metadata of a graph's module."""
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """One captured program, functional: no node writes to a tensor that another one reads.
@@ -165,10 +168,24 @@ class Graph:
             for value in (node.meta.get("val") for node in self.placeholders)
         )
 
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """What was known of the symbolic sizes when it was first asked for; empty without any.
+
+        Compilers ask, and so teach PyTorch, more about sizes; keys must not change by that.
+        """
+        meta = self.module.meta
+        if _RELATIONS not in meta:
+            meta[_RELATIONS] = relations_in(self.module)
+        return meta[_RELATIONS]
+
     @cached_property
     def digest(self) -> str:
-        """Digest of the structure: operators, attributes, wiring, shapes, dtypes, layouts. Not of weights' values."""
-        return _sha256(canonical_text(self.module).encode())
+        """Digest of the structure: operators, attributes, wiring, shapes and their relations, dtypes, layouts.
+
+        Not of weights' values.
+        """
+        return text_digest(canonical_text(self.module, self.relations))
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +204,8 @@ class Cluster:
     output_names: tuple[str, ...]
     inputs: tuple[Spec, ...]
     outputs: tuple[TensorSpec, ...]
+    relations: tuple[Relation, ...] = ()
+    """What its graph knows of symbolic sizes; what is about sizes of others does not count."""
 
     @cached_property
     def nodes(self) -> tuple[fx.Node, ...]:
@@ -210,7 +229,7 @@ class Cluster:
     @cached_property
     def structure_digest(self) -> str:
         """Digest of everything but the constants' values; equal for repeated layers."""
-        return _sha256(canonical_text(self.module).encode())
+        return text_digest(canonical_text(self.module, self.relations))
 
     @cached_property
     def digest(self) -> str:
@@ -219,48 +238,11 @@ class Cluster:
 
     def digest_with(self, known: MutableMapping[str, str]) -> str:
         """Gives `digest` with digests of constants that are known, by name, and adds those that had to be computed."""
-        for name, value in self.constants.items():
+        read = tuple(constants_read(self.module))
+        for name, value in read:
             if name not in known:
                 known[name] = tensor_digest(value)
-        return _sha256("\n".join((self.structure_digest, *(known[name] for name in self.constants))).encode())
-
-
-def canonical_text(module: fx.GraphModule) -> str:
-    """Prints a program with nodes renamed by position, so that equal programs give equal text whatever their names."""
-    number = {node: index for index, node in enumerate(module.graph.nodes)}
-    return "\n".join(_canonical_line(node, number, module) for node in module.graph.nodes)
-
-
-def _canonical_line(node: fx.Node, number: Mapping[fx.Node, int], module: fx.GraphModule) -> str:
-    arguments = map_arg((node.args, node.kwargs), lambda other: f"%{number[other]}")
-    target = str(node.target) if node.op == "call_function" else ""
-    if node.op == "get_attr" and isinstance(value := getattr(module, str(node.target), None), fx.GraphModule):
-        target = f"{{{canonical_text(value)}}}"
-    return f"{number[node]} {node.op} {target} {arguments!r} -> {_canonical_value(node.meta.get('val'))}"
-
-
-def _canonical_value(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        form = list(value.stride()) if value.layout is torch.strided else value.layout
-        return f"{value.dtype} {list(value.shape)} {form} {value.device}"
-    if isinstance(value, (tuple, list)):
-        return f"({', '.join(map(_canonical_value, elements(value)))})"
-    return f"{type(value).__name__} {value}"
-
-
-def tensor_digest(tensor: torch.Tensor) -> str:
-    """Digest of dtype, shape, stride, device and every byte of a dense tensor."""
-    detached = tensor.detach()
-    header = f"{detached.dtype} {tuple(detached.shape)} {tuple(detached.stride())} {detached.device}"
-    data = detached.cpu().contiguous().reshape(-1).view(torch.uint8).numpy() if detached.numel() else b""
-    return _sha256(header.encode(), data)
-
-
-def _sha256(*parts: Any) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
+        return text_digest("\n".join((self.structure_digest, *(known[name] for name, _ in read))))
 
 
 def output_arguments(module: fx.GraphModule) -> tuple[Any, ...]:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
+import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from packaging.requirements import InvalidRequirement, Requirement
 
 from hub.backend import API_VERSION, CompileSettings
+from hub.graph import Graph
+from hub.options import Options
 from hub.registry import Entry, installed_version
+
+LARGE_BYTES = 2**20
+"""Files of a plugin above this size, which are libraries, count by size and time of change instead of by content."""
+_OF_NO_EFFECT = {"cache_dir", "cache_gb", "debug_dir", "strict", "renew", "budget_s", "plan", "tune"}
+"""Options that change neither which plan is best nor what is compiled; `tune` is a part of its own."""
 
 
 def digest_of(parts: Mapping[str, Any]) -> str:
@@ -27,21 +37,127 @@ def artifact_parts(cluster_digest: str, entry: Entry, settings: CompileSettings)
 
     `cluster_digest` covers structure, attributes, wiring, shapes and their symbolic relations, dtypes, layouts, constants.
     """
-    return {"cluster": cluster_digest, "settings": asdict(settings), **backend_parts(entry), **machine_parts()}
-
-
-def backend_parts(entry: Entry) -> dict[str, Any]:
-    """Gives the parts that name a backend: its plugin and the libraries under it, each with its version."""
-    libraries = [requirement.split(">")[0].split("=")[0].split("<")[0].strip() for requirement in entry.info.requires]
     return {
-        "backend": entry.name,
-        "plugin": f"{entry.package} {entry.package_version}",
-        "libraries": {name: installed_version(name) for name in libraries},
+        "cluster": cluster_digest,
+        "settings": asdict(settings),
+        **backend_parts(entry),
+        **machine_parts(),
+        **mode_parts(),
+        "hub_code": code_digest("hub"),
     }
 
 
+def plan_parts(
+    graph: Graph, mode: str, options: Options, threads: int, effort: str, entries: Iterable[Entry]
+) -> dict[str, Any]:
+    """Gives every named part that decides which plan is kept for a graph; `entries` are the backends that may bid.
+
+    The digest of the graph covers what `artifact_parts` says, without the constants: a plan is for any weights.
+    """
+    return {
+        "graph": graph.digest,
+        "mutated": list(graph.mutated),
+        "constants": list(graph.weights),
+        "pinned": sorted(graph.pinned),
+        "mode": mode,
+        "options": options.model_dump(mode="json", exclude=_OF_NO_EFFECT),
+        "effort": effort,
+        "threads": threads,
+        "cores": available_cores(),
+        "backends": [backend_parts(entry) for entry in entries],
+        **machine_parts(),
+        **mode_parts(),
+        "hub_code": code_digest("hub"),
+    }
+
+
+def backend_parts(entry: Entry) -> dict[str, Any]:
+    """Gives the parts that name a backend: its plugin and the libraries under it, each with its version.
+
+    The version of a plugin that is installed to be edited does not change with its code, so its code counts too, and so do
+    the environment variables of its own.
+    """
+    names = filter(None, map(_distribution, entry.info.requires))
+    prefix = f"HUB_{entry.name.upper()}_"
+    return {
+        "backend": entry.name,
+        "plugin": f"{entry.package} {entry.package_version}",
+        "plugin_code": code_digest(entry.info.factory.partition(":")[0].partition(".")[0]),
+        "libraries": {name: installed_version(name) for name in names},
+        "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefix)},
+    }
+
+
+def machine_parts() -> dict[str, Any]:
+    """Gives the parts that name this machine and the software under every backend."""
+    return {
+        "hub": installed_version("compiler-hub"),
+        "api": list(API_VERSION),
+        "torch": f"{torch.__version__} {torch.version.git_version}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "libc": " ".join(platform.libc_ver()),
+        "cpu": _processor(),
+        "accelerators": _accelerators(),
+    }
+
+
+def mode_parts() -> dict[str, Any]:
+    """Gives PyTorch's settings, of the whole process, that change which result is right."""
+    return {
+        "default_dtype": str(torch.get_default_dtype()),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "matmul_precision": _matmul_precision(),
+    }
+
+
+def available_cores() -> int:
+    """Gives the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def code_digest(package: str) -> str:
+    """Gives the digest of the files of a top-level package or module, which need not be imported; "" where it has none.
+
+    Reads them once a process: what is imported does not change with its files.
+    """
+    try:
+        spec = importlib.util.find_spec(package) if package else None
+    except (ImportError, ValueError):
+        return ""
+    if spec is None:
+        return ""
+    return _digest_of_files(tuple(spec.submodule_search_locations or filter(None, (spec.origin,))))
+
+
 @cache
-def _machine() -> str:
+def _digest_of_files(places: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for place in map(Path, places):
+        for path in sorted(place.rglob("*")) if place.is_dir() else (place,):
+            if path.is_file() and "__pycache__" not in path.parts:
+                digest.update(f"{path.relative_to(place).as_posix()}\0{_content(path)}\0".encode())
+    return digest.hexdigest()
+
+
+def _content(path: Path) -> str:
+    try:
+        facts = path.stat()
+        if facts.st_size > LARGE_BYTES:
+            return f"{facts.st_size} bytes of {facts.st_mtime_ns}"
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        return str(error)
+
+
+def _distribution(requirement: str) -> str:
+    try:
+        return Requirement(requirement).name
+    except InvalidRequirement:
+        return ""
+
+
+@cache
+def _processor() -> str:
     lines: list[str] = []
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -52,18 +168,18 @@ def _machine() -> str:
     )
 
 
-def machine_parts() -> dict[str, Any]:
-    """Gives the parts that name this machine and the software under every backend."""
-    devices = (
-        [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        if torch.cuda.is_available()
-        else []
-    )
-    return {
-        "hub": installed_version("compiler-hub"),
-        "api": list(API_VERSION),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "cpu": _machine(),
-        "accelerators": devices,
-    }
+def _accelerators() -> list[str]:
+    if not torch.cuda.is_available():
+        return []
+    versions = f"CUDA {torch.version.cuda}, ROCm {torch.version.hip}"
+    return [
+        f"{torch.cuda.get_device_name(index)}, {torch.cuda.get_device_capability(index)}, {versions}"
+        for index in range(torch.cuda.device_count())
+    ]
+
+
+def _matmul_precision() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # set through PyTorch's older and newer interface at once, in ways that do not agree
+        return "mixed"

@@ -34,6 +34,7 @@ def extract(graph: Graph, nodes: Iterable[str], name: str, weights: Mapping[str,
         output_names=tuple(node.name for node in outputs),
         inputs=tuple(spec_of(node.meta["val"]) for node in inputs),
         outputs=tuple(spec_of(node.meta["val"]) for node in outputs),  # pyright: ignore[reportArgumentType] - numbers are pinned to eager
+        relations=graph.relations,
     )
 
 

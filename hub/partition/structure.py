@@ -11,7 +11,8 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from hub.graph import Graph, canonical_text
+from hub.canonical import canonical_text
+from hub.graph import Graph
 from hub.support import elements, is_symbolic
 
 
