@@ -86,6 +86,8 @@ class Options(BaseModel):
     """Plan file to replay instead of planning; None means that the hub plans."""
     cache_dir: _Path = None
     """Folder of measurements and saved executables; None means the user's cache folder (see `cache_root`)."""
+    cache_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
+    """Gigabytes that saved executables and plans may take; what was used least recently goes first."""
     debug_dir: _Path = None
     """Folder that readable programs, sources and logs are written to; None means that nothing is written."""
     origins: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)

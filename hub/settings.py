@@ -82,6 +82,7 @@ _FORMS: Mapping[str, _Form] = {
     "budget_s": _Form("a number of seconds above 0", '60; flags and variables may say "90s", "10m" or "1h"', _seconds),
     "plan": _Form("the path of a plan file", '"plan.json"'),
     "cache_dir": _Form("the path of a folder", '"~/.cache/hub"'),
+    "cache_gb": _Form("a number of gigabytes above 0", "10", float),
     "debug_dir": _Form("the path of a folder", '"hub_debug"'),
 }
 

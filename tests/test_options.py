@@ -211,6 +211,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
         ("force", ["aten.softmax"], "a mapping from operators to backends"),
         ("force", {"softmax": "eager"}, "a mapping from operators to backends"),
         ("cache_dir", 3, "the path of a folder"),
+        ("cache_gb", 0, "a number of gigabytes above 0"),
         ("debug_dir", "", "the path of a folder"),
     ],
 )

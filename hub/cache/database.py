@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from filelock import FileLock
 
+from hub.cache.trust import distrust, distrust_root
+
 DATABASE = "measurements.sqlite"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Kept in the file's `user_version`; a file with another one is set aside, never migrated: measuring anew is cheap."""
 BUSY_S = 10.0
 """Seconds to wait for another process's write; one write takes about 0.1 ms, so 16 processes never come near it."""
@@ -25,13 +26,19 @@ _SCHEMA: Mapping[str, str] = {
         "backend TEXT NOT NULL, versions TEXT NOT NULL, machine TEXT NOT NULL, threads INTEGER NOT NULL, "
         "spin INTEGER NOT NULL, effort TEXT NOT NULL, accuracy REAL, run_s REAL NOT NULL, spread_s REAL NOT NULL, "
         "transfer_bytes INTEGER NOT NULL, detail TEXT NOT NULL, compile_s REAL NOT NULL, features TEXT NOT NULL, "
-        "made TEXT NOT NULL)"
+        "made TEXT NOT NULL, digest TEXT NOT NULL)"
     ),
     "measurements_by_key": "CREATE INDEX measurements_by_key ON measurements (key, id)",
     "measurements_by_backend": "CREATE INDEX measurements_by_backend ON measurements (backend, machine, threads, key, id)",
     "profiles": (
         "CREATE TABLE profiles (machine TEXT NOT NULL, threads INTEGER NOT NULL, profile TEXT NOT NULL, "
-        "PRIMARY KEY (machine, threads))"
+        "digest TEXT NOT NULL, PRIMARY KEY (machine, threads))"
+    ),
+    "failures": (
+        "CREATE TABLE failures (key TEXT PRIMARY KEY, structure TEXT NOT NULL, backend TEXT NOT NULL, "
+        "versions TEXT NOT NULL, machine TEXT NOT NULL, threads INTEGER NOT NULL, spin INTEGER NOT NULL, "
+        "effort TEXT NOT NULL, accuracy REAL, stage TEXT NOT NULL, reason TEXT NOT NULL, made TEXT NOT NULL, "
+        "digest TEXT NOT NULL)"
     ),
 }
 
@@ -63,20 +70,23 @@ def open_database(root: Path, *, is_doubted: bool = False) -> tuple[sqlite3.Conn
     path = root / DATABASE
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if reason := _distrust(root):
+        if reason := distrust_root(root):
             return _in_memory(reason)
         # One process at a time: of two that find the same damage, the second must not set the first one's new file aside.
         with FileLock(root / f"{DATABASE}.lock", timeout=BUSY_S, mode=0o600):
             _create_private(path)
-            if reason := _distrust(path):
+            if reason := distrust(path):
                 return _in_memory(reason)
             return _opened(path, is_doubted)
     except (OSError, NotImplementedError, sqlite3.Error) as error:
         return _in_memory(f"{path} cannot be used: {error}")
 
 
-def is_damage(error: sqlite3.Error) -> bool:
-    """True where an error blames the file's contents, and not the disk, another process or the caller."""
+def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
+    """True where an error blames the file's contents, and not the disk, another process or the caller.
+
+    SQLite's message about a damaged schema quotes it, and Python may fail to decode the message.
+    """
     if isinstance(error, sqlite3.ProgrammingError):
         return False
     code = getattr(error, "sqlite_errorcode", None)  # None for what Python itself finds: text that is no UTF-8
@@ -100,11 +110,12 @@ def _checked(path: Path, is_doubted: bool) -> tuple[sqlite3.Connection, str]:
     """Gives a connection to a file, with its tables made if it was empty, and what is wrong with its contents."""
     connection = _connect(str(path))
     try:
-        fault = (_damage(connection) if is_doubted else "") or _schema_fault(connection)
+        fault = (damage_of(connection) if is_doubted else "") or _schema_fault(connection)
         if not fault:
+            connection.execute("PRAGMA cell_size_check = ON")  # a damaged page is then found before it is read
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")  # in WAL mode a power cut then costs rows, never the file
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         if not is_damage(error):
             connection.close()
             raise
@@ -113,10 +124,18 @@ def _checked(path: Path, is_doubted: bool) -> tuple[sqlite3.Connection, str]:
 
 
 def _connect(path: str) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    # A damaged text costs its row, whose digest it no longer fits, and not every query that comes across it.
+    connection.text_factory = _text
+    return connection
 
 
-def _damage(connection: sqlite3.Connection) -> str:
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def damage_of(connection: sqlite3.Connection) -> str:
+    """Reads the whole file and gives the first thing that is wrong with it, or "". Raises sqlite3.Error."""
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     return "" if verdict == "ok" else str(verdict)
 
@@ -160,16 +179,6 @@ def _set_aside(path: Path) -> str:
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + suffix).replace(path.with_name(name + suffix))
     return name
-
-
-def _distrust(path: Path) -> str:
-    """Says why a folder or file must not be used: because others could have written what it holds."""
-    facts = path.stat()
-    if facts.st_uid != os.getuid():
-        return f"{path} belongs to another user; set cache_dir to a folder of yours"
-    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others may write to {path}; chmod go-w {path}"
-    return ""
 
 
 def _in_memory(reason: str) -> tuple[sqlite3.Connection, str]:

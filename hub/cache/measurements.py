@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,11 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hub.cache.database import is_damage, open_database
-from hub.cache.keys import backend_parts, digest_of, machine_parts
+from hub.cache.database import damage_of, is_damage, open_database
+from hub.cache.keys import available_cores, backend_parts, digest_of, machine_parts
 from hub.cost import Cost
 from hub.pricing.timing import median
 from hub.registry import Entry
+from hub.report.numbers import count
 
 MOST_ROWS = 5
 """Rows kept for one subject: enough for a median that one noisy phase of the machine does not move."""
@@ -24,11 +25,17 @@ _BATCH = 500
 """Keys in one query; SQLite allows 32,766 parameters."""
 _HURRIED_MS = 50
 """Milliseconds that later writes wait after one that waited in vain: planning must not stand still at every row."""
+MOST_FAILURES = 5000
+"""Failures that are remembered; later ones push the oldest out."""
 
-_COLUMNS = (
-    "key, structure, backend, versions, machine, threads, spin, effort, accuracy, "
-    "run_s, spread_s, transfer_bytes, detail, compile_s, features, made"
-)
+_SUBJECT = "key, structure, backend, versions, machine, threads, spin, effort, accuracy"
+_COLUMNS: Mapping[str, str] = {
+    "measurements": f"{_SUBJECT}, run_s, spread_s, transfer_bytes, detail, compile_s, features, made, digest",
+    "failures": f"{_SUBJECT}, stage, reason, made, digest",
+    "profiles": "machine, threads, profile, digest",
+}
+"""Columns of each table. The last one is the digest of the others: a row that has changed since counts as absent."""
+_CHANGED = "it is not as it was written"
 
 _Found = TypeVar("_Found")
 
@@ -73,6 +80,18 @@ class Measurement:
             raise ValueError(f"the cost must be measured, got an {self.cost.source} one")
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a backend's candidate was put away, so that no later process tries it again."""
+
+    subject: Subject
+    stage: str
+    """Where it failed: "compile", "load", "verify", "run"."""
+    reason: str
+    made: str
+    """When, in UTC, as ISO 8601."""
+
+
 class Measurements:
     """The measurements under one cache folder. Any thread may call; none of its methods raises for what the file does.
 
@@ -100,14 +119,14 @@ class Measurements:
     def find_many(self, subjects: Iterable[Subject]) -> dict[Subject, Measurement]:
         """Gives what is known of those subjects that were measured, in their order."""
         keys = {subject: subject.key for subject in subjects}
-        rows = self._attempt(lambda connection: _rows_of(connection, list(keys.values())), {})
+        rows = self._attempt(lambda connection: self._rows(connection, "measurements", list(keys.values())), {})
         found = {subject: self._combined(subject, rows[key]) for subject, key in keys.items() if key in rows}
         return {subject: measurement for subject, measurement in found.items() if measurement is not None}
 
     def keep(self, measurement: Measurement) -> None:
         """Adds a measurement and drops all but the latest 5 of its subject. One that cannot be written is lost."""
         row = _row_of(measurement)
-        self._attempt(lambda connection: _insert(connection, row), None)
+        self._attempt(lambda connection: _insert_measurement(connection, row), None)
 
     def samples(
         self, backend: str, machine: str, threads: int, versions: str | None = None, most: int = 500
@@ -119,7 +138,7 @@ class Measurements:
 
         def read(connection: sqlite3.Connection) -> dict[str, list[Sequence[Any]]]:
             keys = [key for (key,) in connection.execute(query, [*values, most])]
-            rows = _rows_of(connection, keys)
+            rows = self._rows(connection, "measurements", keys)
             return {key: rows[key] for key in keys if key in rows}
 
         found = (self._combined(_subject_of(rows[-1]), rows) for rows in self._attempt(read, {}).values())
@@ -127,14 +146,62 @@ class Measurements:
 
     def keep_profile(self, machine: str, threads: int, profile_json: str) -> None:
         """Replaces the profile of a machine. One that cannot be written is lost."""
-        query = "INSERT OR REPLACE INTO profiles VALUES (?, ?, ?)"
-        self._attempt(lambda connection: connection.execute(query, (machine, threads, profile_json)), None)
+        row = (machine, threads, profile_json)
+        self._attempt(lambda connection: _insert(connection, "profiles", row), None)
 
     def profile(self, machine: str, threads: int) -> str | None:
         """Gives the profile of a machine as it was kept, or None."""
-        query = "SELECT profile FROM profiles WHERE machine = ? AND threads = ?"
+        query = f"SELECT {_COLUMNS['profiles']} FROM profiles WHERE machine = ? AND threads = ?"
         found = self._attempt(lambda connection: connection.execute(query, (machine, threads)).fetchone(), None)
-        return found[0] if found is not None and isinstance(found[0], str) else None
+        if found is not None and not _is_sound(found):
+            self._note(f"measurements: the profile of this machine cannot be read: {_CHANGED}")
+            return None
+        return None if found is None else str(found[2])
+
+    def keep_failure(self, failure: Failure) -> None:
+        """Remembers a failure, in place of an older one of its subject. One that cannot be written is lost."""
+        # Messages of other people's code may hold lone surrogates, which SQLite cannot.
+        stage, reason, made = map(_encodable, (failure.stage, failure.reason, failure.made))
+        row = (*_subject_row(failure.subject), stage, reason, made)
+        self._attempt(lambda connection: _insert_failure(connection, row), None)
+
+    def find_failures(self, subjects: Iterable[Subject]) -> dict[Subject, Failure]:
+        """Gives the failures of those subjects that failed, in their order."""
+        keys = {subject: subject.key for subject in subjects}
+        rows = self._attempt(lambda connection: self._rows(connection, "failures", list(keys.values())), {})
+        return {subject: Failure(subject, *rows[key][-1][8:]) for subject, key in keys.items() if key in rows}
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Gives every failure that is remembered, latest first."""
+        query = f"SELECT {_COLUMNS['failures']} FROM failures ORDER BY rowid DESC"
+        rows = self._attempt(lambda connection: self._sound("failures", connection.execute(query)), [])
+        return tuple(Failure(_subject_of(row[1:]), *row[9:]) for row in rows)
+
+    def forget(self, backend: str | None = None) -> int:
+        """Forgets the failures of a backend, or all of them, so that its candidates are tried again; gives how many."""
+        query = "DELETE FROM failures" + ("" if backend is None else " WHERE backend = ?")
+        values = () if backend is None else (backend,)
+        return self._attempt(lambda connection: connection.execute(query, values).rowcount, 0)
+
+    def clear(self) -> int:
+        """Removes every row of every table; gives how many."""
+        return sum(
+            self._attempt(lambda connection, table=table: connection.execute(f"DELETE FROM {table}").rowcount, 0)
+            for table in _COLUMNS
+        )
+
+    def find_broken(self, *, repair: bool = False) -> tuple[str, ...]:
+        """Reads the whole file and gives what is wrong with it, in words; with `repair`, drops or sets aside what is."""
+        n_before = len(self.notes)
+        damage = self._attempt(damage_of, "")
+        if damage and repair:
+            self._renew()
+        rows = {table: self._attempt(lambda connection, table=table: _unsound(connection, table), []) for table in _COLUMNS}
+        for table, broken in rows.items() if repair else ():
+            query = f"DELETE FROM {table} WHERE rowid = ?"
+            self._attempt(lambda connection, query=query, broken=broken: connection.executemany(query, broken), None)
+        texts = [f"{count(len(broken), 'row')} of {table}: {_CHANGED}" for table, broken in rows.items() if broken]
+        return (*((damage,) if damage else ()), *texts, *self.notes[n_before:])
 
     def count(self) -> int:
         """Gives the number of rows."""
@@ -150,21 +217,45 @@ class Measurements:
         with self._lock:
             try:
                 return work(self._connection)
-            except (sqlite3.Error, OverflowError) as error:  # OverflowError: an integer of more than 64 bits
+            except (sqlite3.Error, OverflowError, UnicodeError) as error:  # beyond 64 bits; text that is no Unicode
                 self._note(f"measurements: {error}")
-                if isinstance(error, sqlite3.Error):
+                if isinstance(error, (sqlite3.Error, UnicodeDecodeError)):
                     self._mend(error)
                 return otherwise
 
-    def _mend(self, error: sqlite3.Error) -> None:
+    def _mend(self, error: sqlite3.Error | UnicodeDecodeError) -> None:
         """Goes on with a new file after damage, once, and waits no more for a process that holds the lock."""
         if is_damage(error) and not self._was_renewed:
-            self._was_renewed = True
-            self._connection.close()
-            self._connection, note = open_database(self._root, is_doubted=True)
-            self._note(note)
+            self._renew()
         elif getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
             self._connection.execute(f"PRAGMA busy_timeout = {_HURRIED_MS}")
+
+    def _renew(self) -> None:
+        self._was_renewed = True
+        self._connection.close()
+        self._connection, note = open_database(self._root, is_doubted=True)
+        self._note(note)
+
+    def _rows(self, connection: sqlite3.Connection, table: str, keys: Sequence[str]) -> dict[str, list[Sequence[Any]]]:
+        """Gives the sound rows of each key that has any, oldest first, without key and digest."""
+        rows: dict[str, list[Sequence[Any]]] = {}
+        for start in range(0, len(keys), _BATCH):
+            batch = keys[start : start + _BATCH]
+            marks = ", ".join("?" * len(batch))
+            query = f"SELECT {_COLUMNS[table]} FROM {table} WHERE key IN ({marks}) ORDER BY rowid"
+            for row in self._sound(table, connection.execute(query, batch)):
+                rows.setdefault(row[0], []).append(row[1:])
+        return rows
+
+    def _sound(self, table: str, rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
+        """Gives the rows that are as they were written, without their digest, and notes whose are not."""
+        found: list[Sequence[Any]] = []
+        for row in rows:
+            if _is_sound(row):
+                found.append(row[:-1])
+            else:
+                self._note(f"{table}: a row of {row[2]} cannot be read: {_CHANGED}")
+        return found
 
     def _note(self, text: str) -> None:
         if text and text not in self.notes:
@@ -189,27 +280,45 @@ def versions_of(entry: Entry | None) -> str:
 def machine_digest() -> str:
     """Gives the fingerprint of the hardware: processor model and flags, the cores this process may use, accelerators."""
     parts = machine_parts()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return digest_of({"cpu": parts["cpu"], "cores": cores, "accelerators": parts["accelerators"]})
+    return digest_of({"cpu": parts["cpu"], "cores": available_cores(), "accelerators": parts["accelerators"]})
 
 
-def _rows_of(connection: sqlite3.Connection, keys: Sequence[str]) -> dict[str, list[Sequence[Any]]]:
-    """Gives the rows of each key that has any, oldest first."""
-    rows: dict[str, list[Sequence[Any]]] = {}
-    for start in range(0, len(keys), _BATCH):
-        batch = keys[start : start + _BATCH]
-        marks = ", ".join("?" * len(batch))
-        query = f"SELECT {_COLUMNS} FROM measurements WHERE key IN ({marks}) ORDER BY id"
-        for row in connection.execute(query, batch):
-            rows.setdefault(row[0], []).append(row[1:])
-    return rows
+def _is_sound(row: Sequence[Any]) -> bool:
+    return row[-1] == _row_digest(row[:-1])
 
 
-def _insert(connection: sqlite3.Connection, row: Sequence[Any]) -> None:
-    marks = ", ".join("?" * len(row))
+def _row_digest(row: Sequence[Any]) -> str:
+    """Gives the digest of a row's values, which come out of SQLite as they went in: floats to the last bit."""
+    return hashlib.sha256(repr(tuple(row)).encode()).hexdigest()
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _unsound(connection: sqlite3.Connection, table: str) -> list[tuple[int]]:
+    """Gives the row numbers of what is not as it was written."""
+    rows = connection.execute(f"SELECT rowid, {_COLUMNS[table]} FROM {table}")
+    return [(row[0],) for row in rows if not _is_sound(row[1:])]
+
+
+def _insert(connection: sqlite3.Connection, table: str, row: Sequence[Any]) -> None:
+    marks = ", ".join("?" * (len(row) + 1))
+    query = f"INSERT OR REPLACE INTO {table} ({_COLUMNS[table]}) VALUES ({marks})"
+    connection.execute(query, (*row, _row_digest(row)))
+
+
+def _insert_failure(connection: sqlite3.Connection, row: Sequence[Any]) -> None:
     connection.execute("BEGIN IMMEDIATE")
     with connection:
-        connection.execute(f"INSERT INTO measurements ({_COLUMNS}) VALUES ({marks})", row)
+        _insert(connection, "failures", row)
+        connection.execute("DELETE FROM failures WHERE rowid <= (SELECT max(rowid) FROM failures) - ?", (MOST_FAILURES,))
+
+
+def _insert_measurement(connection: sqlite3.Connection, row: Sequence[Any]) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        _insert(connection, "measurements", row)
         connection.execute(
             "DELETE FROM measurements WHERE key = ? AND id NOT IN "
             "(SELECT id FROM measurements WHERE key = ? ORDER BY id DESC LIMIT ?)",
@@ -218,25 +327,32 @@ def _insert(connection: sqlite3.Connection, row: Sequence[Any]) -> None:
 
 
 def _row_of(measurement: Measurement) -> tuple[Any, ...]:
-    subject, cost = measurement.subject, measurement.cost
+    cost = measurement.cost
     features = {name: float(value) for name, value in measurement.features.items()}
+    return (
+        *_subject_row(measurement.subject),
+        float(cost.run_s),
+        float(cost.spread_s),
+        int(cost.transfer_bytes),
+        cost.detail,
+        float(measurement.compile_s),
+        json.dumps(features, sort_keys=True),
+        measurement.made,
+    )
+
+
+def _subject_row(subject: Subject) -> tuple[Any, ...]:
+    """Gives a subject's values in the types of their columns, so that they come back as they are."""
     return (
         subject.key,
         subject.structure,
         subject.backend,
         subject.versions,
         subject.machine,
-        subject.threads,
-        subject.spin,
+        int(subject.threads),
+        int(subject.spin),
         subject.effort,
-        subject.accuracy,
-        cost.run_s,
-        cost.spread_s,
-        cost.transfer_bytes,
-        cost.detail,
-        measurement.compile_s,
-        json.dumps(features, sort_keys=True),
-        measurement.made,
+        None if subject.accuracy is None else float(subject.accuracy),
     )
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import contextlib
 import os
-import stat
-import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from hub.errors import CacheError, PlanError
+from hub.cache.artifacts import FOLDER, Saved, check_artifact, discard_artifact, save_artifact
+from hub.cache.plans import PLANS, read_plan, write_plan
+from hub.cache.trust import distrust_root
+from hub.cache.upkeep import Pruned, prune
+from hub.errors import CacheError
 from hub.plan import Plan
-
-SEAL = "hub-seal.json"
-"""File of digests that makes a folder an artefact. A plugin's own files may have any other name."""
 
 
 class Store:
@@ -22,66 +22,68 @@ class Store:
     def __init__(self, root: Path) -> None:
         """Opens, or makes, the folder. Raises CacheError if others may write to it."""
         self.root = root
+        self._notes: list[str] = []
         try:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            reason = distrust_root(root)
         except OSError as error:
             raise CacheError(
                 f"the cache folder {root} cannot be made: {error}", hint="set cache_dir to a folder of yours"
             ) from error
-        _check_owner(root)
+        if reason:
+            raise CacheError(f"the cache folder is not used: {reason}")
+
+    def take_notes(self) -> tuple[str, ...]:
+        """Gives what was found broken since it was last asked: what, why, and what came of it."""
+        notes, self._notes = tuple(self._notes), []
+        return notes
 
     def artifact(self, backend: str, key: str) -> Path:
         """Gives the folder of a saved executable, which may not exist yet."""
-        return self.root / "artifacts" / backend / key
+        return self.root / FOLDER / backend / key
 
     def has_artifact(self, folder: Path) -> bool:
-        """True where a sealed artefact is there and every file's digest is as it was when it was sealed."""
-        try:
-            wanted = json.loads((folder / SEAL).read_text())
-            return wanted == _digests(folder)
-        except (OSError, ValueError):
-            return False
+        """True where an artefact is there whose every byte is as it was sealed, and which nobody else could have written.
+
+        One that must not be used is removed, and a note says so.
+        """
+        found = check_artifact(folder)
+        if found.problem:
+            self._note(found.problem, is_gone=discard_artifact(folder))
+        return found.is_intact
+
+    def save(self, folder: Path, write: Callable[[Path], None], about: Mapping[str, Any] | None = None) -> Saved:
+        """Saves an executable; see `save_artifact`."""
+        return save_artifact(folder, write, about)
+
+    def discard(self, folder: Path) -> None:
+        """Removes an artefact that is of no use, intact or not."""
+        discard_artifact(folder, is_damaged=False)
 
     def plan(self, key: str) -> Plan | None:
-        """Gives a kept plan, or None where there is none or it cannot be read."""
-        try:
-            return Plan.from_json((self.root / "plans" / f"{key}.json").read_text())
-        except (OSError, ValueError, PlanError):
-            return None
+        """Gives a kept plan, or None where there is none. One that must not be used is removed, and a note says so."""
+        path = self._plan_path(key)
+        found = read_plan(path)
+        with contextlib.suppress(OSError):  # a read-only disk
+            if found.plan is not None:
+                os.utime(path)
+            elif found.problem:
+                path.unlink(missing_ok=True)
+        if found.problem:
+            self._note(found.problem, is_gone=not os.path.lexists(path))
+        return found.plan
 
     def keep_plan(self, key: str, plan: Plan) -> None:
         """Writes a plan. A full or read-only disk is no reason to fail: the plan is then made anew next time."""
-        folder = self.root / "plans"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            handle, partial = tempfile.mkstemp(dir=folder, prefix=".partial-")
-            with os.fdopen(handle, "w") as file:
-                file.write(plan.to_json())
-            Path(partial).replace(folder / f"{key}.json")
-        except OSError:
-            return
+        with contextlib.suppress(OSError):
+            write_plan(self._plan_path(key), plan)
 
+    def prune(self, limit_bytes: float) -> Pruned:
+        """Keeps the folder within a size; see `upkeep.prune`."""
+        return prune(self.root, limit_bytes)
 
-def seal(folder: Path) -> None:
-    """Writes the seal of a folder: the digest of each file in it. Raises CacheError if a plugin took the name."""
-    if (folder / SEAL).exists():
-        raise CacheError(f"a plugin saved a file of its own as {SEAL}", hint="rename it: the name is the hub's")
-    digests = _digests(folder)
-    (folder / SEAL).write_text(json.dumps(digests, sort_keys=True))
+    def _plan_path(self, key: str) -> Path:
+        return self.root / PLANS / f"{key}.json"
 
-
-def _digests(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SEAL)
-    found: dict[str, str] = {}
-    for path in files:
-        with path.open("rb") as file:
-            found[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
-
-
-def _check_owner(root: Path) -> None:
-    facts = root.stat()
-    if facts.st_uid != os.getuid():
-        raise CacheError(f"the cache folder {root} belongs to another user", hint="set cache_dir to a folder of yours")
-    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise CacheError(f"others may write to the cache folder {root}", hint=f"chmod go-w {root}")
+    def _note(self, problem: str, *, is_gone: bool) -> None:
+        self._notes.append(f"not taken from the cache: {problem}{'; it was removed' if is_gone else ''}")

@@ -40,6 +40,7 @@ _OPTIONS: Mapping[str, Any] = {
     "budget_s": Annotated[str | None, _flag("--budget", "TIME", "Time that planning may take: 90, 90s, 10m or 1h.")],
     "plan": Annotated[str | None, _flag("--plan", "FILE", "Replay this plan file instead of planning.")],
     "cache_dir": Annotated[str | None, _flag("--cache-dir", "FOLDER", "Where measurements and executables are kept.")],
+    "cache_gb": Annotated[str | None, _flag("--cache-gb", "GB", "Size that the cache is kept within; 10 unless given.")],
     "debug_dir": Annotated[str | None, _flag("--debug-dir", "FOLDER", "Where readable programs and logs are written.")],
 }
 """Flag of each setting. Values stay text, so that a wrong one gives the same message as in a variable."""

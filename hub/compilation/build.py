@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hub.backend import CompileSettings, Executable
-from hub.cache.store import seal
+from hub.cache.artifacts import Saved, save_artifact
 from hub.compilation.verify import Verified, verify
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
-from hub.errors import CacheError, CompileError, PluginError, RunError
+from hub.errors import CompileError, PluginError, RunError
 from hub.graph import Cluster
 from hub.registry import registry
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """Whether an executable is in the cache now."""
-
-    is_done: bool
-    problem: str = ""
-    """Why it could not be saved; empty where nobody tried."""
 
 
 def build_cluster(
@@ -39,7 +28,7 @@ def build_cluster(
     executable = compile_cluster(cluster, backend, settings)
     verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy)
     is_wanted = folder is not None and registry().entries[backend].info.saveable
-    saved = _save(executable, backend, folder) if is_wanted and folder is not None else Saved(is_done=False)
+    saved = _save(executable, cluster, backend, folder) if is_wanted and folder is not None else Saved(is_done=False)
     return _loaded(cluster, backend, executable, verified), verified, saved
 
 
@@ -97,18 +86,11 @@ def _loaded(cluster: Cluster, backend: str, executable: Callable[..., Any], veri
     return Loaded(cluster, backend, restrided(executable, cluster.outputs, verified.outputs))
 
 
-def _save(executable: Executable, backend: str, folder: Path) -> Saved:
-    """Saves into a folder that appears whole or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
-    try:
+def _save(executable: Executable, cluster: Cluster, backend: str, folder: Path) -> Saved:
+    def write(partial: Path) -> None:
         with plugin_edge(backend, None, "save"):
             executable.save(partial)
-        seal(partial)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-    except (PluginError, CacheError, OSError) as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        return Saved(is_done=False, problem=str(error).splitlines()[0])
-    shutil.rmtree(partial, ignore_errors=True)
-    return Saved(is_done=True)
+
+    operators = Counter(str(node.target) for node in cluster.nodes)
+    about = {"operators": operators.most_common(), "inputs": list(map(str, cluster.inputs))}
+    return save_artifact(folder, write, about)

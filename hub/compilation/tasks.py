@@ -11,12 +11,14 @@ from typing import Any
 import torch
 
 from hub.backend import CompileSettings
+from hub.cache.artifacts import check_artifact
 from hub.compilation.build import build_cluster, load_cluster
 from hub.compilation.transfer import Sample, read_sample
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Assembled, Loaded, assemble
 from hub.dispatch.codegen import Step
 from hub.dispatch.spinning import Calm
+from hub.errors import CompileError
 from hub.graph import Cluster
 from hub.partition.extract import extract
 from hub.pricing.eager import profile_eager
@@ -85,7 +87,10 @@ def compile_cluster(
 
 
 def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str) -> None:
-    """Loads one cluster that another worker saved."""
+    """Loads one cluster that another worker saved, if its files are as they were saved. Raises PluginError."""
+    if not (found := check_artifact(Path(folder))).is_intact:
+        reason = found.problem or "it was removed meanwhile"
+        raise CompileError(f"the saved executable cannot be loaded: {reason}", backend=backend, cluster=name)
     cluster = _cluster(name, nodes)
     _state.built[name] = load_cluster(cluster, backend, settings, Path(folder))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from hub.cache.keys import backend_parts, digest_of, machine_parts
+from hub.cache.keys import digest_of, plan_parts
 from hub.cache.measurements import Measurements
 from hub.cache.store import Store
 from hub.compilation.build import build_cluster, load_and_verify
@@ -86,6 +86,8 @@ class Maker:
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": time.perf_counter() - start}))
         if plan is None and made.plan.decided_by == "measured whole plans":
             store.keep_plan(self._key(verdicts, self.options.tune), made.plan)
+        if made.plan.decided_by != "replayed":  # then nothing was compiled
+            store.prune(self.options.cache_gb * 1e9)
         self.progress.done()
         return made
 
@@ -103,7 +105,9 @@ class Maker:
             with contextlib.closing(scene.measurements):
                 decision = decide(scene, verdicts, may_measure=False)
             self._check_strict(verdicts, decision.assignment, decision.events)
-            return plan_of(self.graph, self.mode, decision, verdicts, self.options, (*note, *notes, *_troubles(scene)))
+            return plan_of(
+                self.graph, self.mode, decision, verdicts, self.options, (*note, *notes, *_troubles(scene), *self._notes)
+            )
 
     def _asked_for(self, plan: Plan | None) -> Plan | None:
         """Gives the plan of the plan file that the options name, whose settings then hold; without one, `plan`."""
@@ -134,20 +138,13 @@ class Maker:
             return None
         efforts = ("full",) if self.options.tune == "full" else ("full", self.options.tune)
         plans = (store.plan(self._key(verdicts, effort)) for effort in efforts)
-        return next((plan for plan in plans if plan is not None), None)
+        found = next((plan for plan in plans if plan is not None), None)
+        self._notes += [Event(kind="note", stage="load", message=text) for text in store.take_notes()]
+        return found
 
     def _key(self, verdicts: Verdicts, effort: str) -> str:
-        exclude = {"cache_dir", "debug_dir", "strict", "renew", "budget_s", "plan"}
-        parts = {
-            "graph": self.graph.digest,
-            "constants": list(self.graph.weights),
-            "mode": self.mode,
-            "options": {**self.options.model_dump(mode="json", exclude=exclude), "tune": effort},
-            "threads": self.threads,
-            "backends": [backend_parts(self.registry.entries[name]) for name in verdicts.by_backend],
-            **machine_parts(),
-        }
-        return digest_of(parts)
+        entries = [self.registry.entries[name] for name in verdicts.by_backend]
+        return digest_of(plan_parts(self.graph, self.mode, self.options, self.threads, effort, entries))
 
     def _kept(self, plan: Plan | None) -> Decision | None:
         """Gives the decision behind a plan that was made before, if it fits."""
@@ -223,8 +220,12 @@ class Maker:
             try:
                 return load_and_verify(cluster, found.backend, settings, folder, inputs=inputs)[0]
             except PluginError as error:
+                store.discard(folder)
                 message = f"the saved executable is of no use, compiled again: {error.message}"
                 self._notes.append(Event(kind="note", stage="load", backend=found.backend, cluster=name, message=message))
+        for text in store.take_notes():
+            message = f"{text}, compiled again"
+            self._notes.append(Event(kind="note", stage="load", backend=found.backend, cluster=name, message=message))
         loaded, _, saved = build_cluster(cluster, found.backend, settings, inputs=inputs, folder=folder)
         if saved.problem:
             message = f"the executable could not be saved, so the next process compiles it again: {saved.problem}"

@@ -14,8 +14,17 @@ from pathlib import Path
 import pytest
 
 from hub.cache import database
+from hub.cache import measurements as measurements_module
 from hub.cache.database import DATABASE
-from hub.cache.measurements import MOST_ROWS, Measurement, Measurements, Subject, machine_digest, versions_of
+from hub.cache.measurements import (
+    MOST_ROWS,
+    Failure,
+    Measurement,
+    Measurements,
+    Subject,
+    machine_digest,
+    versions_of,
+)
 from hub.cost import Cost
 from hub.registry import registry
 
@@ -25,6 +34,10 @@ SUBJECT = Subject("structure", "toy", "versions", "machine", 2, False, "fast", N
 def measurement(run_s: float = 1.0, subject: Subject = SUBJECT, spread_s: float = 0.0) -> Measurement:
     cost = Cost(run_s, spread_s, 64, "measured", "median of 40 calls, 2 threads")
     return Measurement(subject, cost, 0.5, {"flops": 2.0, "bytes": 3.5}, "2026-11-01T12:00:00+00:00")
+
+
+def failure(subject: Subject = SUBJECT, reason: str = "killed by SIGSEGV") -> Failure:
+    return Failure(subject, "compile", reason, "2026-11-01T12:00:00+00:00")
 
 
 def opened(root: Path) -> Measurements:
@@ -134,13 +147,15 @@ from dataclasses import replace
 from pathlib import Path
 from hub.cache.measurements import Measurements
 sys.path.insert(0, sys.argv[2])
-from test_measurements import SUBJECT, measurement
+from test_measurements import SUBJECT, failure, measurement
 number = sys.argv[3]
 print("ready", flush=True)
 sys.stdin.readline()
 kept, note = Measurements.open(Path(sys.argv[1]))
 for row in range(int(sys.argv[4])):
-    kept.keep(measurement(subject=replace(SUBJECT, structure=f"{number} {row}")))
+    subject = replace(SUBJECT, structure=f"{number} {row}")
+    kept.keep(measurement(subject=subject))
+    kept.keep_failure(failure(subject))
 print(note, *kept.notes)
 """
 
@@ -167,7 +182,9 @@ def together(root: Path, rows: int, processes: int = 16) -> list[str]:
 def test_sixteen_processes_write_at_once_and_no_row_is_lost(tmp_path: Path) -> None:
     """They also open it for the first time at once."""
     assert together(tmp_path / "cache", rows=200) == [""] * 16
-    assert opened(tmp_path / "cache").count() == 3200
+    kept = opened(tmp_path / "cache")
+    assert (kept.count(), len(kept.failures())) == (3200, 3200)
+    assert kept.find_broken() == ()
 
 
 def test_sixteen_processes_that_find_a_damaged_file_set_it_aside_once(tmp_path: Path) -> None:
@@ -191,8 +208,8 @@ def spoil_with(statement: str) -> Callable[[Path], None]:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another schema": (spoil_with("PRAGMA user_version = 7"), "it has schema 7, this hub has 1"),
-    "no version": (spoil_with("PRAGMA user_version = 0"), "it has schema 0, this hub has 1"),
+    "another schema": (spoil_with("PRAGMA user_version = 7"), "it has schema 7, this hub has 2"),
+    "no version": (spoil_with("PRAGMA user_version = 0"), "it has schema 0, this hub has 2"),
     "other tables": (spoil_with("ALTER TABLE profiles RENAME TO others"), "its tables are not the hub's"),
     "no SQLite": (lambda file: file.write_text("# measurements\n" * 300), "file is not a database"),
     "half-written": (lambda file: os.truncate(file, 5000), "malformed"),
@@ -258,7 +275,13 @@ def test_no_damage_raises(tmp_path: Path, seed: int) -> None:
     kept.find_many(replace(SUBJECT, structure=f"s{number}") for number in range(40))
     kept.samples("toy", "machine", 2)
     kept.profile("machine", 2)
+    kept.find_failures([SUBJECT])
+    kept.failures()
     kept.keep(measurement())
+    kept.keep_failure(failure())
+    kept.find_broken(repair=True)
+    kept.forget("toy")
+    kept.clear()
     kept.count()
     kept.close()
     Measurements.open(tmp_path)[0].close()
@@ -271,6 +294,138 @@ def test_a_row_of_wrong_values_counts_as_absent(tmp_path: Path) -> None:
     assert kept.find(replace(SUBJECT, structure="s0")) is None
     assert [found.subject.structure for found in kept.samples("toy", "machine", 2)] == ["s1"]
     assert "a row of toy cannot be read" in kept.notes[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["run_s = 2e-9", "backend = 'tot'", "spin = 1", "features = '{}'", "made = CAST(x'ff' AS TEXT)", "digest = 'x'"],
+)
+def test_a_row_that_is_not_as_it_was_written_counts_as_absent(tmp_path: Path, change: str) -> None:
+    """A price that a flipped bit made small would win every time; a note says that it was left out."""
+    spoil_with(f"UPDATE measurements SET {change} WHERE structure = 's0'")(filled(tmp_path, rows=2))
+    kept = opened(tmp_path)
+    assert kept.find(replace(SUBJECT, structure="s0")) is None
+    assert kept.find(replace(SUBJECT, structure="s1")) is not None
+    assert "cannot be read: it is not as it was written" in kept.notes[0]
+
+
+def test_a_profile_that_is_not_as_it_was_written_counts_as_absent(tmp_path: Path) -> None:
+    """The machine is then measured anew."""
+    spoil_with("UPDATE profiles SET profile = '[]'")(filled(tmp_path))
+    kept = opened(tmp_path)
+    assert kept.profile("machine", 2) is None
+    assert "the profile of this machine cannot be read" in kept.notes[0]
+
+
+def test_broken_rows_are_named_and_dropped_on_request(tmp_path: Path) -> None:
+    """The others stay."""
+    kept = opened(tmp_path)
+    for number in range(3):
+        kept.keep(measurement(subject=replace(SUBJECT, structure=f"s{number}")))
+    kept.keep_failure(failure())
+    kept.close()
+    spoil_with("UPDATE measurements SET run_s = 2 WHERE structure < 's2'")(tmp_path / DATABASE)
+    spoil_with("UPDATE failures SET reason = ''")(tmp_path / DATABASE)
+    kept = opened(tmp_path)
+    told = ("2 rows of measurements: it is not as it was written", "1 row of failures: it is not as it was written")
+    assert kept.find_broken() == told
+    assert kept.find_broken(repair=True) == told
+    assert kept.find_broken() == ()
+    assert kept.count() == 1
+
+
+def test_damage_is_found_by_reading_all(tmp_path: Path) -> None:
+    """And a damaged file is set aside."""
+    file = filled(tmp_path, rows=400)
+    kept = opened(tmp_path)
+    with file.open("r+b") as pages:
+        pages.seek(4096 * 6)
+        pages.write(os.urandom(file.stat().st_size - 4096 * 6))
+    assert kept.find_broken(repair=True) != ()
+    assert (tmp_path / f"{DATABASE}.broken-1").exists()
+    assert kept.find_broken() == ()
+
+
+# --- Failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_comes_back_equal(tmp_path: Path) -> None:
+    """What was kept is found by another opening, for its own subject only; the latest counts."""
+    kept = opened(tmp_path)
+    other, third = replace(SUBJECT, structure="other"), replace(SUBJECT, accuracy=1e-3, spin=True)
+    kept.keep_failure(failure(reason="old"))
+    kept.keep_failure(failure(third))
+    kept.keep_failure(failure())
+    kept.close()
+    kept = opened(tmp_path)
+    assert kept.find_failures([other, SUBJECT, third]) == {SUBJECT: failure(), third: failure(third)}
+    assert kept.failures() == (failure(), failure(third))
+    assert kept.find_failures([]) == {}
+
+
+REASONS = {
+    "a surrogate": "a lone \udcff surrogate",
+    "nothing": "",
+    "a zero": "a \0 in it",
+    "a book": "x" * 1_000_000,
+    "statements": "\n'; DROP TABLE failures",
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_any_reason_can_be_kept(tmp_path: Path, name: str) -> None:
+    """Other people's code writes them."""
+    kept = opened(tmp_path)
+    kept.keep_failure(failure(reason=REASONS[name]))
+    (found,) = kept.failures()
+    assert found.reason == REASONS[name].replace("\udcff", "\\udcff")
+    assert kept.notes == []
+
+
+def test_failures_are_forgotten_on_request(tmp_path: Path) -> None:
+    """Those of one backend, or all; measurements stay."""
+    kept = opened(tmp_path)
+    kept.keep(measurement())
+    for number in range(3):
+        kept.keep_failure(failure(replace(SUBJECT, structure=f"s{number}")))
+    kept.keep_failure(failure(replace(SUBJECT, backend="other")))
+    assert kept.forget("other") == 1
+    assert [found.subject.backend for found in kept.failures()] == ["toy"] * 3
+    assert kept.forget("nobody") == 0
+    assert kept.forget() == 3
+    assert kept.failures() == ()
+    assert kept.count() == 1
+
+
+def test_failures_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go."""
+    monkeypatch.setattr(measurements_module, "MOST_FAILURES", 3)
+    kept = opened(tmp_path)
+    for number in range(8):
+        kept.keep_failure(failure(replace(SUBJECT, structure=f"s{number}")))
+    assert [found.subject.structure for found in kept.failures()] == ["s7", "s6", "s5"]
+
+
+def test_a_failure_that_is_not_as_it_was_written_is_forgotten(tmp_path: Path) -> None:
+    """The candidate is then tried again."""
+    kept = opened(tmp_path)
+    kept.keep_failure(failure())
+    kept.close()
+    spoil_with("UPDATE failures SET stage = 'run'")(tmp_path / DATABASE)
+    kept = opened(tmp_path)
+    assert kept.find_failures([SUBJECT]) == {}
+    assert kept.failures() == ()
+    assert "failures: a row of toy cannot be read" in kept.notes[0]
+
+
+def test_clearing_leaves_no_row(tmp_path: Path) -> None:
+    """Of any table."""
+    kept = opened(tmp_path)
+    kept.keep(measurement())
+    kept.keep_failure(failure())
+    kept.keep_profile("machine", 2, "{}")
+    assert kept.clear() == 3
+    assert (kept.count(), kept.failures(), kept.profile("machine", 2)) == (0, (), None)
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
@@ -368,6 +523,8 @@ def test_a_closed_store_finds_nothing(tmp_path: Path) -> None:
     kept.keep(measurement())
     assert kept.find(SUBJECT) is None
     assert kept.samples("toy", "machine", 2) == ()
+    kept.keep_failure(failure())
+    assert (kept.failures(), kept.find_failures([SUBJECT]), kept.forget(), kept.clear()) == ((), {}, 0, 0)
 
 
 def test_two_openings_in_one_process_see_each_other(tmp_path: Path) -> None:

@@ -1,0 +1,259 @@
+"""Saved executables: folders that appear whole or not at all, and are used only while every byte is as it was sealed."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from filelock import FileLock
+
+from hub.cache.seals import sealed, unsealed
+from hub.cache.trust import distrust, distrust_root
+from hub.errors import CacheError, HubError
+
+SEAL = "hub-seal.json"
+"""File of digests that makes a folder an artefact. A plugin's own files may have any other name."""
+FOLDER = "artifacts"
+LOCKS = "locks"
+PARTIAL = ".partial-"
+"""How the names of files and folders begin that are being written, or being removed."""
+LOCK_S = 60.0
+"""Seconds to wait for another process that puts an artefact in its place, which takes as long as reading it twice."""
+
+_in_use: set[str] = set()
+"""Artefacts that this process has saved or checked: their files may be mapped, or about to be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Whether an executable is in the cache now."""
+
+    is_done: bool
+    problem: str = ""
+    """Why it could not be saved; empty where nobody tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Whether an artefact may be used."""
+
+    is_intact: bool
+    problem: str = ""
+    """Why one that is there must not be used; empty where there is none."""
+
+
+def check_artifact(folder: Path, *, is_wanted: bool = True) -> Checked:
+    """Reads every byte of `ROOT/artifacts/BACKEND/KEY` and says whether all is as it was sealed, and nobody else's.
+
+    `is_wanted` means that it is used now: that counts for who was used least recently, and keeps `prune` away from it.
+    Raises nothing.
+    """
+    identity = _identity(folder)
+    while identity:
+        problem = _problem(folder)
+        before, identity = identity, _identity(folder)
+        if identity != before:
+            continue  # another process removed or replaced it while it was read
+        if is_wanted and not problem:
+            _in_use.add(str(folder))
+            with contextlib.suppress(OSError):  # a read-only disk
+                os.utime(folder / SEAL)
+        return Checked(not problem, problem)
+    return Checked(is_intact=False)
+
+
+def save_artifact(folder: Path, write: Callable[[Path], None], about: Mapping[str, Any] | None = None) -> Saved:
+    """Has `write` fill a private folder, seals it, and puts it at `ROOT/artifacts/BACKEND/KEY` in one step.
+
+    `about` says in plain JSON what it is, for `hub cache ls`. Where another process was faster, its artefact stays. What
+    `write` raises becomes the problem if it is a HubError or an OSError, and goes through otherwise.
+    """
+    partial: Path | None = None
+    try:
+        for place in _places(folder)[:-1]:
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _check_owners(_places(folder)[:-1])
+        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=PARTIAL))
+        write(partial)
+        _seal(partial, folder, about or {})
+        _land(partial, folder)
+    except (HubError, OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
+        return Saved(is_done=False, problem=str(error).splitlines()[0])
+    finally:
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
+    _in_use.add(str(folder))
+    return Saved(is_done=True)
+
+
+def discard_artifact(folder: Path, *, is_damaged: bool = True) -> bool:
+    """Removes an artefact, in one step for whoever looks; gives True where it is gone.
+
+    With `is_damaged`, one that another process has mended meanwhile stays. Raises nothing.
+    """
+    trash: Path | None = None
+    try:
+        with _locked(folder):
+            if is_damaged and check_artifact(folder, is_wanted=False).is_intact:
+                return False
+            trash = _moved_aside(folder)
+    except (OSError, NotImplementedError):
+        return False
+    finally:
+        if trash is not None:
+            shutil.rmtree(trash, ignore_errors=True)
+    _in_use.discard(str(folder))
+    return True
+
+
+def is_in_use(folder: Path) -> bool:
+    """True where this process has saved or checked an artefact to use it."""
+    return str(folder) in _in_use
+
+
+def seal_of(folder: Path) -> Mapping[str, Any]:
+    """Gives what a seal says: "made", "about" and "files"; nothing where it is damaged. Raises nothing."""
+    try:
+        return unsealed((folder / SEAL).read_bytes()) or {}
+    except OSError:
+        return {}
+
+
+def _places(folder: Path) -> tuple[Path, ...]:
+    """Gives the folders on the way to an artefact: `ROOT`, `ROOT/artifacts`, `ROOT/artifacts/BACKEND`, and its own."""
+    return (*reversed(folder.parents[:3]), folder)
+
+
+def _check_owners(places: Sequence[Path]) -> None:
+    """Raises CacheError if others could have put something into a cache or one of the folders in it."""
+    root, *inner = places
+    for reason in (distrust_root(root), *map(distrust, inner)):
+        if reason:
+            raise CacheError(reason)
+
+
+def _identity(folder: Path) -> tuple[int, ...]:
+    """Tells an artefact from another one in its place; empty where there is none."""
+    try:
+        facts = folder.lstat()
+    except OSError:
+        return ()
+    return facts.st_dev, facts.st_ino, facts.st_mtime_ns
+
+
+def _problem(folder: Path) -> str:
+    try:
+        _check_owners(_places(folder))
+        _check_contents(folder)
+    except CacheError as error:
+        return error.message
+    except OSError as error:
+        return f"{folder} cannot be read: {error}"
+    return ""
+
+
+def _check_contents(folder: Path) -> None:
+    """Raises CacheError, naming the file, if an artefact is not as it was sealed."""
+    path = folder / SEAL
+    if not os.path.lexists(path):
+        raise CacheError(f"{folder} has no seal")
+    facts = unsealed(path.read_bytes()) if stat.S_ISREG(path.lstat().st_mode) else None
+    if facts is None:
+        raise CacheError(f"{path} is damaged")
+    name = f"{facts.get('backend')}/{facts.get('key')}"
+    if name != f"{folder.parent.name}/{folder.name}":
+        raise CacheError(f"{folder} holds what was sealed as {name}")
+    wanted, found = cast("dict[str, str]", facts.get("files")), _digests(folder)
+    if wanted != found:
+        wrong = min(wanted.items() ^ found.items())[0]
+        fact = "is missing" if wrong not in found else "was added" if wrong not in wanted else "is not as it was sealed"
+        raise CacheError(f"{folder / wrong} {fact}")
+
+
+def _seal(partial: Path, folder: Path, about: Mapping[str, Any]) -> None:
+    """Writes the seal: the digest of each file. Raises CacheError if a plugin took its name or saved no plain file."""
+    if os.path.lexists(partial / SEAL):
+        raise CacheError(f"a plugin saved a file of its own as {SEAL}", hint="rename it: the name is the hub's")
+    _close_to_others(partial)
+    facts = {
+        "backend": folder.parent.name,
+        "key": folder.name,
+        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "about": dict(about),
+        "files": _digests(partial),
+    }
+    (partial / SEAL).write_text(sealed(facts), encoding="ascii")
+    (partial / SEAL).chmod(0o600)
+
+
+def _close_to_others(folder: Path) -> None:
+    """Takes the right to write from others, which a wide umask or a copied file's mode may have given them."""
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH) | stat.S_IRUSR)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Gives the digest of each file, by its path in the folder; folders have none.
+
+    Raises CacheError, naming it, for what is neither a file nor a folder or what others could have written.
+    """
+    found: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        if reason := distrust(path):
+            raise CacheError(reason)
+        name, mode = path.relative_to(folder).as_posix(), path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            found[f"{name}/"] = ""
+        elif not stat.S_ISREG(mode):
+            raise CacheError(f"{path} is neither a file nor a folder")
+        elif name != SEAL:
+            with path.open("rb") as file:
+                found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _land(partial: Path, folder: Path) -> None:
+    trash: Path | None = None
+    try:
+        with _locked(folder):
+            if check_artifact(folder, is_wanted=False).is_intact:
+                return  # another process was faster; its files may be in use already
+            trash = _moved_aside(folder)
+            partial.rename(folder)
+    finally:
+        if trash is not None:
+            shutil.rmtree(trash, ignore_errors=True)
+
+
+def _moved_aside(folder: Path) -> Path | None:
+    """Renames an artefact, so that who looks finds all of it or nothing; gives what is left to remove, if anything."""
+    if not os.path.lexists(folder):
+        return None
+    trash = Path(tempfile.mkdtemp(dir=folder.parent, prefix=PARTIAL))
+    folder.rename(trash / folder.name)
+    return trash
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Holds the lock of an artefact. Raises TimeoutError, or OSError where there can be no lock.
+
+    The kernel holds it for this process, so it ends with the process, however that ends. Its file is never removed, for
+    that would let two processes hold it; one of 256 files serves many artefacts, so that they do not pile up.
+    """
+    number = hashlib.sha256(f"{folder.parent.name}/{folder.name}".encode()).hexdigest()[:2]
+    locks = _places(folder)[0] / LOCKS
+    locks.mkdir(exist_ok=True, mode=0o700)
+    with FileLock(locks / f"{number}.lock", timeout=LOCK_S, mode=0o600):
+        yield

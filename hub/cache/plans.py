@@ -1,0 +1,65 @@
+"""Kept plans: sealed files, each for one key."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hub.cache.artifacts import PARTIAL
+from hub.cache.seals import sealed, unsealed
+from hub.cache.trust import distrust
+from hub.errors import PlanError
+from hub.plan import Plan
+
+PLANS = "plans"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPlan:
+    """What was found where a plan may be kept."""
+
+    plan: Plan | None = None
+    made: str = ""
+    """When, in UTC, as ISO 8601."""
+    problem: str = ""
+    """Why one that is there must not be used; empty where there is none."""
+
+
+def read_plan(path: Path) -> KeptPlan:
+    """Gives the plan kept at `ROOT/plans/KEY.json`, if every byte is as it was sealed. Raises nothing."""
+    try:
+        if reason := distrust(path.parent) or distrust(path):
+            return KeptPlan(problem=reason)
+        facts = unsealed(path.read_bytes())
+    except FileNotFoundError:
+        return KeptPlan()
+    except OSError as error:
+        return KeptPlan(problem=f"{path} cannot be read: {error}")
+    if facts is None:
+        return KeptPlan(problem=f"{path} is damaged")
+    if facts.get("key") != path.stem:
+        return KeptPlan(problem=f"{path} holds what was sealed as {facts.get('key')}")
+    try:
+        return KeptPlan(Plan.from_json(json.dumps(facts.get("plan"))), str(facts.get("made")))
+    except PlanError as error:
+        return KeptPlan(problem=f"{path} is of no use: {error.message}")
+
+
+def write_plan(path: Path, plan: Plan) -> None:
+    """Writes a sealed plan: whole, or not at all. Raises OSError."""
+    made = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL)
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(sealed({"key": path.stem, "made": made, "plan": json.loads(plan.to_json())}))
+        Path(partial).replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            Path(partial).unlink()
+        raise

@@ -1,0 +1,38 @@
+"""Texts that notice when any byte of theirs has changed: JSON that begins with the digest of the rest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+_FORM = '{{"sha256": "{digest}", "sealed": {body}}}\n'
+_HEAD = len('{"sha256": "')
+_DIGEST = 64
+_BODY = _HEAD + _DIGEST + len('", "sealed": ')
+_TAIL = len("}\n")
+
+
+def sealed(facts: Mapping[str, Any]) -> str:
+    """Gives plain JSON facts as a sealed text, in ASCII."""
+    body = json.dumps(facts, sort_keys=True)
+    return _FORM.format(digest=_digest(body), body=body)
+
+
+def unsealed(data: bytes) -> dict[str, Any] | None:
+    """Gives the facts back; None unless every byte is as `sealed` wrote it. Raises nothing."""
+    try:
+        text = data.decode("ascii")
+        body = text[_BODY:-_TAIL]
+        # The whole text is made again, so that no byte of it, not even a space, escapes the comparison.
+        if text != _FORM.format(digest=_digest(body), body=body):
+            return None
+        facts = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", facts) if isinstance(facts, dict) else None
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode("ascii")).hexdigest()

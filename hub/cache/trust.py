@@ -1,0 +1,48 @@
+"""Says whether somebody other than this user could have written what a folder or file holds."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+_SHARED = stat.S_IWGRP | stat.S_IWOTH
+
+
+def distrust(path: Path) -> str:
+    """Gives why a folder or file inside the cache must not be used, or "" where it may. Raises OSError where it is gone.
+
+    Links are refused, wherever they point: what they lead to lies outside the folders that were looked at.
+    """
+    facts = path.lstat()
+    if stat.S_ISLNK(facts.st_mode):
+        return f"{path} is a link, and only the cache folder itself may be one; remove it, or set cache_dir"
+    return _others(path, facts)
+
+
+def distrust_root(root: Path) -> str:
+    """Gives why a cache folder must not be used, or "". The folder may be a link. Raises OSError where it is gone.
+
+    The folders above count too: who may write to one of them can put another cache in the place of this one. One that is
+    sticky, as /tmp is, protects what lies in it, and so does one whose group is this user's own. Whoever owns a folder
+    above is trusted: the user chose to keep files there.
+    """
+    place = root.resolve(strict=True)
+    found = (_others(place, place.stat()), *map(_open_to_others, place.parents))
+    return next((reason for reason in found if reason), "")
+
+
+def _others(path: Path, facts: os.stat_result) -> str:
+    if facts.st_uid != os.getuid():
+        return f"{path} belongs to another user; set cache_dir to a folder of yours"
+    if facts.st_mode & _SHARED:
+        return f"others may write to {path}; chmod go-w {path}"
+    return ""
+
+
+def _open_to_others(folder: Path) -> str:
+    facts = folder.stat()
+    by_group = facts.st_mode & stat.S_IWGRP and facts.st_gid != os.getgid()
+    if facts.st_mode & stat.S_ISVTX or not (facts.st_mode & stat.S_IWOTH or by_group):
+        return ""
+    return f"others may write to {folder}, above the cache; chmod go-w {folder}, or set cache_dir to another folder"

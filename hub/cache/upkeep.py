@@ -1,0 +1,196 @@
+"""Looks after a cache folder: lists what it holds, keeps it within a size, finds what is broken, empties it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from hub.cache.artifacts import FOLDER, PARTIAL, SEAL, check_artifact, discard_artifact, is_in_use, seal_of
+from hub.cache.database import DATABASE
+from hub.cache.plans import PLANS, read_plan
+
+GRACE_S = 900.0
+"""Seconds since its last use for which nothing is pruned: a process that plans may be about to load what it saved."""
+STALE_S = 3600.0
+"""Seconds after which what is half-written was left by a process that was killed: saving takes seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One thing in the cache."""
+
+    kind: Literal["artifact", "plan"]
+    backend: str
+    """Whose executable it is; empty for a plan."""
+    key: str
+    path: Path
+    nbytes: int
+    used: float
+    """When it was last used, or saved, in seconds since 1970."""
+    made: str = ""
+    """When, in UTC, as ISO 8601; empty where its seal is damaged."""
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What it is, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What pruning removed, and what is left."""
+
+    removed: tuple[Kept, ...]
+    leftovers: tuple[Path, ...]
+    """Half-written files and folders that were removed."""
+    nbytes: int
+    """Bytes that are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Something in the cache that must not be used."""
+
+    path: Path
+    reason: str
+    is_removed: bool = False
+
+
+def list_kept(root: Path) -> tuple[Kept, ...]:
+    """Gives what a cache holds, least recently used first. Raises nothing."""
+    return tuple(map(_described, _list_kept(root)))
+
+
+def prune(root: Path, limit_bytes: float, *, grace_s: float = GRACE_S, stale_s: float = STALE_S) -> Pruned:
+    """Removes what was used least recently until at most `limit_bytes` are left, and what killed processes left behind.
+
+    What this process uses stays, and what anybody used within `grace_s`; so more than the limit may be left. Measurements
+    do not count. Raises nothing.
+    """
+    leftovers = _remove_leftovers(root, stale_s)
+    kept = _list_kept(root)
+    nbytes, now_s = sum(item.nbytes for item in kept), time.time()
+    removed: list[Kept] = []
+    for item in kept:
+        if nbytes <= limit_bytes:
+            break
+        if not is_in_use(item.path) and now_s - item.used >= grace_s and _remove(item):
+            removed.append(item)
+            nbytes -= item.nbytes
+    return Pruned(tuple(removed), leftovers, nbytes)
+
+
+def find_broken(root: Path, *, repair: bool = False) -> tuple[Broken, ...]:
+    """Reads every byte of every artefact and plan and gives those that must not be used; removes them with `repair`."""
+    artifacts = [
+        Broken(folder, reason, repair and discard_artifact(folder))
+        for folder in _artifacts(root)
+        if (reason := check_artifact(folder, is_wanted=False).problem)
+    ]
+    plans = [
+        Broken(path, reason, repair and _unlinked(path)) for path in _plans(root) if (reason := read_plan(path).problem)
+    ]
+    return (*artifacts, *plans)
+
+
+def clear(root: Path) -> int:
+    """Removes every artefact and plan, what was left behind, and measurements that were set aside; gives the bytes freed.
+
+    Other files in the folder stay, and so do the measurements in use: those are rows, not files.
+    """
+    before = folder_bytes(root)
+    for item in _list_kept(root):
+        _remove(item)
+    _remove_leftovers(root, stale_s=0.0)
+    for path in root.glob(f"{DATABASE}.broken-*"):
+        _unlinked(path)
+    return max(0, before - folder_bytes(root))
+
+
+def folder_bytes(root: Path) -> int:
+    """Gives the bytes of a folder's files. Files that vanish meanwhile do not count."""
+    total = 0
+    for path in root.rglob("*"):
+        with contextlib.suppress(OSError):
+            if path.is_file() or path.is_symlink():
+                total += path.lstat().st_size
+    return total
+
+
+def _artifacts(root: Path) -> Iterator[Path]:
+    """Gives what lies where artefacts are, whatever it is."""
+    for backend in _entries(root / FOLDER):
+        yield from (path for path in _entries(backend) if not path.name.startswith(PARTIAL))
+
+
+def _plans(root: Path) -> Iterator[Path]:
+    yield from (path for path in _entries(root / PLANS) if not path.name.startswith(PARTIAL))
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Gives what is in a folder, by name; nothing for what is no folder, or a link to one."""
+    with contextlib.suppress(OSError):
+        if folder.is_dir() and not folder.is_symlink():
+            return sorted(folder.iterdir())
+    return []
+
+
+def _list_kept(root: Path) -> list[Kept]:
+    """Gives what a cache holds, least recently used first, without reading it."""
+    found = (*map(_kept_artifact, _artifacts(root)), *map(_kept_plan, _plans(root)))
+    return sorted(filter(None, found), key=lambda kept: (kept.used, kept.key))
+
+
+def _kept_artifact(folder: Path) -> Kept | None:
+    mark = folder / SEAL if (folder / SEAL).exists() else folder
+    with contextlib.suppress(OSError):
+        used = mark.lstat().st_mtime
+        return Kept("artifact", folder.parent.name, folder.name, folder, folder_bytes(folder), used)
+    return None  # another process removed it meanwhile
+
+
+def _kept_plan(path: Path) -> Kept | None:
+    with contextlib.suppress(OSError):
+        facts = path.lstat()
+        return Kept("plan", "", path.stem, path, facts.st_size, facts.st_mtime)
+    return None
+
+
+def _described(item: Kept) -> Kept:
+    """Reads what the seal says."""
+    if item.kind == "artifact":
+        seal = seal_of(item.path)
+        return replace(item, made=str(seal.get("made", "")), about=seal.get("about", {}))
+    found = read_plan(item.path)
+    if found.plan is None:
+        return item
+    about = {"backends": list(found.plan.backends), "inputs": list(found.plan.inputs), "mode": found.plan.mode}
+    return replace(item, made=found.made, about=about)
+
+
+def _remove(item: Kept) -> bool:
+    return discard_artifact(item.path, is_damaged=False) if item.kind == "artifact" else _unlinked(item.path)
+
+
+def _unlinked(path: Path) -> bool:
+    """Removes a file, or a folder where one was expected; gives True where it is gone."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+        return True
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()
+
+
+def _remove_leftovers(root: Path, stale_s: float) -> tuple[Path, ...]:
+    """Looks in the hub's own folders only: nothing else in a cache folder, which may be any folder, is the hub's."""
+    places = (*_entries(root / FOLDER), root / PLANS)
+    found = [path for place in places for path in _entries(place) if path.name.startswith(PARTIAL)]
+    return tuple(path for path in found if _is_older(path, stale_s) and _unlinked(path))
+
+
+def _is_older(path: Path, seconds: float) -> bool:
+    with contextlib.suppress(OSError):
+        return time.time() - path.lstat().st_mtime >= seconds
+    return False
