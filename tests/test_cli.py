@@ -64,14 +64,16 @@ def test_quick_commands_import_nothing_heavy(arguments: str) -> None:
 def test_every_command_is_in_the_help() -> None:
     """`hub --help` lists the commands."""
     text = output_of("--help")
-    for name in ("list-backends", "doctor", "explain", "run", "plan", "tune", "bench", "--version"):
+    for name in ("list-backends", "doctor", "explain", "run", "plan", "tune", "bench", "cache", "--version"):
         assert name in text
 
 
 def test_every_command_is_documented() -> None:
     """The reference of the command line has a row for each command."""
-    for name in (item.name for item in app.registered_commands):
-        assert f"| `hub {name or ''}" in CLI_PAGE
+    groups = [(f"{group.name} ", group.typer_instance) for group in app.registered_groups]
+    for prefix, commands in [("", app), *groups]:
+        for item in commands.registered_commands if commands is not None else ():
+            assert f"| `hub {prefix}{item.name or ''}" in CLI_PAGE
 
 
 def test_every_option_has_a_flag_that_is_documented() -> None:

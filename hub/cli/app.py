@@ -41,6 +41,81 @@ def hub(
     """Takes the flags that stand before a command."""
 
 
+cache = typer.Typer(
+    help="See, check and clean the folder of saved executables, plans and measurements.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(cache, name="cache")
+
+CacheDir = Annotated[str | None, typer.Option("--cache-dir", metavar="FOLDER", help="Another cache folder.")]
+
+
+@cache.command("ls")
+@command
+def list_cache(*, json: Json = False, cache_dir: CacheDir = None) -> None:
+    """List what is kept, least recently used first, and the failures that are remembered."""
+    from hub.cli.cache import print_kept
+
+    print_kept(given_options({"cache_dir": cache_dir}), as_json=json)
+
+
+@cache.command("verify")
+@command
+def verify_cache(
+    *,
+    json: Json = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Remove what is broken.")] = False,
+    cache_dir: CacheDir = None,
+) -> None:
+    """Read every byte and name what is broken (exit 1 where something stays so)."""
+    from hub.cli.cache import print_broken
+
+    print_broken(given_options({"cache_dir": cache_dir}), as_json=json, repair=repair)
+
+
+@cache.command("prune")
+@command
+def prune_cache(
+    *,
+    json: Json = False,
+    cache_gb: Annotated[str | None, typer.Option("--cache-gb", metavar="GB", help="Size to come down to.")] = None,
+    cache_dir: CacheDir = None,
+) -> None:
+    """Remove what was used least recently, and what killed processes left behind."""
+    from hub.cli.cache import print_pruned
+
+    print_pruned(given_options({"cache_dir": cache_dir, "cache_gb": cache_gb}), as_json=json)
+
+
+@cache.command("clear")
+@command
+def clear_cache(
+    *,
+    json: Json = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    cache_dir: CacheDir = None,
+) -> None:
+    """Remove everything: executables, plans, measurements, remembered failures."""
+    from hub.cli.cache import clear_and_print
+
+    clear_and_print(given_options({"cache_dir": cache_dir}), as_json=json, is_sure=yes)
+
+
+@cache.command("forget")
+@command
+def forget_failures(
+    *,
+    backend: Annotated[str | None, typer.Argument(metavar="BACKEND", help="Whose; all without a name.")] = None,
+    json: Json = False,
+    cache_dir: CacheDir = None,
+) -> None:
+    """Forget remembered failures, so that what failed is tried again."""
+    from hub.cli.cache import forget_and_print
+
+    forget_and_print(backend, given_options({"cache_dir": cache_dir}), as_json=json)
+
+
 @app.command("list-backends")
 @command
 def list_backends(

@@ -1,0 +1,205 @@
+"""`hub cache`."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from hub.cache.database import DATABASE
+from hub.cache.measurements import Failure, Measurements
+from hub.cache.trust import distrust_root
+from hub.cache.upkeep import Broken, Kept, clear, find_broken, list_kept, prune
+from hub.cli.flags import ORIGIN
+from hub.errors import CacheError, OptionError
+from hub.options import Options, resolve
+from hub.registry import registry
+from hub.report.columns import columns
+from hub.report.numbers import count, names_text
+from hub.suggest import did_you_mean
+
+_BROKEN = 1
+"""Exit status where something broken is left."""
+_SHOWN_KEY = 12
+"""Letters of a key that are enough to tell it from others."""
+_AGES_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+
+
+def print_kept(given: Mapping[str, Any], *, as_json: bool) -> None:
+    """Prints what a cache holds. Raises HubError."""
+    options = _options(given)
+    root = _trusted(options)
+    kept, failures = list_kept(root), _failures(root)
+    nbytes = sum(item.nbytes for item in kept)
+    if as_json:
+        facts = {"folder": str(root), "nbytes": nbytes, "limit_bytes": options.cache_gb * 1e9}
+        typer.echo(_json({**facts, "kept": list(map(_facts, kept)), "failures": list(map(_failure_facts, failures))}))
+        return
+    numbers = [count(sum(item.kind == kind for item in kept), kind) for kind in ("artifact", "plan")]
+    typer.echo(f"{root}: {', '.join(numbers)}, {_size(nbytes)} of at most {_size(options.cache_gb * 1e9)}")
+    headers, right = ("kind", "backend", "key", "size", "made", "used", "what"), frozenset({"size", "made", "used"})
+    lines = columns(headers, list(map(_cells, kept)), right=right) if kept else []
+    for line in (*([""] if lines else []), *lines, *_failure_lines(failures)):
+        typer.echo(line)
+
+
+def print_broken(given: Mapping[str, Any], *, as_json: bool, repair: bool) -> None:
+    """Prints what must not be used and ends with status 1 if some of it stays. Raises HubError."""
+    root = _options(given).cache_root
+    if root.exists() and (reason := distrust_root(root)):
+        found: tuple[Broken, ...] = (Broken(root, reason),)
+    else:
+        found = (*find_broken(root, repair=repair), *_broken_rows(root, repair=repair))
+    if as_json:
+        typer.echo(_json([{**asdict(item), "path": str(item.path)} for item in found]))
+    else:
+        for item in found:
+            typer.echo(f"{item.reason}{'; removed' if item.is_removed else ''}")
+        typer.echo(f"{root}: {count(len(found), 'broken thing')}" if found else f"{root}: everything is as it was written")
+    if any(not item.is_removed for item in found):
+        raise typer.Exit(_BROKEN)
+
+
+def print_pruned(given: Mapping[str, Any], *, as_json: bool) -> None:
+    """Brings a cache down to its size, whoever used it just now, and prints what went. Raises HubError."""
+    options = _options(given)
+    done = prune(_trusted(options), options.cache_gb * 1e9, grace_s=0.0)
+    if as_json:
+        leftovers = [str(path) for path in done.leftovers]
+        typer.echo(_json({"removed": list(map(_facts, done.removed)), "leftovers": leftovers, "nbytes": done.nbytes}))
+        return
+    freed = sum(item.nbytes for item in done.removed)
+    left = f"{count(len(done.leftovers), 'leftover')} of killed processes"
+    typer.echo(f"removed {count(len(done.removed), 'thing')}, {_size(freed)}, and {left}; {_size(done.nbytes)} are left")
+
+
+def clear_and_print(given: Mapping[str, Any], *, as_json: bool, is_sure: bool) -> None:
+    """Empties a cache, after asking, and prints what was freed. Raises HubError, and Abort where the answer is no."""
+    root = _trusted(_options(given))
+    if not is_sure:
+        typer.confirm(f"Remove every executable, plan and measurement in {root}?", abort=True, err=True)
+    freed, rows = clear(root), 0
+    if (root / DATABASE).exists():
+        with _measurements(root) as kept:
+            rows = kept.clear()
+    text = f"removed {_size(freed)} of files and {count(rows, 'row')} of measurements"
+    typer.echo(_json({"nbytes": freed, "rows": rows}) if as_json else text)
+
+
+def forget_and_print(backend: str | None, given: Mapping[str, Any], *, as_json: bool) -> None:
+    """Forgets failures and prints how many. Raises HubError, for a backend that is neither installed nor remembered too."""
+    root = _trusted(_options(given))
+    known = {*registry().entries, *(failure.subject.backend for failure in _failures(root))}
+    if backend is not None and backend not in known:
+        raise OptionError(
+            f"no backend is named {backend!r}{did_you_mean(backend, known)}", hint="`hub cache ls` shows what is remembered"
+        )
+    number = 0
+    if (root / DATABASE).exists():
+        with _measurements(root) as kept:
+            number = kept.forget(backend)
+    whose = "" if backend is None else f" of {backend}"
+    typer.echo(_json({"forgotten": number}) if as_json else f"forgot {count(number, 'failure')}{whose}")
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    return resolve(given, os.environ, Path.cwd(), origin=ORIGIN)
+
+
+def _trusted(options: Options) -> Path:
+    """Gives the cache folder, which need not exist. Raises CacheError if others could have written what it holds."""
+    root = options.cache_root
+    if root.exists() and (reason := distrust_root(root)):
+        raise CacheError(f"the cache folder is not used: {reason}")
+    return root
+
+
+@contextmanager
+def _measurements(root: Path) -> Generator[Measurements]:
+    """Gives the measurements of a cache; what goes wrong with them is told on standard error."""
+    kept, note = Measurements.open(root)
+    try:
+        yield kept
+    finally:
+        kept.close()
+        for text in filter(None, (note, *kept.notes)):
+            typer.echo(text, err=True)
+
+
+def _failures(root: Path) -> tuple[Failure, ...]:
+    if not (root / DATABASE).exists():
+        return ()
+    with _measurements(root) as kept:
+        return kept.failures()
+
+
+def _broken_rows(root: Path, *, repair: bool) -> tuple[Broken, ...]:
+    if not (root / DATABASE).exists():
+        return ()
+    kept, note = Measurements.open(root)
+    found = kept.find_broken(repair=repair)
+    kept.close()
+    path = root / DATABASE
+    set_aside = [Broken(path, note, is_removed=True)] if note else []  # opening it has set it aside
+    return (*set_aside, *(Broken(path, f"{path}: {text}", is_removed=repair) for text in found))
+
+
+# --- Text -------------------------------------------------------------------------------------------------------------
+
+
+def _cells(item: Kept) -> tuple[str, ...]:
+    made_s = datetime.datetime.fromisoformat(item.made).timestamp() if item.made else None
+    key = item.key[:_SHOWN_KEY]
+    return (item.kind, item.backend or "-", key, _size(item.nbytes), _age(made_s), _age(item.used), _what(item))
+
+
+def _what(item: Kept) -> str:
+    if not item.made:
+        return "damaged: `hub cache verify --repair` removes it"
+    inputs = names_text(item.about.get("inputs", ())) or "nothing"
+    if item.kind == "plan":
+        return f"{' + '.join(item.about['backends'])} for {inputs}"
+    operators = (f"{name} x{number}" for name, number in item.about.get("operators", ()))
+    return f"{names_text(operators)} on {inputs}"
+
+
+def _failure_lines(failures: tuple[Failure, ...]) -> list[str]:
+    if not failures:
+        return []
+    rows = [(one.subject.backend, one.stage, one.made[:10], one.reason.partition("\n")[0]) for one in failures]
+    title = "failures that are remembered; `hub cache forget [BACKEND]` lets them be tried again:"
+    return ["", title, *columns(("backend", "stage", "made", "reason"), rows)]
+
+
+def _facts(item: Kept) -> dict[str, Any]:
+    used = datetime.datetime.fromtimestamp(item.used, datetime.UTC).isoformat(timespec="seconds")
+    return {**asdict(item), "path": str(item.path), "used": used}
+
+
+def _failure_facts(failure: Failure) -> dict[str, Any]:
+    return asdict(failure)
+
+
+def _size(nbytes: float) -> str:
+    scale, unit = next((pair for pair in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if nbytes >= pair[0]), (1.0, "bytes"))
+    return f"{nbytes / scale:.3g} {unit}"
+
+
+def _age(since_s: float | None) -> str:
+    if since_s is None:
+        return "-"
+    age_s = max(0.0, time.time() - since_s)
+    scale, unit = next((pair for pair in _AGES_S if age_s >= pair[0]), _AGES_S[-1])
+    return f"{age_s / scale:.0f} {unit}"
+
+
+def _json(facts: Any) -> str:
+    return json.dumps(facts, indent=2)

@@ -1,0 +1,244 @@
+"""`hub cache`: what is kept, what is broken, and how to be rid of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hub.cache import artifacts
+from hub.cache.artifacts import PARTIAL, SEAL
+from hub.cache.database import DATABASE
+from hub.cache.measurements import Failure, Measurement, Measurements, Subject
+from hub.cache.store import Store
+from hub.cli.app import app
+from hub.cost import Cost
+from hub.plan import Plan, PlannedCluster
+
+KEY = "0123456789abcdef" * 4
+SUBJECT = Subject("structure", "openvino", "versions", "machine", 2, False, "fast", None)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache folder in force, which is not there yet."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def filled(root: Path) -> Path:
+    """A cache with an executable, last used two hours ago, a plan, a measurement and two failures."""
+    store = Store(root)
+    folder = store.artifact("onnxruntime", KEY)
+    about = {"operators": [["aten.linear.default", 2], ["aten.gelu.default", 1]], "inputs": ["float32[8, 128]"]}
+    assert store.save(folder, lambda place: place.joinpath("model").write_bytes(b"x" * 2_000_000) and None, about).is_done
+    os.utime(folder / SEAL, (time.time() - 7200,) * 2)
+    clusters = (PlannedCluster(name="c0", backend="onnxruntime", nodes=("n",)),)
+    store.keep_plan("plan-key", Plan(graph="g", clusters=clusters, inputs=("float32[8, 128]",)))
+    kept, _ = Measurements.open(root)
+    kept.keep(Measurement(SUBJECT, Cost(1.0, 0.0, 0, "measured"), 1.0, {}, "2026-11-01"))
+    kept.keep_failure(Failure(SUBJECT, "compile", "killed by SIGSEGV\nin frame 7", "2026-11-01T12:00:00+00:00"))
+    kept.keep_failure(Failure(replace(SUBJECT, backend="inductor"), "verify", "wrong", "2026-11-02T12:00:00+00:00"))
+    kept.close()
+    artifacts._in_use.clear()
+    return root
+
+
+def run(*arguments: str, status: int = 0, typed: str | None = None) -> str:
+    found = CliRunner().invoke(app, ["cache", *arguments], input=typed)
+    assert found.exit_code == status, found.output
+    return found.stdout
+
+
+def facts(*arguments: str, status: int = 0) -> Any:
+    return json.loads(run(*arguments, "--json", status=status))
+
+
+def model(root: Path) -> Path:
+    return root / "artifacts" / "onnxruntime" / KEY / "model"
+
+
+def test_what_is_kept_is_listed(filled: Path) -> None:
+    """One line each: whose, which, how large, how old, last used, and what it is."""
+    lines = run("ls").splitlines()
+    assert lines[0] == f"{filled}: 1 artifact, 1 plan, 2 MB of at most 10 GB"
+    assert lines[2].split() == ["kind", "backend", "key", "size", "made", "used", "what"]
+    assert lines[3].split()[:5] == ["artifact", "onnxruntime", "0123456789ab", "2", "MB"]
+    assert lines[3].endswith("  2 h  aten.linear.default x2, aten.gelu.default x1 on float32[8, 128]")
+    assert lines[4].split()[:3] == ["plan", "-", "plan-key"]
+    assert lines[4].endswith("onnxruntime for float32[8, 128]")
+    assert max(map(len, lines)) < 160
+
+
+def test_remembered_failures_are_listed_latest_first(filled: Path) -> None:
+    """With the way to forget them."""
+    lines = run("ls").splitlines()
+    start = next(number for number, line in enumerate(lines) if "hub cache forget" in line)
+    assert [line.split() for line in lines[start + 2 :]] == [
+        ["inductor", "verify", "2026-11-02", "wrong"],
+        ["openvino", "compile", "2026-11-01", "killed", "by", "SIGSEGV"],
+    ]
+
+
+def test_the_list_is_for_programs_too(filled: Path) -> None:
+    """Whole keys, bytes, and times as ISO 8601."""
+    found = facts("ls")
+    assert (found["folder"], found["limit_bytes"]) == (str(filled), 1e10)
+    artifact, plan = found["kept"]
+    assert (artifact["kind"], artifact["backend"], artifact["key"]) == ("artifact", "onnxruntime", KEY)
+    assert artifact["nbytes"] > 2_000_000
+    assert artifact["used"].endswith("+00:00")
+    assert artifact["about"]["operators"] == [["aten.linear.default", 2], ["aten.gelu.default", 1]]
+    assert (plan["kind"], plan["about"]["backends"]) == ("plan", ["onnxruntime"])
+    assert [one["subject"]["backend"] for one in found["failures"]] == ["inductor", "openvino"]
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "prune", "forget"])
+def test_an_empty_cache_is_no_error_and_is_not_made(root: Path, command: str) -> None:
+    """There is nothing to say but that."""
+    assert run(command)
+    facts(command)
+    assert not root.exists()
+
+
+def test_a_sound_cache_verifies(filled: Path) -> None:
+    """Exit status 0, and last uses stay as they were."""
+    assert run("verify") == f"{filled}: everything is as it was written\n"
+    assert facts("verify") == []
+    assert facts("ls")["kept"][0]["key"] == KEY
+
+
+def test_what_is_broken_is_named_and_stays(filled: Path) -> None:
+    """Exit status 1, for scripts."""
+    model(filled).write_bytes(b"y")
+    text = run("verify", status=1)
+    assert f"{model(filled)} is not as it was sealed\n" in text
+    assert "1 broken thing" in text
+    assert facts("verify", status=1)[0]["is_removed"] is False
+    assert model(filled).exists()
+
+
+def test_what_is_broken_is_removed_on_request(filled: Path) -> None:
+    """Executables, plans and rows; what is sound stays."""
+    import sqlite3
+
+    model(filled).write_bytes(b"y")
+    connection = sqlite3.connect(filled / DATABASE)
+    with connection:
+        connection.execute("UPDATE measurements SET run_s = 0")
+    connection.close()
+    text = run("verify", "--repair")
+    assert f"{model(filled)} is not as it was sealed; removed" in text
+    assert f"{filled / DATABASE}: 1 row of measurements: it is not as it was written; removed" in text
+    assert not model(filled).exists()
+    assert run("verify") == f"{filled}: everything is as it was written\n"
+    assert len(facts("ls")["kept"]) == 1
+    assert len(facts("ls")["failures"]) == 2
+
+
+def test_a_database_that_is_none_is_named(filled: Path) -> None:
+    """Opening it has set it aside."""
+    (filled / DATABASE).write_bytes(b"no database" * 1000)
+    assert "set aside as measurements.sqlite.broken-1" in run("verify")
+
+
+def test_a_folder_that_others_may_write_is_broken(filled: Path) -> None:
+    """And every other command refuses it, saying what mends it."""
+    filled.chmod(0o777)
+    assert f"others may write to {filled}; chmod go-w {filled}" in run("verify", status=1)
+    for command in ("ls", "prune", "clear", "forget"):
+        found = CliRunner().invoke(app, ["cache", command])
+        assert found.exit_code == 2
+        assert found.stderr == f"error: the cache folder is not used: others may write to {filled}; chmod go-w {filled}\n"
+    assert model(filled).exists()
+
+
+def test_pruning_brings_the_cache_down_to_a_size(filled: Path) -> None:
+    """The one in force, or one that is given."""
+    assert "removed 0 things, 0 bytes" in run("prune")
+    assert model(filled).exists()
+    assert "removed 1 thing, 2 MB, and 0 leftovers of killed processes" in run("prune", "--cache-gb", "0.001")
+    assert not model(filled).exists()
+    assert [item["kind"] for item in facts("ls")["kept"]] == ["plan"]
+
+
+def test_pruning_removes_what_killed_processes_left(filled: Path) -> None:
+    """Once it is old."""
+    partial = filled / "artifacts" / "onnxruntime" / f"{PARTIAL}abc"
+    partial.mkdir()
+    assert facts("prune")["leftovers"] == []
+    os.utime(partial, (1000, 1000))
+    assert facts("prune")["leftovers"] == [str(partial)]
+    assert not partial.exists()
+
+
+def test_clearing_asks_first(filled: Path) -> None:
+    """No means that nothing happens; so does no answer."""
+    for typed in ("n\n", ""):
+        run("clear", status=1, typed=typed)
+        assert model(filled).exists()
+    assert "removed 2" in run("clear", typed="y\n")
+    assert not model(filled).exists()
+
+
+def test_clearing_leaves_nothing(filled: Path) -> None:
+    """No executable, plan, measurement or failure; a file of somebody else's stays."""
+    (filled / "mine.txt").write_text("mine")
+    found = facts("clear", "--yes")
+    assert found["nbytes"] > 2_000_000
+    assert found["rows"] == 3
+    listed = facts("ls")
+    assert (listed["kept"], listed["failures"]) == ([], [])
+    assert Measurements.open(filled)[0].count() == 0
+    assert (filled / "mine.txt").exists()
+
+
+def test_failures_are_forgotten(filled: Path) -> None:
+    """Of one backend, or all; measurements stay."""
+    assert run("forget", "openvino") == "forgot 1 failure of openvino\n"
+    assert [one["subject"]["backend"] for one in facts("ls")["failures"]] == ["inductor"]
+    assert facts("forget") == {"forgotten": 1}
+    assert Measurements.open(filled)[0].count() == 1
+
+
+def test_a_misspelt_backend_is_named(filled: Path) -> None:
+    """With the nearest one; one that is no longer installed may be forgotten."""
+    kept, _ = Measurements.open(filled)
+    kept.keep_failure(Failure(replace(SUBJECT, backend="gone"), "compile", "x", "2026-11-01"))
+    kept.close()
+    found = CliRunner().invoke(app, ["cache", "forget", "openvin"])
+    assert found.exit_code == 2
+    assert found.stderr.startswith("error: no backend is named 'openvin'; did you mean 'openvino'?")
+    assert run("forget", "gone") == "forgot 1 failure of gone\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("prune", "--cache-gb", "much"),
+            "option 'cache_gb' (from the command line) must be a number of gigabytes above 0",
+        ),
+        (("prune", "--cache-gb", "-1"), "option 'cache_gb' (from the command line) must be a number of gigabytes above 0"),
+        (("lst",), "No such command 'lst'"),
+    ],
+)
+def test_a_mistake_is_one_message(root: Path, arguments: tuple[str, ...], message: str) -> None:
+    """As for every command."""
+    found = CliRunner().invoke(app, ["cache", *arguments])
+    assert found.exit_code == 2
+    assert message in found.stderr
+
+
+def test_another_folder_can_be_named(filled: Path, tmp_path: Path) -> None:
+    """In place of the one in force."""
+    assert facts("ls", "--cache-dir", str(tmp_path / "other"))["kept"] == []
+    assert len(facts("ls", "--cache-dir", str(filled))["kept"]) == 2
