@@ -73,7 +73,8 @@ def tensor_digest(tensor: torch.Tensor) -> str:
     plain = dense.cpu().resolve_conj().resolve_neg().contiguous()
     digest = hashlib.sha256(header.encode())
     if plain.numel():
-        digest.update(plain.reshape(-1).view(torch.uint8).numpy())
+        data: Any = plain.reshape(-1).view(torch.uint8).numpy()
+        digest.update(data)
     return digest.hexdigest()
 
 
@@ -127,7 +128,8 @@ class _Printer:
         """Says what else a compiler could take for granted of an input: where it starts, and with whom it shares memory."""
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             return ""
-        offset, first = value.storage_offset(), self._owners.setdefault(value.untyped_storage()._cdata, number)
+        memory = value.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage] - fake tensors have no address
+        offset, first = value.storage_offset(), self._owners.setdefault(memory, number)
         claims = {
             "grad": value.requires_grad,
             "conj": value.is_conj(),

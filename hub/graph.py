@@ -174,7 +174,7 @@ class Graph:
 
         Compilers ask, and so teach PyTorch, more about sizes; keys must not change by that.
         """
-        meta = cast("dict[str, Any]", self.module.meta)
+        meta = self.module.meta
         if _RELATIONS not in meta:
             meta[_RELATIONS] = relations_in(self.module)
         return meta[_RELATIONS]

@@ -137,8 +137,9 @@ def _places(folder: Path) -> tuple[Path, ...]:
 def _check_owners(places: Sequence[Path]) -> None:
     """Raises CacheError if others could have put something into a cache or one of the folders in it."""
     root, *inner = places
-    if reason := distrust_root(root) or next(filter(None, map(distrust, inner)), ""):
-        raise CacheError(reason)
+    for reason in (distrust_root(root), *map(distrust, inner)):
+        if reason:
+            raise CacheError(reason)
 
 
 def _identity(folder: Path) -> tuple[int, ...]:

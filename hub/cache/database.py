@@ -126,8 +126,12 @@ def _checked(path: Path, is_doubted: bool) -> tuple[sqlite3.Connection, str]:
 def _connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     # A damaged text costs its row, whose digest it no longer fits, and not every query that comes across it.
-    connection.text_factory = lambda data: data.decode("utf-8", "replace")
+    connection.text_factory = _text
     return connection
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
 def damage_of(connection: sqlite3.Connection) -> str:

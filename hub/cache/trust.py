@@ -28,7 +28,8 @@ def distrust_root(root: Path) -> str:
     above is trusted: the user chose to keep files there.
     """
     place = root.resolve(strict=True)
-    return _others(place, place.stat()) or next(filter(None, map(_open_to_others, place.parents)), "")
+    found = (_others(place, place.stat()), *map(_open_to_others, place.parents))
+    return next((reason for reason in found if reason), "")
 
 
 def _others(path: Path, facts: os.stat_result) -> str:

@@ -3,10 +3,11 @@
 Run as `python kill_server.py CACHE ROUNDS CHILDREN SEED`; prints a summary as JSON, with every problem that was found.
 
 Importing PyTorch takes seconds, so 16 processes a round cannot each do it for a thousand rounds. This process imports
-everything once, starts no thread, and forks: from there on each child is a process of its own, with file descriptors, locks
-and memory of its own. A child compiles with a real backend, saves through the real store, loads, verifies and runs what is
-there, keeps plans, measurements and failures, and prunes: all that touches the cache when a model is compiled. What a fork
-leaves out is the import, which touches no file of the cache.
+everything once, runs nothing in threads (ONNX Runtime starts one when it is imported, which waits), and forks: from there
+on each child is a process of its own, with file descriptors, locks and memory of its own. A child compiles with a real
+backend, saves through the real store, loads, verifies and runs what is there, keeps plans, measurements and failures, and
+prunes: all that touches the cache when a model is compiled. What a fork leaves out is the import, which touches no file of
+the cache.
 """
 
 from __future__ import annotations
@@ -229,8 +230,8 @@ def main(root: Path, rounds: int, n_children: int, seed: int) -> Summary:
     torch.set_grad_enabled(False)
     chance, summary, store = random.Random(seed), Summary(), Store(root)
     cases = [case(store, number) for number in range(4)]
-    if len(list(Path("/proc/self/task").iterdir())) > 1:
-        summary.problems.append("a process with threads must not fork")
+    if len(list(Path("/proc/self/task").iterdir())) > 2:
+        summary.problems.append("a process with threads at work must not fork")
     while summary.rounds < rounds and not summary.problems:
         remove_some(cases, chance)
         kill_round(root, cases, n_children, chance, summary)
