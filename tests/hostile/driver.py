@@ -191,6 +191,7 @@ def run(subject: Subject, case: Mapping[str, Any]) -> dict[str, Any]:
         "changed": changed,
         "harmed": subject.harm(),
         "backends": [name for plan in made for name in plan.backends],
+        "contenders": [contender.name for plan in made for contender in plan.contenders],
         "events": [event.model_dump() for plan in made for event in plan.events],
         "seconds": 0.0,
     }

@@ -106,7 +106,7 @@ def _general(step: str, acts: Iterable[str], **promises: Any) -> list[Fault]:
             **{
                 "is_refused": act not in MENDED,
                 "is_remembered": step in ("compile", "run") and act not in MENDED,
-                "limit_s": 5.0 if act in SLOW_ACTS else 20.0,
+                "limit_s": 4.0 if act in SLOW_ACTS else 20.0,
                 **promises,
             },
         )
