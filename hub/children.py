@@ -13,14 +13,19 @@ from typing import IO, Any
 _TAIL_BYTES = 4096
 
 
-def run_child(command: Sequence[str], timeout_s: float) -> str:
-    """Runs a command to its end and gives what went wrong in words, or "" for exit status 0. Raises nothing.
+def run_child(command: Sequence[str], timeout_s: float, path: Sequence[str] | None = None) -> str:
+    """Runs a command to its end and gives what went wrong in words, or "" for exit status 0. Raises OSError.
+
+    `path` is where it looks for modules, if it is a Python.
 
     What it prints goes to a file, not to a pipe: a grandchild that outlives a killed child would keep a pipe open, and the
     reader waiting.
     """
     with tempfile.TemporaryFile() as log:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        environment = None if path is None else {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
+        )
         try:
             child.wait(timeout_s)
         except subprocess.TimeoutExpired:

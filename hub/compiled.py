@@ -19,8 +19,9 @@ from hub.errors import HubWarning, InputRefused, OptionError, PlanError
 from hub.graph import Graph
 from hub.options import Options
 from hub.plan import EAGER, Event, Plan, PlannedCluster
+from hub.planning.building import observe
 from hub.planning.evidence import Mode
-from hub.planning.make import Made, Maker, observe
+from hub.planning.make import Made, Maker
 from hub.registry import registry
 from hub.report.debug import write_debug_folder
 from hub.report.progress import progress_for

@@ -48,6 +48,14 @@ def _rebuilt(
     return kind(message, backend=backend, cluster=cluster, node=node, hint=hint)
 
 
+def text_of(error: BaseException) -> str:
+    """Gives an exception's type and text, whatever its own `__str__` does."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a plugin's exception may fail at this as well
+        return type(error).__name__
+
+
 class HubWarning(UserWarning):
     """A backend failed and another one, or eager, took over. Shown once for each cause; reports always have it."""
 
@@ -70,6 +78,10 @@ class CacheError(HubError):
 
 class OptionError(HubError):
     """An option is unknown, has the wrong type, or contradicts another one."""
+
+
+class WorkerError(HubError):
+    """A worker process cannot be started, or cannot be given the program: no plugin's fault."""
 
 
 class PluginError(HubError):

@@ -82,6 +82,14 @@ class Options(BaseModel):
         default_factory=lambda data: BUDGETS_S[data.get("tune", "fast")]
     )
     """Seconds that planning may take; the default follows `tune`."""
+    isolate: bool = True
+    """False asks, compiles and tries plugins in this process and not in workers of their own: for debugging a plugin."""
+    compile_limit_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
+    """Seconds after which compiling one cluster counts as hanging."""
+    memory_limit_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Gigabytes that one worker may hold; None means three quarters of the machine's memory."""
+    output_limit_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 100.0
+    """Megabytes that one worker may print."""
     plan: _Path = None
     """Plan file to replay instead of planning; None means that the hub plans."""
     cache_dir: _Path = None

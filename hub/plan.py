@@ -121,6 +121,8 @@ class Plan(_Value):
     spin: bool = False
     """True where the one backend's thread pool may spin between calls."""
     accuracy: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    verify_s: float | None = None
+    """Seconds in which its executables were compared with eager while it was made; None before that."""
     effort: Literal["fast", "full"] = "fast"
     """How long each compiler was to search for a better program, which decides what a replay compiles."""
     predicted_s: float | None = None

@@ -18,8 +18,10 @@ from packaging.requirements import Requirement
 
 from hub import hookspecs
 from hub.backend import API_VERSION, Backend, BackendInfo
-from hub.errors import ContractError, HubError, PluginLoadError
+from hub.errors import ContractError, HubError, PluginLoadError, text_of
+from hub.plugin_fault import is_plugins
 from hub.support import ACCEPTED, Support, refused
+from hub.trial import import_faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,10 @@ def registry() -> Registry:
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     entries: dict[str, Entry] = {}
-    for point in metadata.entry_points(group=hookspecs.PROJECT):
-        for entry in _entries_of(point, manager):
+    points = tuple(metadata.entry_points(group=hookspecs.PROJECT))
+    faults = import_faults(points)
+    for point in points:
+        for entry in _entries_of(point, manager, faults.get(point.name, "")):
             if entry.name in entries:
                 entry = _clash(entry, entries[entry.name])
             entries[entry.name] = entry
@@ -112,16 +116,20 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def _entries_of(point: metadata.EntryPoint, manager: pluggy.PluginManager) -> Iterable[Entry]:
+def _entries_of(point: metadata.EntryPoint, manager: pluggy.PluginManager, fault: str) -> Iterable[Entry]:
     package = point.dist.name if point.dist else point.value
     version = point.dist.version if point.dist else "unknown"
+    if fault:
+        return (_broken(point.name, package, version, fault),)
     try:
         module = point.load()
         manager.register(module, name=point.name)
         manager.check_pending()
         infos = tuple(cast("Iterable[BackendInfo]", module.hub_backends())) if hasattr(module, "hub_backends") else ()
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises at import costs that plugin only
-        return (_broken(point.name, package, version, f"{type(error).__name__}: {error}"),)
+    except BaseException as error:
+        if not is_plugins(error):
+            raise
+        return (_broken(point.name, package, version, text_of(error)),)
     return tuple(Entry(info, package, version, _status(info)) for info in infos)
 
 
@@ -147,8 +155,10 @@ def _create(entry: Entry) -> Backend | HubError:
         return PluginLoadError(entry.status.reason, backend=entry.name, hint=entry.info.install or None)
     try:
         backend = load_attribute(entry.info.factory)()
-    except Exception as error:  # noqa: BLE001 - as above
-        return PluginLoadError(f"{type(error).__name__}: {error}", backend=entry.name, hint=entry.info.install or None)
+    except BaseException as error:
+        if not is_plugins(error):
+            raise
+        return PluginLoadError(text_of(error), backend=entry.name, hint=entry.info.install or None)
     missing = [
         name for name in ("probe", "supports", "estimate", "compile", "load") if not callable(getattr(backend, name, None))
     ]

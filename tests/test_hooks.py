@@ -15,7 +15,7 @@ import hub
 from hub.errors import HubWarning
 from hub.options import Options
 from hub.partition.group import Group
-from hub.partition.proposals import proposed
+from hub.partition.proposals import offered_by_plugins, proposed
 from hub.partition.verdicts import ask_backends
 from hub.registry import registry
 from hub.testing.single import capture
@@ -85,7 +85,10 @@ def test_hub_candidates(install_plugin: Any) -> None:
     graph = capture(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval(), (torch.ones(2, 4),)).graph
     options = Options(backends=("mine",))
     verdicts = ask_backends(graph, registry(), options)
-    assert proposed(graph, registry(), verdicts, options) == ((Group("mine", ("linear", "gelu")),), ())
+    assert proposed(graph, offered_by_plugins(graph, registry()), verdicts, options) == (
+        (Group("mine", ("linear", "gelu")),),
+        (),
+    )
 
 
 def test_hub_plan_made(install_plugin: Any) -> None:

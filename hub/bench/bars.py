@@ -12,6 +12,8 @@ MOST_CLUSTERS = 12
 FAST_SHARE = 0.95
 FAST_EXTRA_S = 20.0
 WARM_SHARE = 0.30
+ISOLATION_SHARE = 0.10
+VERIFICATION_SHARE = 0.15
 
 _MEANS = (("the best peer", 1.05), ("the best fixed library", 1.2), (INDUCTOR, 1.6))
 """How the name of what is compared with begins, and the geometric mean that is asked of it."""
@@ -60,6 +62,8 @@ def _compile_bars(runs: Sequence[tuple[str, Compiling]]) -> tuple[Bar, ...]:
     }
     warm = {key: one.fast_warm_s / one.fast_s for key, one in runs if one.fast_s and one.fast_warm_s is not None}
     warm_full = {key: one.warm_s / one.hub_s for key, one in runs if one.hub_s and one.warm_s is not None}
+    apart = {key: one.isolated_s / one.inline_s - 1 for key, one in runs if one.isolated_s and one.inline_s}
+    verifying = {key: one.verify_s / one.isolated_s for key, one in runs if one.isolated_s and one.verify_s is not None}
     warm_text = f"a second process takes at most {WARM_SHARE:.0%} of the first one's time to the first result"
     return (
         _all_of(f"fast reaches {FAST_SHARE:.0%} of the speed", share, lambda value: value >= FAST_SHARE),
@@ -68,6 +72,16 @@ def _compile_bars(runs: Sequence[tuple[str, Compiling]]) -> tuple[Bar, ...]:
         ),
         _all_of(f"fast: {warm_text}", warm, lambda value: value <= WARM_SHARE),
         _all_of(f"as benchmarked: {warm_text}", warm_full, lambda value: value <= WARM_SHARE),
+        _all_of(
+            f"worker processes cost at most {ISOLATION_SHARE:.0%} of a cold compilation",
+            apart,
+            lambda value: value <= ISOLATION_SHARE,
+        ),
+        _all_of(
+            f"verification takes at most {VERIFICATION_SHARE:.0%} of a cold compilation",
+            verifying,
+            lambda value: value <= VERIFICATION_SHARE,
+        ),
     )
 
 

@@ -20,9 +20,13 @@ FAST = "hub@fast"
 """The hub with `tune="fast"` and a cache of its own."""
 FAST_WARM = "hub@fast-warm"
 """A second process with what `hub@fast` left."""
+ISOLATED, INLINE = "hub@isolated", "hub@inline"
+"""The first plan that comes to mind, `tune="off"`: tried in worker processes, and all of it in the user's process."""
 _ONLY = "hub:"
 _WITHOUT = "hub-"
 _FAST = {"tune": "fast", "budget_s": 20.0}
+_ISOLATED: Mapping[str, Any] = {"tune": "off"}
+_INLINE: Mapping[str, Any] = {"tune": "off", "isolate": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +101,16 @@ def zoo_names() -> tuple[str, ...]:
     return (*peers, FROZEN, *_names(known, lambda one: bool(backend_alone(one.name))))
 
 
-def more_names(*, ablation: bool = False, warm: bool = False) -> tuple[str, ...]:
+def more_names(*, ablation: bool = False, warm: bool = False, isolation: bool = False) -> tuple[str, ...]:
     """Gives contenders that are asked for by a word of their own.
 
     `ablation`: the hub without each backend that can run here. `warm`: second processes, and the hub with `tune="fast"`.
+    `isolation`: what worker processes cost a cold compilation.
     """
     known = _known(registry().entries.values())
     left_out = _names(known, lambda one: bool(backend_left_out(one.name))) if ablation else ()
-    return (*((WARM, FAST, FAST_WARM) if warm else ()), *left_out)
+    apart = (ISOLATED, INLINE) if isolation else ()
+    return (*((WARM, FAST, FAST_WARM) if warm else ()), *apart, *left_out)
 
 
 def _names(known: Mapping[str, Contender], is_wanted: Callable[[Contender], bool]) -> tuple[str, ...]:
@@ -118,6 +124,8 @@ def _known(entries: Iterable[Entry]) -> Mapping[str, Contender]:
         Contender(WARM, cache=HUB, is_timed=False),
         Contender(FAST, options=_FAST, cache=FAST),
         Contender(FAST_WARM, options=_FAST, cache=FAST, is_timed=False),
+        Contender(ISOLATED, options=_ISOLATED, is_timed=False),
+        Contender(INLINE, options=_INLINE, is_timed=False),
     )
     found = {one.name: one for one in (hubs[0], Contender(EAGER), *hubs[1:])}
     for entry in entries:

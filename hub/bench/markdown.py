@@ -107,12 +107,22 @@ def _ablations(summary: Summary) -> list[str]:
 
 
 def _compiling(summary: Summary) -> list[str]:
-    headers = ("run", "inductor", "hub", "second process", "hub, fast", "fast, second process", "speed of fast")
+    hubs = ("hub", "second process", "hub, fast", "fast, second process", "hub, off", "without workers", "verifying")
+    headers = ("run", "inductor", *hubs, "speed of fast")
     return _table(headers, [(key, *_compile_cells(one)) for key, one in summary.compiling.items()])
 
 
 def _compile_cells(one: Compiling) -> list[str]:
-    seconds = (one.inductor_s, one.hub_s, one.warm_s, one.fast_s, one.fast_warm_s)
+    seconds = (
+        one.inductor_s,
+        one.hub_s,
+        one.warm_s,
+        one.fast_s,
+        one.fast_warm_s,
+        one.isolated_s,
+        one.inline_s,
+        one.verify_s,
+    )
     return [*(_number(value, 1) for value in seconds), _number(one.fast_speed, 3)]
 
 

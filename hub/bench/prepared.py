@@ -29,5 +29,7 @@ class Prepared:
     """Backends that run at least one cluster of the hub's plans; empty for other contenders."""
     clusters: int | None
     """Clusters in the hub's plan, of the graph that has most; None for other contenders."""
+    verify_s: float | None
+    """Seconds of the first call in which executables were compared with eager; None for other contenders than the hub."""
     peak_bytes: int | None
     """Most memory the process ever held, the model and the eager reference included; None where the system does not say."""

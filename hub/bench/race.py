@@ -194,7 +194,7 @@ def _time_block(runner: _Runner, block_s: float) -> None:
 
 _FACTS = (
     *("first_call_s", "max_abs_error", "relative_error", "tolerance", "wrong_call_s"),
-    *("peak_bytes", "note", "backends", "clusters"),
+    *("verify_s", "peak_bytes", "note", "backends", "clusters"),
 )
 
 

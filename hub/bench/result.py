@@ -59,6 +59,8 @@ class Result(_Value):
     calls: int = 0
     first_call_s: float | None = None
     """Seconds from the model in memory to the first result, with compiling."""
+    verify_s: float | None = None
+    """Seconds of these in which executables were compared with eager."""
     max_abs_error: float | None = None
     relative_error: float | None = None
     """max|error| / max|reference| against float32 eager."""

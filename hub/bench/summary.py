@@ -12,6 +12,8 @@ from hub.bench.contenders import (
     FAST_WARM,
     FROZEN,
     HUB,
+    INLINE,
+    ISOLATED,
     WARM,
     backend_alone,
     backend_left_out,
@@ -68,6 +70,12 @@ class Compiling(_Value):
     warm_s: float | None
     fast_s: float | None
     fast_warm_s: float | None
+    isolated_s: float | None = None
+    """The first plan that comes to mind, tried in worker processes."""
+    inline_s: float | None = None
+    """The same in the user's process."""
+    verify_s: float | None = None
+    """What of `isolated_s` went into comparing executables with eager."""
     fast_speed: float | None
     """Speed of the hub with `tune="fast"` relative to the hub as benchmarked."""
 
@@ -224,6 +232,9 @@ def _compiling(run: Benchmark) -> Compiling:
         warm_s=first_s.get(WARM),
         fast_s=first_s.get(FAST),
         fast_warm_s=first_s.get(FAST_WARM),
+        isolated_s=first_s.get(ISOLATED),
+        inline_s=first_s.get(INLINE),
+        verify_s=isolated.verify_s if (isolated := find(run, ISOLATED)) else None,
         fast_speed=relative_speed(run, FAST, HUB),
     )
 

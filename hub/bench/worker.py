@@ -65,6 +65,7 @@ def prepare(
         wrong_call_s=time_call(_call, _WARM_S).median_s if apart.relative > allowed else None,
         threads=torch.get_num_threads(),
         inputs=tuple(_described(value) for value in loaded.inputs),
+        verify_s=sum(plan.verify_s or 0.0 for plan in plans) if plans else None,
         peak_bytes=_peak_bytes(),
         note="; ".join(map(_summary, plans)),
         backends=tuple(dict.fromkeys(name for plan in plans for name in plan.backends)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -41,6 +42,10 @@ class Store:
             return wanted == _digests(folder)
         except (OSError, ValueError):
             return False
+
+    def drop(self, folder: Path) -> None:
+        """Removes an artefact that is of no use."""
+        shutil.rmtree(folder, ignore_errors=True)
 
     def plan(self, key: str) -> Plan | None:
         """Gives a kept plan, or None where there is none or it cannot be read."""

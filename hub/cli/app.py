@@ -149,6 +149,7 @@ def bench(
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin with empty caches, so that first calls are cold.")] = False,
     ablation: Annotated[bool, typer.Option("--ablation", help="Add the hub without each backend.")] = False,
     warm: Annotated[bool, typer.Option("--warm", help="Add second processes, and the hub with tune=fast.")] = False,
+    isolation: Annotated[bool, typer.Option("--isolation", help="Add what worker processes cost a compilation.")] = False,
     zoo: Annotated[bool, typer.Option("--zoo", help="Run the built-in models, and summarize.")] = False,
     models: Annotated[str | None, typer.Option("--models", metavar="A,B", help="With --zoo: only these.")] = None,
     batches: Annotated[int, typer.Option("--batches", min=1, max=2, help="With --zoo: batch sizes of each.")] = 2,
@@ -165,7 +166,9 @@ def bench(
         _check_name(model)
     from hub.cli.bench import CommonFlags, ZooFlags, print_bench, print_zoo
 
-    common = CommonFlags(against, rounds, given, ablation=ablation, warm=warm, small=small, fresh=fresh)
+    common = CommonFlags(
+        against, rounds, given, ablation=ablation, warm=warm, isolation=isolation, small=small, fresh=fresh
+    )
     if zoo:
         print_zoo(common, ZooFlags(model, models, batches, batch, json, output, resume=resume))
     else:

@@ -29,6 +29,7 @@ class CommonFlags:
     given: Mapping[str, Any]
     ablation: bool = False
     warm: bool = False
+    isolation: bool = False
     small: bool = False
     fresh: bool = False
 
@@ -58,7 +59,7 @@ def print_bench(model: str | None, flags: CommonFlags, batch: int | None, json: 
         batch=batch,
         options=flags.given,
         small=flags.small,
-        fresh=flags.fresh or flags.warm,
+        fresh=flags.fresh or flags.warm or flags.isolation,
     )
     if json != _STANDARD_OUTPUT:
         typer.echo(benchmark_text(run))
@@ -98,7 +99,7 @@ def print_zoo(flags: CommonFlags, wanted: ZooFlags) -> None:
 def _against(flags: CommonFlags, usual: Callable[[], Sequence[str]]) -> tuple[str, ...]:
     """Gives the names of those who compete beside the hub: the usual ones, or those that were named, and more."""
     named = usual() if flags.against is None else _names(flags.against)
-    return (*named, *more_names(ablation=flags.ablation, warm=flags.warm))
+    return (*named, *more_names(ablation=flags.ablation, warm=flags.warm, isolation=flags.isolation))
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ _OPTIONS: Mapping[str, Any] = {
     "strict": Annotated[bool | None, _flag("--strict/--no-strict", None, "Turn every failure into an error.")],
     "tune": Annotated[str | None, _flag("--tune", "off|fast|full", "How hard to look for the best plan.")],
     "budget_s": Annotated[str | None, _flag("--budget", "TIME", "Time that planning may take: 90, 90s, 10m or 1h.")],
+    "isolate": Annotated[bool | None, _flag("--isolate/--no-isolate", None, "Try plugins in processes of their own.")],
     "plan": Annotated[str | None, _flag("--plan", "FILE", "Replay this plan file instead of planning.")],
     "cache_dir": Annotated[str | None, _flag("--cache-dir", "FOLDER", "Where measurements and executables are kept.")],
     "debug_dir": Annotated[str | None, _flag("--debug-dir", "FOLDER", "Where readable programs and logs are written.")],

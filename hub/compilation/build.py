@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +13,13 @@ from typing import Any
 
 from hub.backend import CompileSettings, Executable
 from hub.cache.store import seal
+from hub.compilation.state import kept_state
 from hub.compilation.verify import Verified, verify
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
-from hub.errors import CacheError, CompileError, PluginError, RunError
+from hub.errors import CacheError, CompileError, ContractError, PluginError, RunError, text_of
 from hub.graph import Cluster
+from hub.plugin_fault import is_plugins
 from hub.registry import registry
 
 
@@ -29,18 +32,35 @@ class Saved:
     """Why it could not be saved; empty where nobody tried."""
 
 
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A cluster that was compiled, or loaded, and verified just now."""
+
+    loaded: Loaded
+    verified: Verified
+    saved: Saved
+    verify_s: float
+    """Seconds in which it was compared with eager."""
+
+
 def build_cluster(
     cluster: Cluster, backend: str, settings: CompileSettings, *, inputs: Sequence[Any], folder: Path | None = None
-) -> tuple[Loaded, Verified, Saved]:
+) -> Built:
     """Compiles and verifies a cluster on real inputs; saves it to `folder` where given and possible.
 
-    Gives the cluster with its callable, the verification, and what came of saving. Raises PluginError with the cause.
+    What was saved is loaded back and verified as well before anybody else can see it. Raises PluginError with the cause.
     """
     executable = compile_cluster(cluster, backend, settings)
+    start = time.perf_counter()
     verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy)
+    verify_s = time.perf_counter() - start
     is_wanted = folder is not None and registry().entries[backend].info.saveable
-    saved = _save(executable, backend, folder) if is_wanted and folder is not None else Saved(is_done=False)
-    return _loaded(cluster, backend, executable, verified), verified, saved
+
+    def check(saved: Path) -> None:
+        load_and_verify(cluster, backend, settings, saved, inputs=inputs)
+
+    saved = _save(executable, backend, folder, check) if is_wanted and folder is not None else Saved(is_done=False)
+    return Built(_loaded(cluster, backend, executable, verified), verified, saved, verify_s)
 
 
 def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, folder: Path) -> Loaded:
@@ -52,11 +72,13 @@ def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, fold
 
 def load_and_verify(
     cluster: Cluster, backend: str, settings: CompileSettings, folder: Path, *, inputs: Sequence[Any]
-) -> tuple[Loaded, Verified]:
+) -> Built:
     """Loads a saved cluster and verifies it on real inputs. Raises PluginError with the cause."""
     loaded = load_cluster(cluster, backend, settings, folder)
+    start = time.perf_counter()
     verified = verify_cluster(cluster, backend, loaded.executable, inputs, settings.accuracy)
-    return _loaded(cluster, backend, loaded.executable, verified), verified
+    verify_s = time.perf_counter() - start
+    return Built(_loaded(cluster, backend, loaded.executable, verified), verified, Saved(is_done=True), verify_s)
 
 
 def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings) -> Executable:
@@ -73,9 +95,13 @@ def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings) -
 def verify_cluster(
     cluster: Cluster, backend: str, executable: Callable[..., Any], inputs: Sequence[Any], accuracy: float | None
 ) -> Verified:
-    """Verifies an executable; what it raises while running becomes RunError."""
-    with plugin_edge(backend, cluster.name, "run"):
-        return verify(cluster, backend, executable, inputs, accuracy)
+    """Verifies an executable. What it raises becomes RunError, what it changes in the process ContractError."""
+    with plugin_edge(backend, cluster.name, "run"), kept_state() as changed:
+        verified = verify(cluster, backend, executable, inputs, accuracy)
+    if changed:
+        text = f"the executable changed {', '.join(changed)}"
+        raise ContractError(text, backend=backend, cluster=cluster.name)
+    return verified
 
 
 @contextmanager
@@ -87,23 +113,25 @@ def plugin_edge(backend: str, cluster: str | None, stage: str) -> Generator[None
         error.backend = error.backend or backend
         error.cluster = error.cluster or cluster
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not is_plugins(error):
+            raise
         kind = RunError if stage == "run" else CompileError
-        text = f"{stage} failed: {type(error).__name__}: {error}"
-        raise kind(text, backend=backend, cluster=cluster) from error
+        raise kind(f"{stage} failed: {text_of(error)}", backend=backend, cluster=cluster) from error
 
 
 def _loaded(cluster: Cluster, backend: str, executable: Callable[..., Any], verified: Verified) -> Loaded:
     return Loaded(cluster, backend, restrided(executable, cluster.outputs, verified.outputs))
 
 
-def _save(executable: Executable, backend: str, folder: Path) -> Saved:
+def _save(executable: Executable, backend: str, folder: Path, check: Callable[[Path], None]) -> Saved:
     """Saves into a folder that appears whole or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".partial-"))
     try:
         with plugin_edge(backend, None, "save"):
             executable.save(partial)
+        check(partial)
         seal(partial)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)

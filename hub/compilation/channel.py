@@ -4,76 +4,112 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from hub.errors import CompileError
+from hub.compilation.frames import is_readable, receive, send
+from hub.compilation.limits import WATCH_S, Limits
+from hub.errors import CompileError, HubError, WorkerError, text_of
+
+ANSWER_S = 60.0
+"""Seconds from the first byte of an answer to its last."""
+_ENDING_S = 2.0
+_TAIL_LINES = 5
+_TAIL_BYTES = 4096
 
 
 class Worker:
     """A child process that answers requests one after the other.
 
     Started as a fresh interpreter, never through multiprocessing's spawn, which would run the user's `__main__` again. Its
-    standard output and error go to a log file, so that a chatty compiler disturbs nobody.
+    standard output and error go to a log file, so that a chatty compiler disturbs nobody. With `limits`, a process that
+    goes beyond one while it works is ended, and the request fails with the reason. Raises WorkerError where the system
+    starts no process.
     """
 
-    def __init__(self, module: str, log: Path, *, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, module: str, log: Path, *, environment: dict[str, str] | None = None, limits: Limits | None = None
+    ) -> None:
         self.log = log
+        self.limits = limits
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
+        try:
+            self._process = self._started(module, theirs_in, theirs_out, environment or {})
+        except OSError as error:
+            for descriptor in (theirs_in, ours_out, ours_in, theirs_out):
+                os.close(descriptor)
+            raise WorkerError(f"a worker process cannot be started: {error}") from error
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self._to_worker = ours_out
+        self._from_worker = ours_in
+        self._is_open = True
+
+    def _started(
+        self, module: str, theirs_in: int, theirs_out: int, environment: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
         # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
+        with self.log.open("ab") as output:
+            return subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(theirs_in), str(theirs_out)],
                 pass_fds=(theirs_in, theirs_out),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(environment or {})},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
                 start_new_session=True,
             )
-        os.close(theirs_in)
-        os.close(theirs_out)
-        self._send = Connection(ours_out, readable=False)
-        self._receive = Connection(ours_in, writable=False)
 
     def post(self, command: str, **arguments: Any) -> None:
         """Sends a request without waiting for the answer, which `result` gives. Raises CompileError if the worker died."""
         try:
-            self._send.send((command, arguments))
-        except (OSError, ValueError) as error:
+            self._check_open()
+            send(self._to_worker, (command, arguments))
+        except OSError as error:
             raise CompileError(f"the worker process is gone: {self._ending()}") from error
 
     def result(self, timeout_s: float) -> Any:
         """Gives the answer to the oldest unanswered request.
 
-        Raises what the request raised in the worker, or CompileError if the worker died or did not answer in time; it is
-        then killed.
+        Raises what the request raised in the worker, or CompileError if the worker died, did not answer in time, took more
+        than its limits allow, or answered with something else than an answer; it is then killed.
         """
+        self._watch(timeout_s)
         try:
-            if not self._receive.poll(timeout_s):
-                self.kill()
-                raise CompileError(
-                    f"no answer within {timeout_s:.0f} s", hint="raise the time budget, or exclude the backend"
-                )
-            is_error, value = self._receive.recv()
+            self._check_open()
+            is_error, value = receive(self._from_worker, ANSWER_S)
         except (EOFError, OSError) as error:
             raise CompileError(f"the worker process died: {self._ending()}{self._log_tail()}") from error
+        except CompileError:
+            self.kill()
+            raise
         if is_error:
             raise value
         return value
 
+    def _watch(self, timeout_s: float) -> None:
+        """Waits for an answer. Raises CompileError, after killing the worker, where it takes too long or too much."""
+        end = time.monotonic() + timeout_s
+        while not self.is_ready(max(0.0, min(WATCH_S, end - time.monotonic()) if self.limits else timeout_s)):
+            reason = self.excess()
+            if reason or time.monotonic() >= end:
+                self.kill()
+                text = reason or f"no answer within {timeout_s:.0f} s"
+                raise CompileError(text, hint="raise the limit, or exclude the backend")
+
+    def excess(self) -> str:
+        """Says which of its limits the worker is beyond; "" for none."""
+        return self.limits.excess(self._process.pid, self.log) if self.limits is not None else ""
+
     def is_ready(self, within_s: float = 0.0) -> bool:
         """True where an answer, or the worker's end, can be read, now or within some seconds."""
-        try:
-            return self._receive.poll(within_s)
-        except (EOFError, OSError):
-            return True
+        return not self._is_open or is_readable(self._from_worker, within_s)
 
     def ask(self, command: str, timeout_s: float, **arguments: Any) -> Any:
         """Sends a request and gives its answer; raises as `result` does."""
@@ -90,11 +126,18 @@ class Worker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._send.close()
-        self._receive.close()
+        if self._is_open:
+            self._is_open = False
+            os.close(self._to_worker)
+            os.close(self._from_worker)
+
+    def _check_open(self) -> None:
+        """Raises OSError where the worker was killed: its descriptors may belong to somebody else by now."""
+        if not self._is_open:
+            raise BrokenPipeError("the worker was ended")
 
     def _ending(self) -> str:
-        deadline = time.monotonic() + 2.0
+        deadline = time.monotonic() + _ENDING_S
         while self._process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         code = self._process.poll()
@@ -104,31 +147,47 @@ class Worker:
 
     def _log_tail(self) -> str:
         with contextlib.suppress(OSError):
-            lines = self.log.read_text(errors="replace").splitlines()[-5:]
+            with self.log.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                lines = log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
             return "".join(f"\n  {line}" for line in lines)
         return ""
 
 
 def serve(handlers: dict[str, Any]) -> None:
-    """The worker's main loop: answers requests until the other side goes away. Pipe numbers come from the command line."""
-    receive = Connection(int(sys.argv[1]), writable=False)
-    send = Connection(int(sys.argv[2]), readable=False)
-    while True:
+    """The worker's main loop: answers requests until the other side goes away. Pipe numbers come from the command line.
+
+    A request with `idle_s` is the last one, unless another one comes within so many seconds. In a process that a plugin
+    forked and let return, it ends.
+    """
+    requests, answers = int(sys.argv[1]), int(sys.argv[2])
+    own, idle_s = os.getpid(), None
+    while is_readable(requests, idle_s):
         try:
-            command, arguments = receive.recv()
+            command, arguments = receive(requests, ANSWER_S)
         except (EOFError, OSError):
             return
+        idle_s = arguments.pop("idle_s", None)
         try:
             answer = (False, handlers[command](**arguments))
-        except Exception as error:  # noqa: BLE001 - every failure travels to the parent as a value
+        except BaseException as error:  # noqa: BLE001 - nobody interrupts a worker: all of these are the plugin's
             answer = (True, _portable(error))
-        send.send(answer)
+        if os.getpid() != own:
+            os._exit(0)  # a fork that came back: the first process answers
+        send(answers, _sendable(answer))
 
 
-def _portable(error: Exception) -> Exception:
+def _sendable(answer: tuple[bool, Any]) -> tuple[bool, Any]:
+    """Gives the answer, or in its place the reason why it cannot be pickled."""
+    try:
+        pickle.dumps(answer)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin put into its answer may raise anything
+        return True, CompileError(f"the answer cannot leave the worker process: {text_of(error)}")
+    return answer
+
+
+def _portable(error: BaseException) -> HubError:
     """Gives an error that the parent can unpickle: the hub's own with their facts, others by name and text."""
-    from hub.errors import HubError
-
     if isinstance(error, HubError):
         return error
-    return CompileError(f"{type(error).__name__}: {error}")
+    return CompileError(text_of(error))

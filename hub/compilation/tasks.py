@@ -1,7 +1,8 @@
-"""What a worker process can be asked: to compile, verify and time clusters and plans, apart from the user's process."""
+"""What a worker process can be asked: what plugins say, and to compile, verify and time, apart from the user's process."""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,16 +12,21 @@ from typing import Any
 import torch
 
 from hub.backend import CompileSettings
-from hub.compilation.build import build_cluster, load_cluster
+from hub.compilation.build import build_cluster, load_cluster, plugin_edge
 from hub.compilation.transfer import Sample, read_sample
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Assembled, Loaded, assemble
 from hub.dispatch.codegen import Step
 from hub.dispatch.spinning import Calm
 from hub.graph import Cluster
+from hub.options import Options
+from hub.partition import verdicts
 from hub.partition.extract import extract
+from hub.partition.proposals import Offered, offered_by_plugins
+from hub.partition.verdicts import Answers
 from hub.pricing.eager import profile_eager
 from hub.pricing.timing import Timing, time_call
+from hub.registry import registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,10 @@ class Compiled:
     error: float
     """Largest max|error| / max|reference| of its outputs on the sample."""
     is_saved: bool
+    problem: str = ""
+    """Why it could not be saved, where that was tried."""
+    verify_s: float = 0.0
+    """Seconds of these in which it was compared with eager."""
 
 
 @dataclass(slots=True)
@@ -58,6 +68,30 @@ def load(folder: str, threads: int) -> None:
     _state.sample = read_sample(Path(folder))
 
 
+def rest() -> None:
+    """Frees what was loaded and built."""
+    _state.sample = _state.plan = None
+    for held in (_state.clusters, _state.built, _state.values):
+        held.clear()
+    gc.collect()
+
+
+def answers(backend: str, options: Options) -> Answers:
+    """Asks a backend about every node of the graph. Raises HubError where it cannot be loaded."""
+    return verdicts.answers(_state.loaded_sample.graph, registry(), options, backend)
+
+
+def estimate(backend: str, nodes: Sequence[str], settings: CompileSettings) -> object:
+    """Asks a backend what a cluster would cost."""
+    with plugin_edge(backend, None, "estimate"):
+        return registry().backend(backend).estimate(_cut("estimate", nodes), settings)
+
+
+def offered() -> tuple[Offered, ...]:
+    """Asks every plugin for the clusters that it proposes."""
+    return offered_by_plugins(_state.loaded_sample.graph, registry())
+
+
 def prepare(names: Sequence[str]) -> None:
     """Runs the graph once in eager, unless all are there, and keeps the named values: real inputs of clusters to come."""
     if missing := set(names) - set(_state.values):
@@ -72,16 +106,20 @@ def profile() -> dict[str, float]:
 
 
 def compile_cluster(
-    name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str | None
+    name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str | None, is_kept: bool
 ) -> Compiled:
-    """Compiles, verifies and, where a folder is given, saves one cluster."""
+    """Compiles, runs, verifies and, where a folder is given, saves one cluster; keeps it at hand where asked to."""
     start = time.perf_counter()
     cluster = _cluster(name, nodes)
-    loaded, verified, saved = build_cluster(
+    built = build_cluster(
         cluster, backend, settings, inputs=_inputs(cluster), folder=None if folder is None else Path(folder)
     )
-    _state.built[name] = loaded
-    return Compiled(time.perf_counter() - start, verified.error, saved.is_done)
+    if is_kept:
+        _state.built[name] = built.loaded
+    else:
+        del _state.clusters[name]
+    built_s = time.perf_counter() - start
+    return Compiled(built_s, built.verified.error, built.saved.is_done, built.saved.problem, built.verify_s)
 
 
 def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str) -> None:
@@ -124,10 +162,14 @@ def time_plan(at_least_s: float) -> tuple[list[float], list[float]]:
 
 def _cluster(name: str, nodes: Sequence[str]) -> Cluster:
     if name not in _state.clusters:
-        sample = _state.loaded_sample
-        weights = {weight: sample.by_name[weight] for weight in sample.graph.weights}
-        _state.clusters[name] = extract(sample.graph, nodes, name, weights)
+        _state.clusters[name] = _cut(name, nodes)
     return _state.clusters[name]
+
+
+def _cut(name: str, nodes: Sequence[str]) -> Cluster:
+    sample = _state.loaded_sample
+    weights = {weight: sample.by_name[weight] for weight in sample.graph.weights}
+    return extract(sample.graph, nodes, name, weights)
 
 
 def _inputs(cluster: Cluster) -> list[Any]:
@@ -136,5 +178,8 @@ def _inputs(cluster: Cluster) -> list[Any]:
 
 HANDLERS: dict[str, Callable[..., Any]] = {
     function.__name__: function
-    for function in (load, prepare, profile, compile_cluster, load_saved, time_cluster, build_plan, time_plan)
+    for function in (
+        *(load, rest, answers, estimate, offered),
+        *(prepare, profile, compile_cluster, load_saved, time_cluster, build_plan, time_plan),
+    )
 }

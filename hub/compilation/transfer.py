@@ -5,6 +5,9 @@ The folder is private to one planning session; it is no cache, so pickles in it 
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import json
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +16,14 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._library.custom_ops import OPDEFS
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx._graph_pickler import GraphPickler, Options
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from hub.graph import Graph
+from hub.partition.extract import extract
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +39,24 @@ class Sample:
         return dict(zip((node.name for node in self.graph.placeholders), self.values, strict=True))
 
 
+def cut_sample(sample: Sample, nodes: Sequence[str], values: Mapping[str, Any]) -> Sample:
+    """Gives a sample with nothing but some nodes, which stand in for a graph that cannot be sent whole.
+
+    `values` holds those that the nodes read from other nodes.
+    """
+    cluster = extract(sample.graph, nodes, sample.graph.name, {})
+    known = {**sample.by_name, **values}
+    weights = tuple(name for name in cluster.input_names if name in set(sample.graph.weights))
+    graph = Graph(cluster.module, sample.graph.name, weights=weights, is_training=sample.graph.is_training)
+    return Sample(graph, tuple(known[name] for name in cluster.input_names))
+
+
 def write_sample(folder: Path, sample: Sample) -> None:
     """Writes a sample. Raises whatever pickling raises, for instance for operators that only this process knows."""
     graph = sample.graph
     (folder / "graph.bin").write_bytes(dump_module(graph.module))
     facts = (graph.name, graph.mutated, graph.weights, dict(graph.pinned), graph.is_training)
+    (folder / "homes.json").write_text(json.dumps(homes_of_operators(graph)))
     (folder / "facts.bin").write_bytes(pickle.dumps(facts))
     torch.save(
         [value.detach() if isinstance(value, torch.Tensor) else value for value in sample.values], folder / "values.pt"
@@ -45,12 +64,34 @@ def write_sample(folder: Path, sample: Sample) -> None:
 
 
 def read_sample(folder: Path) -> Sample:
-    """Reads a sample back, with symbolic sizes in a ShapeEnv of its own."""
+    """Reads a sample back, with symbolic sizes in a ShapeEnv of its own.
+
+    Imports the modules that bring the graph's custom operators. Raises whatever reading raises, for instance where such an
+    operator is still unknown.
+    """
+    for home in json.loads((folder / "homes.json").read_text()):
+        with contextlib.suppress(Exception):  # without its operators the graph cannot be read, which says more
+            importlib.import_module(home)
     name, mutated, weights, pinned, is_training = pickle.loads((folder / "facts.bin").read_bytes())
     module = load_module((folder / "graph.bin").read_bytes())
     values: Sequence[Any] = torch.load(folder / "values.pt", weights_only=True, mmap=True)
     graph = Graph(module, name, mutated=mutated, weights=weights, pinned=pinned, is_training=is_training)
     return Sample(graph, tuple(values))
+
+
+def homes_of_operators(graph: Graph) -> tuple[str, ...]:
+    """Gives the modules whose import registers the graph's custom operators, as far as PyTorch knows them.
+
+    The user's main module is none of them: it must not run twice.
+    """
+    names = {_qualified_name(node.target) for node in graph.nodes}
+    homes = (getattr(OPDEFS.get(name), "_init_fn", None) for name in sorted(names))
+    found = (getattr(function, "__module__", "") for function in homes)
+    return tuple(dict.fromkeys(home for home in found if home and home != "__main__" and not home.startswith("torch.")))
+
+
+def _qualified_name(target: Any) -> str:
+    return str(target.name()).partition(".")[0] if isinstance(target, OpOverload) else ""
 
 
 def dump_module(module: fx.GraphModule) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
@@ -13,40 +14,55 @@ from torch.fx.passes.utils.matcher_utils import InternalMatch, SubgraphMatcher
 
 from hub.backend import Proposal
 from hub.capture.simplify import simplify
-from hub.errors import PlanError
+from hub.errors import PlanError, text_of
 from hub.graph import Graph
 from hub.options import Options
 from hub.partition.extract import check_convex
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import Event
+from hub.plugin_fault import is_plugins
 from hub.registry import Registry
 
 
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What one plugin proposes, or why it lost its say."""
+
+    plugin: str
+    proposals: tuple[Proposal, ...] = ()
+    fault: str = ""
+
+
+def offered_by_plugins(graph: Graph, registry: Registry) -> tuple[Offered, ...]:
+    """Asks every plugin that has something to propose, in this process, in registration order. Raises nothing."""
+    return tuple(_asked(item, graph) for item in registry.manager.hook.hub_candidates.get_hookimpls())
+
+
+def has_proposers(registry: Registry) -> bool:
+    """True where any plugin proposes candidates."""
+    return bool(registry.manager.hook.hub_candidates.get_hookimpls())
+
+
 def proposed(
-    graph: Graph, registry: Registry, verdicts: Verdicts, options: Options
+    graph: Graph, offers: Iterable[Offered], verdicts: Verdicts, options: Options
 ) -> tuple[tuple[Group, ...], tuple[Event, ...]]:
-    """Gives every plugin's usable proposals for `hub_candidates`, each once, in registration order, and what was dropped.
+    """Gives the usable ones of what plugins proposed, each once, in order, and what was dropped.
 
     An event of kind "refused" says why a proposal cannot be used; one of kind "failed", which plugin raised or gave
     something else than proposals. Such a plugin loses all its proposals, and the others lose nothing.
     """
     groups: dict[Group, None] = {}
     events: list[Event] = []
-    for implementation in registry.manager.hook.hub_candidates.get_hookimpls():
-        try:
-            offered = _offers(implementation, graph)
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; it costs that plugin's proposals
-            message = f"hub_candidates of plugin {implementation.plugin_name} raised {type(error).__name__}: {error}"
+    for offered in offers:
+        if offered.fault:
+            message = f"hub_candidates of plugin {offered.plugin} {offered.fault}"
             events.append(Event(kind="failed", stage="support", message=message))
-            continue
-        for proposal in offered:
+        for proposal in offered.proposals:
             try:
                 groups[_checked(proposal, graph, verdicts, options)] = None
             except _Unusable as reason:
-                message = (
-                    f"proposal {proposal.name or proposal.nodes[:1]!r} of plugin {implementation.plugin_name}: {reason}"
-                )
+                message = f"proposal {proposal.name or proposal.nodes[:1]!r} of plugin {offered.plugin}: {reason}"
                 events.append(Event(kind="refused", stage="support", backend=proposal.backend, message=message))
     return tuple(groups), tuple(events)
 
@@ -61,6 +77,15 @@ class _Implementation(Protocol):
 
 class _Unusable(Exception):  # noqa: N818 - a signal inside this module
     """Says in words why a proposal cannot be used."""
+
+
+def _asked(implementation: _Implementation, graph: Graph) -> Offered:
+    try:
+        return Offered(implementation.plugin_name, _offers(implementation, graph))
+    except BaseException as error:
+        if not is_plugins(error):
+            raise
+        return Offered(implementation.plugin_name, fault=f"raised {text_of(error)}")
 
 
 def _offers(implementation: _Implementation, graph: Graph) -> tuple[Proposal, ...]:
@@ -156,7 +181,7 @@ def _traced(pattern: Callable[..., Any], example_inputs: Sequence[Any]) -> fx.Gr
             exported, _ = aot_export_module(_Pattern(pattern), tuple(example_inputs), trace_joint=False, pre_dispatch=True)
     except Exception as error:
         hint = "patterns are functions of tensors, and of nothing else, without data-dependent control flow"
-        raise PlanError(f"the pattern cannot be traced: {type(error).__name__}: {error}", hint=hint) from error
+        raise PlanError(f"the pattern cannot be traced: {text_of(error)}", hint=hint) from error
     module = cast("fx.GraphModule", exported)
     simplify(module)
     return module.graph

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from torch import fx
 
-from hub.backend import BackendInfo
-from hub.errors import HubError
+from hub.backend import Backend, BackendInfo
+from hub.errors import ContractError, HubError, PluginLoadError, text_of
 from hub.graph import Graph
 from hub.options import Options
 from hub.partition.group import EAGER
 from hub.plan import Event
+from hub.plugin_fault import is_plugins
 from hub.registry import Registry
 from hub.support import ACCEPTED, Support, dtype_name, operator_name, refused, tensors_of
 
@@ -48,27 +49,52 @@ class Verdicts:
         return tuple(dict.fromkeys(support.reason for support in answers if not support.accepted))
 
 
-def ask_backends(graph: Graph, registry: Registry, options: Options) -> Verdicts:
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What one backend says about one graph."""
+
+    supports: Mapping[str, Support]
+    """Its verdict on each node, by name."""
+    events: tuple[Event, ...] = ()
+    estimates: bool = False
+    """True where it predicts prices of its own."""
+
+
+Ask = Callable[[str], Answers]
+"""Gives a backend's answers. Raises HubError where the backend cannot be loaded, or dies of the question."""
+
+
+def ask_backends(graph: Graph, registry: Registry, options: Options, ask: Ask | None = None) -> Verdicts:
     """Gives the verdicts of every backend that the options allow and that can be used here.
 
-    A backend that cannot be loaded, or that raises, answers nothing more; an event says so.
+    A backend that cannot be loaded, or that raises, answers nothing more; an event says so. `ask` puts the question to a
+    backend, elsewhere perhaps; without it, it is put in this process.
     """
     events: list[Event] = []
-    by_backend: dict[str, dict[str, Support]] = {}
+    found: dict[str, Answers] = {}
     for name, entry in registry.entries.items():
         if not options.allows(name):
             continue
-        try:
-            supports = registry.backend(name).supports
-        except HubError as error:
-            if entry.status.accepted or _is_named(name, options):
-                events.append(Event(kind="failed", stage="load", backend=name, message=str(error)))
-            continue
-        if reason := _unfit(entry.info, graph, options):
+        if entry.status.accepted and (reason := _unfit(entry.info, graph, options)):
             events.append(Event(kind="refused", stage="support", backend=name, message=reason))
             continue
-        by_backend[name] = _answers(graph, entry.info, supports, options, events)
-    return Verdicts(graph, by_backend, tuple(events))
+        try:
+            is_elsewhere = ask is not None and entry.status.accepted
+            found[name] = ask(name) if is_elsewhere else answers(graph, registry, options, name)
+        except HubError as error:
+            if entry.status.accepted or _is_named(name, options):
+                stage = "load" if isinstance(error, PluginLoadError | ContractError) else "support"
+                events.append(Event(kind="failed", stage=stage, backend=name, message=str(error)))
+    events += [event for answer in found.values() for event in answer.events]
+    return Verdicts(graph, {name: answer.supports for name, answer in found.items()}, tuple(events))
+
+
+def answers(graph: Graph, registry: Registry, options: Options, backend: str) -> Answers:
+    """Asks one backend about every node, in this process. Raises HubError where it cannot be loaded."""
+    loaded = registry.backend(backend)
+    events: list[Event] = []
+    supports = _answers(graph, registry.entries[backend].info, loaded.supports, options, events)
+    return Answers(supports, tuple(events), type(loaded).estimate is not Backend.estimate)
 
 
 def _is_named(name: str, options: Options) -> bool:
@@ -119,8 +145,10 @@ def _asked(backend: str, node: fx.Node, supports: Callable[[fx.Node], Support], 
     operator = operator_name(node)
     try:
         answer = supports(node)
-    except Exception as error:  # noqa: BLE001 - a plugin may raise anything; it costs this node
-        return _failed(backend, f"supports({operator}) raised {type(error).__name__}: {error}", events)
+    except BaseException as error:
+        if not is_plugins(error):
+            raise
+        return _failed(backend, f"supports({operator}) raised {text_of(error)}", events)
     if not isinstance(answer, Support):  # pyright: ignore[reportUnnecessaryIsInstance] - plugins are not trusted
         return _failed(backend, f"supports({operator}) gave a {type(answer).__name__}, no Support", events)
     return ACCEPTED if answer.accepted else answer

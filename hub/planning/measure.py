@@ -16,9 +16,10 @@ from hub.partition.verdicts import Verdicts
 from hub.plan import Event, Search
 from hub.planning.decision import Decision
 from hub.planning.explore import MOST_FAST, Wanted, worth_measuring
+from hub.planning.failures import known_failure, remember_failure
 from hub.planning.mixes import Mixer
 from hub.planning.pricebook import PriceBook
-from hub.planning.scene import Draft, Scene, draft_of
+from hub.planning.scene import Draft, Scene, draft_of, limits_of
 from hub.planning.schedule import plain_names, reads, steps_for
 from hub.pricing.clock import Clock
 from hub.pricing.profile import measure_profile
@@ -55,7 +56,9 @@ def by_measuring(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment]
     A plugin's failure raises nothing: it costs the plugin's candidate, and is among the decision's events.
     """
     _measure_machine(scene, verdicts, book)
-    with Session(scene.sample, scene.threads) as session:
+    if scene.session is not None:
+        return _Measuring(scene, scene.session, book, verdicts, choices).decide()
+    with Session(scene.sample, scene.threads, limits_of(scene.options)) as session:
         return _Measuring(scene, session, book, verdicts, choices).decide()
 
 
@@ -120,6 +123,7 @@ class _Measuring:
         """
         for _ in range(MOST_REPAIRS + 1):
             drafts = self._worth_compiling()
+            self.clock.wait_for(self._first_choice(drafts))
             orders = [*self._orders(drafts), *self._orders(self._calm(drafts), is_needed=False), *self._first_pieces()]
             found = self._compile(orders)
             named = [offer for offer in found if offer.failure is not None and _names_a_node(offer)]
@@ -139,6 +143,13 @@ class _Measuring:
         if best_s is None:
             return self.drafts
         return [draft for draft in self.drafts if (seconds := known[draft.name]) is None or seconds <= HOPELESS * best_s]
+
+    def _first_choice(self, drafts: Sequence[Draft]) -> str:
+        """Gives the backend that is expected to be the fastest alone, of equals the one registered first; "" for none."""
+        alone = [draft for draft in drafts if len(draft.assignment.clusters) == 1]
+        eager_s = self.book.eager_s()
+        best = min(alone, key=lambda draft: self.book.total_s(draft, eager_s), default=None)
+        return "" if best is None else best.assignment.backends[0]
 
     def _calm(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         """Under `tune="full"`, gives the backends alone as they would run beside others: mixes are predicted from that."""
@@ -179,17 +190,27 @@ class _Measuring:
         if not new:
             return []
         self.scene.progress.stage("compiling", len(new))
+        away = self._put_away(new.values())
+        hopeless = {offer.order for offer in away}
         by_backend: dict[str, list[Order]] = {}
         for order in new.values():
-            by_backend.setdefault(order.group.backend, []).append(order)
-        found = self.session.compile_all(by_backend, self._heard, self.clock)
+            if order not in hopeless:
+                by_backend.setdefault(order.group.backend, []).append(order)
+        found = [*away, *self.session.compile_all(by_backend, self._heard, self.clock)]
+        self.offers |= {_key(offer): offer for offer in found}
         for offer in found:
-            self.offers[_key(offer)] = offer
             self._note_failure(offer)
-        return list(found)
+        return found
+
+    def _put_away(self, orders: Iterable[Order]) -> list[Offer]:
+        """Gives those orders that failed in an earlier process: nobody tries them again."""
+        known = ((order, known_failure(self.scene, order.group, order.settings)) for order in orders)
+        return [Offer(order, failure=failure, is_remembered=True) for order, failure in known if failure is not None]
 
     def _heard(self, offer: Offer) -> None:
         order = offer.order
+        if order.is_needed:
+            self.clock.arrived(order.group.backend)
         self.scene.progress.advance(f"{order.group.backend}, {len(order.group.nodes)} nodes")
         if offer.failure is None:
             self.clock.compiled(order.group.backend, offer.compile_s)
@@ -199,15 +220,17 @@ class _Measuring:
     def _note_failure(self, offer: Offer) -> None:
         if offer.failure is None:
             return
-        if not offer.is_late or (offer.order.is_needed and not self._has_other(offer.order)):
+        if (not offer.is_late or offer.order.is_needed) and not self._has_other(offer.order):
             self.book.fail(offer.order.group, str(offer.failure).splitlines()[0])
+        if not offer.is_late and not offer.is_remembered:
+            remember_failure(self.scene, offer.order.group, offer.order.settings, offer.failure)
         if not offer.is_late:
             self.events.append(_failure(offer))
         elif offer.order.is_needed:
             self._late[offer.order.group.backend] += 1
 
     def _has_other(self, order: Order) -> bool:
-        """True where the same cluster was compiled under other settings: that it was late is then not all."""
+        """True where the same cluster was compiled under other settings: the backend can have it then."""
         same = (offer for (found, _), offer in self.offers.items() if found == order.group)
         return any(offer.failure is None for offer in same)
 
@@ -417,7 +440,7 @@ def _kind(offer: Offer) -> Literal["note", "refused", "failed"]:
     """A piece that cannot be priced, or that there was no time for, takes nothing from anybody: it is only noted."""
     if offer.is_late or not offer.order.is_needed:
         return "note"
-    return "refused" if isinstance(offer.failure, InputRefused) else "failed"
+    return "refused" if offer.is_remembered or isinstance(offer.failure, InputRefused) else "failed"
 
 
 def _proof_failure(name: str, error: PluginError) -> Event:

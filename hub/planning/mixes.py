@@ -205,7 +205,7 @@ class Mixer:
 
         Where each backend takes the whole graph, and no plugin proposes anything, the chain has said all there is to say.
         """
-        proposals, events = proposed(self._scene.graph, self._scene.registry, verdicts, self._scene.options)
+        proposals, events = proposed(self._scene.graph, self._scene.offered(), verdicts, self._scene.options)
         self._book.note(events)
         groups = list(dict.fromkeys((*(found for draft in drafts for found in draft.assignment.clusters), *proposals)))
         if len(groups) <= len(verdicts.backends) and not proposals:

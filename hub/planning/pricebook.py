@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from hub.backend import CompileSettings
-from hub.cache.measurements import Measurement, Subject, machine_digest, versions_of
+from hub.cache.measurements import Measurement, Subject, machine_digest
 from hub.cost import Cost
-from hub.partition.extract import extract
+from hub.errors import text_of
 from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.structure import structure_digest
 from hub.plan import Event
@@ -40,6 +41,8 @@ class PriceBook:
         self._failures: dict[Group, str] = {}
         self._failed_structures: set[tuple[str, str]] = set()
         self._n_kept = 0
+        self._silent: set[str] = set()
+        """Backends whose estimates failed: they are not asked again."""
 
     def structure(self, found: Group) -> str:
         """Gives the structural digest of a cluster's nodes."""
@@ -156,16 +159,7 @@ class PriceBook:
         return {found: self.cost(found, wanted) for found, wanted in settings.items()}
 
     def _subject(self, found: Group, settings: CompileSettings) -> Subject:
-        return Subject(
-            structure=self.structure(found),
-            backend=found.backend,
-            versions=versions_of(None if found.backend == EAGER else self._scene.registry.entries[found.backend]),
-            machine=machine_digest(),
-            threads=settings.threads,
-            spin=settings.spin,
-            effort=settings.effort,
-            accuracy=settings.accuracy,
-        )
+        return self._scene.subject(found, self.structure(found), settings)
 
     def _learned(self, found: Group, settings: CompileSettings) -> Cost | None:
         model = self._model(found.backend, settings.threads)
@@ -182,17 +176,17 @@ class PriceBook:
 
     def _estimate(self, found: Group, settings: CompileSettings) -> Cost:
         """Gives the backend's own estimate, else the roofline. What a plugin raises costs it only its say."""
-        sample = self._scene.sample
-        weights = {name: sample.by_name[name] for name in sample.graph.weights}
-        cluster = extract(sample.graph, found.nodes, "estimate", weights)
-        try:
-            cost = self._scene.registry.backend(found.backend).estimate(cluster, settings)
-            if cost is not None and not isinstance(cost, Cost):  # pyright: ignore[reportUnnecessaryIsInstance] - plugins are not trusted
-                raise TypeError(f"estimate() gave a {type(cost).__name__}, no Cost")
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the roofline takes its place
-            self._failed(found.backend, f"estimate raised {type(error).__name__}: {error}")
-            cost = None
-        return cost if cost is not None else cluster_estimate(cluster, settings.threads)
+        cost: Any = None
+        if found.backend not in self._silent:
+            try:
+                cost = self._scene.estimate(found, settings)
+                if cost is not None and not isinstance(cost, Cost):
+                    raise TypeError(f"estimate() gave a {type(cost).__name__}, no Cost")
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the roofline takes its place
+                self._silent.add(found.backend)
+                self._failed(found.backend, f"estimate raised {text_of(error)}")
+                cost = None
+        return cost if cost is not None else cluster_estimate(self._scene.cluster(found, "estimate"), settings.threads)
 
     def _failed(self, backend: str, message: str) -> None:
         self.note([Event(kind="failed", stage="estimate", backend=backend, message=message)])

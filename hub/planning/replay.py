@@ -17,7 +17,7 @@ from hub.errors import PlanError
 from hub.graph import Graph
 from hub.options import DEFAULT, Options
 from hub.partition.group import EAGER, Group, has_order
-from hub.partition.verdicts import Verdicts, ask_backends
+from hub.partition.verdicts import Ask, Verdicts, ask_backends
 from hub.plan import Event, Plan, PlannedCluster
 from hub.plan_file import EDITED, read_plans
 from hub.planning.evidence import Mode, inputs_of
@@ -30,7 +30,7 @@ PLAN_FILE = "plan file"
 """What decided a replayed plan."""
 
 
-def plan_from_file(graph: Graph, mode: Mode, options: Options, registry: Registry) -> Plan:
+def plan_from_file(graph: Graph, mode: Mode, options: Options, registry: Registry, ask: Ask | None = None) -> Plan:
     """Gives the plan for a graph from the file that `options.plan` names, ready to be built as it is.
 
     Raises PlanError where the file cannot be read, has no plan that fits, or has one that cannot run here.
@@ -41,7 +41,7 @@ def plan_from_file(graph: Graph, mode: Mode, options: Options, registry: Registr
     _check_backends(plan, options, registry, path)
     clusters = _clusters_of(plan, graph)
     _check_forced(clusters, graph, options, path)
-    _check_takers(clusters, ask_backends(graph, registry, under_plan(options, plan)), path)
+    _check_takers(clusters, ask_backends(graph, registry, under_plan(options, plan), ask), path)
     ordered = _scheduled(clusters, graph, path)
     return _completed(
         plan, ordered, graph, mode, under_plan(options, plan), _notes(plan, clusters, ordered, graph, options)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hub.backend import CompileSettings
 from hub.cache.keys import artifact_parts, digest_of
-from hub.cache.measurements import Measurements
+from hub.cache.measurements import Measurements, Subject, machine_digest, versions_of
+from hub.compilation.limits import Limits, default_memory_bytes
 from hub.compilation.transfer import Sample
-from hub.graph import Graph
+from hub.errors import WorkerError
+from hub.graph import Cluster, Graph
 from hub.options import Options
 from hub.partition.assignments import Assignment
 from hub.partition.extract import extract
 from hub.partition.group import EAGER, Group, is_trifle
+from hub.partition.proposals import Offered, has_proposers, offered_by_plugins
+from hub.partition.verdicts import Answers, answers
+from hub.pricing.session import Session
 from hub.registry import Registry
 from hub.report.progress import Progress
 
@@ -31,6 +37,8 @@ class Scene:
     """Folder under which executables are saved: `BACKEND/KEY`."""
     measurements: Measurements
     progress: Progress
+    session: Session | None = None
+    """Worker processes in which plugins are asked and tried; None where they are in this process."""
     digests: dict[str, str] = field(default_factory=dict[str, str], repr=False)
     """Digests of weights that were read already: hashing half a gigabyte for each candidate would take seconds."""
 
@@ -44,13 +52,58 @@ class Scene:
         effort = "full" if self.options.tune == "full" else "fast"
         return CompileSettings(threads=threads or self.threads, spin=spin, accuracy=self.options.accuracy, effort=effort)
 
+    def answers(self, backend: str) -> Answers:
+        """Gives what a backend says about the graph. Raises HubError where it cannot be loaded, or dies of the question.
+
+        A graph that no worker can read, because it holds what only this process knows, is shown to it here.
+        """
+        if self.session is not None:
+            with contextlib.suppress(WorkerError):
+                return self.session.answers(backend, self.options)
+        return answers(self.graph, self.registry, self.options, backend)
+
+    def offered(self) -> tuple[Offered, ...]:
+        """Gives what plugins propose as clusters."""
+        if self.session is not None and has_proposers(self.registry):
+            with contextlib.suppress(WorkerError):
+                return self.session.offered()
+        return offered_by_plugins(self.graph, self.registry)
+
+    def estimate(self, found: Group, settings: CompileSettings) -> object:
+        """Gives what a backend itself predicts of a cluster. Raises whatever it raises."""
+        if self.session is not None:
+            return self.session.estimate(found, settings)
+        return self.registry.backend(found.backend).estimate(self.cluster(found, "estimate"), settings)
+
+    def cluster(self, found: Group, name: str) -> Cluster:
+        """Gives a group as a program of its own, weights as constants."""
+        weights = {weight: self.sample.by_name[weight] for weight in self.graph.weights}
+        return extract(self.graph, found.nodes, name, weights)
+
+    def subject(self, found: Group, structure: str, settings: CompileSettings) -> Subject:
+        """Gives what measurements, and failures, of a cluster are kept under."""
+        return Subject(
+            structure=structure,
+            backend=found.backend,
+            versions=versions_of(None if found.backend == EAGER else self.registry.entries[found.backend]),
+            machine=machine_digest(),
+            threads=settings.threads,
+            spin=settings.spin,
+            effort=settings.effort,
+            accuracy=settings.accuracy,
+        )
+
     def folder(self, found: Group, settings: CompileSettings) -> Path:
         """Gives where a cluster's executable is, or would be, saved. Reads the weights to name it by content."""
-        weights = {name: self.sample.by_name[name] for name in self.graph.weights}
-        cluster = extract(self.graph, found.nodes, "key", weights)
-        digest = cluster.digest_with(self.digests)
+        digest = self.cluster(found, "key").digest_with(self.digests)
         parts = artifact_parts(digest, self.registry.entries[found.backend], settings)
         return self.artifacts / found.backend / digest_of(parts)
+
+
+def limits_of(options: Options) -> Limits:
+    """Gives what one worker process may use."""
+    memory_bytes = default_memory_bytes() if options.memory_limit_gb is None else int(1e9 * options.memory_limit_gb)
+    return Limits(options.compile_limit_s, memory_bytes, int(1e6 * options.output_limit_mb))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ COMPILE_SHARE = 0.65
 """Share of the budget after which nothing is compiled any more: the rest is for timing, which decides."""
 LAST_SHARE = 0.9
 """The same for variants of what won the first round of timing."""
+MOST_PATIENCE = 3.0
+"""Times the budget that the first choice may take, where others are ready before it."""
 
 
 class Clock:
@@ -25,6 +27,7 @@ class Clock:
         self._began_s: float | None = None
         self._compile_share = COMPILE_SHARE
         self._slowest_s: dict[str, float] = {}
+        self._first_choice = ""
         self._lock = threading.Lock()
 
     def begin(self) -> None:
@@ -33,15 +36,24 @@ class Clock:
             if self._began_s is None:
                 self._began_s = time.monotonic()
 
+    def wait_for(self, backend: str) -> None:
+        """Names the first choice: the backend that is expected to be the fastest, whose whole plan is worth waiting for."""
+        self._first_choice = backend
+
+    def arrived(self, backend: str) -> None:
+        """Ends the waiting, where it was for this backend: its plan is ready, or will never be."""
+        if backend == self._first_choice:
+            self._first_choice = ""
+
     def compiled(self, backend: str, compile_s: float) -> None:
         """Remembers how long a backend took for one of its clusters."""
         with self._lock:
             self._slowest_s[backend] = max(compile_s, self._slowest_s.get(backend, 0.0))
 
-    @property
-    def compile_until(self) -> float:
-        """When the last compilation has to be ready; infinite before the budget has begun."""
-        return self._share_ends_s(self._compile_share)
+    def compile_until(self, backend: str) -> float:
+        """When a backend's last compilation has to be ready; infinite before the budget has begun."""
+        share = MOST_PATIENCE if backend == self._first_choice else self._compile_share
+        return self._share_ends_s(share)
 
     def begin_last_compilations(self) -> None:
         """Allows compilations for longer: what is left to do is to time a few variants of a plan that is proven already."""
@@ -59,7 +71,7 @@ class Clock:
         worker that has to be stopped takes what it has compiled before with it.
         """
         if is_needed:
-            return time.monotonic() <= self.compile_until
+            return time.monotonic() <= self.compile_until(backend)
         return time.monotonic() + self._slowest_s.get(backend, 0.0) <= self._share_ends_s(EXPLORE_SHARE)
 
     def _share_ends_s(self, share: float) -> float:

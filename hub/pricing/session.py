@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from hub.backend import CompileSettings
 from hub.compilation.channel import Worker
+from hub.compilation.limits import WATCH_S, Limits
+from hub.compilation.pool import POOL
 from hub.compilation.transfer import Sample, write_sample
 from hub.cost import Cost
 from hub.dispatch.codegen import Step
-from hub.errors import CompileError, PluginError
-from hub.partition.group import Group
+from hub.errors import CompileError, PluginError, WorkerError, text_of
+from hub.options import Options
+from hub.partition.group import EAGER, Group
+from hub.partition.proposals import Offered
+from hub.partition.verdicts import Answers
 from hub.pricing.clock import Clock
 from hub.pricing.timing import measured_cost
 
 LOAD_LIMIT_S = 120.0
 """Seconds that starting a worker may take: importing PyTorch and reading the graph."""
-COMPILE_LIMIT_S = 600.0
-"""Seconds that compiling one cluster may take."""
+ASK_LIMIT_S = 120.0
+"""Seconds that a backend may take to load and to say what it supports."""
+ESTIMATE_LIMIT_S = 10.0
+"""Seconds that a backend may take to predict one price."""
 RUN_LIMIT_S = 120.0
 """Seconds that one request to run something may take, beyond its own length."""
 ALONE_S = 0.2
 """Seconds for which a cluster is timed alone: it only has to tell which plans are worth timing whole."""
-_STEP_S = 0.1
-"""Seconds between two looks at the clock while a worker compiles."""
+_SHARED = "shared"
+"""The one worker of a session in which nothing is timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,12 @@ class Offer:
     compile_s: float = 0.0
     is_saved: bool = False
     failure: PluginError | None = None
+    problem: str = ""
+    """Why it could not be saved, where that was tried."""
+    verify_s: float = 0.0
+    """Seconds of `compile_s` in which it was compared with eager."""
+    is_remembered: bool = False
+    """True where the failure is an earlier process's."""
     is_late: bool = False
     """True where the failure is only that the time for compiling was over: nothing is wrong with the candidate."""
 
@@ -78,26 +93,50 @@ class Lane:
 
 
 class Session:
-    """Owns the workers and a private folder; leaving it ends and removes all of them."""
+    """Owns the workers of one planning, and a private folder; leaving it lets go of all of them.
 
-    def __init__(self, sample: Sample, threads: int) -> None:
+    Nothing is written and no process started before something is asked. With `is_timed`, each backend has a worker of its
+    own, because they compile in parallel and are timed; without, one does for all, as long as none of them ends it.
+    """
+
+    def __init__(self, sample: Sample, threads: int, limits: Limits, *, is_timed: bool = True) -> None:
         self.sample = sample
         self.threads = threads
-        self._folder = Path(tempfile.mkdtemp(prefix="hub-session-"))
+        self.limits = limits
+        self.is_timed = is_timed
+        self.estimating: set[str] = set()
+        """Backends that predict prices of their own."""
+        self._folder: Path | None = None
+        self._fault: WorkerError | None = None
+        """Why no worker can have this graph: found once, and not tried again."""
         self._workers: dict[str, Worker] = {}
         self._ready: set[str] = set()
         self._built: dict[str, list[Offer]] = {}
         """By worker: what it holds, so that a new one can take over from one that died."""
         self._lent: set[str] = set()
+        """Workers that run whole plans."""
+        self._asked: set[str] = set()
+        """Workers that were asked for a backend's answers, and whose result nobody has read yet."""
+        self._suspects: set[str] = set()
+        """Workers in which a plugin failed, and which so may be no good for other sessions."""
         self._is_over = False
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Session:
-        write_sample(self._folder, self.sample)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._kill_all()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if kind is not None and not issubclass(kind, Exception):
+            self._kill_all()  # Ctrl-C: nobody waits for workers to tidy up
+        self._is_over = True
+        for name, worker in self._workers.items():
+            if name in self._lent | self._suspects | self._asked or name not in self._ready or not worker.is_alive:
+                worker.kill()
+            else:
+                POOL.take_back(name, worker)
+        self._workers.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _kill_all(self) -> None:
         self._is_over = True
@@ -105,18 +144,123 @@ class Session:
             worker.kill()
 
     def start(self, names: Iterable[str]) -> None:
-        """Starts workers by name without waiting for them."""
+        """Starts workers by name without waiting for them. Raises WorkerError where that, or sending the graph, fails."""
+        folder = self._sent()
         for name in names:
-            worker = Worker("hub.compilation.worker", self._folder / f"{name.replace(' ', '')}.log")
-            self._workers[name] = worker
-            self._ready.discard(name)
-            worker.post("load", folder=str(self._folder), threads=self.threads)
+            if name not in self._workers or not self._workers[name].is_alive:
+                worker = POOL.lend(name, self.limits)
+                self._workers[name] = worker
+                self._ready.discard(name)
+                with contextlib.suppress(PluginError):  # `await_start` meets its end again
+                    worker.post("load", folder=str(folder), threads=self.threads)
 
     def await_start(self, name: str) -> None:
-        """Waits until a worker has read the sample. Raises PluginError if it cannot."""
-        if name not in self._ready:
-            self._workers[name].result(LOAD_LIMIT_S)
-            self._ready.add(name)
+        """Waits until a worker has read the sample. Raises WorkerError if it cannot."""
+        if name in self._ready:
+            return
+        try:
+            try:
+                self._workers[name].result(LOAD_LIMIT_S)
+            except PluginError:
+                if self._workers[name].is_alive:
+                    raise
+                self.start([name])  # it may have been about to end, having rested for too long
+                self._workers[name].result(LOAD_LIMIT_S)
+        except PluginError as error:
+            self._workers.pop(name).kill()
+            self._fault = WorkerError(f"a worker process cannot read the graph: {error.message}")
+            raise self._fault from error
+        self._ready.add(name)
+
+    def _sent(self) -> Path:
+        """Gives the folder with the graph, written when first asked for. Raises WorkerError where it cannot be written."""
+        with self._lock:
+            if self._fault is not None:
+                raise self._fault
+            if self._folder is None:
+                folder = Path(tempfile.mkdtemp(prefix="hub-session-"))
+                try:
+                    write_sample(folder, self.sample)
+                except Exception as error:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    self._fault = WorkerError(f"the graph cannot be sent to a worker process: {text_of(error)}")
+                    raise self._fault from error
+                self._folder = folder
+            return self._folder
+
+    # --- Questions ----------------------------------------------------------------------------------------------------
+
+    def ask_early(self, backends: Iterable[str], options: Options) -> None:
+        """Starts what `answers` will need, all at once. Raises WorkerError where no worker can have the graph."""
+        if not self.is_timed:
+            self.start([_SHARED])
+            return
+        names = tuple(backends)
+        self.start([*names, EAGER] if len(names) > 1 else names)
+        for name in names:
+            with contextlib.suppress(PluginError):  # `answers` meets the worker's end again, and says whose it was
+                self._workers[name].post("answers", backend=name, options=_plain(options))
+                self._asked.add(name)
+
+    def answers(self, backend: str, options: Options) -> Answers:
+        """Gives what a backend says about the graph's nodes. Raises HubError where it cannot be loaded, or dies of it."""
+        home = self._home(backend)
+        asked = self._workers.get(home) if home in self._asked else None
+        self._asked.discard(home)
+        if asked is not None:
+            self.await_start(home)
+        if asked is not None and self._workers[home] is asked:
+            found: Answers = self._result(home, ASK_LIMIT_S)
+        else:
+            found = self._ask(home, "answers", ASK_LIMIT_S, backend=backend, options=_plain(options))
+        if found.estimates:
+            self.estimating.add(backend)
+        return found
+
+    def estimate(self, found: Group, settings: CompileSettings) -> object:
+        """Gives what a backend predicts of a cluster, None where it predicts nothing. Raises HubError where it fails."""
+        if found.backend not in self.estimating:
+            return None
+        facts = {"backend": found.backend, "nodes": found.nodes, "settings": settings}
+        return self._ask(self._home(found.backend), "estimate", ESTIMATE_LIMIT_S, **facts)
+
+    def offered(self) -> tuple[Offered, ...]:
+        """Gives what plugins propose; where one of them ends the worker, or hangs in it, nobody proposes anything."""
+        try:
+            return self._ask(_SHARED, "offered", ASK_LIMIT_S)
+        except PluginError as error:
+            return (Offered("unknown", fault=f"failed: {error.message}"),)
+
+    def _ask(self, home: str, command: str, limit_s: float, **facts: Any) -> Any:
+        self._living(home).post(command, **facts)
+        return self._result(home, limit_s)
+
+    def _result(self, home: str, limit_s: float) -> Any:
+        try:
+            return self._workers[home].result(limit_s)
+        except PluginError:
+            self._suspects.add(home)
+            raise
+
+    def _home(self, backend: str) -> str:
+        return backend if self.is_timed else _SHARED
+
+    # --- Compiling ----------------------------------------------------------------------------------------------------
+
+    def try_out(self, order: Order) -> Offer:
+        """Compiles, runs, verifies and, where possible, saves one cluster, outside any budget. Raises WorkerError."""
+        names = sorted(order.inputs)
+        return self._compile(order.group.backend, order, names, None)
+
+    def tried(self, found: Group, settings: CompileSettings) -> Offer | None:
+        """Gives what came of such a cluster in this session, where it was compiled and verified; else None."""
+        offers = (offer for held in self._built.values() for offer in held)
+        return next((offer for offer in offers if (offer.order.group, offer.order.settings) == (found, settings)), None)
+
+    def end_plans(self) -> None:
+        """Ends the workers that run whole plans, so that they take no memory or cores from what comes now."""
+        for name in self._lent & self._workers.keys():
+            self._workers.pop(name).kill()
 
     def compile_all(
         self,
@@ -139,7 +283,7 @@ class Session:
 
     def price(self, offer: Offer, at_least_s: float = ALONE_S) -> Offer:
         """Times a compiled cluster alone, in the worker that compiled it."""
-        home = offer.order.group.backend
+        home = self._home(offer.order.group.backend)
         try:
             worker = self._living(home)
             if all(held.order.name != offer.order.name for held in self._built.get(home, ())):
@@ -149,7 +293,7 @@ class Session:
         except PluginError as error:
             return Offer(offer.order, failure=error)
         cost = measured_cost(timing, offer.order.settings.threads)
-        return Offer(offer.order, cost, offer.compile_s, offer.is_saved)
+        return replace(offer, cost=cost)
 
     def eager_prices(self) -> dict[str, float]:
         """Measures what each node costs in eager, in seconds. Raises PluginError if the worker fails."""
@@ -196,24 +340,43 @@ class Session:
             done(offers[-1])
         return offers
 
-    def _compile(self, backend: str, order: Order, names: Sequence[str], clock: Clock) -> Offer:
-        began_s = time.monotonic()
+    def _compile(self, backend: str, order: Order, names: Sequence[str], clock: Clock | None) -> Offer:
         # A worker that runs a whole plan by now must not be lost to a compilation that may have to be stopped.
-        home = backend if backend not in self._lent else f"{backend} anew"
+        home = self._home(backend)
+        home = home if home not in self._lent else f"{home} anew"
         try:
             worker = self._living(home)
             worker.ask("prepare", RUN_LIMIT_S, names=names)
-            worker.post("compile_cluster", **_facts(order), folder=None if order.folder is None else str(order.folder))
-            while not worker.is_ready(_STEP_S):
-                if time.monotonic() > min(clock.compile_until, began_s + COMPILE_LIMIT_S):
-                    worker.kill()
-                    return _late(order)
+            folder = None if order.folder is None else str(order.folder)
+            worker.post("compile_cluster", **_facts(order), folder=folder, is_kept=self.is_timed)
+            if not self._is_compiled(worker, backend, clock):
+                return _late(order)
             compiled: Any = worker.result(RUN_LIMIT_S)
         except PluginError as error:
+            error.backend = error.backend or backend
+            error.cluster = error.cluster or order.name
+            self._suspects.add(home)
             return Offer(order, failure=error)
-        offer = Offer(order, None, compiled.compile_s, compiled.is_saved)
+        facts = {name: getattr(compiled, name) for name in ("compile_s", "is_saved", "problem", "verify_s")}
+        offer = Offer(order, **facts)
         self._built.setdefault(home, []).append(offer)
         return offer
+
+    def _is_compiled(self, worker: Worker, backend: str, clock: Clock | None) -> bool:
+        """Waits for a compilation; False where the budget ended first, and then the worker is gone. Raises CompileError."""
+        last_s = time.monotonic() + self.limits.compile_s
+        while not worker.is_ready(WATCH_S):
+            if reason := worker.excess():
+                worker.kill()
+                raise CompileError(reason, hint="raise the limit, or exclude the backend")
+            if time.monotonic() > last_s:
+                worker.kill()
+                text = f"not compiled within {self.limits.compile_s:.0f} s (`compile_limit_s`)"
+                raise CompileError(text, hint="raise the limit, or exclude the backend")
+            if clock is not None and time.monotonic() > clock.compile_until(backend):
+                worker.kill()
+                return False
+        return True
 
     def _living(self, name: str) -> Worker:
         """Gives a worker that has read the sample: the one there is, or a new one in place of one that ended.
@@ -239,9 +402,9 @@ class Session:
         for offer in offers:
             order = offer.order
             if offer.is_saved:
-                worker.ask("load_saved", COMPILE_LIMIT_S, **_facts(order), folder=str(order.folder))
+                worker.ask("load_saved", self.limits.compile_s, **_facts(order), folder=str(order.folder))
             else:
-                worker.ask("compile_cluster", COMPILE_LIMIT_S, **_facts(order), folder=None)
+                worker.ask("compile_cluster", self.limits.compile_s, **_facts(order), folder=None, is_kept=True)
 
 
 def _late(order: Order) -> Offer:
@@ -252,6 +415,10 @@ def _late(order: Order) -> Offer:
         hint="raise `budget_s`, or run `hub tune`, which goes on where this stopped",
     )
     return Offer(order, failure=error, is_late=True)
+
+
+def _plain(options: Options) -> Options:
+    return options.model_copy(update={"origins": {}})
 
 
 def _facts(order: Order) -> dict[str, Any]:

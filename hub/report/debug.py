@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hub.dispatch.assemble import Loaded
+from hub.errors import text_of
 from hub.graph import Graph
 from hub.plan import Plan
+from hub.plugin_fault import is_plugins
 
 _log = logging.getLogger("hub")
 
@@ -43,5 +45,7 @@ def _write_cluster(folder: Path, item: Loaded) -> None:
         return
     try:
         dump(folder)
-    except Exception as error:  # noqa: BLE001 - a plugin's debug output must not fail the user's model
-        _log.warning("%s could not dump %s: %r", item.backend, item.cluster.name, error)
+    except BaseException as error:
+        if not is_plugins(error):
+            raise
+        _log.warning("%s could not dump %s: %s", item.backend, item.cluster.name, text_of(error))

@@ -25,6 +25,11 @@ def spread(median_s: float, spread_s: float) -> str:
     return f"{duration(median_s)} +- {100 * spread_s / median_s:.1f} %"
 
 
+def megabytes(size_bytes: int) -> str:
+    """Gives bytes in the unit that people compare them in: "12 MB", "3.4 GB"."""
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.0f} MB"
+
+
 def ratio(value: float, best: float) -> str:
     """Gives how many times as long as the best something takes: "1.07x"; "-" where the best took no time."""
     return f"{value / best:.2f}x" if best > 0 else "-"

@@ -17,7 +17,7 @@ from hub.errors import PlanError
 from hub.graph import Graph
 from hub.options import Options
 from hub.partition.group import Group
-from hub.partition.proposals import matches, proposed
+from hub.partition.proposals import matches, offered_by_plugins, proposed
 from hub.partition.verdicts import ask_backends
 from hub.plan import Event
 from hub.registry import Entry, Registry
@@ -63,7 +63,8 @@ def ask(
     registry = Registry(manager, [Entry(info, "choosy", "1.0", ACCEPTED)])
     registry._loaded["choosy"] = Choosy()  # the test module is not importable by name
     chosen = options or Options()
-    return proposed(graph, registry, ask_backends(graph, registry, chosen), chosen)
+    asked = offered_by_plugins(graph, registry)
+    return proposed(graph, asked, ask_backends(graph, registry, chosen), chosen)
 
 
 def mlp() -> Graph:

@@ -34,7 +34,9 @@ def hub_backends():
 def create():
     return Plain()
 
-def fault(cluster):
+def fault(cluster, settings):
+    if KIND == "fails without spinning" and not settings.spin:
+        raise CompileError("only if I may spin")
     is_piece = len(cluster.nodes) < {whole!r}
     if KIND == "fails on pieces" and is_piece:
         raise CompileError("too small for me")
@@ -53,7 +55,7 @@ class Plain(Backend):
         return Support(accepted=True)
 
     def compile(self, cluster, settings):
-        fault(cluster)
+        fault(cluster, settings)
         return Run(cluster)
 
     def load(self, folder, cluster, settings):
@@ -128,6 +130,7 @@ class Orders:
 
     def __init__(self) -> None:
         self.sessions = 0
+        """Sessions that timed anything."""
         self.wholes: Counter[str] = Counter()
         self.pieces: Counter[str] = Counter()
 
@@ -145,11 +148,11 @@ def _short_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
 def orders(monkeypatch: pytest.MonkeyPatch) -> Orders:
     """Gives what planning asks its sessions for, from now on."""
     found = Orders()
-    enter, compile_all = Session.__enter__, Session.compile_all
+    eager_prices, compile_all = Session.eager_prices, Session.compile_all
 
-    def counted_enter(self: Session) -> Session:
+    def counted_prices(self: Session) -> Any:
         found.sessions += 1
-        return enter(self)
+        return eager_prices(self)
 
     def counted(self: Session, wanted: Mapping[str, Any], *rest: Any) -> Any:
         for backend, items in wanted.items():
@@ -157,7 +160,7 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> Orders:
                 (found.wholes if order.is_needed else found.pieces)[backend] += 1
         return compile_all(self, wanted, *rest)
 
-    monkeypatch.setattr(Session, "__enter__", counted_enter)
+    monkeypatch.setattr(Session, "eager_prices", counted_prices)
     monkeypatch.setattr(Session, "compile_all", counted)
     return found
 
@@ -213,6 +216,18 @@ def test_failing_pieces_cost_nothing(kind: str, install_plugin: Callable[..., No
     failures = [event for event in plan.events if event.backend == "alpha"]
     assert failures
     assert {event.kind for event in failures} == {"note"}
+
+
+def test_failing_without_spinning_is_no_failure_of_the_whole(install_plugin: Callable[..., None], tmp_path: Path) -> None:
+    """A backend that only cannot be had as it would run beside others keeps its whole graph, and its price is shown."""
+    install_plugin(*plugin("alpha", "fails without spinning"))
+    install_plugin(*plugin("beta", "saves", waits=0.002))
+    names = {"backends": ["alpha", "beta"], "cache_dir": str(tmp_path / "cache")}
+    plan = plan_for(layers(1), **names, tune="full", budget_s=30.0)
+    assert plan.backends == ("alpha",)
+    (bid,) = (bid for bid in plan.clusters[0].bids if bid.backend == "alpha")
+    assert bid.price is not None
+    assert {event.kind for event in plan.events if event.backend == "alpha"} <= {"note"}
 
 
 @pytest.mark.parametrize("kind", ["hangs on pieces", "hangs"])

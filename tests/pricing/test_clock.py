@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hub.pricing.clock import COMPILE_SHARE, EXPLORE_SHARE, Clock
+from hub.pricing.clock import COMPILE_SHARE, EXPLORE_SHARE, MOST_PATIENCE, Clock
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_first_choice_is_not_counted(go_to: Callable[[float], None]) -> None:
     clock = Clock(10.0)
     go_to(500.0)
     assert clock.left_s == 10.0
-    assert clock.compile_until == math.inf
+    assert clock.compile_until("one") == math.inf
     assert clock.may_start("one", is_needed=True)
     assert clock.may_start("one", is_needed=False)
 
@@ -76,3 +76,20 @@ def test_piece_must_end_in_time(go_to: Callable[[float], None]) -> None:
     assert clock.may_start("quick", is_needed=False)
     go_to(0.4)
     assert clock.may_start("slow", is_needed=False)
+
+
+def test_the_first_choice_is_waited_for(go_to: Callable[[float], None]) -> None:
+    """What is expected to be the fastest may take longer than others that are ready, until it is there, or far too late."""
+    clock = Clock(10.0)
+    clock.wait_for("slow")
+    clock.begin()
+    go_to(10.0 * COMPILE_SHARE + 0.01)
+    assert not clock.may_start("quick", is_needed=True)
+    assert clock.may_start("slow", is_needed=True)
+    go_to(10.0 * MOST_PATIENCE + 0.01)
+    assert not clock.may_start("slow", is_needed=True)
+    go_to(10.0 * COMPILE_SHARE + 0.01)
+    clock.arrived("quick")
+    assert clock.may_start("slow", is_needed=True)
+    clock.arrived("slow")
+    assert not clock.may_start("slow", is_needed=True)

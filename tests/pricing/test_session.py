@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from hub.backend import CompileSettings
+from hub.compilation.limits import Limits
 from hub.compilation.transfer import Sample
 from hub.dispatch.codegen import Step
 from hub.partition.group import Group
@@ -48,6 +49,7 @@ class Run(Executable):
             return [value + 0 for value in self.module(*inputs)]
 """
 SETTINGS = CompileSettings(threads=1)
+LIMITS = Limits(compile_s=60.0, memory_bytes=4_000_000_000, output_bytes=1_000_000)
 
 
 class Workshop:
@@ -78,7 +80,7 @@ def workshop(install_plugin: Callable[..., None]) -> Iterator[Workshop]:
     install_plugin("frail", PLUGIN)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
     captured = capture(model, (torch.ones(2, 8),))
-    with Session(Sample(captured.graph, captured.inputs), 1) as session:
+    with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
         session.start(["frail"])
         yield Workshop(session)
 

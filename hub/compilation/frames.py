@@ -1,0 +1,56 @@
+"""Pickled messages through a pipe, each behind a header, so that what else is written into the pipe is noticed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import time
+from typing import Any
+
+from hub.errors import CompileError
+
+_MAGIC = b"\x93hub\r\n\x1a\n"
+_LENGTH_BYTES = 8
+_HEADER_BYTES = len(_MAGIC) + _LENGTH_BYTES
+_CHUNK_BYTES = 1 << 20
+
+
+def send(descriptor: int, value: Any) -> None:
+    """Writes one message. Raises OSError where nobody reads any more, and whatever pickling raises, before it writes."""
+    data = pickle.dumps(value)
+    view = memoryview(_MAGIC + len(data).to_bytes(_LENGTH_BYTES, "little") + data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def is_readable(descriptor: int, within_s: float | None) -> bool:
+    """True where something, or the end, can be read now or within some seconds; None waits for as long as it takes."""
+    poll = select.poll()  # select.select refuses descriptors above 1023
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if within_s is None else 1e3 * within_s))
+
+
+def receive(descriptor: int, within_s: float) -> Any:
+    """Reads one message. Raises EOFError at the end, and CompileError for garbage or for one that does not end in time."""
+    deadline = time.monotonic() + within_s
+    header = _read(descriptor, _HEADER_BYTES, deadline)
+    if not header.startswith(_MAGIC):
+        raise CompileError("the worker process wrote garbage into the hub's pipe")
+    data = _read(descriptor, int.from_bytes(header[len(_MAGIC) :], "little"), deadline)
+    try:
+        return pickle.loads(data)
+    except Exception as error:
+        raise CompileError(f"the worker process gave an answer that cannot be read: {type(error).__name__}") from error
+
+
+def _read(descriptor: int, size: int, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        if not is_readable(descriptor, max(0.0, deadline - time.monotonic())):
+            raise CompileError("the worker process began an answer and did not end it in time")
+        chunk = os.read(descriptor, min(size - len(data), _CHUNK_BYTES))
+        if not chunk:
+            raise EOFError
+        data += chunk
+    return bytes(data)

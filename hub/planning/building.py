@@ -1,0 +1,194 @@
+"""Builds a decided plan: each cluster loaded, or compiled, after a worker process has run it safely."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hub.backend import CompileSettings
+from hub.cache.store import Store
+from hub.compilation.build import build_cluster, load_and_verify
+from hub.compilation.state import kept_state
+from hub.compilation.transfer import cut_sample
+from hub.compilation.values import values_at
+from hub.dispatch.assemble import Loaded
+from hub.dispatch.codegen import Step
+from hub.errors import CompileError, InputRefused, PluginError, WorkerError, text_of
+from hub.graph import Cluster
+from hub.partition.group import EAGER, Group
+from hub.plan import Event
+from hub.planning.decision import Decision
+from hub.planning.failures import known_failure, remember_failure
+from hub.planning.scene import Scene, limits_of
+from hub.planning.schedule import plain_names, reads, steps_for
+from hub.plugin_fault import is_plugins
+from hub.pricing.session import Offer, Order, Session
+from hub.registry import Registry
+
+_log = logging.getLogger("hub")
+
+
+class ClusterFailed(Exception):  # noqa: N818 - a signal between Builder and Maker, never seen outside
+    """Says which cluster of a decision cannot be had."""
+
+    def __init__(self, group: Group, error: PluginError) -> None:
+        super().__init__(str(error))
+        self.group = group
+        self.error = error
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Nodes to take from the backend: the one the error names, else the whole cluster."""
+        return (self.error.node,) if self.error.node in self.group.nodes else self.group.nodes
+
+    @property
+    def event(self) -> Event:
+        """What the plan says of it."""
+        stage = {"AccuracyError": "verify", "ContractError": "verify", "RunError": "run"}.get(
+            type(self.error).__name__, "compile"
+        )
+        return Event(
+            kind="refused" if isinstance(self.error, InputRefused) else "fallback",
+            stage=stage,
+            backend=self.group.backend,
+            cluster=self.error.cluster,
+            message=str(self.error),
+        )
+
+
+class Builder:
+    """Builds plans for one scene. Executables are kept in the store, and looked for there."""
+
+    def __init__(self, scene: Scene, store: Store) -> None:
+        self.scene = scene
+        self.store = store
+        self.notes: list[Event] = []
+        """What users should know of, and what costs them no backend."""
+        self.verify_s = 0.0
+        """Seconds in which executables were compared with eager, in workers as well."""
+
+    def build(self, decision: Decision) -> tuple[tuple[Step, ...], dict[str, Loaded]]:
+        """Gives the schedule and its verified executables. Raises ClusterFailed."""
+        groups = decision.assignment.groups
+        names = plain_names(groups)
+        if self.scene.session is not None:
+            self.scene.session.end_plans()
+        steps = steps_for(self.scene.graph, groups, names)
+        clusters = [(name, found) for name, found in zip(names, groups, strict=True) if found.backend != EAGER]
+        self.scene.progress.stage("building the plan", len(clusters))
+        needed = {name for _, found in clusters for name in reads(self.scene.graph, found)}
+        values = values_at(self.scene.graph, self.scene.sample.values, needed) if clusters else {}
+        loaded: dict[str, Loaded] = {}
+        for name, found in clusters:
+            try:
+                loaded[name] = self._build_cluster(decision.settings, name, found, values)
+            except PluginError as error:
+                raise ClusterFailed(found, error) from error
+            self.scene.progress.advance(f"{found.backend} {name}")
+        return steps, loaded
+
+    def _build_cluster(self, settings: CompileSettings, name: str, found: Group, values: Mapping[str, Any]) -> Loaded:
+        cluster = self.scene.cluster(found, name)
+        inputs = [values[node] for node in cluster.input_names]
+        folder = self.scene.folder(found, settings)
+        session = self.scene.session
+        if session is not None and (earlier := session.tried(found, settings)) is not None:
+            self.verify_s += earlier.verify_s  # while plans were measured
+        for _ in range(2):
+            if not self.store.has_artifact(folder):
+                self._try_out(name, found, settings, folder, values)
+            if not self.store.has_artifact(folder):
+                break
+            try:
+                return self._loaded(cluster, found.backend, settings, inputs, folder)
+            except InputRefused:
+                raise  # it is about these values, and the executable is as good as before
+            except PluginError as error:
+                message = f"the saved executable is of no use, compiled again: {error.message}"
+                self._note(message, "load", found.backend, name)
+                self.store.drop(folder)
+        return self._compiled_here(cluster, found.backend, settings, inputs, folder)
+
+    def _loaded(
+        self, cluster: Cluster, backend: str, settings: CompileSettings, inputs: Sequence[Any], folder: Path
+    ) -> Loaded:
+        with self._state_kept(backend, cluster.name):
+            built = load_and_verify(cluster, backend, settings, folder, inputs=inputs)
+        self.verify_s += built.verify_s
+        return built.loaded
+
+    def _compiled_here(
+        self, cluster: Cluster, backend: str, settings: CompileSettings, inputs: Sequence[Any], folder: Path
+    ) -> Loaded:
+        own = folder if self.scene.session is None else None  # else a worker has compiled it before, and could not save it
+        start = time.perf_counter()
+        with self._state_kept(backend, cluster.name):
+            built = build_cluster(cluster, backend, settings, inputs=inputs, folder=own)
+        self.verify_s += built.verify_s
+        self._note_unsaved(built.saved.problem, backend, cluster.name)
+        self._tell_compiled(backend, cluster.name, time.perf_counter() - start)
+        return built.loaded
+
+    def _tell_compiled(self, backend: str, name: str, compile_s: float) -> None:
+        observe(self.scene.registry, "hub_cluster_compiled", backend=backend, cluster=name, compile_s=compile_s)
+
+    def _try_out(self, name: str, found: Group, settings: CompileSettings, folder: Path, values: Mapping[str, Any]) -> None:
+        """Lets a worker compile, run, verify and save a cluster that none has tried. Raises PluginError with the cause."""
+        scene = self.scene
+        if scene.session is None or scene.session.tried(found, settings) is not None:
+            return
+        if (known := known_failure(scene, found, settings)) is not None:
+            raise known
+        order = Order(name, found, settings, folder, reads(self.scene.graph, found), is_needed=False)
+        try:
+            offer = scene.session.try_out(order)
+        except WorkerError:
+            offer = self._tried_alone(order, values)
+        if offer.failure is not None:
+            remember_failure(scene, found, settings, offer.failure)
+            raise offer.failure
+        self.verify_s += offer.verify_s
+        self._note_unsaved(offer.problem, found.backend, name)
+        self._tell_compiled(found.backend, name, offer.compile_s)
+
+    def _tried_alone(self, order: Order, values: Mapping[str, Any]) -> Offer:
+        """Tries a cluster in a worker that gets nothing else: the graph holds something that only this process knows."""
+        sample = cut_sample(self.scene.sample, order.group.nodes, values)
+        try:
+            with Session(sample, self.scene.threads, limits_of(self.scene.options), is_timed=False) as session:
+                return session.try_out(order)
+        except WorkerError as error:
+            hint = "options={'isolate': False} compiles in this process"
+            failure = CompileError(error.message, backend=order.group.backend, cluster=order.name, hint=hint)
+            return Offer(order, failure=failure)
+
+    @contextlib.contextmanager
+    def _state_kept(self, backend: str, name: str) -> Generator[None]:
+        """Restores what a plugin changes in this process, and notes it."""
+        with kept_state() as changed:
+            yield
+        if changed:
+            self._note(f"it changed {', '.join(changed)} of this process, which was restored", "load", backend, name)
+
+    def _note_unsaved(self, problem: str, backend: str, name: str) -> None:
+        if problem:
+            text = f"the executable could not be saved, so the next process compiles it again: {problem}"
+            self._note(text, "compile", backend, name)
+
+    def _note(self, message: str, stage: str, backend: str, name: str) -> None:
+        self.notes.append(Event(kind="note", stage=stage, backend=backend, cluster=name, message=message))
+
+
+def observe(registry: Registry, hook: str, **facts: Any) -> None:
+    """Calls an observer hook of every plugin; what one raises is its own affair and stops nobody."""
+    for implementation in getattr(registry.manager.hook, hook).get_hookimpls():
+        try:
+            implementation.function(**{name: facts[name] for name in implementation.argnames})
+        except BaseException as error:
+            if not is_plugins(error):
+                raise
+            _log.warning("%s of plugin %s raised %s", hook, implementation.plugin_name, text_of(error))

@@ -1,0 +1,46 @@
+"""Remembers which candidates a backend failed on, so that the next process does not try them again."""
+
+from __future__ import annotations
+
+import datetime
+
+from hub.backend import CompileSettings
+from hub.cache.measurements import Failure
+from hub.errors import CompileError, InputRefused, PluginError
+from hub.partition.group import Group
+from hub.partition.structure import structure_digest
+from hub.planning.scene import Scene
+
+FORGET = "`hub cache forget` makes the hub try again"
+
+
+def known_failure(scene: Scene, found: Group, settings: CompileSettings) -> PluginError | None:
+    """Gives the failure of an equal cluster under equal settings and versions, as an error; None where there is none.
+
+    Users who want every failure as an error, or a decision made anew, want to see it happen: then nothing is known.
+    """
+    if scene.options.strict or scene.options.renew:
+        return None
+    subject = scene.subject(found, structure_digest(scene.graph, found.nodes), settings)
+    failure = scene.measurements.find_failures((subject,)).get(subject)
+    if failure is None:
+        return None
+    node = None if failure.node is None else found.nodes[failure.node]
+    text = f"put away on {failure.made[:10]}: {failure.reason}"
+    return CompileError(text, backend=found.backend, node=node, hint=FORGET)
+
+
+def remember_failure(scene: Scene, found: Group, settings: CompileSettings, error: PluginError) -> None:
+    """Writes a failure down, unless it is about one call's values only."""
+    if isinstance(error, InputRefused):
+        return
+    subject = scene.subject(found, structure_digest(scene.graph, found.nodes), settings)
+    node = found.nodes.index(error.node) if error.node in found.nodes else None
+    made = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    reason = error.message.splitlines()[0]
+    scene.measurements.keep_failure(Failure(subject, _stage(error), reason, node, made))
+
+
+def _stage(error: PluginError) -> str:
+    stages = {"AccuracyError": "verify", "ContractError": "verify", "RunError": "run"}
+    return stages.get(type(error).__name__, "compile")

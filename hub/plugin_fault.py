@@ -1,0 +1,2 @@
+def is_plugins(error: BaseException) -> bool:
+    return not isinstance(error, KeyboardInterrupt)

@@ -1,0 +1,115 @@
+"""Imports plugins in a child process before this one does, once for each version: an import can crash, hang or exit.
+
+`python -m hub.trial FILE NAME...` is that child: it writes into FILE which entry point it begins and which it has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import importlib.metadata as metadata
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from hub.children import run_child
+from hub.hookspecs import PROJECT
+
+TRIAL_S = 60.0
+"""Seconds that importing the registering modules of all new plugins may take; each should take milliseconds."""
+MEMORY = "plugins.json"
+"""File in the cache folder with the plugins that were imported safely, and those that were not."""
+
+
+def import_faults(points: Sequence[metadata.EntryPoint]) -> Mapping[str, str]:
+    """Gives, by entry point's name, why this process must not import it. Nothing is said of those that merely raise.
+
+    What was found is remembered by version and file, so that later processes start no child. Raises nothing.
+    """
+    path = _memory_path()
+    known = _remembered(path)
+    marks = {point.name: _mark(point) for point in points}
+    new = [point for point in points if marks[point.name] not in known]
+    if new:
+        known |= {marks[name]: fault for name, fault in _tried(new).items()}
+        _remember(path, known)
+    return {name: fault for name, mark in marks.items() if (fault := known.get(mark, ""))}
+
+
+def _tried(points: Iterable[metadata.EntryPoint]) -> dict[str, str]:
+    """Imports entry points in child processes; gives what each did to its process, "" for nothing."""
+    found: dict[str, str] = {}
+    left = [point.name for point in points]
+    while left:
+        with tempfile.TemporaryDirectory(prefix="hub-trial-") as folder:
+            record = Path(folder) / "record"
+            record.touch()
+            # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
+            failure = run_child([sys.executable, "-P", "-m", "hub.trial", str(record), *left], TRIAL_S, path=sys.path)
+            begun = record.read_text().split()
+        ended = [name for name in left if begun.count(name) == 2]
+        found |= dict.fromkeys(ended, "")
+        culprit = next((name for name in left if begun.count(name) == 1), None)
+        if culprit is None:
+            break  # the child itself could not run: that says nothing about plugins
+        found[culprit] = f"importing it ended its process: {failure or 'exit status 0'}"
+        left = [name for name in left if name not in found]
+    return found
+
+
+def _mark(point: metadata.EntryPoint) -> str:
+    """Names an entry point with what changes when its code does: its distribution's version, and its package's file."""
+    version = f"{point.dist.name} {point.dist.version}" if point.dist else ""
+    spec = importlib.machinery.PathFinder.find_spec(point.module.partition(".")[0])
+    file = "" if spec is None or spec.origin is None else spec.origin
+    facts = Path(file).stat() if file and Path(file).is_file() else None
+    stamp = "" if facts is None else f"{facts.st_mtime_ns} {facts.st_size}"
+    return f"{point.name} = {point.value}; {version}; {file} {stamp}; {sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _memory_path() -> Path:
+    if given := os.environ.get("HUB_CACHE_DIR", "").strip():
+        return Path(given).expanduser() / MEMORY
+    import platformdirs  # as in the options: only the cache needs it
+
+    return platformdirs.user_cache_path("compiler-hub") / MEMORY
+
+
+def _remembered(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _remember(path: Path, known: Mapping[str, str]) -> None:
+    """Writes what is known. Without a folder to write to, the next process tries again."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
+        with os.fdopen(handle, "w") as file:
+            json.dump(known, file, indent=1, sort_keys=True)
+        Path(partial).replace(path)
+
+
+def _main(arguments: Sequence[str]) -> None:
+    record, *names = arguments
+    points = {point.name: point for point in metadata.entry_points(group=PROJECT)}
+    for name in names:
+        _write(record, name)
+        with contextlib.suppress(Exception):  # the process that uses the plugin meets it again, and reports it
+            points[name].load()
+        _write(record, name)
+
+
+def _write(record: str, name: str) -> None:
+    with Path(record).open("a") as file:
+        file.write(f"{name}\n")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,62 @@
+"""Workers that rest between sessions: taken again where they fit, ended where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hub.compilation.limits import Limits
+from hub.compilation.pool import MOST_RESTING, Pool
+
+LIMITS = Limits(compile_s=60.0, memory_bytes=4_000_000_000, output_bytes=1_000_000)
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    """A pool of its own."""
+    made = Pool()
+    yield made
+    made.close()
+
+
+def test_a_worker_is_lent_again(pool: Pool) -> None:
+    """The worker that last did a backend's work does it again; another backend gets another one."""
+    first = pool.lend("alpha", LIMITS)
+    pool.take_back("alpha", first)
+    other = pool.lend("beta", LIMITS)
+    again = pool.lend("alpha", LIMITS)
+    assert again is first
+    assert other is not first
+    other.kill()
+    again.kill()
+
+
+def test_other_surroundings_need_another_worker(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was started under another environment is not used."""
+    first = pool.lend("alpha", LIMITS)
+    pool.take_back("alpha", first)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    second = pool.lend("alpha", LIMITS)
+    assert second is not first
+    second.kill()
+
+
+def test_a_worker_that_died_is_not_lent(pool: Pool) -> None:
+    """Whatever ended a resting worker, the next session gets a living one."""
+    first = pool.lend("alpha", LIMITS)
+    pool.take_back("alpha", first)
+    first.kill()
+    second = pool.lend("alpha", LIMITS)
+    assert second.ask("rest", 60) is None
+    second.kill()
+
+
+def test_only_some_rest(pool: Pool) -> None:
+    """More than a few workers are not kept: each holds memory."""
+    workers = [pool.lend(str(number), LIMITS) for number in range(MOST_RESTING + 1)]
+    for number, worker in enumerate(workers):
+        pool.take_back(str(number), worker)
+    assert [worker.is_alive for worker in workers] == [False, *[True] * MOST_RESTING]
+    pool.close()
+    assert not any(worker.is_alive for worker in workers)

@@ -1,0 +1,61 @@
+"""The state of the user's process: whatever a plugin changes is named and put back."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hub.compilation.state import kept_state
+
+CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "the environment": (lambda: os.environ.update(HUB_TEST_CHANGE="1"), lambda: "HUB_TEST_CHANGE" in os.environ),
+    "the working directory": (lambda: os.chdir("/"), Path.cwd),
+    "signal handlers": (
+        lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+        lambda: signal.getsignal(signal.SIGTERM),
+    ),
+    "Python's random numbers": (random.random, random.getstate),
+    "PyTorch's random numbers": (lambda: torch.rand(1), lambda: torch.get_rng_state().sum().item()),
+    "the default dtype": (lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
+    "the number of threads": (lambda: torch.set_num_threads(torch.get_num_threads() + 1), torch.get_num_threads),
+    "whether gradients are on": (lambda: torch.set_grad_enabled(not torch.is_grad_enabled()), torch.is_grad_enabled),
+    "whether algorithms are deterministic": (
+        lambda: torch.use_deterministic_algorithms(not torch.are_deterministic_algorithms_enabled()),
+        torch.are_deterministic_algorithms_enabled,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_named_and_undone(name: str) -> None:
+    """Exactly the thing that changed is named, and is as before."""
+    change, read = CHANGES[name]
+    before = read()
+    with kept_state() as changed:
+        change()
+        assert read() != before
+    assert changed == [name]
+    assert read() == before
+
+
+def test_nothing_changed_names_nothing() -> None:
+    """Code that keeps to itself is not accused."""
+    with kept_state() as changed:
+        torch.ones(4) + 1
+    assert changed == []
+
+
+def test_a_failure_is_no_excuse() -> None:
+    """State is put back as well where the plugin raises."""
+    before = torch.get_default_dtype()
+    with pytest.raises(RuntimeError), kept_state():
+        torch.set_default_dtype(torch.float64)
+        raise RuntimeError("fault")
+    assert torch.get_default_dtype() == before

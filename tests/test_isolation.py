@@ -1,0 +1,233 @@
+"""Plugins are asked, and candidates compiled and first run, in worker processes; what they do there is remembered."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hub
+from hub.errors import HubWarning
+
+PLUGIN = """
+import ctypes, os, time
+from hub import Backend, BackendInfo, Cost, Executable, Support, hookimpl
+import torch
+
+FAULT = {fault!r}
+DIARY = {diary!r}
+
+def note(stage):
+    with open(DIARY, "a") as file:
+        file.write(f"{{stage}} {{os.getpid()}}\\n")
+    if stage != FAULT:
+        return
+    ctypes.string_at(0)
+
+@hookimpl
+def hub_backends():
+    return [BackendInfo(name="frail", factory="hub_frail:create", summary="", saveable={saveable!r})]
+
+def create():
+    note("create")
+    return Frail()
+
+class Frail(Backend):
+    def supports(self, node):
+        note("supports")
+        return Support(accepted=True)
+
+    def estimate(self, cluster, settings):
+        note("estimate")
+        return Cost(1e-9, 0.0, 0, "estimated", "as good as free")
+
+    def compile(self, cluster, settings):
+        note("compile")
+        return Run(cluster)
+
+    def load(self, folder, cluster, settings):
+        note("load")
+        return Run(cluster)
+
+class Run(Executable):
+    def __init__(self, cluster):
+        self.module = cluster.module
+
+    def __call__(self, *inputs):
+        note("run")
+        with torch.no_grad():
+            return [value + 0 for value in self.module(*inputs)]
+
+    def save(self, folder):
+        note("save")
+        (folder / "nothing").write_text("")
+"""
+
+X = torch.linspace(-1, 1, 32).reshape(4, 8)
+Install = Callable[..., Path]
+
+
+@pytest.fixture
+def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Install:
+    """Installs the plugin with a fault; gives the file in which it writes down what it is asked, and where."""
+
+    def place(fault: str = "", *, saveable: bool = True) -> Path:
+        diary = tmp_path / "diary"
+        diary.touch()
+        install_plugin("frail", PLUGIN.format(fault=fault, diary=str(diary), saveable=saveable))
+        return diary
+
+    return place
+
+
+def model() -> torch.nn.Module:
+    """Linear and ReLU, with fixed weights."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
+
+
+def run(module: torch.nn.Module, **options: Any) -> hub.Plan:
+    """Runs a model twice through the hub, checks the results, and gives the plan."""
+    torch._dynamo.reset()
+    compiled = torch.compile(module, backend="hub", options={"tune": "off", "threads": 1, **options})
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", HubWarning)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(X), module(X))
+    (plan,) = hub.plans(compiled)
+    return plan
+
+
+def stages(diary: Path) -> tuple[Counter[str], Counter[str]]:
+    """Gives how often each stage was entered: elsewhere, and in this process."""
+    lines = [line.split() for line in diary.read_text().splitlines()]
+    here = Counter(stage for stage, pid in lines if int(pid) == os.getpid())
+    return Counter(stage for stage, pid in lines if int(pid) != os.getpid()), here
+
+
+def test_everything_but_loading_and_running_happens_elsewhere(install: Install) -> None:
+    """What the user's process does with a saved executable is to load and to run it, after a worker has done both."""
+    diary = install()
+    plan = run(model())
+    assert plan.backends == ("frail",)
+    elsewhere, here = stages(diary)
+    assert elsewhere.keys() >= {"create", "supports", "estimate", "compile", "save", "load", "run"}
+    assert here.keys() == {"create", "load", "run"}
+
+
+def test_what_cannot_be_saved_is_compiled_here_after_a_worker_has(install: Install) -> None:
+    """Executables that do not cross processes are compiled and run by a worker first."""
+    diary = install(saveable=False)
+    plan = run(model())
+    assert plan.backends == ("frail",)
+    elsewhere, here = stages(diary)
+    assert (elsewhere["compile"], here["compile"]) == (1, 1)
+    lines = diary.read_text().splitlines()
+    assert lines.index(f"compile {os.getpid()}") > max(i for i, line in enumerate(lines) if line.startswith("compile")) - 1
+
+
+def test_without_isolation_everything_happens_here(install: Install) -> None:
+    """Who debugs a plugin gets all of it into the own process."""
+    diary = install()
+    assert run(model(), isolate=False).backends == ("frail",)
+    elsewhere, here = stages(diary)
+    assert not elsewhere
+    assert here["compile"] == 1
+
+
+@pytest.mark.parametrize("fault", ["create", "supports", "estimate", "compile", "save", "load", "run"])
+def test_a_crash_costs_the_backend_only(fault: str, install: Install) -> None:
+    """Wherever the plugin crashes, the model gives eager's result, and the plan names the plugin and the signal."""
+    install(fault)
+    plan = run(model(), backends=["frail", "eager"])
+    assert any(event.backend == "frail" and "SIGSEGV" in event.message for event in plan.events)
+    assert plan.backends == (("frail",) if fault == "estimate" else ())
+
+
+@pytest.mark.parametrize("fault", ["compile", "run"])
+def test_a_crash_is_not_tried_again(fault: str, install: Install) -> None:
+    """A second decision about the same cluster finds the failure of the first one, and says when it was; renewing tries."""
+    diary = install(fault)
+    run(model(), backends=["frail"])
+    first = stages(diary)[0][fault]
+    plan = run(model(), backends=["frail"])
+    assert stages(diary)[0][fault] == first
+    assert any("put away on" in event.message and "SIGSEGV" in event.message for event in plan.events)
+    run(model(), backends=["frail"], renew=True)
+    assert stages(diary)[0][fault] == first + 1
+
+
+def test_operators_of_the_users_own_process(install: Install) -> None:
+    """A graph with an operator that only this process knows is still cut, and its other nodes tried in a worker."""
+    diary = install()
+    with torch.library._scoped_library("hub_test_own", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+
+        class Net(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.linear = torch.nn.Linear(8, 8)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return torch.relu(torch.ops.hub_test_own.twice(self.linear(x)))
+
+        plan = run(Net().eval(), force={"hub_test_own.twice": "eager"})
+        assert "frail" in plan.backends
+        assert stages(diary)[0]["compile"] > 0
+
+
+def test_operators_of_a_module_are_known_to_workers(install: Install, tmp_path: Path) -> None:
+    """A custom operator of an importable module does not keep a graph from being tried whole."""
+    diary = install()
+    (tmp_path / "site" / "hub_test_operators.py").write_text(
+        "import torch\n"
+        "@torch.library.custom_op('hub_test_home::thrice', mutates_args=())\n"
+        "def thrice(x: torch.Tensor) -> torch.Tensor:\n"
+        "    return x * 3\n"
+        "@thrice.register_fake\n"
+        "def _(x):\n"
+        "    return torch.empty_like(x)\n"
+    )
+    from importlib import import_module
+
+    thrice = import_module("hub_test_operators").thrice
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(thrice(x))
+
+    try:
+        plan = run(Net())
+    finally:
+        sys.modules.pop("hub_test_operators")
+    assert [cluster.backend for cluster in plan.clusters] == ["frail"]
+    elsewhere, here = stages(diary)
+    assert elsewhere["supports"] > 0
+    assert here["supports"] == 0
+
+
+def test_changed_state_is_named(install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
+    """A plugin that changes the process while it loads is used, the change undone, and the plan says so."""
+    source = PLUGIN.format(fault="", diary=str(tmp_path / "diary"), saveable=True)
+    install_plugin("frail", source.replace('note("load")', 'note("load"); os.environ["HUB_TEST_LEFT"] = "1"'))
+    plan = run(model())
+    assert plan.backends == ("frail",)
+    assert "HUB_TEST_LEFT" not in os.environ
+    assert any("the environment" in event.message for event in plan.events if event.backend == "frail")
+
+
+def test_an_executable_that_changes_state_is_put_away(install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
+    """Random numbers drawn in every call would change the user's own: such an executable is not used."""
+    source = PLUGIN.format(fault="", diary=str(tmp_path / "diary"), saveable=True)
+    install_plugin("frail", source.replace('note("run")', 'note("run"); torch.rand(1)'))
+    plan = run(model(), backends=["frail"])
+    assert plan.backends == ()
+    assert any("PyTorch's random numbers" in event.message for event in plan.events)
