@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hub.backend import CompileSettings, Executable
 from hub.cache.store import seal
 from hub.compilation.state import kept_state
@@ -18,7 +20,7 @@ from hub.compilation.verify import Verified, verify
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
 from hub.errors import CacheError, CompileError, ContractError, PluginError, RunError, text_of
-from hub.graph import Cluster
+from hub.graph import Cluster, canonical_text
 from hub.plugin_fault import is_plugins
 from hub.registry import registry
 
@@ -41,6 +43,8 @@ class Built:
     saved: Saved
     verify_s: float
     """Seconds in which it was compared with eager."""
+    changed: tuple[str, ...] = ()
+    """What the plugin changed in this process while it compiled or loaded, and what was restored."""
 
 
 def build_cluster(
@@ -50,17 +54,19 @@ def build_cluster(
 
     What was saved is loaded back and verified as well before anybody else can see it. Raises PluginError with the cause.
     """
-    executable = compile_cluster(cluster, backend, settings)
-    start = time.perf_counter()
-    verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy)
-    verify_s = time.perf_counter() - start
+    with given_kept(cluster, backend):
+        with kept_state() as changed:
+            executable = compile_cluster(cluster, backend, settings)
+        start = time.perf_counter()
+        verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy)
+        verify_s = time.perf_counter() - start
     is_wanted = folder is not None and registry().entries[backend].info.saveable
 
     def check(saved: Path) -> None:
         load_and_verify(cluster, backend, settings, saved, inputs=inputs)
 
     saved = _save(executable, backend, folder, check) if is_wanted and folder is not None else Saved(is_done=False)
-    return Built(_loaded(cluster, backend, executable, verified), verified, saved, verify_s)
+    return Built(_loaded(cluster, backend, executable, verified), verified, saved, verify_s, tuple(changed))
 
 
 def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, folder: Path) -> Loaded:
@@ -74,11 +80,14 @@ def load_and_verify(
     cluster: Cluster, backend: str, settings: CompileSettings, folder: Path, *, inputs: Sequence[Any]
 ) -> Built:
     """Loads a saved cluster and verifies it on real inputs. Raises PluginError with the cause."""
-    loaded = load_cluster(cluster, backend, settings, folder)
-    start = time.perf_counter()
-    verified = verify_cluster(cluster, backend, loaded.executable, inputs, settings.accuracy)
-    verify_s = time.perf_counter() - start
-    return Built(_loaded(cluster, backend, loaded.executable, verified), verified, Saved(is_done=True), verify_s)
+    with given_kept(cluster, backend):
+        with kept_state() as changed:
+            loaded = load_cluster(cluster, backend, settings, folder)
+        start = time.perf_counter()
+        verified = verify_cluster(cluster, backend, loaded.executable, inputs, settings.accuracy)
+        verify_s = time.perf_counter() - start
+    restored = _loaded(cluster, backend, loaded.executable, verified)
+    return Built(restored, verified, Saved(is_done=True), verify_s, tuple(changed))
 
 
 def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings) -> Executable:
@@ -102,6 +111,34 @@ def verify_cluster(
         text = f"the executable changed {', '.join(changed)}"
         raise ContractError(text, backend=backend, cluster=cluster.name)
     return verified
+
+
+@contextmanager
+def given_kept(cluster: Cluster, backend: str) -> Generator[None]:
+    """Raises ContractError where a plugin has changed the program or the weights that it was given.
+
+    Eager would be run on the same ones: the comparison would find no difference, and the user's model would be another.
+    """
+    program = canonical_text(cluster.module)
+    weights = {name: _fingerprint(value) for name, value in cluster.constants.items()}
+    yield
+    if canonical_text(cluster.module) != program:
+        raise ContractError("the plugin changed the program that it was given", backend=backend, cluster=cluster.name)
+    for name, value in cluster.constants.items():
+        if _fingerprint(value) != weights[name]:
+            raise ContractError(f"the plugin wrote to the weight {name}", backend=backend, cluster=cluster.name)
+
+
+def _fingerprint(weight: torch.Tensor) -> tuple[int, int]:
+    """Gives the version of a tensor, and the sum of its words: digests would take ten times as long."""
+    version = 0 if weight.is_inference() else weight._version
+    if weight.layout is not torch.strided:
+        return version, 0
+    words = weight.detach().contiguous().view(-1).view(_WORDS.get(weight.element_size(), torch.int64))
+    return version, int(words.sum(dtype=torch.int64))
+
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 @contextmanager

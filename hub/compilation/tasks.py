@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 
 from hub.backend import CompileSettings
 from hub.compilation.build import build_cluster, load_cluster, plugin_edge
+from hub.compilation.state import kept_state
 from hub.compilation.transfer import Sample, read_sample
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Assembled, Loaded, assemble
@@ -24,6 +25,7 @@ from hub.partition import verdicts
 from hub.partition.extract import extract
 from hub.partition.proposals import Offered, offered_by_plugins
 from hub.partition.verdicts import Answers
+from hub.plan import Event
 from hub.pricing.eager import profile_eager
 from hub.pricing.timing import Timing, time_call
 from hub.registry import registry
@@ -41,6 +43,8 @@ class Compiled:
     """Why it could not be saved, where that was tried."""
     verify_s: float = 0.0
     """Seconds of these in which it was compared with eager."""
+    changed: tuple[str, ...] = ()
+    """What the plugin changed in the worker, and what was restored."""
 
 
 @dataclass(slots=True)
@@ -78,18 +82,24 @@ def rest() -> None:
 
 def answers(backend: str, options: Options) -> Answers:
     """Asks a backend about every node of the graph. Raises HubError where it cannot be loaded."""
-    return verdicts.answers(_state.loaded_sample.graph, registry(), options, backend)
+    with kept_state() as changed:
+        found = verdicts.answers(_state.loaded_sample.graph, registry(), options, backend)
+    if not changed:
+        return found
+    message = f"it changed {', '.join(changed)} of its worker process, which was restored"
+    return replace(found, events=(*found.events, Event(kind="note", stage="support", backend=backend, message=message)))
 
 
 def estimate(backend: str, nodes: Sequence[str], settings: CompileSettings) -> object:
     """Asks a backend what a cluster would cost."""
-    with plugin_edge(backend, None, "estimate"):
+    with plugin_edge(backend, None, "estimate"), kept_state():
         return registry().backend(backend).estimate(_cut("estimate", nodes), settings)
 
 
 def offered() -> tuple[Offered, ...]:
     """Asks every plugin for the clusters that it proposes."""
-    return offered_by_plugins(_state.loaded_sample.graph, registry())
+    with kept_state():
+        return offered_by_plugins(_state.loaded_sample.graph, registry())
 
 
 def prepare(names: Sequence[str]) -> None:
@@ -119,7 +129,7 @@ def compile_cluster(
     else:
         del _state.clusters[name]
     built_s = time.perf_counter() - start
-    return Compiled(built_s, built.verified.error, built.saved.is_done, built.saved.problem, built.verify_s)
+    return Compiled(built_s, built.verified.error, built.saved.is_done, built.saved.problem, built.verify_s, built.changed)
 
 
 def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str) -> None:

@@ -69,6 +69,8 @@ class Offer:
     failure: PluginError | None = None
     problem: str = ""
     """Why it could not be saved, where that was tried."""
+    changed: tuple[str, ...] = ()
+    """What the plugin changed in its worker, and what was restored."""
     verify_s: float = 0.0
     """Seconds of `compile_s` in which it was compared with eager."""
     is_remembered: bool = False
@@ -357,7 +359,8 @@ class Session:
             error.cluster = error.cluster or order.name
             self._suspects.add(home)
             return Offer(order, failure=error)
-        facts = {name: getattr(compiled, name) for name in ("compile_s", "is_saved", "problem", "verify_s")}
+        learnt = ("compile_s", "is_saved", "problem", "verify_s", "changed")
+        facts = {name: getattr(compiled, name) for name in learnt}
         offer = Offer(order, **facts)
         self._built.setdefault(home, []).append(offer)
         return offer

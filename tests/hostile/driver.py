@@ -91,7 +91,6 @@ def surroundings() -> dict[str, Any]:
         "signal handlers": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals()) if number < 32],
         "blocked signals": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "warning filters": [str(entry) for entry in warnings.filters],
-        "path": list(sys.path),
         "standard streams": [id(sys.stdin), id(sys.stdout), id(sys.stderr)],
         "excepthook": id(sys.excepthook),
         "recursion limit": sys.getrecursionlimit(),

@@ -85,7 +85,6 @@ GENERAL: Mapping[str, str] = {
     "changes_folder": r"folder|director",
     "changes_signals": r"signal|SIGINT",
     "changes_warnings": r"warning",
-    "changes_path": r"path",
     "changes_streams": r"stdout|output|stream",
     "changes_everything": r"environment",
 }

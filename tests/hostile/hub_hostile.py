@@ -256,11 +256,6 @@ def change_warnings() -> None:
     warnings.simplefilter("ignore")
 
 
-def change_path() -> None:
-    """Puts a folder of its own before all others."""
-    sys.path.insert(0, orders()["scratch"])
-
-
 def change_streams() -> None:
     """Takes the standard output away."""
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - stays open, as the fault wants it
@@ -281,7 +276,6 @@ CHANGES = {
     "changes_folder": change_folder,
     "changes_signals": change_signals,
     "changes_warnings": change_warnings,
-    "changes_path": change_path,
     "changes_streams": change_streams,
 }
 
