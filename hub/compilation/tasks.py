@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,12 +15,14 @@ import torch
 
 from hub.backend import CompileSettings
 from hub.compilation.build import build_cluster, load_cluster, plugin_edge
+from hub.compilation.leftovers import leftovers, more
 from hub.compilation.state import kept_state
 from hub.compilation.transfer import Sample, read_sample
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Assembled, Loaded, assemble
 from hub.dispatch.codegen import Step
 from hub.dispatch.spinning import Calm
+from hub.errors import ContractError, PluginError
 from hub.graph import Cluster
 from hub.options import Options
 from hub.partition import verdicts
@@ -29,6 +33,7 @@ from hub.plan import Event
 from hub.pricing.eager import profile_eager
 from hub.pricing.timing import Timing, time_call
 from hub.registry import registry
+from hub.report.numbers import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,10 @@ class _State:
 
 
 _state = _State()
+_MANY_LEFT = 4
+"""Threads or open files that compiling may not leave behind; fewer may be a library's own pool, or its log."""
+_CALLS = 2
+"""Calls that are watched for what they leave behind, after the first ones, which may start a pool."""
 
 
 def load(folder: str, threads: int) -> None:
@@ -121,15 +130,35 @@ def compile_cluster(
     """Compiles, runs, verifies and, where a folder is given, saves one cluster; keeps it at hand where asked to."""
     start = time.perf_counter()
     cluster = _cluster(name, nodes)
+    before = leftovers()
     built = build_cluster(
         cluster, backend, settings, inputs=_inputs(cluster), folder=None if folder is None else Path(folder)
     )
+    try:
+        _check_leftovers(built.loaded, before, _inputs(cluster))
+    except PluginError:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)  # it was saved before, and nobody is to find it
+        raise
     if is_kept:
         _state.built[name] = built.loaded
     else:
         del _state.clusters[name]
     built_s = time.perf_counter() - start
     return Compiled(built_s, built.verified.error, built.saved.is_done, built.saved.problem, built.verify_s, built.changed)
+
+
+def _check_leftovers(loaded: Loaded, before: Counter[str], inputs: Sequence[Any]) -> None:
+    """Raises ContractError for what would be left in the user's process: by each call, or by compiling it there again."""
+    backend, name = loaded.backend, loaded.cluster.name
+    if not registry().entries[backend].info.saveable and (left := more(before, _MANY_LEFT)):
+        raise ContractError(f"compiling it leaves {left} behind", backend=backend, cluster=name)
+    before = leftovers()
+    for _ in range(_CALLS):
+        with plugin_edge(backend, name, "run"):
+            loaded.executable(*inputs)
+    if left := more(before, _CALLS):
+        raise ContractError(f"{count(_CALLS, 'call')} of it leave {left} behind", backend=backend, cluster=name)
 
 
 def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str) -> None:

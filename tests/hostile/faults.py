@@ -73,7 +73,7 @@ GENERAL: Mapping[str, str] = {
     "writes": r"printed|output",
     "garbage": r"garbage|cannot be read|died",
     "closes": DIED,
-    "forks": r"fork",
+    "forks": r"process",
     "leaves_child": r"process",
     "leaks_threads": r"thread",
     "leaks_descriptors": r"descriptor|open files",
@@ -90,9 +90,10 @@ GENERAL: Mapping[str, str] = {
 }
 """For what can go wrong in the same way at every step: what is said."""
 SLOW_ACTS = ("hang", "spin")
-MENDED = tuple(act for act in GENERAL if act.startswith(("changes_", "leaks_", "leaves_", "forks")))
+MENDED = tuple(act for act in GENERAL if act.startswith("changes_"))
 """What the hub may undo, and use the plugin all the same."""
 EXCEPTIONS = tuple(GENERAL)[:10]
+LEFT = ("forks", "leaves_child", "leaks_threads", "leaks_descriptors")
 CRASHES = ("segfault", "abort", "exit", "kill", "overflow")
 CHANGES = tuple(act for act in GENERAL if act.startswith("changes_"))
 
@@ -144,8 +145,9 @@ ALL: tuple[Fault, ...] = (
     Fault("estimate_junk", r"estimate|str", is_refused=False),
     Fault("estimate_lie", r"estimate|Lie", is_refused=False),
     *_general("compile", EXCEPTIONS),
-    *_general("compile", ("hang", "spin", *CRASHES, "memory", "prints", "writes", "garbage", "closes", "forks")),
-    *_general("compile", ("leaves_child", "leaks_threads", "leaks_descriptors", *CHANGES)),
+    *_general("compile", ("hang", "spin", *CRASHES, "memory", "prints", "writes", "garbage", "closes", *CHANGES)),
+    # What can be saved is compiled in a worker only, and what it leaves there ends with the worker.
+    *_general("compile", LEFT, saves=False, is_refused=True, is_remembered=True),
     Fault("compile_junk", r"int|callable", is_remembered=True),
     Fault("compile_none", r"None|callable", is_remembered=True),
     Fault("compile_mutates", r"program|graph|module|expected", is_remembered=True),
@@ -166,8 +168,8 @@ ALL: tuple[Fault, ...] = (
     Fault("load_junk", r"int|callable|load", saves=True, is_refused=False),
     Fault("load_wrong_value", r"expected|load", saves=True, is_refused=False),
     *_general("run", EXCEPTIONS),
-    *_general("run", ("hang", "spin", *CRASHES, "memory", "prints", "garbage", "forks")),
-    *_general("run", ("leaves_child", "leaks_threads", "leaks_descriptors", *CHANGES)),
+    *_general("run", ("hang", "spin", *CRASHES, "memory", "prints", "garbage")),
+    *_general("run", (*LEFT, *CHANGES), is_refused=True, is_remembered=True),
     _wrong("wrong_value", "expected"),
     _wrong("wrong_element", "expected"),
     _wrong("wrong_for_others", "expected"),

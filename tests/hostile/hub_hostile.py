@@ -34,6 +34,7 @@ LATER = 60
 LEAKED = "hostile-leak"
 """Part of the name of everything that is left behind, so that a test can find it."""
 
+_done: dict[str, int] = {}
 _kept: list[object] = []
 """Keeps what is leaked from being collected."""
 
@@ -172,8 +173,17 @@ def close_descriptors() -> None:
         os.closerange(3, 256)
 
 
+def is_new(act: str, most: int = 1) -> bool:
+    """True as long as an act was not done `most` times for this test: without such a bound it would take the machine."""
+    key = f"{act} {orders()['journal']}"
+    _done[key] = _done.get(key, 0) + 1
+    return _done[key] <= most
+
+
 def fork() -> None:
     """Forks, and returns in both processes."""
+    if not is_new("fork"):
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # newer Pythons say that forking with threads is a bad idea
         os.fork()
@@ -181,6 +191,8 @@ def fork() -> None:
 
 def leave_a_child() -> None:
     """Starts a process and forgets it."""
+    if not is_new("child", 4):
+        return
     child = subprocess.Popen(["sleep", str(HANG_S)])
     child.returncode = 0  # else its finalizer warns
     note(orders(), "child", child.pid)
@@ -188,12 +200,16 @@ def leave_a_child() -> None:
 
 def leak_threads() -> None:
     """Starts threads that never end."""
+    if not is_new("threads", 20):
+        return
     for number in range(8):
         threading.Thread(target=time.sleep, args=(HANG_S,), name=f"{LEAKED}-{number}", daemon=True).start()
 
 
 def leak_descriptors() -> None:
     """Opens files and keeps them open."""
+    if not is_new("files", 10):
+        return
     path = Path(orders()["scratch"]) / LEAKED
     _kept.extend(path.open("ab") for _ in range(64))
 
