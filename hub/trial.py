@@ -113,7 +113,7 @@ def _main(arguments: Sequence[str]) -> None:
     points = {point.name: point for point in metadata.entry_points(group=PROJECT)}
     for name in names:
         _write(record, name)
-        with contextlib.suppress(Exception):  # the process that uses the plugin meets it again, and reports it
+        with contextlib.suppress(BaseException):  # the process that uses the plugin meets it again, and reports it
             module = points[name].load()
             if hasattr(module, "hub_backends"):
                 registered(module)

@@ -7,6 +7,7 @@ one that it began.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib
 import json
@@ -166,6 +167,7 @@ class Subject:
 def run(subject: Subject, case: Mapping[str, Any]) -> dict[str, Any]:
     """Compiles the model and calls it some times with two sets of inputs; gives what was seen."""
     torch._dynamo.reset()
+    gc.collect()  # else plans of the case before are found by the model's weights
     compiled = torch.compile(subject.model, backend="hub", options=case["options"])
     wrong: list[str] = []
     first: Any = None

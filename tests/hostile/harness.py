@@ -111,7 +111,7 @@ class _Process:
         log = self.folder / "log.txt"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, str(DRIVER), str(task)],
+                [sys.executable, "-P", str(DRIVER), str(task)],
                 env=self._environment(),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,

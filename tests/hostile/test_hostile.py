@@ -95,7 +95,7 @@ def while_planning(*, saves: bool) -> Iterator[Any]:
 
 @pytest.mark.slow
 @LONG
-@pytest.mark.parametrize(("fault", "model", "tune"), before_planning())
+@pytest.mark.parametrize(("fault", "model", "tune"), list(before_planning()))
 def test_every_fault_before_planning_is_survived(
     fault: Fault, model: str, tune: str, install_plugin: Any, tmp_path: Path
 ) -> None:
@@ -105,7 +105,7 @@ def test_every_fault_before_planning_is_survived(
 
 @pytest.mark.slow
 @LONG
-@pytest.mark.parametrize("cases", while_planning(saves=False))
+@pytest.mark.parametrize("cases", list(while_planning(saves=False)))
 def test_every_fault_is_survived(cases: Sequence[Case], install_plugin: Any, tmp_path: Path) -> None:
     """The model gives eager's answer before and after, the report says what happened, and nothing is left behind."""
     check(run_cases(cases, tmp_path, install_plugin))
@@ -113,7 +113,7 @@ def test_every_fault_is_survived(cases: Sequence[Case], install_plugin: Any, tmp
 
 @pytest.mark.slow
 @LONG
-@pytest.mark.parametrize("cases", while_planning(saves=True))
+@pytest.mark.parametrize("cases", list(while_planning(saves=True)))
 def test_every_fault_is_survived_where_executables_are_saved(
     cases: Sequence[Case], install_plugin: Any, tmp_path: Path
 ) -> None:
