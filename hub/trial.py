@@ -122,7 +122,8 @@ def _main(arguments: Sequence[str]) -> None:
 
 def registered(module: Any) -> tuple[Any, ...]:
     """Gives what a plugin's module registers. Raises ContractError where that has no end, and what the module raises."""
-    found = tuple(itertools.islice(module.hub_backends(), MOST_BACKENDS + 1))
+    infos: Iterable[Any] = module.hub_backends()
+    found = tuple(itertools.islice(infos, MOST_BACKENDS + 1))
     if len(found) > MOST_BACKENDS:
         raise ContractError(f"hub_backends() gave more than {MOST_BACKENDS} backends")
     return found

@@ -233,7 +233,8 @@ class _Measuring:
     def _note_changes(self, offer: Offer) -> None:
         if offer.changed:
             message = f"it changed {', '.join(offer.changed)} of its worker process, which was restored"
-            self.events.append(Event(kind="note", stage="compile", backend=offer.order.group.backend, message=message))
+            note = Event(kind="note", stage="compile", backend=offer.order.group.backend, message=message)
+            self.events += [] if note in self.events else [note]
 
     def _has_other(self, order: Order) -> bool:
         """True where the same cluster was compiled under other settings: the backend can have it then."""
