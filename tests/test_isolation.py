@@ -238,7 +238,7 @@ def test_weights_are_not_to_be_written(
     module = model()
     before = [weight.clone() for weight in module.parameters()]
     plan = run(module, backends=["frail"])
-    assert plan.backends == ()
+    assert "frail" not in plan.backends
     assert any("wrote to the weight" in event.message for event in plan.events)
     assert all(torch.equal(weight, was) for weight, was in zip(module.parameters(), before, strict=True))
 
@@ -253,7 +253,7 @@ def test_the_program_is_not_to_be_changed(install_plugin: Callable[[str, str], N
         cluster.module.recompile()"""
     install_plugin("frail", source.replace('note("compile")', act))
     plan = run(model(), backends=["frail"])
-    assert plan.backends == ()
+    assert "frail" not in plan.backends
     assert any("changed the program" in event.message for event in plan.events)
 
 
