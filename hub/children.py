@@ -7,16 +7,22 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from typing import IO, Any
+
+from hub.compilation.limits import WATCH_S, memory_bytes
+from hub.report.numbers import megabytes
 
 _TAIL_BYTES = 4096
 
 
-def run_child(command: Sequence[str], timeout_s: float, path: Sequence[str] | None = None) -> str:
+def run_child(
+    command: Sequence[str], timeout_s: float, path: Sequence[str] | None = None, most_bytes: int | None = None
+) -> str:
     """Runs a command to its end and gives what went wrong in words, or "" for exit status 0. Raises OSError.
 
-    `path` is where it looks for modules, if it is a Python.
+    `path` is where it looks for modules, if it is a Python. With more than `most_bytes` of memory it is ended.
 
     What it prints goes to a file, not to a pipe: a grandchild that outlives a killed child would keep a pipe open, and the
     reader waiting.
@@ -27,12 +33,26 @@ def run_child(command: Sequence[str], timeout_s: float, path: Sequence[str] | No
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
         )
         try:
-            child.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return f"no answer within {timeout_s:g} s"
+            if reason := _watched(child, timeout_s, most_bytes):
+                return reason
         finally:
             kill_group(child)
         return "" if child.returncode == 0 else f"{exit_text(child.returncode)}{last_line(log)}"
+
+
+def _watched(child: subprocess.Popen[Any], timeout_s: float, most_bytes: int | None) -> str:
+    """Waits for a child to end; gives why it is not worth waiting any longer, or "" where it ended."""
+    end_s = time.monotonic() + timeout_s
+    while True:
+        left_s = max(0.0, end_s - time.monotonic())
+        try:
+            child.wait(left_s if most_bytes is None else min(left_s, WATCH_S))
+            return ""
+        except subprocess.TimeoutExpired:
+            if most_bytes is not None and (taken := memory_bytes(child.pid)) > most_bytes:
+                return f"it took {megabytes(taken)} of memory, {megabytes(most_bytes)} allowed"
+            if time.monotonic() >= end_s:
+                return f"no answer within {timeout_s:g} s"
 
 
 def kill_group(child: subprocess.Popen[Any]) -> None:

@@ -11,17 +11,18 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import pluggy
 from packaging.requirements import Requirement
 
 from hub import hookspecs
 from hub.backend import API_VERSION, Backend, BackendInfo
+from hub.compilation.state import kept_state
 from hub.errors import ContractError, HubError, PluginLoadError, text_of
 from hub.plugin_fault import is_plugins
 from hub.support import ACCEPTED, Support, refused
-from hub.trial import import_faults
+from hub.trial import import_faults, registered
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Entry:
     package_version: str
     status: Support
     """Accepted where every requirement is met; else the exact reason."""
+    note: str = ""
+    """What its plugin did to this process while it was imported."""
 
     @property
     def name(self) -> str:
@@ -122,15 +125,23 @@ def _entries_of(point: metadata.EntryPoint, manager: pluggy.PluginManager, fault
     if fault:
         return (_broken(point.name, package, version, fault),)
     try:
-        module = point.load()
-        manager.register(module, name=point.name)
-        manager.check_pending()
-        infos = tuple(cast("Iterable[BackendInfo]", module.hub_backends())) if hasattr(module, "hub_backends") else ()
+        with kept_state() as changed:
+            module = point.load()
+            manager.register(module, name=point.name)
+            manager.check_pending()
+            infos = registered(module) if hasattr(module, "hub_backends") else ()
+        note = f"importing it changed {', '.join(changed)} of this process, which was restored" if changed else ""
+        return tuple(Entry(_checked(info), package, version, _status(info), note) for info in infos)
     except BaseException as error:
         if not is_plugins(error):
             raise
         return (_broken(point.name, package, version, text_of(error)),)
-    return tuple(Entry(info, package, version, _status(info)) for info in infos)
+
+
+def _checked(info: Any) -> BackendInfo:
+    if not isinstance(info, BackendInfo):
+        raise ContractError(f"hub_backends() gave a {type(info).__name__}, no BackendInfo")
+    return info
 
 
 def _status(info: BackendInfo) -> Support:

@@ -1,4 +1,4 @@
-"""Imports plugins in a child process before this one does, once for each version: an import can crash, hang or exit.
+"""Imports plugins in a child process before this one does, once for each version: that can crash, hang or exit.
 
 `python -m hub.trial FILE NAME...` is that child: it writes into FILE which entry point it begins and which it has ended.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.machinery
 import importlib.metadata as metadata
+import itertools
 import json
 import os
 import sys
@@ -17,10 +18,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from hub.children import run_child
+from hub.errors import ContractError
 from hub.hookspecs import PROJECT
 
 TRIAL_S = 60.0
 """Seconds that importing the registering modules of all new plugins may take; each should take milliseconds."""
+TRIAL_BYTES = 2 << 30
+"""Bytes of memory that it may take: PyTorch, which they should not even import, takes a quarter of that."""
+MOST_BACKENDS = 1000
+"""Backends that one plugin may register: an iterator without end would never be read to it."""
 MEMORY = "plugins.json"
 """File in the cache folder with the plugins that were imported safely, and those that were not."""
 
@@ -49,7 +55,12 @@ def _tried(points: Iterable[metadata.EntryPoint]) -> dict[str, str]:
             record = Path(folder) / "record"
             record.touch()
             # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
-            failure = run_child([sys.executable, "-P", "-m", "hub.trial", str(record), *left], TRIAL_S, path=sys.path)
+            failure = run_child(
+                [sys.executable, "-P", "-m", "hub.trial", str(record), *left],
+                TRIAL_S,
+                path=sys.path,
+                most_bytes=TRIAL_BYTES,
+            )
             begun = record.read_text().split()
         ended = [name for name in left if begun.count(name) == 2]
         found |= dict.fromkeys(ended, "")
@@ -105,8 +116,19 @@ def _main(arguments: Sequence[str]) -> None:
     for name in names:
         _write(record, name)
         with contextlib.suppress(BaseException):  # the process that uses the plugin meets it again, and reports it
-            points[name].load()
+            module = points[name].load()
+            if hasattr(module, "hub_backends"):
+                registered(module)
         _write(record, name)
+
+
+def registered(module: Any) -> tuple[Any, ...]:
+    """Gives what a plugin's module registers. Raises ContractError where that has no end, and what the module raises."""
+    infos: Iterable[Any] = module.hub_backends()
+    found = tuple(itertools.islice(infos, MOST_BACKENDS + 1))
+    if len(found) > MOST_BACKENDS:
+        raise ContractError(f"hub_backends() gave more than {MOST_BACKENDS} backends")
+    return found
 
 
 def _write(record: str, name: str) -> None:

@@ -224,6 +224,39 @@ def test_changed_state_is_named(install_plugin: Callable[[str, str], None], tmp_
     assert any("the environment" in event.message for event in plan.events if event.backend == "frail")
 
 
+@pytest.mark.parametrize("saveable", [True, False])
+@pytest.mark.parametrize("stage", ["compile", "run"])
+def test_weights_are_not_to_be_written(
+    stage: str, saveable: bool, install_plugin: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    """Eager with changed weights would agree with the plugin: it is put away, and the user's weights are as they were."""
+    source = PLUGIN.format(fault="", diary=str(tmp_path / "diary"), saveable=saveable)
+    holder = "cluster" if stage == "compile" else "self.cluster"
+    act = f'note("{stage}"); [value.mul_(2) for value in {holder}.constants.values()]'
+    source = source.replace("self.module = cluster.module", "self.module = cluster.module; self.cluster = cluster")
+    install_plugin("frail", source.replace(f'note("{stage}")', act))
+    module = model()
+    before = [weight.clone() for weight in module.parameters()]
+    plan = run(module, backends=["frail"])
+    assert "frail" not in plan.backends
+    assert any("wrote to the weight" in event.message for event in plan.events)
+    assert all(torch.equal(weight, was) for weight, was in zip(module.parameters(), before, strict=True))
+
+
+def test_the_program_is_not_to_be_changed(install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
+    """A backend that rewrites the cluster that it was given, with which it is compared, is put away."""
+    source = PLUGIN.format(fault="", diary=str(tmp_path / "diary"), saveable=True)
+    act = """note("compile")
+        for node in cluster.nodes:
+            if node.target is torch.ops.aten.relu.default:
+                node.target = torch.ops.aten.sin.default
+        cluster.module.recompile()"""
+    install_plugin("frail", source.replace('note("compile")', act))
+    plan = run(model(), backends=["frail"])
+    assert "frail" not in plan.backends
+    assert any("changed the program" in event.message for event in plan.events)
+
+
 def test_an_executable_that_changes_state_is_put_away(install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
     """Random numbers drawn in every call would change the user's own: such an executable is not used."""
     source = PLUGIN.format(fault="", diary=str(tmp_path / "diary"), saveable=True)

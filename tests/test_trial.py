@@ -13,12 +13,26 @@ import torch
 from hub.registry import registry
 from hub.trial import MEMORY
 
+REGISTERING = """
+import itertools, os
+from hub import BackendInfo, hookimpl
+os.environ["HUB_TEST_IMPORTED"] = "1"
+
+@hookimpl
+def hub_backends():
+    {act}
+    return [BackendInfo(name="fatal", factory="hub_fatal:none", summary="")]
+"""
 FAULTS = {
     "crash": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
     "leave": ("import os; os._exit(0)", "importing it ended its process"),
     "exit": ("raise SystemExit(3)", "SystemExit: 3"),
     "interrupt": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     "raise": ("raise ValueError('no')", "ValueError: no"),
+    "memory": ("kept = [bytearray(b'x') * 2**28 for _ in range(12)]", "of memory"),
+    "crash while registering": (REGISTERING.format(act="import ctypes; ctypes.string_at(0)"), "SIGSEGV"),
+    "register junk": (REGISTERING.format(act="return ['fatal']"), "gave a str, no BackendInfo"),
+    "register for ever": (REGISTERING.format(act="return itertools.count()"), "more than 1000 backends"),
 }
 
 Install = Callable[[str, str], None]
@@ -36,6 +50,15 @@ def test_a_fatal_import_costs_the_plugin(fault: str, install_plugin: Install) ->
     with torch.no_grad():
         x = torch.ones(2, 4)
         torch.testing.assert_close(torch.compile(model, backend="hub", options={"tune": "off"})(x), model(x))
+
+
+def test_what_an_import_changes_is_undone(install_plugin: Install) -> None:
+    """A plugin that changes the process while it is imported is used, and the plan says what was restored."""
+    install_plugin("fatal", REGISTERING.format(act=""))
+    entry = registry().entries["fatal"]
+    assert entry.status.accepted
+    assert "the environment" in entry.note
+    assert "HUB_TEST_IMPORTED" not in os.environ
 
 
 def test_a_hanging_import_is_ended(install_plugin: Install, monkeypatch: pytest.MonkeyPatch) -> None:

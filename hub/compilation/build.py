@@ -10,8 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hub.backend import CompileSettings, Executable
 from hub.cache.artifacts import Saved, save_artifact, seal_of
+from hub.canonical import canonical_text
 from hub.compilation.state import kept_state
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
@@ -37,6 +40,8 @@ class Built:
     saved: Saved
     verify_s: float
     """Seconds in which it was compared with eager."""
+    changed: tuple[str, ...] = ()
+    """What the plugin changed in this process while it compiled or loaded, and what was restored."""
 
 
 def build_cluster(
@@ -53,12 +58,14 @@ def build_cluster(
     It is verified on real and on generated inputs, or, where a worker has found out `is_finite_only` that way, on real
     ones alone. What was saved is loaded back and verified as well before anybody else can see it. Raises PluginError.
     """
-    start = time.perf_counter()
-    executable = compile_cluster(cluster, backend, settings)
-    compiled_s = time.perf_counter()
-    budget_s = max(LEAST_VERIFY_S, VERIFY_SHARE * (compiled_s - start)) if is_finite_only is None else None
-    verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy, budget_s)
-    verify_s = time.perf_counter() - compiled_s
+    with given_kept(cluster, backend):
+        start = time.perf_counter()
+        with kept_state() as changed:
+            executable = compile_cluster(cluster, backend, settings)
+        compiled_s = time.perf_counter()
+        budget_s = max(LEAST_VERIFY_S, VERIFY_SHARE * (compiled_s - start)) if is_finite_only is None else None
+        verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy, budget_s)
+        verify_s = time.perf_counter() - compiled_s
     is_guarded = verified.is_finite_only if is_finite_only is None else is_finite_only
     is_wanted = folder is not None and registry().entries[backend].info.saveable
 
@@ -69,7 +76,7 @@ def build_cluster(
     if is_wanted and folder is not None:
         saved = _save(executable, cluster, backend, folder, check, is_finite_only=is_guarded)
     loaded = Loaded(cluster, backend, _guarded(executable, cluster, is_finite_only=is_guarded))
-    return Built(_restrided(loaded, verified), verified, saved, verify_s)
+    return Built(_restrided(loaded, verified), verified, saved, verify_s, tuple(changed))
 
 
 def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, folder: Path) -> Loaded:
@@ -84,10 +91,13 @@ def load_and_verify(
     cluster: Cluster, backend: str, settings: CompileSettings, folder: Path, *, inputs: Sequence[Any]
 ) -> Built:
     """Loads a saved cluster and verifies it on real inputs. Raises PluginError with the cause."""
-    loaded = load_cluster(cluster, backend, settings, folder)
-    start = time.perf_counter()
-    verified = verify_cluster(cluster, backend, loaded.executable, inputs, settings.accuracy, None)
-    return Built(_restrided(loaded, verified), verified, Saved(is_done=True), time.perf_counter() - start)
+    with given_kept(cluster, backend):
+        with kept_state() as changed:
+            loaded = load_cluster(cluster, backend, settings, folder)
+        start = time.perf_counter()
+        verified = verify_cluster(cluster, backend, loaded.executable, inputs, settings.accuracy, None)
+        verify_s = time.perf_counter() - start
+    return Built(_restrided(loaded, verified), verified, Saved(is_done=True), verify_s, tuple(changed))
 
 
 def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings) -> Executable:
@@ -122,6 +132,34 @@ def verify_cluster(
         text = f"the executable changed {', '.join(changed)}"
         raise ContractError(text, backend=backend, cluster=cluster.name)
     return verified
+
+
+@contextmanager
+def given_kept(cluster: Cluster, backend: str) -> Generator[None]:
+    """Raises ContractError where a plugin has changed the program or the weights that it was given.
+
+    Eager would be run on the same ones: the comparison would find no difference, and the user's model would be another.
+    """
+    program = canonical_text(cluster.module)
+    weights = {name: _fingerprint(value) for name, value in cluster.constants.items()}
+    yield
+    if canonical_text(cluster.module) != program:
+        raise ContractError("the plugin changed the program that it was given", backend=backend, cluster=cluster.name)
+    for name, value in cluster.constants.items():
+        if _fingerprint(value) != weights[name]:
+            raise ContractError(f"the plugin wrote to the weight {name}", backend=backend, cluster=cluster.name)
+
+
+def _fingerprint(weight: torch.Tensor) -> tuple[int, int]:
+    """Gives the version of a tensor, and the sum of its words: digests would take ten times as long."""
+    version = 0 if weight.is_inference() else weight._version
+    if weight.layout is not torch.strided:
+        return version, 0
+    words = weight.detach().contiguous().view(-1).view(_WORDS.get(weight.element_size(), torch.int64))
+    return version, int(words.sum(dtype=torch.int64))
+
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 @contextmanager

@@ -1,18 +1,21 @@
-"""What belongs to the user's process and not to a plugin: looked at before a plugin runs, restored after it."""
+"""What belongs to the user's process and not to a plugin: looked at before a plugin runs, restored after it.
+
+Nothing here imports torch or NumPy: plugins are also imported where neither is there, and then has nothing to change.
+"""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
+import sys
 import threading
-from collections.abc import Callable, Generator
+import warnings
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGALRM, signal.SIGCHLD)
 
@@ -24,6 +27,8 @@ class _Thing:
     name: str
     read: Callable[[], Any]
     write: Callable[[Any], Any]
+    module: str = ""
+    """The module that it belongs to: where nobody has imported that, there is nothing to read."""
 
 
 def _environment() -> dict[str, str]:
@@ -48,36 +53,102 @@ def _set_handlers(wanted: dict[signal.Signals, Any]) -> None:
             signal.signal(number, handler)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Filters:
+    """The filters of warnings. Equal to others where those that hold for all warnings are the same, and none is gone.
+
+    Libraries add filters for warnings of their own when they are imported: those are nobody else's business.
+    """
+
+    entries: Sequence[Any]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Filters):
+            return NotImplemented
+        now, then = self.entries, other.entries
+        return all(entry in now for entry in then) and list(filter(_is_general, now)) == list(filter(_is_general, then))
+
+
+def _is_general(entry: tuple[Any, ...]) -> bool:
+    _, message, category, module, line = entry
+    return (message, category, module, line) == (None, Warning, None, 0)
+
+
+def _set_filters(wanted: _Filters) -> None:
+    with warnings.catch_warnings():  # makes Python forget which filters it has looked up
+        pass
+    warnings.filters[:] = wanted.entries  # pyright: ignore[reportIndexIssue] - a list, whatever its stub says
+
+
+def _set_streams(wanted: tuple[Any, ...]) -> None:
+    sys.stdin, sys.stdout, sys.stderr = wanted
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
+
+
+def _numpy_state() -> Any:
+    name, keys, *rest = sys.modules["numpy"].random.get_state()
+    return (name, keys.tobytes(), *rest)
+
+
+def _set_numpy_state(wanted: Any) -> None:
+    numpy: Any = sys.modules["numpy"]
+    name, keys, *rest = wanted
+    numpy.random.set_state((name, numpy.frombuffer(keys, dtype=numpy.uint32), *rest))
+
+
 _THINGS = (
     _Thing("the environment", _environment, _set_environment),
     _Thing("the working directory", Path.cwd, os.chdir),
     _Thing("signal handlers", _handlers, _set_handlers),
     _Thing("Python's random numbers", random.getstate, random.setstate),
-    _Thing("PyTorch's random numbers", lambda: torch.get_rng_state().numpy().tobytes(), lambda state: _set_rng(state)),
-    _Thing("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
-    _Thing("the number of threads", torch.get_num_threads, torch.set_num_threads),
-    _Thing("whether gradients are on", torch.is_grad_enabled, torch.set_grad_enabled),
+    _Thing("filters of warnings", lambda: _Filters(list(warnings.filters)), _set_filters),
+    _Thing("the standard streams", lambda: (sys.stdin, sys.stdout, sys.stderr), _set_streams),
+    _Thing("NumPy's random numbers", _numpy_state, _set_numpy_state, "numpy.random"),
+    _Thing(
+        "PyTorch's random numbers",
+        lambda: _torch().get_rng_state().numpy().tobytes(),
+        lambda state: _torch().set_rng_state(_torch().frombuffer(bytearray(state), dtype=_torch().uint8)),
+        "torch",
+    ),
+    _Thing(
+        "the default dtype",
+        lambda: _torch().get_default_dtype(),
+        lambda dtype: _torch().set_default_dtype(dtype),
+        "torch",
+    ),
+    _Thing(
+        "the number of threads",
+        lambda: _torch().get_num_threads(),
+        lambda count: _torch().set_num_threads(count),
+        "torch",
+    ),
+    _Thing(
+        "whether gradients are on",
+        lambda: _torch().is_grad_enabled(),
+        lambda is_on: _torch().set_grad_enabled(is_on),
+        "torch",
+    ),
     _Thing(
         "whether algorithms are deterministic",
-        torch.are_deterministic_algorithms_enabled,
-        torch.use_deterministic_algorithms,
+        lambda: _torch().are_deterministic_algorithms_enabled(),
+        lambda is_on: _torch().use_deterministic_algorithms(is_on),
+        "torch",
     ),
 )
-
-
-def _set_rng(state: bytes) -> None:
-    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 @contextmanager
 def kept_state() -> Generator[list[str]]:
     """Restores the process's state at the end. The list that it gives then names what had changed."""
     changed: list[str] = []
-    before = [thing.read() for thing in _THINGS]
+    before = [(thing, thing.read()) for thing in _THINGS if not thing.module or thing.module in sys.modules]
     try:
         yield changed
     finally:
-        for thing, value in zip(_THINGS, before, strict=True):
+        for thing, value in before:
             if thing.read() != value:
                 changed.append(thing.name)
                 thing.write(value)

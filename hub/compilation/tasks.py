@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +16,25 @@ import torch
 from hub.backend import CompileSettings
 from hub.cache.artifacts import check_artifact
 from hub.compilation.build import build_cluster, load_cluster, plugin_edge
+from hub.compilation.leftovers import leftovers, more
+from hub.compilation.state import kept_state
 from hub.compilation.transfer import Sample, read_sample
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Assembled, Loaded, assemble
 from hub.dispatch.codegen import Step
 from hub.dispatch.spinning import Calm
-from hub.errors import CompileError
+from hub.errors import CompileError, ContractError, PluginError
 from hub.graph import Cluster
 from hub.options import Options
 from hub.partition import verdicts
 from hub.partition.extract import extract
 from hub.partition.proposals import Offered, offered_by_plugins
 from hub.partition.verdicts import Answers
+from hub.plan import Event
 from hub.pricing.eager import profile_eager
 from hub.pricing.timing import Timing, time_call
 from hub.registry import registry
+from hub.report.numbers import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,8 @@ class Compiled:
     """What verification found out beside that it can be trusted."""
     verify_s: float = 0.0
     """Seconds of these in which it was compared with eager."""
+    changed: tuple[str, ...] = ()
+    """What the plugin changed in the worker, and what was restored."""
 
 
 @dataclass(slots=True)
@@ -65,6 +73,10 @@ class _State:
 
 
 _state = _State()
+_MANY_LEFT = 4
+"""Threads or open files that compiling may not leave behind; fewer may be a library's own pool, or its log."""
+_CALLS = 2
+"""Calls that are watched for what they leave behind, after the first ones, which may start a pool."""
 
 
 def load(folder: str, threads: int) -> None:
@@ -84,18 +96,24 @@ def rest() -> None:
 
 def answers(backend: str, options: Options) -> Answers:
     """Asks a backend about every node of the graph. Raises HubError where it cannot be loaded."""
-    return verdicts.answers(_state.loaded_sample.graph, registry(), options, backend)
+    with kept_state() as changed:
+        found = verdicts.answers(_state.loaded_sample.graph, registry(), options, backend)
+    if not changed:
+        return found
+    message = f"it changed {', '.join(changed)} of its worker process, which was restored"
+    return replace(found, events=(*found.events, Event(kind="note", stage="support", backend=backend, message=message)))
 
 
 def estimate(backend: str, nodes: Sequence[str], settings: CompileSettings) -> object:
     """Asks a backend what a cluster would cost."""
-    with plugin_edge(backend, None, "estimate"):
+    with plugin_edge(backend, None, "estimate"), kept_state():
         return registry().backend(backend).estimate(_cut("estimate", nodes), settings)
 
 
 def offered() -> tuple[Offered, ...]:
     """Asks every plugin for the clusters that it proposes."""
-    return offered_by_plugins(_state.loaded_sample.graph, registry())
+    with kept_state():
+        return offered_by_plugins(_state.loaded_sample.graph, registry())
 
 
 def prepare(names: Sequence[str]) -> None:
@@ -117,9 +135,16 @@ def compile_cluster(
     """Compiles, runs, verifies and, where a folder is given, saves one cluster; keeps it at hand where asked to."""
     start = time.perf_counter()
     cluster = _cluster(name, nodes)
+    before = leftovers()
     built = build_cluster(
         cluster, backend, settings, inputs=_inputs(cluster), folder=None if folder is None else Path(folder)
     )
+    try:
+        _check_leftovers(built.loaded, before, _inputs(cluster))
+    except PluginError:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)  # it was saved before, and nobody is to find it
+        raise
     if is_kept:
         _state.built[name] = built.loaded
     else:
@@ -132,7 +157,21 @@ def compile_cluster(
         is_finite_only=built.verified.is_finite_only,
         notes=built.verified.notes,
         verify_s=built.verify_s,
+        changed=built.changed,
     )
+
+
+def _check_leftovers(loaded: Loaded, before: Counter[str], inputs: Sequence[Any]) -> None:
+    """Raises ContractError for what would be left in the user's process: by each call, or by compiling it there again."""
+    backend, name = loaded.backend, loaded.cluster.name
+    if not registry().entries[backend].info.saveable and (left := more(before, _MANY_LEFT)):
+        raise ContractError(f"compiling it leaves {left} behind", backend=backend, cluster=name)
+    before = leftovers()
+    for _ in range(_CALLS):
+        with plugin_edge(backend, name, "run"):
+            loaded.executable(*inputs)
+    if left := more(before, _CALLS):
+        raise ContractError(f"{count(_CALLS, 'call')} of it leave {left} behind", backend=backend, cluster=name)
 
 
 def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str) -> None:

@@ -75,6 +75,8 @@ def ask_backends(graph: Graph, registry: Registry, options: Options, ask: Ask | 
     for name, entry in registry.entries.items():
         if not options.allows(name):
             continue
+        if entry.note:
+            events.append(Event(kind="note", stage="load", backend=name, message=entry.note))
         if entry.status.accepted and (reason := _unfit(entry.info, graph, options)):
             events.append(Event(kind="refused", stage="support", backend=name, message=reason))
             continue

@@ -131,6 +131,7 @@ class Builder:
     ) -> Loaded:
         with self._state_kept(backend, cluster.name):
             built = load_and_verify(cluster, backend, settings, folder, inputs=inputs)
+        self._note_changed(built.changed, "this process", backend, cluster.name)
         self.verify_s += built.verify_s
         return built.loaded
 
@@ -148,6 +149,7 @@ class Builder:
         start = time.perf_counter()
         with self._state_kept(backend, cluster.name):
             built = build_cluster(cluster, backend, settings, inputs=inputs, folder=own, is_finite_only=known)
+        self._note_changed(built.changed, "this process", backend, cluster.name)
         self.verify_s += built.verify_s
         self._note_unsaved(built.saved.problem, backend, cluster.name)
         self._tell_compiled(backend, cluster.name, time.perf_counter() - start)
@@ -172,6 +174,7 @@ class Builder:
             remember_failure(scene, found, settings, offer.failure)
             raise offer.failure
         self._heard(offer, name)
+        self._note_changed(offer.changed, "its worker process", found.backend, name)
         self._note_unsaved(offer.problem, found.backend, name)
         self._tell_compiled(found.backend, name, offer.compile_s)
 
@@ -191,8 +194,11 @@ class Builder:
         """Restores what a plugin changes in this process, and notes it."""
         with kept_state() as changed:
             yield
+        self._note_changed(changed, "this process", backend, name)
+
+    def _note_changed(self, changed: Sequence[str], where: str, backend: str, name: str) -> None:
         if changed:
-            self._note(f"it changed {', '.join(changed)} of this process, which was restored", "load", backend, name)
+            self._note(f"it changed {', '.join(changed)} of {where}, which was restored", "load", backend, name)
 
     def _note_unsaved(self, problem: str, backend: str, name: str) -> None:
         if problem:

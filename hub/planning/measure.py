@@ -200,6 +200,7 @@ class _Measuring:
         self.offers |= {_key(offer): offer for offer in found}
         for offer in found:
             self._note_failure(offer)
+            self._note_changes(offer)
         return found
 
     def _put_away(self, orders: Iterable[Order]) -> list[Offer]:
@@ -228,6 +229,12 @@ class _Measuring:
             self.events.append(_failure(offer))
         elif offer.order.is_needed:
             self._late[offer.order.group.backend] += 1
+
+    def _note_changes(self, offer: Offer) -> None:
+        if offer.changed:
+            message = f"it changed {', '.join(offer.changed)} of its worker process, which was restored"
+            note = Event(kind="note", stage="compile", backend=offer.order.group.backend, message=message)
+            self.events += [] if note in self.events else [note]
 
     def _has_other(self, order: Order) -> bool:
         """True where the same cluster was compiled under other settings: the backend can have it then."""

@@ -39,7 +39,7 @@ RUN_LIMIT_S = 120.0
 """Seconds that one request to run something may take, beyond its own length."""
 ALONE_S = 0.2
 """Seconds for which a cluster is timed alone: it only has to tell which plans are worth timing whole."""
-_FACTS = ("compile_s", "is_saved", "problem", "is_finite_only", "notes", "verify_s")
+_FACTS = ("compile_s", "is_saved", "problem", "is_finite_only", "notes", "verify_s", "changed")
 """What an offer says in the worker's words."""
 _SHARED = "shared"
 """The one worker of a session in which nothing is timed."""
@@ -75,6 +75,8 @@ class Offer:
     """True where calls with infinities or NaN are left to eager."""
     notes: tuple[str, ...] = ()
     """What verification found out beside that it can be trusted."""
+    changed: tuple[str, ...] = ()
+    """What the plugin changed in its worker, and what was restored."""
     verify_s: float = 0.0
     """Seconds of `compile_s` in which it was compared with eager."""
     is_remembered: bool = False

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -23,6 +26,9 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     ),
     "Python's random numbers": (random.random, random.getstate),
     "PyTorch's random numbers": (lambda: torch.rand(1), lambda: torch.get_rng_state().sum().item()),
+    "filters of warnings": (lambda: warnings.simplefilter("ignore"), lambda: list(warnings.filters)),
+    "the standard streams": (lambda: setattr(sys, "stdin", None), lambda: sys.stdin),
+    "NumPy's random numbers": (lambda: numpy.random.rand(), lambda: numpy.random.get_state()[2]),
     "the default dtype": (lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
     "the number of threads": (lambda: torch.set_num_threads(torch.get_num_threads() + 1), torch.get_num_threads),
     "whether gradients are on": (lambda: torch.set_grad_enabled(not torch.is_grad_enabled()), torch.is_grad_enabled),
@@ -50,6 +56,19 @@ def test_nothing_changed_names_nothing() -> None:
     with kept_state() as changed:
         torch.ones(4) + 1
     assert changed == []
+
+
+def test_a_library_may_filter_its_own_warnings() -> None:
+    """A filter for one kind of warnings, as libraries add when they are imported, is nobody's harm; losing one is."""
+    with warnings.catch_warnings():
+        with kept_state() as changed:
+            warnings.filterwarnings("ignore", message="only this one")
+        assert changed == []
+        before = list(warnings.filters)
+        with kept_state() as changed:
+            warnings.resetwarnings()
+        assert changed == ["filters of warnings"]
+        assert list(warnings.filters) == before
 
 
 def test_a_failure_is_no_excuse() -> None:

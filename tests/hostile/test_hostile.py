@@ -1,0 +1,244 @@
+"""No plugin can hurt the user: whatever one does, the answer is eager's, the report names it, the process is unharmed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hostile import hub_hostile
+from tests.hostile.faults import ALL, BEFORE_PLANNING, BY_NAME, STEPS, Fault
+from tests.hostile.harness import DRIVER, PLUGINS, Case, Outcome, cases_of, problems, problems_of, run_cases, tried_again
+
+MODELS = ("bert", "resnet")
+TUNES = ("off", "fast")
+MOST_AT_ONCE = 8
+"""Faults in one test."""
+LONG = pytest.mark.timeout(3600)
+"""The faults that hang do so until a limit, each of them twice."""
+
+
+def group(step: str) -> list[Fault]:
+    """Gives the faults of one step."""
+    return [fault for fault in ALL if fault.step == step]
+
+
+def chunks(faults: Sequence[Fault], size: int) -> Iterator[list[Fault]]:
+    """Cuts a list into lists."""
+    rest = iter(faults)
+    while chunk := list(islice(rest, size)):
+        yield chunk
+
+
+def check(outcomes: Sequence[Outcome]) -> None:
+    """Fails with every broken promise of every case."""
+    found = problems(outcomes)
+    assert not found, f"{len(found)} broken promises:\n  " + "\n  ".join(found)
+
+
+# --- What `make test` has time for ------------------------------------------------------------------------------------
+
+QUICK: tuple[tuple[str, str, str, bool], ...] = (
+    *((name, "bert", "off", False) for name in ("compile_segfault", "compile_system_exit", "compile_hang")),
+    *((name, "resnet", "off", False) for name in ("run_wrong_element", "run_wrong_for_others", "run_same_buffer")),
+    *((name, "resnet", "fast", False) for name in ("compile_abort", "run_nan")),
+    *((name, "bert", "off", True) for name in ("load_hang", "save_symlink")),
+)
+"""Fault, model, way of planning, and whether the plugin's executables can be saved."""
+QUICK_BEFORE_PLANNING = (("import_segfault", "bert"), ("probe_exit", "resnet"))
+
+
+def quick_cases() -> list[Case]:
+    """Gives the cases of `QUICK` in order."""
+    return [Case(BY_NAME[name], model, tune, saves) for name, model, tune, saves in QUICK]
+
+
+def test_a_fault_costs_the_plugin_and_nobody_else(install_plugin: Any, tmp_path: Path) -> None:
+    """Some faults of each kind, one after the other in one process."""
+    check(run_cases(quick_cases(), tmp_path, install_plugin))
+
+
+@pytest.mark.parametrize(("name", "model"), QUICK_BEFORE_PLANNING)
+def test_a_plugin_that_fails_before_planning_is_left_out(
+    name: str, model: str, install_plugin: Any, tmp_path: Path
+) -> None:
+    """A plugin that ends its process where it is imported or probed ends no process of the user's."""
+    check(run_cases([Case(BY_NAME[name], model, "off")], tmp_path, install_plugin))
+
+
+# --- All of them ------------------------------------------------------------------------------------------------------
+
+
+def before_planning() -> Iterator[Any]:
+    """Gives every fault that a process meets once, in both models."""
+    for fault in ALL:
+        if fault.step in BEFORE_PLANNING:
+            for model, tune in zip(MODELS, TUNES, strict=True):
+                yield pytest.param(fault, model, tune, id=f"{fault.name}-{model}-{tune}")
+
+
+def while_planning(*, saves: bool) -> Iterator[Any]:
+    """Gives every other fault in every model and way of planning, in groups that share processes."""
+    for step in ("compile", "save", "load", "run") if saves else STEPS:
+        for number, faults in enumerate(chunks(group(step), MOST_AT_ONCE)):
+            for model, tune in product(MODELS, TUNES):
+                if step not in BEFORE_PLANNING and (cases := cases_of(faults, model, tune, saves=saves)):
+                    yield pytest.param(cases, id=f"{step}{number}-{model}-{tune}")
+
+
+@pytest.mark.slow
+@LONG
+@pytest.mark.parametrize(("fault", "model", "tune"), list(before_planning()))
+def test_every_fault_before_planning_is_survived(
+    fault: Fault, model: str, tune: str, install_plugin: Any, tmp_path: Path
+) -> None:
+    """A plugin that cannot be imported, registered, created or probed is left out, and the report says why."""
+    check(run_cases([Case(fault, model, tune)], tmp_path, install_plugin))
+
+
+@pytest.mark.slow
+@LONG
+@pytest.mark.parametrize("cases", list(while_planning(saves=False)))
+def test_every_fault_is_survived(cases: Sequence[Case], install_plugin: Any, tmp_path: Path) -> None:
+    """The model gives eager's answer before and after, the report says what happened, and nothing is left behind."""
+    check(run_cases(cases, tmp_path, install_plugin))
+
+
+@pytest.mark.slow
+@LONG
+@pytest.mark.parametrize("cases", list(while_planning(saves=True)))
+def test_every_fault_is_survived_where_executables_are_saved(
+    cases: Sequence[Case], install_plugin: Any, tmp_path: Path
+) -> None:
+    """The same for a plugin whose executables cross from a worker to the user's process through files."""
+    check(run_cases(cases, tmp_path, install_plugin))
+
+
+# --- Memory, company, tools -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tune", TUNES)
+@pytest.mark.parametrize("model", MODELS)
+def test_the_next_process_does_not_try_again(model: str, tune: str, install_plugin: Any, tmp_path: Path) -> None:
+    """A candidate that failed is not tried by a later process with the same cache, which still says why."""
+    names = ("compile_hang", "compile_segfault", "compile_raise", "run_exit", "run_wrong_element", "run_wrong_shape")
+    cases = cases_of([BY_NAME[name] for name in names], model, tune, again=False)
+    cache = tmp_path / "cache"
+    first = run_cases(cases, tmp_path, install_plugin, cache)
+    second = run_cases(cases, tmp_path, None, cache)
+    check([*first, *second])
+    assert all(outcome.case.fault.step in journal(outcome) for outcome in first)
+    found = [text for outcome in second for text in tried_again(outcome, outcome.facts, "next process")]
+    assert not found, "\n".join(found)
+
+
+def journal(outcome: Outcome) -> str:
+    """Gives the steps that were taken."""
+    return "\n".join(outcome.facts["journal"])
+
+
+@pytest.mark.slow
+def test_other_backends_lose_nothing(install_plugin: Any, tmp_path: Path) -> None:
+    """Beside a good backend the hostile one fails alone: the good one is compiled and timed as ever."""
+    names = ("compile_segfault", "compile_hang", "run_wrong_value", "support_segfault", "run_exit")
+    outcomes = run_cases(
+        cases_of([BY_NAME[name] for name in names], "resnet", "fast", again=False), tmp_path, install_plugin
+    )
+    check(outcomes)
+    assert [("decent" in outcome.facts["contenders"]) for outcome in outcomes] == [True] * len(names)
+
+
+COMMAND = "import sys; from hub.cli import main; sys.argv[0] = 'hub'; sys.exit(main())"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [fault.name for fault in ALL if fault.step in BEFORE_PLANNING and fault.is_refused])
+def test_listing_survives(name: str, install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
+    """`hub list-backends --probe` shows the other backends, and why this one is not available."""
+    for plugin in PLUGINS:
+        install_plugin(plugin, DRIVER.with_name(f"hub_{plugin}.py").read_text())
+    orders = {"fault": name, "journal": str(tmp_path / "journal"), "scratch": str(tmp_path), "saveable": False, "user": 0}
+    (tmp_path / "site" / "hostile.json").write_text(json.dumps(orders))
+    path = ":".join([str(tmp_path / "site"), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, "list-backends", "--probe", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**_environment(tmp_path), "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    listed = {item["name"]: item for item in json.loads(done.stdout)}
+    assert listed["decent"]["available"]
+    assert not listed["hostile"]["available"]
+    assert listed["hostile"]["reason"]
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "HUB_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1", "HUB_MEMORY_LIMIT_GB": "1.5"}
+
+
+# --- The harness itself -----------------------------------------------------------------------------------------------
+
+
+def test_there_are_enough_faults_at_every_step() -> None:
+    """At least thirty faults over all steps, each with a name of its own, and the plugin can do what each is about."""
+    assert len(ALL) >= 100
+    assert len(BY_NAME) == len(ALL)
+    assert {fault.step for fault in ALL} == set(STEPS)
+    source = Path(hub_hostile.__file__).read_text()
+    for fault in ALL:
+        act = fault.act.removeprefix("later_")
+        assert act in hub_hostile.ACTS or f'"{act}"' in source, fault.name
+
+
+def test_a_good_plugin_has_no_problems(install_plugin: Any, tmp_path: Path) -> None:
+    """Told to do nothing wrong, the plugin is trusted and used: what the other tests see is the faults' doing."""
+    none = Fault("none", "", is_refused=False)
+    outcomes = run_cases([Case(none, "bert", "off"), Case(none, "resnet", "off", saves=True)], tmp_path, install_plugin)
+    check(outcomes)
+    assert ["hostile" in outcome.facts["backends"] for outcome in outcomes] == [True, True]
+
+
+FACTS = {"wrong": [], "changed": [], "harmed": [], "backends": ["eager"], "journal": ["compile 2"]}
+EVENT = {"backend": "hostile", "stage": "compile", "message": "killed by SIGSEGV"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, ""),
+        ({"wrong": ["call 0: output 0 is wrong"]}, "output 0 is wrong"),
+        ({"changed": ["threads: 1 -> 3"]}, "threads"),
+        ({"harmed": ["weights"]}, "weights"),
+        ({"backends": ["hostile"]}, "part of the plan"),
+        ({"events": []}, "does not say"),
+        ({"journal": ["compile 1"]}, "in the user's process"),
+        ({"raised": "SystemExit: "}, "reached the user"),
+    ],
+)
+def test_the_harness_sees_each_broken_promise(facts: dict[str, Any], said: str) -> None:
+    """What is not as promised is told; what is, is not."""
+    outcome = Outcome(Case(BY_NAME["compile_segfault"], "bert", "off"), {**FACTS, "events": [EVENT], **facts}, user=1)
+    found = list(problems_of(outcome))
+    assert (len(found), said in "".join(found)) == (1 if said else 0, True)
+
+
+def test_the_harness_sees_what_becomes_of_processes() -> None:
+    """A process that died, one that was left behind, and a second try are told."""
+    case = Case(BY_NAME["compile_segfault"], "bert", "off")
+    again = {**FACTS, "events": [EVENT]}
+    dead = Outcome(case, {}, "killed by SIGSEGV")
+    left = Outcome(case, {**again}, user=1, left=["compile in process 5"])
+    tried = Outcome(case, {**again, "again": again}, user=1)
+    texts = [" ".join(problems_of(outcome)) for outcome in (dead, left, tried)]
+    assert ["did not survive" in texts[0], "left running" in texts[1], "tried again" in texts[2]] == [True] * 3
