@@ -1,4 +1,4 @@
-"""The ONNX Runtime backend, one cluster at a time. Its operator table is tested in test_operator_tables.py."""
+"""The ONNX Runtime backend, one cluster at a time. Its operator table is tested in `tests/conformance`."""
 
 from __future__ import annotations
 

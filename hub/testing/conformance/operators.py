@@ -36,7 +36,6 @@ _DTYPE = "dtype "
 _PROGRAM = "program "
 _LAID_OUT_CASES = 2
 """Accepted cases of each operator that are also called with other layouts, and the first one with other sizes."""
-_DTYPE_TRIES = 3
 
 Answer = tuple[tuple[torch.Tensor, ...], Sequence[Reference | None]]
 
@@ -145,21 +144,17 @@ def _program_findings(target: Target, subject: str, program: Program) -> tuple[F
 
 
 def _dtype_findings(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Tries the first accepted calls that read tensors of a dtype. It is declared, so there have to be some."""
+    """Tries the first accepted call that reads tensors of a dtype. It is declared, so there has to be one."""
     dtype = getattr(torch, subject.removeprefix(_DTYPE), None)
     names = SAMPLES if target.table is None else [name for name in target.table.rows if name in SAMPLES]
     cases = [Case(name, sample) for name in names for sample in SAMPLES[name] if dtype in dtypes_in(sample)]
     if not cases:
         return (not_applicable("support", subject, "no sample call of a declared operator has it"),)
-    trials: list[Trial] = []
-    for case in cases:
-        if (found := _try_case(target, case, has_layouts=False)) is not None:
-            trials.append(found)
-            if len(trials) == _DTYPE_TRIES:
-                break
-    if not trials:
+    tried = (_try_case(target, case, has_layouts=False) for case in cases)
+    first = next((trial for trial in tried if trial is not None), None)
+    if first is None:
         return (failed("support", subject, f"declared, and all {len(cases)} sample calls that have it are refused"),)
-    return _findings(subject, trials)
+    return _findings(subject, [first])
 
 
 def _undeclared_but_accepted(target: Target) -> Iterator[str]:
