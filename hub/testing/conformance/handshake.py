@@ -30,7 +30,7 @@ SUBJECTS = (REGISTRATION, LISTING, FACTORY, SIGNATURES, PROBE)
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _PATH = re.compile(r"\w+(\.\w+)*:\w+")
-_LISTING_LIMIT_S = 60.0
+_LISTING_LIMIT_S = 180.0
 _NEVER_WHILE_LISTING = "torch"
 
 
