@@ -131,6 +131,26 @@ def list_backends(
     print_backends(as_json=json, probe=probe)
 
 
+@app.command("check-plugin")
+@command
+def check_plugin(
+    *,
+    backend: Annotated[str, typer.Argument(metavar="NAME", help="A backend, as `hub list-backends` names it.")],
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - is standard output.")] = None,
+    only: Annotated[str | None, typer.Option("--only", metavar="A,B", help="Only these checks.")] = None,
+    limit_s: Annotated[
+        float | None, typer.Option("--limit", metavar="SECONDS", help="Longest time for one operator or step.")
+    ] = None,
+) -> None:
+    """Check that a backend keeps its promises, each in a process that may crash.
+
+    Exit status: 0, or 1 where it broke one.
+    """
+    from hub.cli.check_plugin import print_check
+
+    print_check(backend, only=only, json=json, limit_s=limit_s)
+
+
 @app.command()
 @command
 def doctor(

@@ -9,6 +9,7 @@ from hub.support import (
     argument,
     attribute,
     dtype_name,
+    elements,
     is_symbolic,
     operator_name,
     tensors_of,
@@ -23,6 +24,17 @@ def on_cpu(node: fx.Node) -> str | None:
     """Every tensor lives on the CPU."""
     bad = next((tensor.device for tensor in tensors_of(node) if tensor.device.type != "cpu"), None)
     return None if bad is None else f"device {bad}, only cpu here"
+
+
+def not_empty(node: fx.Node) -> str | None:
+    """No input and no first result is known to have no elements: CumSum, CumProd and others then divide by a size of 0.
+
+    That ends the process with SIGFPE (ORT 1.31), and there is nothing to gain.
+    """
+    for tensor in (*map(value_of, node.all_input_nodes), *elements(value_of(node))[:1]):
+        if any(not is_symbolic(size) and size == 0 for size in getattr(tensor, "shape", ())):
+            return f"an empty tensor {list(tensor.shape)}"
+    return None
 
 
 def only_output(position: int) -> Condition:

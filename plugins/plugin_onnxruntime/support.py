@@ -28,6 +28,7 @@ from .conditions import (
     negative_pad_is_constant,
     no_dropout,
     not_ceil,
+    not_empty,
     on_cpu,
     one_of,
     only_output,
@@ -65,7 +66,7 @@ def _both(names: str, *conditions: Condition) -> dict[str, tuple[Condition, ...]
 _CONVOLUTION = (FLOAT32, static("weight"), same_rank("input", "weight"), plain("stride", "dilation"))
 
 OPERATORS = OperatorTable(
-    everywhere=(on_cpu,),
+    everywhere=(on_cpu, not_empty),
     rows={
         # pointwise: one input
         **_rows("abs.default neg.default sign.default square.default positive.default", NUMBER),

@@ -1,4 +1,4 @@
-"""The OpenVINO backend: numbers, sizes, memory, threads, saving, errors. Single operators: `test_operator_tables.py`."""
+"""The OpenVINO backend: numbers, sizes, memory, threads, saving, errors. Single operators: `tests/conformance`."""
 
 from __future__ import annotations
 

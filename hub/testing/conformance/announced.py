@@ -1,0 +1,31 @@
+"""What a fresh interpreter imports when it only lists a plugin: `python -m hub.testing.conformance.announced MODULE FILE`.
+
+Writes the top-level modules that were imported for the plugin, as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from hub.registry import load_attribute
+
+
+def imported_for(module_name: str) -> list[str]:
+    """Lists a plugin's backends and counts their operators; gives the top-level modules imported meanwhile."""
+    before = _loaded()
+    module = importlib.import_module(module_name)
+    for info in module.hub_backends():
+        if info.operators:
+            len(load_attribute(info.operators))
+    return sorted(_loaded() - before)
+
+
+def _loaded() -> set[str]:
+    return {name.partition(".")[0] for name in list(sys.modules)}
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(json.dumps(imported_for(sys.argv[1])))

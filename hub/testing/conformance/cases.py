@@ -1,0 +1,166 @@
+"""Sample calls of one operator in every form that makes sense for a backend, each a cluster with what eager gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from torch.utils import _pytree as pytree
+
+from hub.graph import Cluster
+from hub.testing.conformance.draw import Drawing, Inputs
+from hub.testing.operators import (
+    SAMPLES,
+    Made,
+    Reference,
+    Sample,
+    case_cluster,
+    expected,
+    overload_of,
+    read_outputs,
+    references,
+)
+
+SPREAD: Mapping[str, str] = {
+    "arithmetic": "add.Tensor sub.Tensor mul.Tensor div.Tensor pow.Tensor_Scalar addcmul.default lerp.Scalar",
+    "functions": "gelu.default silu.default erf.default log1p.default softplus.default hardswish.default round.default",
+    "logic": "where.self clamp.default masked_fill.Scalar eq.Tensor logical_and.default isnan.default maximum.default",
+    "reductions": "sum.dim_IntList mean.dim var.correction amax.default argmax.default softmax.int logsumexp.default",
+    "running": "cumsum.default topk.default sort.default max.dim linalg_vector_norm.default prod.dim_int all.dim",
+    "shapes": "permute.default reshape.default expand.default slice.Tensor split.Tensor cat.default roll.default",
+    "indices": "gather.default index_select.default embedding.default index.Tensor index_put.default flip.default",
+    "products": "linear.default matmul.default bmm.default addmm.default einsum.default baddbmm.default",
+    "convolutions": "conv1d.default conv2d.default conv2d.padding conv_transpose2d.input",
+    "norms": "layer_norm.default group_norm.default batch_norm.default rms_norm.default",
+    "attention": "scaled_dot_product_attention.default lstm.input",
+    "pools": "max_pool2d.default avg_pool2d.default _adaptive_avg_pool2d.default upsample_bilinear2d.vec",
+    "casts": "to.dtype _to_copy.default full.default arange.start_step one_hot.default tril.default pixel_shuffle.default",
+}
+"""For backends without a table, which take any operator: a spread. A group is one program: compiling may take seconds."""
+
+_SAMPLES_EACH = 3
+_SMALL = (0, 1)
+_NEVER_RESIZED = (
+    # Eager itself divides by a size of 0 and ends the process with SIGFPE (torch 2.13).
+    "aten._weight_norm.default",
+    "aten._weight_norm_interface.default",
+    # Another argument says the size too, and eager broadcasts instead of complaining: no model calls them so.
+    "aten.select_backward.default",
+    "aten.slice_backward.default",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One sample in one form: with weights or without, with fixed sizes or symbolic ones."""
+
+    overload: str
+    sample: Sample
+    dynamic: bool = False
+    has_weights: bool = False
+
+    def __str__(self) -> str:
+        form = ", ".join(word for word, on in (("dynamic", self.dynamic), ("weights", self.has_weights)) if on)
+        return f"{self.overload}({self.sample}){f' [{form}]' if form else ''}"
+
+    def build(self) -> tuple[Cluster, Inputs]:
+        """Gives the cluster and the values of its inputs; with weights, all tensors but the first are constants."""
+        constants = range(1, 64) if self.has_weights else ()
+        return case_cluster(self.overload, self.sample, dynamic=self.dynamic, constants=constants)
+
+
+def cases_of(overload: str, *, dynamic: bool) -> Iterator[Case]:
+    """Gives every form of every sample of an operator, symbolic sizes only where `dynamic`."""
+    for sample in SAMPLES[overload]:
+        count = len(tensors_in(sample))
+        for has_weights in (False, True) if count > 1 else (False,):
+            for symbolic in (False, True) if dynamic and count else (False,):
+                yield Case(overload, sample, symbolic, has_weights)
+
+
+def small_cases(case: Case) -> Iterator[Case]:
+    """Gives a case with its first size 0, and 1, where eager takes that and gives anything."""
+    for size in _SMALL:
+        sample = None if case.overload in _NEVER_RESIZED else resized(case.sample, size)
+        if sample is not None and _is_taken(case.overload, sample):
+            yield replace(case, sample=sample)
+
+
+def resized(sample: Sample, size: int) -> Sample | None:
+    """Gives a sample with another size wherever tensors have the first size of the first tensor; None where none has."""
+    leaves = [leaf for leaf in pytree.tree_leaves((sample.arguments, dict(sample.keywords))) if isinstance(leaf, Made)]
+    first = next((made.shape[0] for made in leaves if made.shape), None)
+    if first in (None, size) or any(made.fill == "values" for made in leaves):
+        return None
+    arguments, keywords = pytree.tree_map_only(
+        Made,
+        lambda made: replace(made, shape=(size, *made.shape[1:])) if made.shape[:1] == (first,) else made,
+        (sample.arguments, dict(sample.keywords)),
+    )
+    return replace(sample, arguments=arguments, keywords=keywords)
+
+
+@cache
+def wanted_of(overload: str, sample: Sample) -> tuple[tuple[torch.Tensor, ...], tuple[Reference | None, ...]]:
+    """Gives eager's outputs and their float64 references."""
+    return expected(overload, sample), references(overload, sample)
+
+
+def tensors_in(sample: Sample) -> list[torch.Tensor]:
+    """Gives the tensors among a sample's arguments."""
+    return [leaf for leaf in pytree.tree_leaves(sample.build()) if isinstance(leaf, torch.Tensor)]
+
+
+def dtypes_in(sample: Sample) -> set[torch.dtype]:
+    """Gives the dtypes of a sample's tensors, without making any."""
+    leaves = pytree.tree_leaves((sample.arguments, dict(sample.keywords)))
+    return {leaf.dtype for leaf in leaves if isinstance(leaf, Made)}
+
+
+def spread_of(group: str) -> tuple[Case, ...]:
+    """Gives the first samples of each operator of a group."""
+    names = [f"aten.{name}" for name in SPREAD[group].split()]
+    return tuple(Case(name, sample) for name in names for sample in SAMPLES[name][:_SAMPLES_EACH])
+
+
+def joined(cases: Sequence[Case]) -> tuple[Cluster, Inputs]:
+    """Gives several cases as one cluster, whose outputs are those of each case in turn; tensors are its inputs."""
+    drawing = Drawing()
+    outputs: list[torch.fx.Node] = []
+    for case in cases:
+        leaves, structure = pytree.tree_flatten(case.sample.build())
+        nodes = [drawing.input(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        arguments, keywords = pytree.tree_unflatten(nodes, structure)
+        call = drawing.call(case.overload, *arguments, **keywords)
+        outputs += [drawing.owned(node) for node in _read(drawing, call, case.sample)]
+    return drawing.cluster("spread", outputs), drawing.inputs
+
+
+def joined_answer(cases: Sequence[Case]) -> tuple[tuple[torch.Tensor, ...], tuple[Reference | None, ...]]:
+    """Gives eager's outputs and references of `joined`."""
+    outputs: list[torch.Tensor] = []
+    found: list[Reference | None] = []
+    for case in cases:
+        wanted, reference = wanted_of(case.overload, case.sample)
+        outputs += wanted
+        found += [reference[index] if index < len(reference) else None for index in range(len(wanted))]
+    return tuple(outputs), tuple(found)
+
+
+def _read(drawing: Drawing, call: torch.fx.Node, sample: Sample) -> list[torch.fx.Node]:
+    value = call.meta["val"]
+    if isinstance(value, torch.Tensor):
+        return [call]
+    read = sample.outputs if sample.outputs is not None else range(len(value))
+    return [drawing.element(call, position) for position in read if isinstance(value[position], torch.Tensor)]
+
+
+def _is_taken(overload: str, sample: Sample) -> bool:
+    try:
+        arguments, keywords = sample.build()
+        with torch.no_grad():
+            return bool(read_outputs(overload_of(overload)(*arguments, **keywords), sample))
+    except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError):
+        return False

@@ -1,0 +1,54 @@
+"""Checks that the same comes out twice: results bit for bit, and keys and registration in every process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from hub.errors import HubError
+from hub.testing.conformance.elsewhere import ELSEWHERE
+from hub.testing.conformance.finding import Finding, judged, not_applicable, trouble
+from hub.testing.conformance.identity import Identity, identity
+from hub.testing.conformance.judge import run, same_bits
+from hub.testing.conformance.programs import Program
+from hub.testing.conformance.target import Target
+
+RESULTS, KEYS = "results", "keys"
+SUBJECTS = (RESULTS, KEYS)
+_CALLS = 6
+_PART = 0.5
+
+
+def examine(target: Target, subject: str) -> tuple[Finding, ...]:
+    """Gives the finding about the main program."""
+    if target.main is None:
+        return (not_applicable("determinism", subject, "no program works"),)
+    problems = _results(target, target.main) if subject == RESULTS else _keys(target, target.main)
+    return (judged("determinism", subject, problems),)
+
+
+def _results(target: Target, program: Program) -> Iterator[str]:
+    """One thread, so sums have one order."""
+    cluster, inputs = program.draw()
+    executable = target.compile(cluster)
+    first = [output.clone() for output in run(executable, cluster, inputs)]
+    for call in range(2, _CALLS + 1):
+        if not same_bits(run(executable, cluster, inputs), first):
+            yield f"{program.name}: call {call} gave other bits than call 1, from the same inputs"
+            return
+
+
+def _keys(target: Target, program: Program) -> Iterator[str]:
+    mine = identity(target.name, program.name)
+    try:
+        theirs: Identity = ELSEWHERE.ask("identity", _PART * target.limit_s, backend=target.name, program=program.name)
+    except HubError as error:
+        yield trouble(error)
+        return
+    for part in sorted(set(mine.parts) | set(theirs.parts)):
+        if mine.parts.get(part) != theirs.parts.get(part):
+            yield f"part {part!r} of the artefact's key is {mine.parts.get(part)} here, {theirs.parts.get(part)} elsewhere"
+    for field in fields(mine.info):
+        here, there = (getattr(found.info, field.name) for found in (mine, theirs))
+        if here != there:
+            yield f"BackendInfo.{field.name} is {here!r} here, {there!r} in another process"

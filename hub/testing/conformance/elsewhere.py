@@ -1,0 +1,53 @@
+"""A second process that works elsewhere: another working directory, another hash seed, nothing in common but files."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hub.compilation.channel import Worker
+
+MODULE = "hub.testing.conformance.worker"
+_HASH_SEED = "4711"
+"""Sets and hashes of text come out in another order there, if any order depends on them."""
+
+
+class Elsewhere:
+    """Started when first asked, and again after it died."""
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+
+    def ask(self, command: str, limit_s: float, **arguments: Any) -> Any:
+        """Has a task of `hub.testing.conformance.tasks` done there. Raises what it raises, CompileError if it dies."""
+        if self._worker is None or not self._worker.is_alive:
+            folder = tempfile.mkdtemp(prefix="hub-elsewhere-")  # in the suite's own folder, which the suite removes
+            self._worker = process(Path(folder), {"PYTHONHASHSEED": _HASH_SEED})
+            self._worker.ask("move", limit_s, folder=folder)
+        return self._worker.ask(command, limit_s, **arguments)
+
+
+def process(folder: Path, environment: Mapping[str, str]) -> Worker:
+    """Starts a fresh process that answers tasks; its log is in the folder."""
+    return Worker(MODULE, folder / "log.txt", environment=dict(environment))
+
+
+def packed(tensors: Sequence[torch.Tensor]) -> bytes:
+    """Gives tensors as bytes: torch would send them through shared memory, which only its own processes can open."""
+    buffer = io.BytesIO()
+    torch.save([tensor.detach().clone() for tensor in tensors], buffer)
+    return buffer.getvalue()
+
+
+def unpacked(data: bytes) -> list[torch.Tensor]:
+    """Reads what `packed` gave."""
+    return torch.load(io.BytesIO(data), weights_only=True)
+
+
+ELSEWHERE = Elsewhere()
+"""One for the whole process: a start takes seconds."""

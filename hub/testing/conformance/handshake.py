@@ -1,0 +1,202 @@
+"""Checks what comes before any compiling: registration, listing, loading, signatures, probe."""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import inspect
+import json
+import math
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from packaging.requirements import InvalidRequirement, Requirement
+
+from hub.backend import Backend, BackendInfo, Executable
+from hub.children import run_child
+from hub.errors import HubError
+from hub.hookspecs import PROJECT
+from hub.registry import Entry, registry
+from hub.support import Support
+from hub.testing.conformance.finding import Finding, failed, judged, not_applicable, passed, trouble
+from hub.testing.conformance.target import Target, load_target
+
+REGISTRATION, LISTING, FACTORY, SIGNATURES, PROBE = "registration", "listing", "factory", "signatures", "probe"
+SUBJECTS = (REGISTRATION, LISTING, FACTORY, SIGNATURES, PROBE)
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+_PATH = re.compile(r"\w+(\.\w+)*:\w+")
+_LISTING_LIMIT_S = 180.0
+_NEVER_WHILE_LISTING = "torch"
+
+
+def examine(name: str, subject: str, limit_s: float) -> tuple[Finding, ...]:
+    """Gives the finding about one step. The backend is loaded from `FACTORY` on."""
+    entry = registry().entries[name]
+    if subject == REGISTRATION:
+        return (judged("handshake", subject, _registration_problems(entry)),)
+    if subject == LISTING:
+        return (judged("handshake", subject, _listing_problems(entry)),)
+    try:
+        target = load_target(name, limit_s)
+    except HubError as error:
+        reason = trouble(error)
+        is_about_loading = subject == FACTORY
+        return (
+            failed("handshake", subject, reason)
+            if is_about_loading
+            else not_applicable("handshake", subject, "the backend does not load"),
+        )
+    if subject == SIGNATURES:
+        return (judged("handshake", subject, _signature_problems(target)),)
+    return (_probed(target) if subject == PROBE else passed("handshake", subject),)
+
+
+# --- Registration -----------------------------------------------------------------------------------------------------
+
+
+def _registration_problems(entry: Entry) -> list[str]:
+    """Says what is wrong with a registration; a requirement that is not met is wrong too, and told with its remedy."""
+    info = cast("Any", entry.info)
+    if not entry.status.accepted:
+        return [f"{entry.status.reason}{f'; mend it with: {info.install}' if info.install else ''}"]
+    return [problem for holds, problem in _claims(info) if not holds] + list(_requirement_problems(info))
+
+
+def _claims(info: Any) -> Iterator[tuple[bool, str]]:
+    """What has to hold for a `BackendInfo`, whose fields a plugin may have filled with anything."""
+    yield isinstance(info, BackendInfo), f"hub_backends() gave a {type(info).__name__}, BackendInfo expected"
+    yield _matches(_NAME, info.name), f"name {info.name!r} is no short lower-case word"
+    yield _matches(_PATH, info.factory), f'factory {info.factory!r} has not the form "package.module:callable"'
+    yield isinstance(info.summary, str), f"summary is a {type(info.summary).__name__}, text expected"
+    yield not info.operators or _matches(_PATH, info.operators), f"operators {info.operators!r} is no module:TABLE"
+    yield bool(info.devices), "devices is empty"
+    yield bool(info.dtypes), "dtypes is empty"
+    for dtype in info.dtypes:
+        is_known = isinstance(getattr(torch, str(dtype), None), torch.dtype)
+        yield is_known, f"dtypes names {dtype!r}, which torch does not know"
+    for flag in ("dynamic_shapes", "training", "saveable"):
+        yield isinstance(getattr(info, flag), bool), f"{flag} is {getattr(info, flag)!r}, True or False expected"
+    error_class = info.error_class
+    is_error = isinstance(error_class, (int, float)) and math.isfinite(error_class) and error_class >= 0
+    yield is_error, f"error_class is {error_class!r}, a number of at least 0 expected"
+    peers = cast("Mapping[Any, Any]", info.peers)
+    for name, place in peers.items():
+        yield _matches(_PATH, place), f'peer {name!r} is {place!r}, not "package.module:callable"'
+
+
+def _matches(pattern: re.Pattern[str], value: Any) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _requirement_problems(info: BackendInfo) -> Iterator[str]:
+    for text in info.requires:
+        try:
+            Requirement(text)
+        except InvalidRequirement as error:
+            yield f"requirement {text!r}: {error}"
+
+
+# --- Listing ----------------------------------------------------------------------------------------------------------
+
+
+def _listing_problems(entry: Entry) -> list[str]:
+    """Lists the plugin in a fresh interpreter and names what it imports that it may not: torch, and its own library."""
+    module = _module_of(entry.name)
+    if module is None:
+        return ["its entry point was not found"]
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "imported.json"
+        command = [sys.executable, "-P", "-m", "hub.testing.conformance.announced", module, str(answer)]
+        if problem := run_child(command, _LISTING_LIMIT_S):
+            return [f"listing it in a fresh interpreter failed: {problem}"]
+        imported = set(json.loads(answer.read_text()))
+    heavy = sorted(imported & {_NEVER_WHILE_LISTING, *_libraries(entry.info)})
+    return [f"listing it imports {', '.join(heavy)}: import that where the factory is"] if heavy else []
+
+
+def _module_of(backend: str) -> str | None:
+    """Gives the module of the entry point that registers a backend."""
+    for point in metadata.entry_points(group=PROJECT):
+        try:
+            infos = point.load().hub_backends()
+            if any(info.name == backend for info in infos):
+                return point.value
+        except Exception:  # noqa: BLE001 - another plugin, which may do anything
+            continue
+    return None
+
+
+def _libraries(info: BackendInfo) -> set[str]:
+    """Top-level modules of the distributions that a backend requires."""
+    names = {Requirement(text).name.lower().replace("_", "-") for text in info.requires}
+    return {
+        module
+        for module, distributions in metadata.packages_distributions().items()
+        if names & {found.lower().replace("_", "-") for found in distributions}
+    }
+
+
+# --- Signatures -------------------------------------------------------------------------------------------------------
+
+_METHODS = ("probe", "supports", "estimate", "compile", "load")
+_EXECUTABLE_METHODS = ("save", "dump")
+
+
+def _signature_problems(target: Target) -> Iterator[str]:
+    """Names each method that cannot be called as the contract says, with both signatures."""
+    for name in _METHODS:
+        yield from _misfit(f"{name}", getattr(Backend, name), getattr(target.backend, name))
+    if target.main is None:
+        return
+    cluster, inputs = target.main.draw()
+    executable = target.compile(cluster)
+    if not _takes(type(executable).__call__, 1 + len(inputs)):
+        yield f"the executable's __call__{_text(type(executable).__call__)} does not take {len(inputs)} inputs"
+    for name in _EXECUTABLE_METHODS:
+        method = getattr(executable, name, None)
+        if callable(method):
+            yield from _misfit(f"the executable's {name}", getattr(Executable, name), method)
+        else:
+            yield f"the executable has no {name}(folder)"
+
+
+def _misfit(name: str, wanted: Callable[..., Any], found: Callable[..., Any]) -> Iterator[str]:
+    names = list(inspect.signature(wanted).parameters)[1:]
+    by_position = _takes(found, len(names))
+    if not by_position:
+        yield f"{name}{_text(found)} does not fit {name}{_text(wanted)}"
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # functions of C++ tell no signature
+        return True
+    return True
+
+
+def _text(function: Callable[..., Any]) -> str:
+    signature = inspect.signature(function)
+    names = [str(item.replace(annotation=item.empty)) for item in signature.parameters.values() if item.name != "self"]
+    return f"({', '.join(names)})"
+
+
+# --- Probe ------------------------------------------------------------------------------------------------------------
+
+
+def _probed(target: Target) -> Finding:
+    """Runs the probe; this process is already a child that may crash."""
+    try:
+        answer = cast("Any", target.backend.probe())
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
+        return failed("handshake", PROBE, trouble(error))
+    if not isinstance(answer, Support):
+        return failed("handshake", PROBE, f"probe() gave a {type(answer).__name__}, a Support expected")
+    return passed("handshake", PROBE) if answer.accepted else failed("handshake", PROBE, answer.reason)

@@ -1,0 +1,90 @@
+"""Runs executables and compares what comes out with eager: problems in words, none where all is well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hub.verification.reference import float64_outputs
+from hub.errors import InputRefused
+from hub.graph import Cluster
+from hub.testing.conformance.finding import trouble
+from hub.testing.conformance.layouts import copied
+from hub.testing.operators import Reference, check_close
+
+Tensors = tuple[torch.Tensor, ...]
+Outputs = Sequence[Any]
+
+
+def run(executable: Callable[..., Outputs], cluster: Cluster, inputs: Sequence[Any]) -> Outputs:
+    """Runs one call on copies of the inputs, as the dispatcher does: in eager where the executable refuses the values."""
+    try:
+        return executable(*copied(inputs))
+    except InputRefused:
+        return eager(cluster, inputs)
+
+
+def eager(cluster: Cluster, inputs: Sequence[Any]) -> Tensors:
+    """Gives eager's outputs. Raises what its operators raise."""
+    with torch.no_grad():
+        return tuple(cluster.module(*copied(inputs)))
+
+
+def exact(cluster: Cluster, inputs: Sequence[Any]) -> tuple[Reference | None, ...]:
+    """Gives float64 references of a cluster's outputs; nothing where an operator has no float64 form."""
+    with torch.no_grad():
+        found = float64_outputs(cluster, copied(inputs))
+    if found is None:
+        return ()
+    return tuple(Reference(value.double(), 0.0) if value.is_floating_point() else None for value in found)
+
+
+def form_problem(got: Outputs, wanted: Tensors) -> str:
+    """Says where count, shape, dtype or device are not eager's; "" where they are."""
+    return _assertion(lambda: check_close(got, wanted, has_values=False))
+
+
+def value_problem(got: Outputs, wanted: Tensors, references: Sequence[Reference | None] = ()) -> str:
+    """Says which output is how far off, or of another form; "" where all are as exact as they must be."""
+    return _assertion(lambda: check_close(got, wanted, references))
+
+
+def answer_problem(executable: Callable[..., Outputs], cluster: Cluster, inputs: Sequence[Any]) -> str:
+    """Runs one call and says what is wrong with the answer, an exception included; "" where nothing is."""
+    try:
+        got = run(executable, cluster, inputs)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
+        return trouble(error)
+    return value_problem(got, eager(cluster, inputs), exact(cluster, inputs))
+
+
+def same_bits(these: Outputs, those: Outputs) -> bool:
+    """True where all tensors agree in shape, dtype and every bit; other values by `==`."""
+    return len(these) == len(those) and all(
+        _same_tensor(this, that) if isinstance(this, torch.Tensor) else this == that
+        for this, that in zip(these, those, strict=True)
+    )
+
+
+def storages(values: Sequence[Any]) -> set[int]:
+    """Gives the addresses of the memory that tensors with elements lie in."""
+    return {value.untyped_storage().data_ptr() for value in values if isinstance(value, torch.Tensor) and value.numel()}
+
+
+def _same_tensor(this: torch.Tensor, that: Any) -> bool:
+    if not isinstance(that, torch.Tensor) or this.shape != that.shape or this.dtype != that.dtype:
+        return False
+    if not this.numel():
+        return True
+    left, right = (value.detach().contiguous().reshape(-1).view(torch.uint8) for value in (this, that))
+    return torch.equal(left, right)
+
+
+def _assertion(check: Callable[[], None]) -> str:
+    try:
+        check()
+    except AssertionError as error:
+        return str(error)
+    return ""

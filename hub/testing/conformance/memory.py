@@ -1,0 +1,37 @@
+"""Checks that outputs are the caller's own: no later call writes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hub.testing.conformance.finding import Finding, judged, not_applicable
+from hub.testing.conformance.judge import run, same_bits, storages
+from hub.testing.conformance.programs import Program, other_inputs
+from hub.testing.conformance.target import Target
+
+SUBJECTS = ("outputs of earlier calls",)
+_CALLS = 4
+
+
+def examine(target: Target, subject: str) -> tuple[Finding, ...]:
+    """Gives the finding about the main program."""
+    if target.main is None:
+        return (not_applicable("memory", subject, "no program works"),)
+    return (judged("memory", subject, _problems(target, target.main)),)
+
+
+def _problems(target: Target, program: Program) -> Iterator[str]:
+    """Keeps the outputs of some calls alive, so that no two may lie in one place, and none may change."""
+    cluster, inputs = program.draw()
+    executable = target.compile(cluster)
+    kept = [run(executable, cluster, other_inputs(inputs, 0))]
+    copies = [[output.clone() for output in kept[0]]]
+    for call in range(1, _CALLS):
+        outputs = run(executable, cluster, other_inputs(inputs, call))
+        if any(storages(outputs) & storages(earlier) for earlier in kept):
+            yield f"{program.name}: call {call + 1} gave out memory that an earlier call gave out, which is still in use"
+        if any(not same_bits(earlier, copy) for earlier, copy in zip(kept, copies, strict=True)):
+            yield f"{program.name}: call {call + 1} wrote to the outputs of an earlier call"
+            return
+        kept.append(outputs)
+        copies.append([output.clone() for output in outputs])

@@ -1,0 +1,70 @@
+"""Checks that calls and compilations leave no threads and no open files behind."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from hub.testing.conformance.finding import Finding, judged, not_applicable
+from hub.testing.conformance.judge import run
+from hub.testing.conformance.programs import Program
+from hub.testing.conformance.target import Target
+
+CALLS, COMPILATIONS = "calls", "compilations"
+SUBJECTS = (CALLS, COMPILATIONS)
+_PROCESS = Path("/proc/self")
+_ROUNDS = {CALLS: 60, COMPILATIONS: 2}
+"""How often something is done between two looks. Growth counts where every look finds more than the one before."""
+_LOOKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What this process holds."""
+
+    threads: int
+    files: int
+
+
+def held() -> Held:
+    """Counts this process's threads, those of libraries too, and its open files."""
+    gc.collect()
+    return Held(*(sum(1 for _ in (_PROCESS / name).iterdir()) for name in ("task", "fd")))
+
+
+def examine(target: Target, subject: str) -> tuple[Finding, ...]:
+    """Gives the finding about the main program."""
+    if not (_PROCESS / "task").is_dir():
+        return (not_applicable("resources", subject, "this system has no /proc to count in"),)
+    if target.main is None:
+        return (not_applicable("resources", subject, "no program works"),)
+    return (judged("resources", subject, _problems(target, target.main, subject)),)
+
+
+def _problems(target: Target, program: Program, subject: str) -> Iterator[str]:
+    cluster, inputs = program.draw()
+    executable = target.compile(cluster)
+
+    def call() -> None:
+        run(executable, cluster, inputs)
+
+    def compile_and_call() -> None:
+        run(target.compile(cluster), cluster, inputs)
+
+    yield from growth(call if subject == CALLS else compile_and_call, _ROUNDS[subject], subject)
+
+
+def growth(act: Callable[[], None], rounds: int, what: str) -> Iterator[str]:
+    """Says what piles up while something is done again and again. A first round, which may fill pools, does not count."""
+    looks: list[Held] = []
+    for _ in range(_LOOKS):
+        for _ in range(rounds):
+            act()
+        looks.append(held())
+    for kind in ("threads", "files"):
+        counts = [getattr(look, kind) for look in looks]
+        if all(later > earlier for earlier, later in pairwise(counts)):
+            yield f"open {kind} grow: {', '.join(map(str, counts))} after {rounds}, {2 * rounds}, {3 * rounds} {what}"

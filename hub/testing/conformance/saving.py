@@ -1,0 +1,119 @@
+"""Checks that saved executables load: here, in another process, and not at all where a file is damaged."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from hub.errors import HubError
+from hub.registry import Entry
+from hub.testing.conformance.elsewhere import ELSEWHERE, unpacked
+from hub.testing.conformance.finding import Finding, judged, not_applicable, trouble
+from hub.testing.conformance.judge import Outputs, run, value_problem
+from hub.testing.conformance.programs import Program
+from hub.testing.conformance.target import SETTINGS, Target
+
+HERE, THERE, DAMAGED = "loading in this process", "loading in another process", "damaged files"
+_PART = 0.3
+"""Part of the time of one look that one step in another process may take."""
+
+Damage = Callable[[Path], None]
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _halve(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+DAMAGES: Mapping[str, Damage] = {
+    "is missing": Path.unlink,
+    "is empty": _empty,
+    "ends in the middle": _halve,
+}
+"""What a full disk or a killed process leaves. Flipped bytes are noticed by the hub, which seals what is saved."""
+
+
+def subjects(entry: Entry) -> tuple[str, ...]:
+    """Gives the ways of loading, or one word where the backend does not claim that it can."""
+    return (HERE, THERE, DAMAGED) if entry.info.saveable else ("executables",)
+
+
+def examine(target: Target, subject: str) -> tuple[Finding, ...]:
+    """Gives the finding about the main program, saved to a folder that is renamed afterwards, as in the hub's cache."""
+    if not target.entry.info.saveable:
+        return (not_applicable("saving", subject, "not claimed: saveable=False"),)
+    program = target.main
+    if program is None:
+        return (not_applicable("saving", subject, "no program works"),)
+    with tempfile.TemporaryDirectory(prefix="hub-saving-") as folder:
+        try:
+            saved, wanted = _saved(target, program, Path(folder))
+        except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
+            return (judged("saving", subject, [f"{program.name} cannot be saved: {trouble(error)}"]),)
+        look = {HERE: _here, THERE: _there, DAMAGED: _damaged}[subject]
+        return (judged("saving", subject, list(look(target, program, saved, wanted))),)
+
+
+def _saved(target: Target, program: Program, folder: Path) -> tuple[Path, Outputs]:
+    partial, final = folder / "partial", folder / "saved"
+    partial.mkdir()
+    cluster, inputs = program.draw()
+    executable = target.compile(cluster)
+    wanted = [output.clone() for output in run(executable, cluster, inputs)]
+    executable.save(partial)
+    return partial.rename(final), wanted
+
+
+def _here(target: Target, program: Program, saved: Path, wanted: Outputs) -> Iterator[str]:
+    cluster, inputs = program.draw()
+    try:
+        got = run(target.backend.load(saved, cluster, SETTINGS), cluster, inputs)
+    except Exception as error:  # noqa: BLE001 - as above
+        yield f"{program.name}: {trouble(error)}"
+        return
+    if problem := value_problem(got, tuple(wanted)):
+        yield f"{program.name} gives other results than before it was saved: {problem}"
+
+
+def _there(target: Target, program: Program, saved: Path, wanted: Outputs) -> Iterator[str]:
+    try:
+        got = ELSEWHERE.ask(
+            "load_and_run", _PART * target.limit_s, backend=target.name, program=program.name, folder=str(saved)
+        )
+    except HubError as error:
+        yield f"{program.name}: {trouble(error)}"
+        return
+    if problem := value_problem(unpacked(got), tuple(wanted)):
+        yield f"{program.name} gives other results than where it was saved: {problem}"
+
+
+def _damaged(target: Target, program: Program, saved: Path, wanted: Outputs) -> Iterator[str]:
+    """Damages one file at a time. Loading or the first call then has to raise, unless the file does not matter."""
+    for path in sorted(item for item in saved.rglob("*") if item.is_file()):
+        for what, damage in DAMAGES.items():
+            copy = saved.parent / "damaged"
+            shutil.copytree(saved, copy)
+            damage(copy / path.relative_to(saved))
+            if problem := _damaged_problem(target, program, copy, wanted):
+                yield f"{path.relative_to(saved)} {what}: {problem}"
+            shutil.rmtree(copy)
+
+
+def _damaged_problem(target: Target, program: Program, folder: Path, wanted: Outputs) -> str:
+    """Says what is wrong with how a damaged folder was taken: to refuse it is right, to die of it is not."""
+    try:
+        got = ELSEWHERE.ask(
+            "try_to_load", _PART * target.limit_s, backend=target.name, program=program.name, folder=str(folder)
+        )
+    except HubError as error:
+        return trouble(error)
+    if got is None:
+        return ""
+    problem = value_problem(unpacked(got), tuple(wanted))
+    return f"it loads, and gives wrong results: {problem}" if problem else ""

@@ -1,0 +1,106 @@
+"""The score of a backend: its findings counted by check, as text for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from hub.report.columns import columns
+from hub.report.numbers import count, names_text
+from hub.testing.conformance.finding import CHECKS, Finding
+
+_HEADERS = ("check", "passed", "failed", "n/a", "what it promises")
+_NUMBERS = frozenset(_HEADERS[1:4])
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many findings of one check went which way."""
+
+    passed: int
+    failed: int
+    not_applicable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Everything that the suite found out about one backend."""
+
+    backend: str
+    package: str
+    """Distribution that brought it, with its version; empty where its registration could not be read."""
+    hub: str
+    """Version of the hub whose suite this is."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def total(self) -> Count:
+        """All checks together."""
+        return count_of(self.findings)
+
+    @property
+    def is_passed(self) -> bool:
+        """True where nothing failed, and something passed."""
+        return not self.total.failed and bool(self.total.passed)
+
+    @property
+    def share(self) -> float:
+        """Part of the applicable findings that passed, 0 to 1; 0 where nothing applied."""
+        found = self.total
+        return found.passed / max(1, found.passed + found.failed)
+
+    def to_json(self) -> str:
+        """Gives the JSON form: counts in all and by check, then every finding."""
+        facts = {
+            "backend": self.backend,
+            "package": self.package,
+            "hub": self.hub,
+            "is_passed": self.is_passed,
+            "share": self.share,
+            "total": asdict(self.total),
+            "checks": {name: asdict(counted) for name, counted in self.by_check().items()},
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+        return json.dumps(facts, indent=2)
+
+    def by_check(self) -> dict[str, Count]:
+        """Counts of each check that has findings, in the order of `CHECKS`."""
+        found = {name: [finding for finding in self.findings if finding.check == name] for name in CHECKS}
+        return {name: count_of(findings) for name, findings in found.items() if findings}
+
+
+def count_of(findings: Sequence[Finding]) -> Count:
+    """Counts findings by verdict."""
+    verdicts = [finding.verdict for finding in findings]
+    return Count(verdicts.count("passed"), verdicts.count("failed"), verdicts.count("not applicable"))
+
+
+def score_lines(score: Score) -> list[str]:
+    """Gives the score as people read it: a table of checks, every failure, figures, and one last line."""
+    rows = [
+        (name, str(found.passed), str(found.failed), str(found.not_applicable), CHECKS[name])
+        for name, found in score.by_check().items()
+    ]
+    lines = columns(_HEADERS, rows, right=_NUMBERS)
+    for title, verdict in (("failed", "failed"), ("told", "passed")):
+        told = [finding for finding in score.findings if finding.verdict == verdict and finding.reason]
+        lines += ["", f"{title}:", *_told(told)] if told else []
+    return [*lines, "", _last_line(score)]
+
+
+def _told(findings: Sequence[Finding]) -> Iterator[str]:
+    """Gives a line a reason: many subjects may share one."""
+    for check, reason in dict.fromkeys((finding.check, finding.reason) for finding in findings):
+        subjects = [finding.subject for finding in findings if (finding.check, finding.reason) == (check, reason)]
+        yield f"  {check}, {names_text(subjects)}: {reason}"
+
+
+def _last_line(score: Score) -> str:
+    found = score.total
+    who = f"{score.backend} ({score.package})" if score.package else score.backend
+    aside = f", {found.not_applicable} not applicable" if found.not_applicable else ""
+    # Rounded down: 100.0 % is for those who failed nothing.
+    share = f"{math.floor(1000 * score.share) / 10:.1f} %" if found.passed + found.failed else "nothing applied"
+    return f"{who}: {found.passed} of {count(found.passed + found.failed, 'finding')} passed ({share}){aside}"

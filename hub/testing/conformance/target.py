@@ -1,0 +1,110 @@
+"""The backend under examination, loaded, with what it accepts found out once."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+from hub.backend import Backend, CompileSettings, Executable
+from hub.errors import ContractError
+from hub.graph import Cluster
+from hub.registry import Entry, load_attribute, registry
+from hub.support import OperatorTable, Support
+from hub.testing.conformance.judge import run
+from hub.testing.conformance.programs import PROGRAMS, Program, is_varied, single
+from hub.testing.operators import SAMPLES
+
+SETTINGS = CompileSettings(threads=1)
+"""One thread: sums in one order, and no pool that another check would have to wait for."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A backend with its registry entry. Raises nothing until a method asks the backend."""
+
+    entry: Entry
+    backend: Backend
+    limit_s: float = 600.0
+    """Longest time that one look may take; processes that a check starts get part of it."""
+
+    @property
+    def name(self) -> str:
+        """The backend's name."""
+        return self.entry.name
+
+    @cached_property
+    def table(self) -> OperatorTable | None:
+        """Its operator table; None where it takes any operator."""
+        return table_of(self.entry)
+
+    @cached_property
+    def one_operator(self) -> Program | None:
+        """A sample call of the first operator whose sample with float values works; None where there is none."""
+        names = SAMPLES if self.table is None else (name for name in self.table.rows if name in SAMPLES)
+        found = (single(name, position) for name in names for position in range(len(SAMPLES[name])))
+        return next((program for program in found if is_varied(program.name) and self.works(program)), None)
+
+    @cached_property
+    def main(self) -> Program | None:
+        """The first program that works, which most checks look at; None where there is none."""
+        return next(self.working(), None)
+
+    def working(self, *, dynamic: bool = False) -> Iterator[Program]:
+        """Gives the programs that are accepted, compile and run, one operator last. What fails is told under `support`."""
+        yield from (program for program in PROGRAMS.values() if self.works(program, dynamic=dynamic))
+        if self.one_operator is not None and self.works(self.one_operator, dynamic=dynamic):
+            yield self.one_operator
+
+    def works(self, program: Program, *, dynamic: bool = False) -> bool:
+        """True where a program is accepted, compiles and runs. Raises nothing."""
+        try:
+            cluster, inputs = program.draw(dynamic=dynamic)
+            if self.refusal(cluster):
+                return False
+            run(self.compile(cluster), cluster, inputs)
+        except Exception:  # noqa: BLE001 - whatever it is, `support` tells it
+            return False
+        return True
+
+    def refusal(self, cluster: Cluster) -> str:
+        """Gives the reason of the first refused node; "" where all are accepted. Raises ContractError for no verdict.
+
+        Elements of a tuple come along with the node that makes it, so nobody asks for them.
+        """
+        for node in cluster.nodes:
+            if node.target is operator.getitem:
+                continue
+            answer = cast("Any", self.backend.supports(node))
+            if not isinstance(answer, Support):
+                raise ContractError(f"supports() gave a {type(answer).__name__}, a Support expected", backend=self.name)
+            if not answer.accepted:
+                if not answer.reason.strip():
+                    raise ContractError(f"supports() refused {node.target} without a reason", backend=self.name)
+                return answer.reason
+        return ""
+
+    def compile(self, cluster: Cluster) -> Executable:
+        """Compiles a cluster. Raises what the backend raises, and ContractError for what cannot be called."""
+        executable = cast("Any", self.backend.compile(cluster, SETTINGS))
+        if not callable(executable):
+            raise ContractError(f"compile() gave a {type(executable).__name__}, nothing callable", backend=self.name)
+        return cast("Executable", executable)
+
+
+def table_of(entry: Entry) -> OperatorTable | None:
+    """Gives the operator table that an entry names. Raises ContractError for something else."""
+    if not entry.info.operators:
+        return None
+    table = load_attribute(entry.info.operators)
+    if not isinstance(table, OperatorTable):
+        raise ContractError(f"{entry.info.operators} is a {type(table).__name__}, no OperatorTable", backend=entry.name)
+    return table
+
+
+def load_target(name: str, limit_s: float) -> Target:
+    """Loads a backend. Raises HubError as the registry does."""
+    backend = registry().backend(name)
+    return Target(registry().entries[name], backend, limit_s)

@@ -1,0 +1,141 @@
+"""What a process of the suite can be asked: to examine one subject, or to play a part in an examination elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hub.errors import HubError
+from hub.registry import registry
+from hub.testing.conformance.catalogue import EXAMINATIONS
+from hub.testing.conformance.elsewhere import packed
+from hub.testing.conformance.finding import Finding, failed, not_applicable, trouble
+from hub.testing.conformance.handshake import examine as examine_handshake
+from hub.testing.conformance.identity import identity
+from hub.testing.conformance.judge import run
+from hub.testing.conformance.programs import program_of
+from hub.testing.conformance.step import HANDSHAKE, Description, Step
+from hub.testing.conformance.target import SETTINGS, Target, load_target
+from hub.testing.conformance.trail import at
+
+UNREADABLE = "operator table"
+"""Subject that stands for all operators where the table cannot be read."""
+_ON_AND_ON_S = 60.0
+
+
+def describe(backend: str, only: tuple[str, ...]) -> Description:
+    """Gives what there is to examine about a backend; all of it is listed, nothing is loaded."""
+    entries = registry().entries
+    if backend not in entries:
+        return Description(tuple(entries), "", ())
+    entry = entries[backend]
+    steps: list[Step] = []
+    for name, examination in EXAMINATIONS.items():
+        if only and not set(only) & set(examination.checks):
+            continue
+        try:
+            subjects = examination.subjects(entry)
+        except Exception:  # noqa: BLE001 - the table is the plugin's; the examination then tells what is wrong
+            subjects = (UNREADABLE,)
+        steps += (Step(name, subject, examination.checks[0]) for subject in subjects)
+    return Description(tuple(entries), f"{entry.package} {entry.package_version}", tuple(steps))
+
+
+def examine(backend: str, step: Step, limit_s: float) -> tuple[Finding, ...]:
+    """Examines one subject. Whatever the plugin raises, SystemExit and KeyboardInterrupt too, becomes a finding."""
+    at(f"{step.examination}, {step.subject}")
+    try:
+        if step.examination == HANDSHAKE:
+            return examine_handshake(backend, step.subject, limit_s)
+        try:
+            target = _target(backend, limit_s)
+        except HubError:
+            return (not_applicable(step.check, step.subject, "the backend does not load"),)
+        return EXAMINATIONS[step.examination].examine(target, step.subject)
+    except BaseException as error:  # noqa: BLE001 - as it says above
+        return (failed(step.check, step.subject, trouble(error)),)
+
+
+@cache
+def _target(backend: str, limit_s: float) -> Target:
+    return load_target(backend, limit_s)
+
+
+# --- Parts in examinations elsewhere ----------------------------------------------------------------------------------
+
+
+def move(folder: str) -> None:
+    """Changes the working directory."""
+    os.chdir(folder)
+
+
+def process_id() -> int:
+    """Gives this process's number."""
+    return os.getpid()
+
+
+def load_and_run(backend: str, program: str, folder: str) -> bytes:
+    """Loads a saved program and runs it. Raises what the backend raises."""
+    cluster, inputs = program_of(program).draw()
+    executable = registry().backend(backend).load(Path(folder), cluster, SETTINGS)
+    return packed([torch.as_tensor(output) for output in run(executable, cluster, inputs)])
+
+
+def try_to_load(backend: str, program: str, folder: str) -> bytes | None:
+    """Loads a damaged program and runs it; None where that raises, as it should."""
+    at(f"loading {program} from damaged files")
+    try:
+        return load_and_run(backend, program, folder)
+    except Exception:  # noqa: BLE001 - any exception is an honest answer
+        return None
+
+
+def compile_and_run(backend: str, program: str, seed: int) -> bytes:
+    """Compiles a program with weights of a seed, and runs it. Raises what the backend raises."""
+    target = load_target(backend, 0.0)
+    cluster, inputs = program_of(program).draw(seed=seed)
+    return packed([torch.as_tensor(output) for output in run(target.compile(cluster), cluster, inputs)])
+
+
+def compile_on_and_on(backend: str, program: str, seed: int, marker: str) -> None:
+    """Compiles a program again and again, until somebody kills this process or a minute has passed."""
+    target = load_target(backend, 0.0)
+    end = time.monotonic() + _ON_AND_ON_S
+    while time.monotonic() < end:
+        cluster, _ = program_of(program).draw(seed=seed)
+        Path(marker).touch()
+        target.compile(cluster)
+
+
+def compile_until_interrupted(backend: str, program: str, seed: int, marker: str) -> bytes:
+    """Compiles on and on until something is raised, as by Ctrl-C, then compiles once more and runs that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in background jobs
+    try:
+        compile_on_and_on(backend, program, seed, marker)
+    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt, or what the compiler made of it
+        at(f"{program}, after {trouble(error)}")
+    return compile_and_run(backend, program, seed)
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        describe,
+        examine,
+        move,
+        process_id,
+        load_and_run,
+        try_to_load,
+        identity,
+        compile_and_run,
+        compile_on_and_on,
+        compile_until_interrupted,
+    )
+}

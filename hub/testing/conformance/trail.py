@@ -1,0 +1,24 @@
+"""A trail in the worker's log: what was being done when the process died or hung."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+_MARK = "hub-conformance at: "
+
+
+def at(what: str) -> None:
+    """Notes what is done from now on. Raises nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"\n{_MARK}{what}\n")
+        sys.stderr.flush()
+
+
+def last_place(log: Path) -> str:
+    """Gives what was noted last, or nothing."""
+    with contextlib.suppress(OSError):
+        lines = log.read_text(errors="replace").splitlines()
+        return next((line.removeprefix(_MARK) for line in reversed(lines) if line.startswith(_MARK)), "")
+    return ""

@@ -1,0 +1,57 @@
+"""The hub's own plugins and the example plugin keep every promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hub import registry as registry_module
+from hub.registry import registry
+from hub.testing.conformance.catalogue import EXAMINATIONS
+from hub.testing.conformance.step import Step
+from hub.testing.conformance.suite import Suite, check_backend
+
+EXAMPLE = Path(__file__).parent.parent / "example_plugin" / "src"
+
+STEPS = [
+    (name, Step(examination, subject, kind.checks[0]))
+    for name in registry().available()
+    for examination, kind in EXAMINATIONS.items()
+    for subject in kind.subjects(registry().entries[name])
+]
+
+
+@pytest.fixture(scope="module")
+def suites() -> Iterator[dict[str, Suite]]:
+    """One suite a backend, so that its process starts once."""
+    begun = {name: Suite(name) for name in registry().available()}
+    yield begun
+    for suite in begun.values():
+        suite.close()
+
+
+@pytest.mark.parametrize(
+    ("backend", "step"), STEPS, ids=[f"{name} {step.examination} {step.subject}" for name, step in STEPS]
+)
+def test_own_plugins_keep_every_promise(backend: str, step: Step, suites: dict[str, Suite]) -> None:
+    """What a plugin of ours declares is true, operator by operator and step by step."""
+    findings = suites[backend].examine(step)
+    assert findings
+    assert [str(finding) for finding in findings if finding.verdict == "failed"] == []
+
+
+def test_the_example_plugin_keeps_every_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin from which people start passes the suite."""
+    facts = tmp_path / "hub_numpy-0.1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: hub-numpy\nVersion: 0.1.0\n")
+    (facts / "entry_points.txt").write_text("[hub]\nnumpy = hub_numpy\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    registry_module.registry.cache_clear()
+    score = check_backend("numpy")
+    assert [str(finding) for finding in score.findings if finding.verdict == "failed"] == []
+    assert score.package == "hub-numpy 0.1.0"
+    assert score.by_check()["support"].passed >= 5
