@@ -252,8 +252,16 @@ def tensor_digest(tensor: torch.Tensor) -> str:
     """Digest of dtype, shape, stride, device and every byte of a dense tensor."""
     detached = tensor.detach()
     header = f"{detached.dtype} {tuple(detached.shape)} {tuple(detached.stride())} {detached.device}"
-    data = detached.cpu().contiguous().reshape(-1).view(torch.uint8).numpy() if detached.numel() else b""
+    data = as_bytes(detached.cpu()).numpy() if detached.numel() else b""
     return _sha256(header.encode(), data)
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Gives a dense tensor's elements in order, as bytes; without a copy where they lie so."""
+    flat = tensor.contiguous().reshape(-1)
+    if flat.stride() != (1,):  # one element may lie anywhere, and still count as contiguous
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
 
 
 def _sha256(*parts: Any) -> str:
@@ -269,7 +277,24 @@ def output_arguments(module: fx.GraphModule) -> tuple[Any, ...]:
 
 
 _UNDECLARED_VIEWS = frozenset(
-    {"aten.type_as.default", "aten.meshgrid.default", "aten.meshgrid.indexing", "aten.einsum.default"}
+    {
+        "aten._unsafe_view.default",
+        "aten.atleast_1d.Sequence",
+        "aten.atleast_1d.default",
+        "aten.atleast_2d.Sequence",
+        "aten.atleast_2d.default",
+        "aten.atleast_3d.Sequence",
+        "aten.atleast_3d.default",
+        "aten.broadcast_tensors.default",
+        "aten.einsum.default",
+        "aten.meshgrid.default",
+        "aten.meshgrid.indexing",
+        "aten.sum_to_size.default",
+        "aten.type_as.default",
+        "aten.unsafe_chunk.default",
+        "aten.unsafe_split.Tensor",
+        "aten.unsafe_split_with_sizes.default",
+    }
 )
 """Operators that may give a view although their schema does not say so."""
 

@@ -11,7 +11,7 @@ from torch import fx
 from torch.fx.node import map_aggregate
 
 from hub.errors import AccuracyError, ContractError
-from hub.graph import Cluster
+from hub.graph import Cluster, as_bytes
 from hub.support import dtype_name
 
 EAGER_FACTOR = 4.0
@@ -90,11 +90,7 @@ def _check_inputs(
 
 
 def _same(value: torch.Tensor, copy: torch.Tensor) -> bool:
-    return (
-        torch.equal(value.contiguous().view(-1).view(torch.uint8), copy.contiguous().view(-1).view(torch.uint8))
-        if value.numel()
-        else True
-    )
+    return not value.numel() or torch.equal(as_bytes(value), as_bytes(copy))
 
 
 def _check_form(
