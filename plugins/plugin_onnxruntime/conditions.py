@@ -9,6 +9,7 @@ from hub.support import (
     argument,
     attribute,
     dtype_name,
+    elements,
     is_symbolic,
     operator_name,
     tensors_of,
@@ -211,10 +212,11 @@ def several_normalised(node: fx.Node) -> str | None:
 
 
 def is_empty(node: fx.Node) -> bool:
-    """True where a tensor is known to have no elements: ORT's Reshape refuses some, MatMul gives whatever is in memory.
+    """True where an input is known to have no elements: ORT's Reshape refuses some, MatMul gives whatever is in memory.
 
-    Not for `cat`, which takes a cache that is still empty, and does so rightly.
+    Not for `cat`, which takes a cache that is still empty, and does so rightly. Outputs do not count: norms without
+    statistics give empty ones beside the result.
     """
-    return str(node.target) != "aten.cat.default" and any(
-        not is_symbolic(size) and size == 0 for tensor in tensors_of(node) for size in tensor.shape
-    )
+    inputs = (item for source in node.all_input_nodes for item in elements(value_of(source)))
+    sizes = (size for item in inputs for size in getattr(item, "shape", ()))
+    return str(node.target) != "aten.cat.default" and any(not is_symbolic(size) and size == 0 for size in sizes)
