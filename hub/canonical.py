@@ -73,9 +73,17 @@ def tensor_digest(tensor: torch.Tensor) -> str:
     plain = dense.cpu().resolve_conj().resolve_neg().contiguous()
     digest = hashlib.sha256(header.encode())
     if plain.numel():
-        data: Any = plain.reshape(-1).view(torch.uint8).numpy()
+        data: Any = as_bytes(plain).numpy()
         digest.update(data)
     return digest.hexdigest()
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Gives a dense tensor's elements in order, as bytes; without a copy where they lie so."""
+    flat = tensor.contiguous().reshape(-1)
+    if flat.stride() != (1,):  # one element may lie anywhere, and still count as contiguous
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
 
 
 def text_digest(text: str) -> str:

@@ -251,7 +251,24 @@ def output_arguments(module: fx.GraphModule) -> tuple[Any, ...]:
 
 
 _UNDECLARED_VIEWS = frozenset(
-    {"aten.type_as.default", "aten.meshgrid.default", "aten.meshgrid.indexing", "aten.einsum.default"}
+    {
+        "aten._unsafe_view.default",
+        "aten.atleast_1d.Sequence",
+        "aten.atleast_1d.default",
+        "aten.atleast_2d.Sequence",
+        "aten.atleast_2d.default",
+        "aten.atleast_3d.Sequence",
+        "aten.atleast_3d.default",
+        "aten.broadcast_tensors.default",
+        "aten.einsum.default",
+        "aten.meshgrid.default",
+        "aten.meshgrid.indexing",
+        "aten.sum_to_size.default",
+        "aten.type_as.default",
+        "aten.unsafe_chunk.default",
+        "aten.unsafe_split.Tensor",
+        "aten.unsafe_split_with_sizes.default",
+    }
 )
 """Operators that may give a view although their schema does not say so."""
 

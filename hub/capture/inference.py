@@ -11,6 +11,7 @@ from torch import fx
 from torch._functorch.aot_autograd import aot_export_module
 from torch._ops import OperatorBase
 
+from hub.capture.hidden import hidden_write, written_hidden_view
 from hub.capture.pins import pins
 from hub.capture.simplify import SET_GRAD_ENABLED, simplify
 from hub.errors import CaptureError
@@ -30,6 +31,8 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
     if transform := _functorch_transform(module):
         # Pre-dispatch tracing cannot look inside one, and leaves its level behind when it fails.
         raise CaptureError(f"{transform} inside the program has no pre-dispatch form")
+    if view := written_hidden_view(module):
+        raise CaptureError(f"{view} gives views without declaring them, and a write to such memory would be lost")
     try:
         with torch.no_grad():
             exported, signature = aot_export_module(module, tuple(inputs), trace_joint=False, pre_dispatch=True)
@@ -38,10 +41,15 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
             f"AOTAutograd cannot express the program: {type(error).__name__}: {error}",
             hint="it runs in eager; `TORCH_LOGS=aot` shows more",
         ) from error
+    if signature.input_tokens:
+        # Checks of values (of a singular matrix, say) take and give a token each, which no caller of the graph has.
+        raise CaptureError(f"{len(signature.input_tokens)} effects inside the program are ordered by tokens")
     captured = cast("fx.GraphModule", exported)
     if mode := _mode_change(captured):
         # The pre-dispatch form keeps such calls as nodes around operators that are not yet cast; AOTAutograd casts them.
         raise CaptureError(f"{mode} inside the program has no functional pre-dispatch form")
+    if writer := hidden_write(captured):
+        raise CaptureError(f"{writer} writes to its arguments without declaring it")
     mutated = signature.user_inputs_to_mutate
     outputs = output_arguments(captured)
     targets = tuple(mutated[node.name] for node in outputs[: len(mutated)])

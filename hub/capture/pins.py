@@ -15,6 +15,18 @@ from hub.support import argument, declared_arguments, elements
 _SIDE_EFFECTS = frozenset({"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"})
 
 
+_UNINITIALISED = frozenset(
+    {
+        "aten.empty.memory_format",
+        "aten.empty_like.default",
+        "aten.empty_permuted.default",
+        "aten.empty_strided.default",
+        "aten.new_empty.default",
+        "aten.new_empty_strided.default",
+    }
+)
+
+
 def pins(module: fx.GraphModule, n_mutated: int) -> dict[str, str]:
     """Gives the names of nodes that only eager can run faithfully, each with its reason.
 
@@ -41,6 +53,8 @@ def _intrinsic(node: fx.Node) -> str | None:
         return "gives a number, not a tensor"
     if torch.Tag.nondeterministic_seeded in target.tags and _draws(node):
         return "draws random numbers, and only eager draws eager's"
+    if str(target) in _UNINITIALISED:
+        return "gives whatever lies in memory, which nothing can be compared with"
     if str(target) in _SIDE_EFFECTS or value is None:
         return "has a side effect"
     if target._schema.is_mutable:
@@ -110,9 +124,21 @@ def alias_chain(node: fx.Node) -> list[fx.Node]:
         producer = node.args[0] if node.target is operator.getitem else node
         if not isinstance(producer, fx.Node) or producer.op != "call_function" or not is_view(producer):
             return chain
-        source = next((item for item in producer.args if isinstance(item, fx.Node)), None)
+        source = _viewed(producer, node)
         if source is None:
             return chain
         if producer is not node:
             chain.append(producer)
         chain.append(source)
+
+
+def _viewed(producer: fx.Node, element: fx.Node) -> fx.Node | None:
+    """Gives what a view is a view of: of views of several tensors, each element is one of the tensor in its place."""
+    first = next((item for item in producer.args if isinstance(item, (fx.Node, list, tuple))), None)
+    if not isinstance(first, (list, tuple)):
+        return first
+    sources = [item for item in elements(first) if isinstance(item, fx.Node)]
+    if len(sources) == 1:
+        return sources[0]
+    position = element.args[1] if element is not producer else None
+    return sources[position] if isinstance(position, int) and position < len(sources) else None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hub.canonical import as_bytes
 from hub.errors import AccuracyError, ContractError
 from hub.graph import Cluster
 from hub.support import dtype_name, operator_name, tensors_of
@@ -90,7 +91,7 @@ def is_same(value: torch.Tensor, copy: torch.Tensor) -> bool:
 
 
 def _bytes(value: torch.Tensor) -> torch.Tensor:
-    return value.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+    return as_bytes(value.detach().resolve_conj().resolve_neg())
 
 
 def check_inputs(judge: Judge, snapshot: Snapshot) -> None:

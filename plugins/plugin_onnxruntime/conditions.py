@@ -186,6 +186,14 @@ def has_dims(node: fx.Node) -> str | None:
     return None if len(value_of(node.args[0]).shape) else "a tensor without dims"
 
 
+def scannable(node: fx.Node) -> str | None:
+    """The tensor has dims, all static and none empty: ORT kills the process on a Scan over no elements."""
+    shape = value_of(node.args[0]).shape
+    if any(map(is_symbolic, shape)):
+        return f"symbolic dims {list(shape)}, of which one may be empty"
+    return None if shape and all(shape) else f"shape {list(shape)}: no dims, or no elements"
+
+
 def static_input(node: fx.Node) -> str | None:
     """The first tensor has no symbolic dims."""
     shape = value_of(node.args[0]).shape
@@ -212,3 +220,14 @@ def several_normalised(node: fx.Node) -> str | None:
     sizes = value_of(argument(node, "input")).shape[-len(argument(node, "normalized_shape")) :]
     is_single = all(not is_symbolic(size) and size == 1 for size in sizes)
     return "normalises a single element" if is_single else None
+
+
+def is_empty(node: fx.Node) -> bool:
+    """True where an input is known to have no elements: ORT's Reshape refuses some, MatMul gives whatever is in memory.
+
+    Not for `cat`, which takes a cache that is still empty, and does so rightly. Outputs do not count: norms without
+    statistics give empty ones beside the result.
+    """
+    inputs = (item for source in node.all_input_nodes for item in elements(value_of(source)))
+    sizes = (size for item in inputs for size in getattr(item, "shape", ()))
+    return str(node.target) != "aten.cat.default" and any(not is_symbolic(size) and size == 0 for size in sizes)

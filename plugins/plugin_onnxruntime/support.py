@@ -35,6 +35,7 @@ from .conditions import (
     plain,
     real_division,
     same_rank,
+    scannable,
     several_normalised,
     static_dim,
     static_input,
@@ -105,7 +106,8 @@ OPERATORS = OperatorTable(
         **_rows("relu.default", FLOAT_INDEXED),
         **_rows("relu6.default hardtanh.default", FLOAT),
         **_rows("gelu.default silu.default selu.default hardsigmoid.default hardswish.default", FLOAT32),
-        **_rows("mish.default log_sigmoid.default prelu.default _prelu_kernel.default", FLOAT32),
+        **_rows("mish.default log_sigmoid.default", FLOAT32),
+        **_rows("prelu.default _prelu_kernel.default", FLOAT32, has_dims),
         **_rows("leaky_relu.default", FLOAT32),
         **_rows("elu.default", FLOAT32, one_of("input_scale", (1,)), plain("alpha")),
         **_rows("softplus.default", FLOAT32, plain("beta", "threshold")),
@@ -164,7 +166,7 @@ OPERATORS = OperatorTable(
         **_rows("channel_shuffle.default", ANY),
         # reductions, scans, order
         **_rows("sum.default sum.dim_IntList prod.default prod.dim_int cumsum.default", NUMBER),
-        **_rows("cumprod.default", NUMBER, has_dims),
+        **_rows("cumprod.default", NUMBER, scannable),
         **_rows("mean.default mean.dim logsumexp.default", FLOAT),
         **_rows(
             "var.default var.dim var.correction std.default std.dim std.correction var_mean.correction std_mean.correction",
@@ -201,7 +203,7 @@ OPERATORS = OperatorTable(
         **_rows("constant_pad_nd.default", NUMBER),
         **_rows("reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default", NUMBER),
         **_rows("replication_pad1d.default replication_pad2d.default replication_pad3d.default", NUMBER),
-        **_rows("diff.default", NUMBER, has_dims),
+        **_rows("diff.default", NUMBER, has_dims, attribute("n", lambda n: n > 0, "at least 1")),
         **_rows("tril.default triu.default", NUMBER),
         # gathering and scattering
         **_rows("embedding.default", FLOAT_INDEXED),

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from hub.verification.reference import float64_outputs
+from hub.canonical import as_bytes
 from hub.errors import InputRefused
 from hub.graph import Cluster
 from hub.testing.conformance.finding import trouble
 from hub.testing.conformance.layouts import copied
 from hub.testing.operators import Reference, check_close
+from hub.verification.reference import float64_outputs
 
 Tensors = tuple[torch.Tensor, ...]
 Outputs = Sequence[Any]
@@ -78,7 +79,7 @@ def _same_tensor(this: torch.Tensor, that: Any) -> bool:
         return False
     if not this.numel():
         return True
-    left, right = (value.detach().contiguous().reshape(-1).view(torch.uint8) for value in (this, that))
+    left, right = (as_bytes(value.detach()) for value in (this, that))
     return torch.equal(left, right)
 
 

@@ -1,0 +1,101 @@
+"""Finds what operators do to memory without their schemas saying so: pre-dispatch functionalization does not see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.support import argument, operator_name
+
+_HIDDEN_VIEWS = frozenset(
+    {
+        "atleast_1d",
+        "atleast_2d",
+        "atleast_3d",
+        "broadcast_tensors",
+        "einsum",
+        "meshgrid",
+        "sum_to_size",
+        "type_as",
+        "unsafe_chunk",
+        "unsafe_split",
+        "unsafe_split_with_sizes",
+    }
+)
+"""Functions of a Dynamo graph that may give views of what they are given, and are not declared to."""
+
+
+def written_hidden_view(module: fx.GraphModule) -> str | None:
+    """Gives the name of a function in a Dynamo graph whose results may be views, where they or what they view are written.
+
+    The write would be lost: None where there is no such thing. What may share memory is taken widely, by the inputs that
+    values come from through the first arguments of calls.
+    """
+    views = [node for node in module.graph.nodes if _name(node) in _HIDDEN_VIEWS and not _casts(node)]
+    if not views:
+        return None
+    written = {base for node in module.graph.nodes if _writes(node) for base in _bases(node)}
+    return next((_name(node) for node in views if written & set(_bases(node))), None)
+
+
+def hidden_write(captured: fx.GraphModule) -> str | None:
+    """Gives the name of an operator that writes to its arguments and is not declared to, None where there is none."""
+    for node in captured.graph.nodes:
+        if node.target is torch.ops.aten.instance_norm.default and argument(node, "use_input_stats"):
+            found = (argument(node, "running_mean"), argument(node, "running_var"))
+            if found != (None, None):
+                return operator_name(node)
+    return None
+
+
+def _name(node: fx.Node) -> str:
+    if node.op == "call_method":
+        return str(node.target)
+    return getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+
+
+def _casts(node: fx.Node) -> bool:
+    """True for a cast that changes the dtype, and so copies."""
+    source = node.args[0] if node.args else None
+    before, after = (getattr(_value(item), "dtype", None) for item in (source, node))
+    return _name(node) == "type_as" and before is not None and before != after
+
+
+def _value(node: Any) -> Any:
+    return node.meta.get("example_value") if isinstance(node, fx.Node) else None
+
+
+def _writes(node: fx.Node) -> bool:
+    name = _name(node)
+    in_place = name.endswith("_") and not name.endswith("__")
+    augmented = name in ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
+    return in_place or augmented or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+
+
+def _bases(node: fx.Node) -> Iterator[fx.Node]:
+    """Gives the inputs that a value comes from through first arguments; all members of a first argument that is a list."""
+    seen: set[fx.Node] = set()
+    open_nodes = [node]
+    while open_nodes:
+        node = open_nodes.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        sources = _first_nodes(node)
+        if not sources:
+            yield node
+        open_nodes += sources
+
+
+def _first_nodes(node: fx.Node) -> list[fx.Node]:
+    if _name(node) in _HIDDEN_VIEWS:
+        return node.all_input_nodes
+    for item in (*node.args, *node.kwargs.values()):
+        if isinstance(item, fx.Node):
+            return [item]
+        if isinstance(item, (list, tuple)) and (found := [part for part in item if isinstance(part, fx.Node)]):
+            return found
+    return []

@@ -1,0 +1,116 @@
+"""What operators do to memory without declaring it happens as in eager, exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hub.capture.hidden import written_hidden_view
+from hub.registry import registry
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
+
+every_backend = pytest.mark.parametrize("backend", registry().available())
+
+
+def compiled(function: Any, backend: str) -> Any:
+    """Compiles a function or module for one backend, without measuring."""
+    return torch.compile(function, backend="hub", options={"backends": (backend,), "tune": "off"})
+
+
+def _writing_one(x: torch.Tensor, y: torch.Tensor) -> Any:
+    left, right = torch.broadcast_tensors(x, y)
+    left[0] = 2
+    return right + 1
+
+
+def _writing_the_source(x: torch.Tensor, y: torch.Tensor) -> Any:
+    same = y.type_as(x)
+    y.mul_(3)
+    return same + x
+
+
+def _writing_a_grid(x: torch.Tensor, y: torch.Tensor) -> Any:
+    grid, _ = torch.meshgrid(x[0], y[0, :1], indexing="ij")
+    grid.add_(1)
+    return grid * 2
+
+
+@pytest.mark.parametrize("function", [_writing_one, _writing_the_source, _writing_a_grid])
+@every_backend
+def test_writes_reach_what_is_viewed(backend: str, function: Callable[..., Any]) -> None:
+    """A write to what an operator gives as a view, or to what it views, is seen through the other."""
+    call = compiled(function, backend)
+    mine, eager = [torch.arange(12.0).reshape(3, 4) for _ in range(2)], [torch.arange(12.0).reshape(3, 4) for _ in range(2)]
+    for _ in range(2):
+        torch.testing.assert_close(call(*mine), function(*eager))
+        torch.testing.assert_close(mine, eager)
+
+
+def test_writes_elsewhere_are_no_obstacle() -> None:
+    """A cast that copies, and one whose memory nobody writes, leave the program to pre-dispatch capture."""
+
+    def cast(x: torch.Tensor, y: torch.Tensor) -> Any:
+        y.mul_(3)
+        return (x * 2).type_as(x), y.type_as(x)
+
+    found: list[Any] = []
+
+    def backend(module: Any, _: Any) -> Any:
+        found.append(written_hidden_view(module))
+        return module.forward
+
+    torch.compile(cast, backend=backend)(torch.ones(3), torch.ones(3, dtype=torch.float64))
+    assert found == [None]
+
+
+RETURNING: dict[str, Callable[[torch.Tensor], Any]] = {
+    "meshgrid": lambda x: torch.meshgrid(x[0], x[1], indexing="ij"),
+    "broadcast_tensors": lambda x: torch.broadcast_tensors(x[:1], x),
+    "unsafe_split": lambda x: torch.unsafe_split(x, 2),
+    "type_as": lambda x: (x.type_as(x), x.exp()),
+    "einsum": lambda x: (torch.einsum("ij->ji", x), x.exp()),
+}
+
+
+@pytest.mark.parametrize("name", RETURNING)
+@every_backend
+def test_undeclared_views_share_memory(backend: str, name: str) -> None:
+    """A caller that writes to the argument sees it in the results, as in eager, and strides are eager's."""
+    call = compiled(RETURNING[name], backend)
+    mine, eager = torch.arange(12.0).reshape(3, 4), torch.arange(12.0).reshape(3, 4)
+    got, wanted = call(mine), RETURNING[name](eager)
+    mine.add_(100)
+    eager.add_(100)
+    for left, right in zip(got, wanted, strict=True):
+        assert left.stride() == right.stride()
+        torch.testing.assert_close(left, right)
+
+
+@every_backend
+def test_checks_of_values_are_made(backend: str) -> None:
+    """An operator that checks its arguments' values gives its result, and its error where they are wrong."""
+    call = compiled(lambda a, b: torch.linalg.solve(a, b).exp(), backend)
+    a, b = torch.eye(3) * 2, torch.ones(3)
+    torch.testing.assert_close(call(a, b), torch.linalg.solve(a, b).exp())
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        call(torch.zeros(3, 3), b)
+
+
+@every_backend
+def test_instance_norm_moves_its_statistics_once_a_call(backend: str) -> None:
+    """Instance norm in train mode moves its buffers as in eager, from the first call on."""
+    model, twin = (
+        nn.Sequential(nn.ReLU(), nn.InstanceNorm2d(3, track_running_stats=True), nn.ReLU()).train() for _ in "ab"
+    )
+    call = compiled(model, backend)
+    x = torch.randn(2, 3, 4, 4)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(call(x), twin(x))
+    for mine, eager in zip(model.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(mine, eager)

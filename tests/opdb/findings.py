@@ -1,0 +1,147 @@
+"""Runs sample calls through the hub and through eager, many in one program, and finds the call behind a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import hub
+from tests.opdb.calls import Call, joined
+from tests.opdb.outcome import Outcome, difference, in_eager, perform
+
+TOGETHER = 16
+"""Calls in one program: capturing and planning a program costs much more than one more operator in it."""
+
+
+HARMLESS = ("capture", "verify")
+"""Stages at which a fallback is no plugin's fault: PyTorch cannot capture everything, and among equal elements `topk`, say,
+may choose others than eager does, which is what executables are verified for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One call (or some that go wrong only in one program) of which the hub makes something else than eager."""
+
+    call: str
+    problem: str
+    aot_eager: str = ""
+    """What `torch.compile(backend="aot_eager")` makes wrong of it; empty where that is right, and the fault the hub's."""
+
+    def __str__(self) -> str:
+        whose = f"aot_eager fails too: {self.aot_eager}" if self.aot_eager else "aot_eager is right"
+        return f"{self.call}: {self.problem} ({whose})"
+
+
+class Examination:
+    """Examines calls one after the other, and counts what reached the hub."""
+
+    def __init__(self, options: Mapping[str, Any], *, alone: Callable[[Call], bool] = lambda _: False) -> None:
+        """`options` are the hub's. Calls that are `alone` get a program of their own: those that are known to differ."""
+        self.options = dict(options)
+        self.alone = alone
+        self.calls = 0
+        self.nodes = 0
+        """Operators in the plans of programs so far: none would mean that nothing was tested."""
+        self.fallbacks: list[str] = []
+        """What went wrong inside plugins, by the plans' own events; results are right all the same."""
+
+    def findings(self, calls: Sequence[Call]) -> Iterator[Finding]:
+        """Gives what the hub makes wrong of calls of one mode, with gradients or without."""
+        apart = [call for call in calls if self.alone(call)]
+        others = [call for call in calls if not self.alone(call)]
+        self.calls += len(calls)
+        for call in apart:
+            yield from self._found([call])
+        for start in range(0, len(others), TOGETHER):
+            yield from self._found(others[start : start + TOGETHER])
+
+    def _found(self, calls: Sequence[Call]) -> Iterator[Finding]:
+        wanted = in_eager(calls)
+        problem = compared(calls, lambda: self._by_the_hub(calls), wanted)
+        if not problem:
+            return
+        if len(calls) == 1:
+            if found := self._classified(calls[0], problem):
+                yield found
+            return
+        half = len(calls) // 2
+        parts = [*self._found(calls[:half]), *self._found(calls[half:])]
+        yield from parts
+        if not parts and not isinstance(wanted, Exception) and not _by_aot_eager(calls, wanted):
+            yield Finding(f"{calls[0]} and the {len(calls) - 1} calls after it, in one program", problem)
+
+    def _classified(self, call: Call, problem: str) -> Finding | None:
+        wanted = in_eager([call])
+        theirs = _by_aot_eager([call], wanted)
+        if (
+            theirs
+            and _is_random(call, wanted)
+            and not compared([call], lambda: self._by_the_hub([call]), wanted, values=False)
+        ):
+            # Compiled programs draw in another order than eager does; then only the form of results can be compared.
+            return None
+        return Finding(str(call), problem, theirs)
+
+    def _by_the_hub(self, calls: Sequence[Call]) -> Iterator[tuple[Outcome, ...] | Exception]:
+        """Gives what two calls of one compiled program leave behind, both before either is looked at."""
+        compiled: Any = compile_with(joined(calls), backend="hub", options=self.options)
+        yield from [perform(calls, compiled) for _ in range(2)]
+        plans = hub.plans(compiled)
+        self.nodes += sum(len(cluster.nodes) for plan in plans for cluster in plan.clusters)
+        for event in (event for plan in plans for event in plan.events):
+            if event.kind in ("failed", "fallback") and event.stage not in HARMLESS:
+                self.fallbacks.append(f"{calls[0]}: {event.backend}: {event.stage}: {event.message}")
+
+
+def compile_with(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+    """Compiles with nothing left from programs before."""
+    torch._dynamo.reset()
+    return torch.compile(function, dynamic=False, **settings)
+
+
+def compared(
+    calls: Sequence[Call],
+    run: Callable[[], Iterator[tuple[Outcome, ...] | Exception]],
+    wanted: tuple[Outcome, ...] | Exception,
+    *,
+    values: bool = True,
+) -> str:
+    """Says what the first run that differs makes of the calls; nothing where all do as wanted."""
+    return next(filter(None, (_difference(calls, got, wanted, values=values) for got in run())), "")
+
+
+def _difference(
+    calls: Sequence[Call],
+    got: tuple[Outcome, ...] | Exception,
+    wanted: tuple[Outcome, ...] | Exception,
+    *,
+    values: bool,
+) -> str:
+    if isinstance(wanted, Exception):
+        if isinstance(got, type(wanted)):
+            return ""
+        return f"{_named(got) if isinstance(got, Exception) else 'no error'}, {_named(wanted)} expected"
+    if isinstance(got, Exception):
+        return _named(got)
+    for call, mine, eager in zip(calls, got, wanted, strict=True):
+        if problem := difference(call, mine, eager, values=values):
+            return problem if len(calls) == 1 else f"{call}: {problem}"
+    return ""
+
+
+def _named(error: Exception) -> str:
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first:.200}"
+
+
+def _by_aot_eager(calls: Sequence[Call], wanted: tuple[Outcome, ...] | Exception) -> str:
+    compiled = compile_with(joined(calls), backend="aot_eager")
+    return compared(calls, lambda: iter([perform(calls, compiled)]), wanted)
+
+
+def _is_random(call: Call, wanted: tuple[Outcome, ...] | Exception) -> bool:
+    """True where eager gives something else under another seed."""
+    return bool(compared([call], lambda: iter([in_eager([call], seed=1)]), wanted))

@@ -1,0 +1,25 @@
+"""ONNX Runtime never sees the calls that it kills the process on, fails on, or answers with whatever lies in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "cumprod of nothing": (lambda x: x.cumprod(-1), (torch.ones(5, 0, 0, dtype=torch.int64),)),
+    "product over nothing": (lambda x, y: (x + 1) @ y, (torch.ones(3, 0), torch.ones(0, 4))),
+    "roll of nothing": (lambda x: (x * 2).roll(1, 0), (torch.ones(0, 3),)),
+    "a slope for a number": (torch.nn.functional.prelu, (torch.tensor(-2.0), torch.tensor([0.5]))),
+    "no difference": (lambda x: x.exp().diff(n=0, prepend=x[:1], dim=0), (torch.ones(3, 4),)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_are_eagers(name: str) -> None:
+    """The call gives what eager gives, and no backend failed on the way."""
+    function, arguments = CALLS[name]
+    call = torch.compile(function, backend="hub", options={"backends": ("onnxruntime",), "tune": "off"}, dynamic=False)
+    torch.testing.assert_close(call(*arguments), function(*arguments))
