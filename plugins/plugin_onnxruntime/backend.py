@@ -13,9 +13,8 @@ from hub.cost import Cost
 from hub.errors import HubError
 from hub.graph import Cluster, TensorSpec
 from hub.pricing.roofline import cluster_estimate
-from hub.support import ACCEPTED, Support, operator_name, refused
+from hub.support import ACCEPTED, Support, refused
 
-from .conditions import is_empty
 from .lower import lower
 from .program import NAME
 from .runtime import build, restore
@@ -45,10 +44,7 @@ class OnnxRuntime(Backend):
 
     def supports(self, node: fx.Node) -> Support:
         """Looks the node up in the operator table."""
-        answer = OPERATORS.supports(node)
-        return (
-            refused(f"{operator_name(node)}: a tensor without elements") if answer.accepted and is_empty(node) else answer
-        )
+        return OPERATORS.supports(node)
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
         """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""

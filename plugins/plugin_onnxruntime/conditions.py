@@ -222,12 +222,8 @@ def several_normalised(node: fx.Node) -> str | None:
     return "normalises a single element" if is_single else None
 
 
-def is_empty(node: fx.Node) -> bool:
-    """True where an input is known to have no elements: ORT's Reshape refuses some, MatMul gives whatever is in memory.
-
-    Not for `cat`, which takes a cache that is still empty, and does so rightly. Outputs do not count: norms without
-    statistics give empty ones beside the result.
-    """
+def has_elements(node: fx.Node) -> str | None:
+    """No input is known to be empty: ORT's MatMul then gives whatever is in memory, and its Reshape refuses some."""
     inputs = (item for source in node.all_input_nodes for item in elements(value_of(source)))
     sizes = (size for item in inputs for size in getattr(item, "shape", ()))
-    return str(node.target) != "aten.cat.default" and any(not is_symbolic(size) and size == 0 for size in sizes)
+    return "a tensor without elements" if any(not is_symbolic(size) and size == 0 for size in sizes) else None

@@ -22,6 +22,7 @@ from .conditions import (
     floating_result,
     group_matches,
     has_dims,
+    has_elements,
     inference,
     integer_indices,
     leading_indices,
@@ -116,11 +117,11 @@ OPERATORS = OperatorTable(
         **_rows("_to_copy.default to.dtype to.dtype_layout to.device to.other type_as.default", ANY),
         **_rows("clone.default alias.default contiguous.default detach.default lift_fresh_copy.default", ANY),
         # matrix products
-        **_rows("linear.default", FLOAT),
-        **_rows("addmm.default baddbmm.default addbmm.default addmv.default", FLOAT, plain("alpha", "beta")),
-        **_rows("matmul.default mm.default bmm.default mv.default dot.default", FLOAT_INDEXED),
+        **_rows("linear.default", FLOAT, has_elements),
+        **_rows("addmm.default baddbmm.default addbmm.default addmv.default", FLOAT, plain("alpha", "beta"), has_elements),
+        **_rows("matmul.default mm.default bmm.default mv.default dot.default", FLOAT_INDEXED, has_elements),
         **_rows("outer.default ger.default", NUMBER),
-        **_rows("einsum.default", FLOAT_INDEXED),
+        **_rows("einsum.default", FLOAT_INDEXED, has_elements),
         **_rows("scaled_dot_product_attention.default", FLOAT32_GATED, no_dropout, group_matches),
         **_rows(
             "_scaled_dot_product_flash_attention_for_cpu.default", FLOAT32_GATED, no_dropout, group_matches, only_output(0)
@@ -141,8 +142,8 @@ OPERATORS = OperatorTable(
         **_rows("_native_batch_norm_legit_no_training.default", FLOAT32, static("running_mean"), only_output(0)),
         **_rows("batch_norm.default", FLOAT32, inference, static("running_mean")),
         **_rows("native_batch_norm.default", FLOAT32, inference, static("running_mean"), only_output(0)),
-        **_rows("group_norm.default", FLOAT32),
-        **_rows("native_group_norm.default", FLOAT32, only_output(0)),
+        **_rows("group_norm.default", FLOAT32, has_elements),
+        **_rows("native_group_norm.default", FLOAT32, only_output(0), has_elements),
         **_rows("instance_norm.default", FLOAT32, attribute("use_input_stats", bool, "only with the input's statistics")),
         # pooling and resampling
         **_rows("max_pool1d.default", FLOAT, rank("self", 3, 3), not_ceil),
@@ -197,7 +198,8 @@ OPERATORS = OperatorTable(
             "split.Tensor split_with_sizes.default chunk.default tensor_split.sections unsafe_split.Tensor unbind.int", ANY
         ),
         **_rows("repeat.default tile.default repeat_interleave.self_int", NUMBER),
-        **_rows("roll.default flip.default", ANY),
+        **_rows("roll.default", ANY, has_elements),
+        **_rows("flip.default", ANY),
         **_rows("unfold.default", ANY, static_dim("dimension")),
         **_rows("pad.default", NUMBER, negative_pad_is_constant),
         **_rows("constant_pad_nd.default", NUMBER),
