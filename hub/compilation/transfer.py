@@ -12,17 +12,21 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._library.custom_ops import OPDEFS
+from torch._library import custom_ops
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx._graph_pickler import GraphPickler, Options
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from hub.graph import Graph
+
+
+_DEFINITIONS = cast("Mapping[str, Any]", cast("Any", custom_ops).OPDEFS)
+"""What `torch.library.custom_op` defined in this process, by qualified name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ def homes_of_operators(graph: Graph) -> tuple[str, ...]:
     The user's main module is none of them: it must not run twice.
     """
     names = {_qualified_name(node.target) for node in graph.nodes}
-    homes = (getattr(OPDEFS.get(name), "_init_fn", None) for name in sorted(names))
+    homes = (getattr(_DEFINITIONS.get(name), "_init_fn", None) for name in sorted(names))
     found = (getattr(function, "__module__", "") for function in homes)
     return tuple(dict.fromkeys(home for home in found if home and home != "__main__" and not home.startswith("torch.")))
 
