@@ -24,7 +24,6 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from hub.graph import Graph
 
-
 _DEFINITIONS = cast("Mapping[str, Any]", cast("Any", custom_ops).OPDEFS)
 """What `torch.library.custom_op` defined in this process, by qualified name."""
 
