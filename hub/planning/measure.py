@@ -120,7 +120,8 @@ class _Measuring:
         """
         for _ in range(MOST_REPAIRS + 1):
             drafts = self._worth_compiling()
-            self.clock.wait_for(self._first_choice(drafts))
+            if not self.is_full:  # there, the budget is what the user gave
+                self.clock.wait_for(self._first_choice(drafts))
             orders = [*self._orders(drafts), *self._orders(self._calm(drafts), is_needed=False), *self._first_pieces()]
             found = self._compile(orders)
             named = [offer for offer in found if offer.failure is not None and _names_a_node(offer)]
