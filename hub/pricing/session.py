@@ -116,15 +116,18 @@ class Session:
 
     def await_start(self, name: str) -> None:
         """Waits until a worker has read the sample. Raises PluginError if it cannot."""
-        if name not in self._ready:
-            if self._fault is None:
-                try:
-                    self._workers[name].result(LOAD_LIMIT_S)
-                except PluginError as error:
-                    self._fault = CompileError(f"a worker process cannot read the graph: {error.message}")
-            if self._fault is not None:
-                raise self._fault
-            self._ready.add(name)
+        if self._fault is not None:
+            raise self._fault
+        if name in self._ready:
+            return
+        try:
+            self._workers[name].result(LOAD_LIMIT_S)
+        except PluginError as error:
+            if not self._workers[name].is_alive:
+                raise  # that is about this worker, and a new one may be luckier
+            self._fault = CompileError(f"a worker process cannot read the graph: {error.message}")
+            raise self._fault from error
+        self._ready.add(name)
 
     def compile_all(
         self,
