@@ -1,4 +1,4 @@
-"""The time that planning may take: a budget that begins when the first whole plan is ready to run."""
+"""The time that planning may take: a budget that begins when a first whole plan is ready, and waits for the best one."""
 
 from __future__ import annotations
 

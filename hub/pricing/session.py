@@ -164,6 +164,8 @@ class Session:
 
     def await_start(self, name: str) -> None:
         """Waits until a worker has read the sample. Raises WorkerError if it cannot."""
+        if self._fault is not None:
+            raise self._fault
         if name in self._ready:
             return
         try:
@@ -175,9 +177,11 @@ class Session:
                 self.start([name])  # it may have been about to end, having rested for too long
                 self._workers[name].result(LOAD_LIMIT_S)
         except PluginError as error:
-            self._workers.pop(name).kill()
-            self._fault = WorkerError(f"a worker process cannot read the graph: {error.message}")
-            raise self._fault from error
+            fault = WorkerError(f"a worker process cannot read the graph: {error.message}")
+            worker = self._workers.pop(name)
+            self._fault = fault if worker.is_alive else None  # one that died says little about the graph
+            worker.kill()
+            raise fault from error
         self._ready.add(name)
 
     def _sent(self) -> Path:

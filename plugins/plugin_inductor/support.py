@@ -1,10 +1,12 @@
-"""What Inductor takes: any ATen or prims operator on dense tensors, less a table of refusals with their reasons."""
+"""What Inductor takes: functional operators on dense tensors, less a table of refusals with their reasons."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from torch._ops import OpOverload
 
 from hub.support import (
     ACCEPTED,
@@ -35,7 +37,11 @@ DTYPES = (
     "bool",
 )
 
-NAMESPACES = ("aten", "prims")
+DECOMPOSED = ("aten", "prims")
+"""Namespaces that Inductor knows. An operator of any other is called as it is, out of the compiled program."""
+
+COMMUNICATING = ("_c10d_functional", "_c10d_functional_autograd", "c10d", "_dtensor", "symm_mem")
+"""Namespaces of operators that talk to other processes: they must not run where the others do not."""
 
 
 def _floats(reason: str) -> Condition:
@@ -84,15 +90,26 @@ def supports(node: fx.Node) -> Support:
     if node.target is operator.getitem:
         return ACCEPTED
     name = operator_name(node)
-    namespace = name.partition(".")[0]
-    if namespace not in NAMESPACES or not hasattr(node.target, "_schema"):
-        return refused(f"{name}: only operators of {', '.join(NAMESPACES)} here")
-    condition = CONDITIONS.get(name, _always)
+    if not isinstance(node.target, OpOverload):
+        return refused(f"{name}: only operators with a schema here")
+    condition = CONDITIONS.get(name, _always if node.target.namespace in DECOMPOSED else _custom_refusal)
     reason = _dtype_refusal(node) or _layout_refusal(node) or _number_refusal(node) or condition(node)
     return refused(f"{name}: {reason}") if reason else ACCEPTED
 
 
 def _always(_: fx.Node) -> None:
+    return None
+
+
+def _custom_refusal(node: fx.Node) -> str | None:
+    operator = cast("OpOverload", node.target)
+    schema = operator._schema
+    if operator.namespace in COMMUNICATING:
+        return "talks to other processes, only operators of one process here"
+    if schema.is_mutable:
+        return "writes to its arguments, only functional operators here"
+    if any(result.alias_info is not None for result in schema.returns):
+        return "gives views of its arguments, only functional operators here"
     return None
 
 

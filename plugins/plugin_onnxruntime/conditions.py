@@ -67,6 +67,19 @@ def is_symbolic_number(value: Any) -> bool:
     return hasattr(value, "node") and not hasattr(value, "dtype")
 
 
+def indices_unread_for_integers(node: fx.Node) -> str | None:
+    """Nobody reads the indices of integers put in order: among equals, PyTorch's own order is its secret."""
+    source = value_of(node.args[0])
+    if source.dtype.is_floating_point:
+        return None
+    is_read = not isinstance(node.meta["val"], (tuple, list)) or any(user.args[1] == 1 for user in node.users)
+    return (
+        f"indices of {dtype_name(source.dtype)}, of which many may be equal: their order is PyTorch's own"
+        if is_read
+        else None
+    )
+
+
 def real_division(node: fx.Node) -> str | None:
     """Integers are divided by positive constants only: ORT kills the process on an integer division by zero."""
     value = node.meta["val"]

@@ -23,6 +23,7 @@ from .conditions import (
     group_matches,
     has_dims,
     has_elements,
+    indices_unread_for_integers,
     inference,
     integer_indices,
     leading_indices,
@@ -178,7 +179,8 @@ OPERATORS = OperatorTable(
         **_rows("amax.default amin.default max.default min.default", NUMBER),
         **_rows("max.dim min.dim argmax.default argmin.default", FLOAT_INDEXED, has_dims),
         **_rows("any.default any.dim any.dims all.default all.dim all.dims count_nonzero.default", NUMBER),
-        **_rows("topk.default sort.default sort.stable argsort.default argsort.stable", FLOAT_INDEXED, has_dims),
+        **_rows("sort.stable argsort.stable", FLOAT_INDEXED, has_dims),
+        **_rows("topk.default sort.default argsort.default", FLOAT_INDEXED, has_dims, indices_unread_for_integers),
         **_rows(
             "softmax.int _softmax.default log_softmax.int _log_softmax.default _safe_softmax.default",
             FLOAT_INDEXED,

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+import transformers.integrations.moe
 from plugin_inductor import compiler
 from plugin_inductor.backend import create, relu_cluster
 from plugin_inductor.hooks import hub_backends
@@ -44,6 +45,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 Inputs = tuple[Any, ...]
 BACKEND = create()
+GROUPED = torch.ops.transformers.grouped_mm_fallback
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +121,17 @@ class Embedding(nn.Module):
         return self.norm(self.tokens(ids) + self.places.weight[: ids.shape[1]])
 
 
+class Experts(nn.Module):
+    """Three experts' products by an operator that transformers defines; tokens are sorted by expert."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 8, 5))
+
+    def forward(self, tokens: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return GROUPED(torch.tanh(tokens), self.weight, ends) * 2
+
+
 def conv_norm_relu() -> nn.Module:
     """A convolution with a batch norm that is not the identity."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
@@ -150,6 +163,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "embedding": (Embedding, lambda: (torch.randint(0, 50, (3, 7)),)),
     "reductions": (lambda: Function(reductions), lambda: (torch.randn(6, 9),)),
     "integers": (lambda: Function(integers), lambda: (torch.randint(-9, 9, (4, 5)), torch.tensor([[-3], [2], [5], [-1]]))),
+    "experts": (Experts, lambda: (torch.randn(9, 8), torch.tensor([2, 5, 9], dtype=torch.int32))),
     "views": (lambda: Function(views), lambda: (torch.randn(4, 6), torch.randn(2))),
 }
 
@@ -529,7 +543,9 @@ def written_sample(folder: Path, name: str, *, dynamic: bool) -> tuple[Cluster, 
     return cluster, tuple(sample.by_name[name] for name in cluster.input_names)
 
 
-@pytest.mark.parametrize(("name", "dynamic"), [("conv_norm_relu", False), ("attention", True), ("lstm", False)])
+@pytest.mark.parametrize(
+    ("name", "dynamic"), [("conv_norm_relu", False), ("attention", True), ("lstm", False), ("experts", False)]
+)
 def test_a_saved_program_runs_in_another_process_without_a_compiler(tmp_path: Path, name: str, dynamic: bool) -> None:
     """Loading needs neither a C++ compiler nor Inductor's own cache, and gives the same numbers bit for bit."""
     cluster, inputs = written_sample(tmp_path, name, dynamic=dynamic)
@@ -652,7 +668,21 @@ def mamba() -> tuple[nn.Module, Inputs]:
     return transformers.MambaModel(transformers.MambaConfig(**shape)), (torch.randint(0, 50, (2, 6)),)
 
 
-@pytest.mark.parametrize("make", [bert, resnet])
+def mixture_of_experts() -> tuple[nn.Module, Inputs]:
+    """A small mixture of experts, whose products come as operators that transformers defines, with tokens."""
+    shape = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 50,
+    }
+    experts = {"intermediate_size": 48, "num_local_experts": 4, "num_experts_per_tok": 2}
+    config = transformers.MixtralConfig(**shape, **experts, use_cache=False)
+    return transformers.MixtralModel(config), (torch.randint(0, 50, (2, 6)),)
+
+
+@pytest.mark.parametrize("make", [bert, resnet, mixture_of_experts])
 def test_whole_models_compile_as_one_cluster(make: Any) -> None:
     """Everything of a model that is not pinned to eager compiles at once and is as exact as eager."""
     module, inputs = make()
@@ -715,6 +745,34 @@ def test_operators_that_inductor_gets_wrong_are_refused_with_the_reason(function
     answer = BACKEND.supports(node)
     assert not answer.accepted
     assert word in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("adds(Tensor(a!) x) -> ()", "writes to its arguments"),
+        ("views(Tensor(a) x) -> Tensor(a)", "gives views of its arguments"),
+        ("doubles(Tensor x) -> Tensor", ""),
+    ],
+)
+def test_only_functional_operators_of_others_are_taken(schema: str, reason: str) -> None:
+    """An operator that Inductor does not know is called as it is, unless it writes or gives views."""
+    with torch.library._scoped_library("hub_test_inductor", "DEF") as library:
+        library.define(schema)
+        operator = getattr(torch.ops.hub_test_inductor, schema.partition("(")[0]).default
+        graph = fx.Graph()
+        node = graph.call_function(operator, (graph.placeholder("x"),))
+        answer = BACKEND.supports(node)
+        assert (answer.accepted, reason in answer.reason) == (not reason, True)
+
+
+def test_operators_that_talk_to_other_processes_are_refused() -> None:
+    """A collective would wait for processes that do not compile the same graph."""
+    graph = fx.Graph()
+    operator = torch.ops._c10d_functional.all_reduce.default
+    answer = BACKEND.supports(graph.call_function(operator, (graph.placeholder("x"), "sum", "0")))
+    assert not answer.accepted
+    assert "other processes" in answer.reason
 
 
 def test_what_is_wrong_in_floating_point_is_taken_for_integers() -> None:

@@ -136,6 +136,8 @@ def test_probe() -> None:
         (lambda x, y: x // y, (torch.tensor([7]), torch.tensor([2])), "integer division"),
         (lambda x: F.adaptive_avg_pool2d(x, 4), (torch.ones(1, 1, 9, 9),), "unequal size"),
         (lambda x: F.max_pool2d(x, 2, return_indices=True), (torch.ones(1, 1, 4, 4),), "output 1 is read"),
+        (lambda x: torch.sort(x)[1], (torch.tensor([7, 2, 7]),), "may be equal"),
+        (torch.argsort, (torch.tensor([7, 2, 7]),), "may be equal"),
     ],
 )
 def test_refusals_say_why(function: Any, inputs: Inputs, reason: str) -> None:
