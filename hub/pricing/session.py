@@ -21,7 +21,7 @@ from hub.compilation.pool import POOL
 from hub.compilation.transfer import Sample, write_sample
 from hub.cost import Cost
 from hub.dispatch.codegen import Step
-from hub.errors import CompileError, PluginError, WorkerError, text_of
+from hub.errors import CompileError, ContractError, PluginError, WorkerError, text_of
 from hub.options import Options
 from hub.partition.group import EAGER, Group
 from hub.partition.proposals import Offered
@@ -32,7 +32,9 @@ from hub.pricing.timing import measured_cost
 LOAD_LIMIT_S = 120.0
 """Seconds that starting a worker may take: importing PyTorch and reading the graph."""
 ASK_LIMIT_S = 120.0
-"""Seconds that a backend may take to load and to say what it supports."""
+"""Seconds that a backend may take to load and to say what it supports, at most; less where compiling may take less."""
+LEAST_ASK_S = 10.0
+"""Seconds for it at least: importing a library takes some, however fast it compiles."""
 ESTIMATE_LIMIT_S = 10.0
 """Seconds that a backend may take to predict one price."""
 RUN_LIMIT_S = 120.0
@@ -222,9 +224,9 @@ class Session:
         if asked is not None:
             self.await_start(home)
         if asked is not None and self._workers[home] is asked:
-            found: Answers = self._result(home, ASK_LIMIT_S)
+            found: Answers = self._result(home, self._ask_limit_s)
         else:
-            found = self._ask(home, "answers", ASK_LIMIT_S, backend=backend, options=_plain(options))
+            found = self._ask(home, "answers", self._ask_limit_s, backend=backend, options=_plain(options))
         if found.estimates:
             self.estimating.add(backend)
         return found
@@ -239,7 +241,7 @@ class Session:
     def offered(self) -> tuple[Offered, ...]:
         """Gives what plugins propose; where one of them ends the worker, or hangs in it, nobody proposes anything."""
         try:
-            return self._ask(_SHARED, "offered", ASK_LIMIT_S)
+            return self._ask(_SHARED, "offered", self._ask_limit_s)
         except PluginError as error:
             return (Offered("unknown", fault=f"failed: {error.message}"),)
 
@@ -253,6 +255,10 @@ class Session:
         except PluginError:
             self._suspects.add(home)
             raise
+
+    @property
+    def _ask_limit_s(self) -> float:
+        return min(ASK_LIMIT_S, max(LEAST_ASK_S, self.limits.compile_s))
 
     def _home(self, backend: str) -> str:
         return backend if self.is_timed else _SHARED
@@ -368,6 +374,8 @@ class Session:
             error.backend = error.backend or backend
             error.cluster = error.cluster or order.name
             self._suspects.add(home)
+            if isinstance(error, ContractError):
+                self._workers[home].kill()  # its weights or its state may not be what they were: the next one gets another
             return Offer(order, failure=error)
         facts = {name: getattr(compiled, name) for name in _FACTS}
         offer = Offer(order, **facts)
