@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGALRM, signal.SIGCHLD)
+_MOST_NAMES = 5
+"""Environment variables that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,13 @@ class _Thing:
     write: Callable[[Any], Any]
     module: str = ""
     """The module that it belongs to: where nobody has imported that, there is nothing to read."""
+    details: Callable[[Any, Any], str] = lambda _before, _after: ""
+    """What exactly differs, in a few words, where that can be said."""
+
+    def told(self, before: Any, after: Any) -> str:
+        """Gives the name, with what exactly differs."""
+        details = self.details(before, after)
+        return f"{self.name} ({details})" if details else self.name
 
 
 def _environment() -> dict[str, str]:
@@ -39,6 +48,11 @@ def _set_environment(wanted: dict[str, str]) -> None:
     for name in os.environ.keys() - wanted.keys():
         del os.environ[name]
     os.environ.update(wanted)
+
+
+def _changed_variables(before: dict[str, str], after: dict[str, str]) -> str:
+    names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    return ", ".join(names[:_MOST_NAMES]) + (" ..." if len(names) > _MOST_NAMES else "")
 
 
 def _handlers() -> dict[signal.Signals, Any]:
@@ -100,7 +114,7 @@ def _set_numpy_state(wanted: Any) -> None:
 
 
 _THINGS = (
-    _Thing("the environment", _environment, _set_environment),
+    _Thing("the environment", _environment, _set_environment, details=_changed_variables),
     _Thing("the working directory", Path.cwd, os.chdir),
     _Thing("signal handlers", _handlers, _set_handlers),
     _Thing("Python's random numbers", random.getstate, random.setstate),
@@ -149,6 +163,6 @@ def kept_state() -> Generator[list[str]]:
         yield changed
     finally:
         for thing, value in before:
-            if thing.read() != value:
-                changed.append(thing.name)
+            if (now := thing.read()) != value:
+                changed.append(thing.told(value, now))
                 thing.write(value)

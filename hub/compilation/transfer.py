@@ -28,9 +28,6 @@ from hub.partition.extract import extract
 _DEFINITIONS = cast("Mapping[str, Any]", cast("Any", custom_ops).OPDEFS)
 """What `torch.library.custom_op` defined in this process, by qualified name."""
 
-_DEFINITIONS = cast("Mapping[str, Any]", cast("Any", custom_ops).OPDEFS)
-"""What `torch.library.custom_op` defined in this process, by qualified name."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:

@@ -16,7 +16,7 @@ from hub.graph import Cluster, TensorSpec
 from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
 from plugin_inductor import stored
-from plugin_inductor.compiler import build, compiling
+from plugin_inductor.compiler import build, compiling, environment_kept
 from plugin_inductor.lower import lower
 from plugin_inductor.runtime import InductorExecutable
 from plugin_inductor.support import supports
@@ -71,7 +71,8 @@ class InductorBackend(Backend):
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
         """Restores a program with the cluster's own weights; compiles no C++. Raises CompileError with the reason."""
         try:
-            program = stored.load(folder, [weight.detach() for weight in cluster.constants.values()])
+            with environment_kept():
+                program = stored.load(folder, [weight.detach() for weight in cluster.constants.values()])
         except CompileError:
             raise
         except Exception as error:

@@ -117,6 +117,7 @@ def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Pat
         config.patch(_configuration(settings, has_weights=has_weights, trace_folder=trace_folder)),
         _threads(settings.threads if settings.effort == "full" else torch.get_num_threads()),
         _whole_files(),
+        environment_kept(),
     ):
         yield
 
@@ -145,6 +146,21 @@ def _configuration(settings: CompileSettings, *, has_weights: bool, trace_folder
     if trace_folder is not None:
         chosen |= {"trace.enabled": True, "trace.debug_dir": str(trace_folder), "trace.graph_diagram": False}
     return chosen
+
+
+_OWN_VARIABLES = ("TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TRITON_")
+
+
+@contextlib.contextmanager
+def environment_kept() -> Iterator[None]:
+    """Takes back the variables through which Inductor tells child processes and kernels where its things are."""
+    before = set(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before:
+            if name.startswith(_OWN_VARIABLES):
+                os.environ.pop(name, None)
 
 
 @contextlib.contextmanager
