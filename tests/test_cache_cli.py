@@ -45,8 +45,8 @@ def filled(root: Path) -> Path:
     store.keep_plan("plan-key", Plan(graph="g", clusters=clusters, inputs=("float32[8, 128]",)))
     kept, _ = Measurements.open(root)
     kept.keep(Measurement(SUBJECT, Cost(1.0, 0.0, 0, "measured"), 1.0, {}, "2026-11-01"))
-    kept.keep_failure(Failure(SUBJECT, "compile", "killed by SIGSEGV\nin frame 7", "2026-11-01T12:00:00+00:00"))
-    kept.keep_failure(Failure(replace(SUBJECT, backend="inductor"), "verify", "wrong", "2026-11-02T12:00:00+00:00"))
+    kept.keep_failure(Failure(SUBJECT, "compile", "killed by SIGSEGV\nin frame 7", None, "2026-11-01T12:00:00+00:00"))
+    kept.keep_failure(Failure(replace(SUBJECT, backend="inductor"), "verify", "wrong", None, "2026-11-02T12:00:00+00:00"))
     kept.close()
     artifacts._in_use.clear()
     return root
@@ -212,7 +212,7 @@ def test_failures_are_forgotten(filled: Path) -> None:
 def test_a_misspelt_backend_is_named(filled: Path) -> None:
     """With the nearest one; one that is no longer installed may be forgotten."""
     kept, _ = Measurements.open(filled)
-    kept.keep_failure(Failure(replace(SUBJECT, backend="gone"), "compile", "x", "2026-11-01"))
+    kept.keep_failure(Failure(replace(SUBJECT, backend="gone"), "compile", "x", None, "2026-11-01"))
     kept.close()
     found = CliRunner().invoke(app, ["cache", "forget", "openvin"])
     assert found.exit_code == 2

@@ -97,17 +97,22 @@ def clear_and_print(given: Mapping[str, Any], *, as_json: bool, is_sure: bool) -
 def forget_and_print(backend: str | None, given: Mapping[str, Any], *, as_json: bool) -> None:
     """Forgets failures and prints how many. Raises HubError, for a backend that is neither installed nor remembered too."""
     root = _trusted(_options(given))
-    known = {*registry().entries, *(failure.subject.backend for failure in _failures(root))}
-    if backend is not None and backend not in known:
-        raise OptionError(
-            f"no backend is named {backend!r}{did_you_mean(backend, known)}", hint="`hub cache ls` shows what is remembered"
-        )
+    if backend is not None:
+        _check_named(backend, root)
     number = 0
     if (root / DATABASE).exists():
         with _measurements(root) as kept:
             number = kept.forget(backend)
     whose = "" if backend is None else f" of {backend}"
     typer.echo(_json({"forgotten": number}) if as_json else f"forgot {count(number, 'failure')}{whose}")
+
+
+def _check_named(backend: str, root: Path) -> None:
+    known = {*registry().entries, *(failure.subject.backend for failure in _failures(root))}
+    if backend not in known:
+        raise OptionError(
+            f"no backend is named {backend!r}{did_you_mean(backend, known)}", hint="`hub cache ls` shows what is remembered"
+        )
 
 
 def _options(given: Mapping[str, Any]) -> Options:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -142,12 +142,24 @@ def given_kept(cluster: Cluster, backend: str) -> Generator[None]:
     """
     program = canonical_text(cluster.module)
     weights = {name: _fingerprint(value) for name, value in cluster.constants.items()}
-    yield
+    failure: PluginError | None = None
+    try:
+        yield
+    except PluginError as error:
+        failure = error  # wrong numbers, say, of which this may be the cause
+    text = _what_changed(cluster, program, weights)
+    if text:
+        raise ContractError(text, backend=backend, cluster=cluster.name) from failure
+    if failure is not None:
+        raise failure
+
+
+def _what_changed(cluster: Cluster, program: str, weights: Mapping[str, tuple[int, int]]) -> str:
     if canonical_text(cluster.module) != program:
-        raise ContractError("the plugin changed the program that it was given", backend=backend, cluster=cluster.name)
-    for name, value in cluster.constants.items():
-        if _fingerprint(value) != weights[name]:
-            raise ContractError(f"the plugin wrote to the weight {name}", backend=backend, cluster=cluster.name)
+        return "the plugin changed the program that it was given"
+    changed = (name for name, value in cluster.constants.items() if _fingerprint(value) != weights[name])
+    name = next(changed, None)
+    return "" if name is None else f"the plugin wrote to the weight {name}"
 
 
 def _fingerprint(weight: torch.Tensor) -> tuple[int, int]:

@@ -70,11 +70,14 @@ class Builder:
         """What users should know of, and what costs them no backend."""
         self.verify_s = 0.0
         """Seconds in which executables were compared with eager, in workers as well."""
+        self._told: set[str] = set()
+        """Clusters of this decision whose compilation observers know of."""
 
     def build(self, decision: Decision) -> tuple[tuple[Step, ...], dict[str, Loaded]]:
         """Gives the schedule and its verified executables. Raises ClusterFailed."""
         groups = decision.assignment.groups
         names = plain_names(groups)
+        self._told.clear()
         if self.scene.session is not None:
             self.scene.session.end_plans()
         steps = steps_for(self.scene.graph, groups, names)
@@ -152,10 +155,12 @@ class Builder:
         self._note_changed(built.changed, "this process", backend, cluster.name)
         self.verify_s += built.verify_s
         self._note_unsaved(built.saved.problem, backend, cluster.name)
-        self._tell_compiled(backend, cluster.name, time.perf_counter() - start)
+        if cluster.name not in self._told:  # a worker compiled it before, and that is told already
+            self._tell_compiled(backend, cluster.name, time.perf_counter() - start)
         return built.loaded
 
     def _tell_compiled(self, backend: str, name: str, compile_s: float) -> None:
+        self._told.add(name)
         observe(self.scene.registry, "hub_cluster_compiled", backend=backend, cluster=name, compile_s=compile_s)
 
     def _try_out(self, name: str, found: Group, settings: CompileSettings, folder: Path, values: Mapping[str, Any]) -> None:

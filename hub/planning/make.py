@@ -74,7 +74,7 @@ class Maker:
                 made, is_news = self._made(scene, store, plan, (*note, *notes))
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": time.perf_counter() - start}))
         if is_news:
-            store.keep_plan(self._key(self.options.tune), made.plan)
+            store.keep_plan(self._key(self.options.tune), _lasting_part(made.plan))
         if made.plan.decided_by != "replayed":  # then nothing was compiled
             store.prune(self.options.cache_gb * 1e9)
         self.progress.done()
@@ -85,6 +85,7 @@ class Maker:
         asked = self._asked_for(plan, scene)
         scene = replace(scene, options=self.options, threads=self.threads)
         kept = self._kept(asked) or self._replayed(self._found(store))
+        events = (*events, *_cache_notes(store))
         if kept is not None and not self.options.strict:
             return self._build_until_it_runs(scene, store, None, kept, events), False
         verdicts = self._verdicts(scene)
@@ -257,6 +258,15 @@ def _is_lasting(plan: Plan) -> bool:
     if plan.decided_by == "measured whole plans":
         return True
     return plan.decided_by in _KEPT and not any(event.kind in ("failed", "fallback") for event in plan.events)
+
+
+def _lasting_part(plan: Plan) -> Plan:
+    """Gives the plan without what this process met in the cache, which later ones will not."""
+    return plan.model_copy(update={"events": tuple(event for event in plan.events if not _is_about_loading(event))})
+
+
+def _is_about_loading(event: Event) -> bool:
+    return (event.kind, event.stage) == ("note", "load")
 
 
 def _troubles(scene: Scene) -> tuple[Event, ...]:

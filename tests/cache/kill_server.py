@@ -103,13 +103,15 @@ def obtain(store: Store, case: Case) -> tuple[Any, bool]:
     """Gives the executable, from the cache or compiled, as planning does; and whether it was compiled."""
     if store.has_artifact(case.folder):
         try:
-            return load_and_verify(case.cluster, BACKEND, SETTINGS, case.folder, inputs=case.inputs)[0].executable, False
+            return load_and_verify(
+                case.cluster, BACKEND, SETTINGS, case.folder, inputs=case.inputs
+            ).loaded.executable, False
         except PluginError:  # another process has pruned it meanwhile
             store.discard(case.folder)
-    loaded, _, saved = build_cluster(case.cluster, BACKEND, SETTINGS, inputs=case.inputs, folder=case.folder)
-    if not saved.is_done:
-        raise RuntimeError(f"not saved: {saved.problem}")
-    return loaded.executable, True
+    built = build_cluster(case.cluster, BACKEND, SETTINGS, inputs=case.inputs, folder=case.folder)
+    if not built.saved.is_done:
+        raise RuntimeError(f"not saved: {built.saved.problem}")
+    return built.loaded.executable, True
 
 
 def live(root: Path, cases: list[Case], seed: int, *, is_check: bool) -> dict[str, Any]:
@@ -139,7 +141,7 @@ def write_rows(root: Path, chance: random.Random) -> None:
     subject = replace(SUBJECT, structure=f"{chance.randrange(20)}")
     cost = Cost(float(len(subject.structure)), 0.0, 64, "measured", "")
     kept.keep(Measurement(subject, cost, 0.5, {}, NOW))
-    kept.keep_failure(Failure(subject, "compile", subject.structure, NOW))
+    kept.keep_failure(Failure(subject, "compile", subject.structure, None, NOW))
     found, failed = kept.find(subject), kept.find_failures([subject])
     kept.close()
     if note or kept.notes:

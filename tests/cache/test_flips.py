@@ -35,7 +35,7 @@ def measurement(subject: Subject) -> Measurement:
 
 
 def failure(subject: Subject) -> Failure:
-    return Failure(subject, "compile", f"failed on {subject.structure}", "2026-11-01")
+    return Failure(subject, "compile", f"failed on {subject.structure}", None, "2026-11-01")
 
 
 def write(folder: Path) -> None:

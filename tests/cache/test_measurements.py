@@ -37,7 +37,7 @@ def measurement(run_s: float = 1.0, subject: Subject = SUBJECT, spread_s: float 
 
 
 def failure(subject: Subject = SUBJECT, reason: str = "killed by SIGSEGV") -> Failure:
-    return Failure(subject, "compile", reason, "2026-11-01T12:00:00+00:00")
+    return Failure(subject, "compile", reason, None, "2026-11-01T12:00:00+00:00")
 
 
 def opened(root: Path) -> Measurements:

