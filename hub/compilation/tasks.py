@@ -60,7 +60,6 @@ class Compiled:
 @dataclass(slots=True)
 class _State:
     sample: Sample | None = None
-    clusters: dict[str, Cluster] = field(default_factory=dict)
     built: dict[str, Loaded] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     plan: Assembled | None = None
@@ -89,7 +88,7 @@ def load(folder: str, threads: int) -> None:
 def rest() -> None:
     """Frees what was loaded and built."""
     _state.sample = _state.plan = None
-    for held in (_state.clusters, _state.built, _state.values):
+    for held in (_state.built, _state.values):
         held.clear()
     gc.collect()
 
@@ -134,7 +133,7 @@ def compile_cluster(
 ) -> Compiled:
     """Compiles, runs, verifies and, where a folder is given, saves one cluster; keeps it at hand where asked to."""
     start = time.perf_counter()
-    cluster = _cluster(name, nodes)
+    cluster = _cut(name, nodes)
     before = leftovers()
     built = build_cluster(
         cluster, backend, settings, inputs=_inputs(cluster), folder=None if folder is None else Path(folder)
@@ -147,8 +146,6 @@ def compile_cluster(
         raise
     if is_kept:
         _state.built[name] = built.loaded
-    else:
-        del _state.clusters[name]
     return Compiled(
         compile_s=time.perf_counter() - start,
         error=built.verified.error,
@@ -179,7 +176,7 @@ def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileS
     if not (found := check_artifact(Path(folder))).is_intact:
         reason = found.problem or "it was removed meanwhile"
         raise CompileError(f"the saved executable cannot be loaded: {reason}", backend=backend, cluster=name)
-    cluster = _cluster(name, nodes)
+    cluster = _cut(name, nodes)
     _state.built[name] = load_cluster(cluster, backend, settings, Path(folder))
 
 
@@ -213,12 +210,6 @@ def time_plan(at_least_s: float) -> tuple[list[float], list[float]]:
     plan.laps[:] = [0.0] * len(plan.laps)
     timing = time_call(lambda: plan.run(values), at_least_s, warmup=0)
     return list(timing.samples_s), [lap / len(timing.samples_s) for lap in plan.laps]
-
-
-def _cluster(name: str, nodes: Sequence[str]) -> Cluster:
-    if name not in _state.clusters:
-        _state.clusters[name] = _cut(name, nodes)
-    return _state.clusters[name]
 
 
 def _cut(name: str, nodes: Sequence[str]) -> Cluster:

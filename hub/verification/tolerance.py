@@ -15,7 +15,7 @@ from hub.support import argument, elements, operator_name, tensors_of, value_of
 
 EAGER_FACTOR = 4.0
 """How many times eager's own error against float64 an executable may have, for another order of the same sums."""
-FUNCTION_ULPS = 16.0
+FUNCTION_ULPS = 32.0
 """Roundings inside a short chain of operations where eager happens to be lucky: libraries' functions err by 1 to 8 ULP."""
 RESULT_ULPS = 2.0
 """Roundings of the result itself, to the dtype in which it leaves."""
@@ -30,7 +30,7 @@ _ACCUMULATED_IN: Mapping[torch.dtype, torch.dtype] = {torch.float16: torch.float
 class Tolerance:
     """What is allowed in one cluster without an error budget, `docs/explanation/numerics.md` gives the reasons.
 
-    The largest error against float64 may be 4 e + 2 u + (16 + sqrt(n)) v. Here e is eager's own largest error, u one unit
+    The largest error against float64 may be 4 e + 2 u + (32 + sqrt(n)) v. Here e is eager's own largest error, u one unit
     in the last place of the largest value in the output's dtype, v the same in the dtype that eager adds up in, and n the
     number of terms of the longest sum. That sums of n terms err by sqrt(n) roundings, since roundings have random signs, is
     Higham and Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41 (2019).
