@@ -39,6 +39,11 @@ LEAST_PROOF_S = 4.0
 MOST_PROOF_S = 60.0
 HOPELESS = 2.0
 """A plan whose parts, timed alone, add up to this many times the best one's is not timed whole."""
+NEAR = 2.0
+"""Under `tune="fast"`, a backend that is expected to take this many times the best one's time is still waited for.
+
+Estimates are off by as much: on Mamba, Inductor was expected to be the slowest of three, and is the fastest by far.
+"""
 SMALL_S = 2e-3
 """A graph below this many seconds may run best on one thread, and compiles fast: that is tried at once."""
 
@@ -124,7 +129,7 @@ class _Measuring:
         for _ in range(MOST_REPAIRS + 1):
             drafts = self._worth_compiling()
             if not self.is_full:  # there, the budget is what the user gave
-                self.clock.wait_for(self._choices(drafts))
+                self.clock.wait_for(self._worth_waiting_for(drafts))
             orders = [*self._orders(drafts), *self._orders(self._calm(drafts), is_needed=False), *self._first_pieces()]
             found = self._compile(orders)
             named = [offer for offer in found if offer.failure is not None and _names_a_node(offer)]
@@ -145,12 +150,13 @@ class _Measuring:
             return self.drafts
         return [draft for draft in self.drafts if (seconds := known[draft.name]) is None or seconds <= HOPELESS * best_s]
 
-    def _choices(self, drafts: Sequence[Draft]) -> Sequence[str]:
-        """Gives the backends that can have the whole graph, the one expected to be the fastest first."""
+    def _worth_waiting_for(self, drafts: Sequence[Draft]) -> Iterable[str]:
+        """Gives the backends that can have the whole graph and are expected to take little longer than the best of them."""
         alone = [draft for draft in drafts if len(draft.assignment.clusters) == 1]
         eager_s = self.book.eager_s()
-        in_order = sorted(alone, key=lambda draft: self.book.total_s(draft, eager_s))
-        return tuple(dict.fromkeys(draft.assignment.backends[0] for draft in in_order))
+        expected_s = {draft.assignment.backends[0]: self.book.total_s(draft, eager_s) for draft in alone}
+        best_s = min(expected_s.values(), default=0.0)
+        return [backend for backend, seconds in expected_s.items() if seconds <= NEAR * best_s]
 
     def _calm(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         """Under `tune="full"`, gives the backends alone as they would run beside others: mixes are predicted from that."""
@@ -194,7 +200,7 @@ class _Measuring:
         away = self._put_away(new.values())
         for offer in away:
             if offer.order.is_needed:
-                self.clock.failed(offer.order.group.backend)
+                self.clock.arrived(offer.order.group.backend)
         hopeless = {offer.order for offer in away}
         by_backend: dict[str, list[Order]] = {}
         for order in new.values():
@@ -215,7 +221,7 @@ class _Measuring:
     def _heard(self, offer: Offer) -> None:
         order = offer.order
         if order.is_needed:
-            (self.clock.arrived if offer.failure is None else self.clock.failed)(order.group.backend)
+            self.clock.arrived(order.group.backend)
         self.scene.progress.advance(f"{order.group.backend}, {len(order.group.nodes)} nodes")
         if offer.failure is None:
             self.clock.compiled(order.group.backend, offer.compile_s)

@@ -1,11 +1,11 @@
-"""The time that planning may take: a budget that begins when a first whole plan is ready, and waits for the best one."""
+"""The time that planning may take: a budget that begins when a first whole plan is ready, and waits for the best ones."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 EXPLORE_SHARE = 0.45
 """Share of the budget after which no piece is compiled any more, so that what their prices suggest can be."""
@@ -14,11 +14,11 @@ COMPILE_SHARE = 0.65
 LAST_SHARE = 0.9
 """The same for variants of what won the first round of timing."""
 MOST_PATIENCE = 3.0
-"""Times the budget that the first choice may take, where others are ready before it."""
+"""Times the budget that the best choices may take, where others are ready before them."""
 
 
 class Clock:
-    """Counts a budget down. The compilation of the first choice is not part of it: that has to be in any case.
+    """Counts a budget down. The compilation of the best choices is not part of it: one of them has to be in any case.
 
     Any thread may ask. Times are seconds of `time.monotonic`.
     """
@@ -28,7 +28,7 @@ class Clock:
         self._began_s: float | None = None
         self._compile_share = COMPILE_SHARE
         self._slowest_s: dict[str, float] = {}
-        self._choices: tuple[str, ...] = ()
+        self._awaited: frozenset[str] = frozenset()
         self._lock = threading.Lock()
 
     def begin(self) -> None:
@@ -37,24 +37,15 @@ class Clock:
             if self._began_s is None:
                 self._began_s = time.monotonic()
 
-    def wait_for(self, backends: Sequence[str]) -> None:
-        """Names backends, the one that is expected to be the fastest first: its whole plan is worth waiting for.
-
-        Where it fails, the next one is.
-        """
+    def wait_for(self, backends: Iterable[str]) -> None:
+        """Names the backends that may well be the fastest, by what is known beforehand: their whole plans are worth waiting for."""
         with self._lock:
-            self._choices = tuple(backends)
+            self._awaited = frozenset(backends)
 
     def arrived(self, backend: str) -> None:
-        """Ends the waiting for this backend, and for those expected to be slower: its plan is ready."""
+        """Ends the waiting for this backend: its plan is ready, or will never be."""
         with self._lock:
-            if backend in self._choices:
-                self._choices = self._choices[: self._choices.index(backend)]
-
-    def failed(self, backend: str) -> None:
-        """Ends the waiting for this backend: its plan will never be ready."""
-        with self._lock:
-            self._choices = tuple(name for name in self._choices if name != backend)
+            self._awaited -= {backend}
 
     def compiled(self, backend: str, compile_s: float) -> None:
         """Remembers how long a backend took for one of its clusters."""
@@ -63,7 +54,7 @@ class Clock:
 
     def compile_until(self, backend: str) -> float:
         """When a backend's last compilation has to be ready; infinite before the budget has begun."""
-        share = MOST_PATIENCE if backend in self._choices[:1] else self._compile_share
+        share = MOST_PATIENCE if backend in self._awaited else self._compile_share
         return self._share_ends_s(share)
 
     def begin_last_compilations(self) -> None:
