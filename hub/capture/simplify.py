@@ -1,4 +1,4 @@
-"""Removes nodes that do nothing, in place, before a captured module becomes a `Graph`."""
+"""Removes nodes that do nothing and defines what is left open, in place, before a captured module becomes a `Graph`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ _aten = torch.ops.aten
 
 
 def simplify(module: fx.GraphModule) -> None:
-    """Drops inactive dropout, detach, no-op casts and metadata assertions, then dead code. Meta values stay."""
+    """Drops inactive dropout, detach, no-op casts and metadata assertions, then dead code. Meta values stay.
+
+    Uninitialised tensors become zeros: whatever lies in memory may be that, and two runs can then be compared.
+    """
     for node in list(module.graph.nodes):
         if node.op == "call_function" and node.target in _NOTHING and _NOTHING[node.target](node):
             _bypass(node)
         elif node.target in _DROPPED:
             module.graph.erase_node(node)
+        elif node.target in _UNINITIALISED:
+            _define(node)
     module.graph.eliminate_dead_code()
     module.graph.lint()
     module.recompile()
@@ -27,6 +32,15 @@ def simplify(module: fx.GraphModule) -> None:
 def _bypass(node: fx.Node) -> None:
     node.replace_all_uses_with(cast("fx.Node", node.args[0]))
     node.graph.erase_node(node)
+
+
+def _define(node: fx.Node) -> None:
+    target = _UNINITIALISED[node.target]
+    if target is _aten.zeros.default:
+        if node.kwargs.get("memory_format") is not None:
+            return  # zeros take none
+        node.kwargs = {name: value for name, value in node.kwargs.items() if name != "memory_format"}
+    node.target = target
 
 
 def _is_inactive_dropout(node: fx.Node) -> bool:
@@ -54,3 +68,10 @@ _NOTHING: dict[Any, Any] = {
     _aten.lift_fresh.default: _always,
     _aten.to.dtype: _keeps_dtype,
 }
+
+_UNINITIALISED: dict[Any, Any] = {
+    _aten.empty.memory_format: _aten.zeros.default,
+    _aten.empty_like.default: _aten.zeros_like.default,
+    _aten.new_empty.default: _aten.new_zeros.default,
+}
+"""What gives whatever lies in memory, and what takes its place."""

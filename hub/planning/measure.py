@@ -121,7 +121,7 @@ class _Measuring:
         for _ in range(MOST_REPAIRS + 1):
             drafts = self._worth_compiling()
             if not self.is_full:  # there, the budget is what the user gave
-                self.clock.wait_for(self._first_choice(drafts))
+                self.clock.wait_for(self._choices(drafts))
             orders = [*self._orders(drafts), *self._orders(self._calm(drafts), is_needed=False), *self._first_pieces()]
             found = self._compile(orders)
             named = [offer for offer in found if offer.failure is not None and _names_a_node(offer)]
@@ -142,12 +142,12 @@ class _Measuring:
             return self.drafts
         return [draft for draft in self.drafts if (seconds := known[draft.name]) is None or seconds <= HOPELESS * best_s]
 
-    def _first_choice(self, drafts: Sequence[Draft]) -> str:
-        """Gives the backend that is expected to be the fastest alone, of equals the one registered first; "" for none."""
+    def _choices(self, drafts: Sequence[Draft]) -> Sequence[str]:
+        """Gives the backends that can have the whole graph, the one expected to be the fastest first."""
         alone = [draft for draft in drafts if len(draft.assignment.clusters) == 1]
         eager_s = self.book.eager_s()
-        best = min(alone, key=lambda draft: self.book.total_s(draft, eager_s), default=None)
-        return "" if best is None else best.assignment.backends[0]
+        in_order = sorted(alone, key=lambda draft: self.book.total_s(draft, eager_s))
+        return tuple(dict.fromkeys(draft.assignment.backends[0] for draft in in_order))
 
     def _calm(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         """Under `tune="full"`, gives the backends alone as they would run beside others: mixes are predicted from that."""
@@ -200,7 +200,7 @@ class _Measuring:
     def _heard(self, offer: Offer) -> None:
         order = offer.order
         if order.is_needed:
-            self.clock.arrived(order.group.backend)
+            (self.clock.arrived if offer.failure is None else self.clock.failed)(order.group.backend)
         self.scene.progress.advance(f"{order.group.backend}, {len(order.group.nodes)} nodes")
         if offer.failure is None:
             self.clock.compiled(order.group.backend, offer.compile_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Sequence
 
 EXPLORE_SHARE = 0.45
 """Share of the budget after which no piece is compiled any more, so that what their prices suggest can be."""
@@ -27,7 +28,7 @@ class Clock:
         self._began_s: float | None = None
         self._compile_share = COMPILE_SHARE
         self._slowest_s: dict[str, float] = {}
-        self._first_choice = ""
+        self._choices: tuple[str, ...] = ()
         self._lock = threading.Lock()
 
     def begin(self) -> None:
@@ -36,14 +37,24 @@ class Clock:
             if self._began_s is None:
                 self._began_s = time.monotonic()
 
-    def wait_for(self, backend: str) -> None:
-        """Names the first choice: the backend that is expected to be the fastest, whose whole plan is worth waiting for."""
-        self._first_choice = backend
+    def wait_for(self, backends: Sequence[str]) -> None:
+        """Names backends, the one that is expected to be the fastest first: its whole plan is worth waiting for.
+
+        Where it fails, the next one is.
+        """
+        with self._lock:
+            self._choices = tuple(backends)
 
     def arrived(self, backend: str) -> None:
-        """Ends the waiting, where it was for this backend: its plan is ready, or will never be."""
-        if backend == self._first_choice:
-            self._first_choice = ""
+        """Ends the waiting for this backend, and for those expected to be slower: its plan is ready."""
+        with self._lock:
+            if backend in self._choices:
+                self._choices = self._choices[: self._choices.index(backend)]
+
+    def failed(self, backend: str) -> None:
+        """Ends the waiting for this backend: its plan will never be ready."""
+        with self._lock:
+            self._choices = tuple(name for name in self._choices if name != backend)
 
     def compiled(self, backend: str, compile_s: float) -> None:
         """Remembers how long a backend took for one of its clusters."""
@@ -52,7 +63,7 @@ class Clock:
 
     def compile_until(self, backend: str) -> float:
         """When a backend's last compilation has to be ready; infinite before the budget has begun."""
-        share = MOST_PATIENCE if backend == self._first_choice else self._compile_share
+        share = MOST_PATIENCE if backend in self._choices[:1] else self._compile_share
         return self._share_ends_s(share)
 
     def begin_last_compilations(self) -> None:

@@ -6,8 +6,6 @@ import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from torch._ops import OpOverload
-
 from hub.support import (
     ACCEPTED,
     Condition,
@@ -90,9 +88,9 @@ def supports(node: fx.Node) -> Support:
     if node.target is operator.getitem:
         return ACCEPTED
     name = operator_name(node)
-    if not isinstance(node.target, OpOverload):
+    if not hasattr(node.target, "_schema"):
         return refused(f"{name}: only operators with a schema here")
-    condition = CONDITIONS.get(name, _always if node.target.namespace in DECOMPOSED else _custom_refusal)
+    condition = CONDITIONS.get(name, _always if _namespace(node) in DECOMPOSED else _custom_refusal)
     reason = _dtype_refusal(node) or _layout_refusal(node) or _number_refusal(node) or condition(node)
     return refused(f"{name}: {reason}") if reason else ACCEPTED
 
@@ -101,10 +99,13 @@ def _always(_: fx.Node) -> None:
     return None
 
 
+def _namespace(node: fx.Node) -> str:
+    return str(cast("Any", node.target).namespace)
+
+
 def _custom_refusal(node: fx.Node) -> str | None:
-    operator = cast("OpOverload", node.target)
-    schema = operator._schema
-    if operator.namespace in COMMUNICATING:
+    schema = cast("Any", node.target)._schema
+    if _namespace(node) in COMMUNICATING:
         return "talks to other processes, only operators of one process here"
     if schema.is_mutable:
         return "writes to its arguments, only functional operators here"

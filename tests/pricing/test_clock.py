@@ -81,7 +81,7 @@ def test_piece_must_end_in_time(go_to: Callable[[float], None]) -> None:
 def test_the_first_choice_is_waited_for(go_to: Callable[[float], None]) -> None:
     """What is expected to be the fastest may take longer than others that are ready, until it is there, or far too late."""
     clock = Clock(10.0)
-    clock.wait_for("slow")
+    clock.wait_for(("slow", "slower"))
     clock.begin()
     go_to(10.0 * COMPILE_SHARE + 0.01)
     assert not clock.may_start("quick", is_needed=True)
@@ -93,3 +93,17 @@ def test_the_first_choice_is_waited_for(go_to: Callable[[float], None]) -> None:
     assert clock.may_start("slow", is_needed=True)
     clock.arrived("slow")
     assert not clock.may_start("slow", is_needed=True)
+
+
+def test_the_next_choice_is_waited_for_where_the_first_one_fails(go_to: Callable[[float], None]) -> None:
+    """A first choice that fails hands its place on; one that is ready leaves nothing worth waiting for."""
+    clock = Clock(10.0)
+    clock.wait_for(("first", "second", "third"))
+    clock.begin()
+    go_to(10.0 * COMPILE_SHARE + 0.01)
+    assert not clock.may_start("second", is_needed=True)
+    clock.failed("first")
+    assert clock.may_start("second", is_needed=True)
+    assert not clock.may_start("third", is_needed=True)
+    clock.arrived("second")
+    assert not clock.may_start("third", is_needed=True)

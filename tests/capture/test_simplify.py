@@ -1,0 +1,47 @@
+"""Simplification of captured graphs: what is left open in the user's program is defined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from hub.support import operator_name
+from hub.testing.single import capture
+
+
+class Function(torch.nn.Module):
+    """A function of tensors as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def inverse(order: torch.Tensor) -> torch.Tensor:
+    """The inverse of a permutation, written into uninitialised memory."""
+    result = torch.empty_like(order)
+    result[order] = torch.arange(order.shape[0])
+    return result
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        inverse,
+        lambda x: torch.empty(x.shape[0], 2, dtype=torch.float64).fill_(3) + x[0],
+        lambda x: x.new_empty(4).copy_(x[:4]),
+    ],
+)
+def test_uninitialised_tensors_are_zeros(function: Any) -> None:
+    """What may hold anything holds zeros, so that it need not be pinned to eager; what is written to it comes out."""
+    order = torch.tensor([2, 0, 3, 1])
+    captured = capture(Function(function), (order,))
+    assert not captured.graph.pinned
+    assert not [node for node in captured.graph.nodes if "empty" in operator_name(node)]
+    (found,) = captured.graph.module(*captured.inputs)
+    assert torch.equal(found, function(order))
