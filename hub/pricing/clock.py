@@ -38,7 +38,7 @@ class Clock:
                 self._began_s = time.monotonic()
 
     def wait_for(self, backends: Iterable[str]) -> None:
-        """Names the backends that may well be the fastest, by what is known beforehand: their whole plans are worth waiting for."""
+        """Names the backends that may well be the fastest, as far as is known: their whole plans are worth waiting for."""
         with self._lock:
             self._awaited = frozenset(backends)
 

@@ -40,7 +40,8 @@ else:
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), model(x))
     (plan,) = hub.plans(compiled)
-print(json.dumps({"rounds": len(rounds), "workers": len(workers), "plan": plan.model_copy(update={"plan_s": 0.0, "verify_s": 0.0}).model_dump(mode="json")}))
+settled = plan.model_copy(update={"plan_s": 0.0, "verify_s": 0.0}).model_dump(mode="json")
+print(json.dumps({"rounds": len(rounds), "workers": len(workers), "plan": settled}))
 """
 
 
@@ -52,7 +53,7 @@ def warm_cache(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str
 
 
 def process(what: str, cache: Path) -> dict[str, Any]:
-    """Plans a small model in a process of its own. Gives the plan, the rounds of compiling, and how often workers started."""
+    """Plans a small model in a process of its own. Gives the plan, rounds of compiling, and how often workers started."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT, what],
         env={**os.environ, "HUB_CACHE_DIR": str(cache), "HUB_PROGRESS": "off"},
