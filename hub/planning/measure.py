@@ -200,7 +200,8 @@ class _Measuring:
     def _heard(self, offer: Offer) -> None:
         order = offer.order
         if order.is_needed:
-            (self.clock.arrived if offer.failure is None else self.clock.failed)(order.group.backend)
+            ended = self.clock.arrived if offer.failure is None else self.clock.failed
+            ended(order.group.backend)
         self.scene.progress.advance(f"{order.group.backend}, {len(order.group.nodes)} nodes")
         if offer.failure is None:
             self.clock.compiled(order.group.backend, offer.compile_s)

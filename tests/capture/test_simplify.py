@@ -45,3 +45,13 @@ def test_uninitialised_tensors_are_zeros(function: Any) -> None:
     assert not [node for node in captured.graph.nodes if "empty" in operator_name(node)]
     (found,) = captured.graph.module(*captured.inputs)
     assert torch.equal(found, function(order))
+
+
+def test_uninitialised_tensors_of_other_layouts_stay() -> None:
+    """Zeros have no form for a memory format: what is written comes out all the same."""
+    image = torch.arange(24.0).reshape(1, 2, 3, 4)
+    wanted = {"memory_format": torch.channels_last}
+    captured = capture(Function(lambda x: torch.empty(x.shape, **wanted).copy_(x)), (image,))
+    (found,) = captured.graph.module(*captured.inputs)
+    assert torch.equal(found, image)
+    assert found.is_contiguous(**wanted)

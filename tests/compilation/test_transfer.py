@@ -74,3 +74,15 @@ def test_an_unknown_operator_is_found_out_once(monkeypatch: pytest.MonkeyPatch) 
             monkeypatch.setattr(Worker, "result", lambda *_: pytest.fail("waited for an answer that nobody owes"))
             with pytest.raises(PluginError, match="twice"):
                 session.await_start("one")
+
+
+def test_a_worker_that_died_condemns_no_graph() -> None:
+    """Whoever asks it hears of its end; another worker reads the same graph."""
+    captured = capture(Calls(torch.sigmoid), (torch.ones(2, 3),))
+    with Session(Sample(captured.graph, captured.inputs), 1) as session:
+        session.start(["one"])
+        session._workers["one"].kill()
+        with pytest.raises(PluginError):
+            session.await_start("one")
+        session.start(["two"])
+        session.await_start("two")
