@@ -69,15 +69,11 @@ def is_symbolic_number(value: Any) -> bool:
 
 def indices_unread_for_integers(node: fx.Node) -> str | None:
     """Nobody reads the indices of integers put in order: among equals, PyTorch's own order is its secret."""
-    source = value_of(node.args[0])
-    if source.dtype.is_floating_point:
+    dtype = value_of(node.args[0]).dtype
+    gives_values = isinstance(node.meta["val"], (tuple, list))
+    if dtype.is_floating_point or (gives_values and only_output(0)(node) is None):
         return None
-    is_read = not isinstance(node.meta["val"], (tuple, list)) or any(user.args[1] == 1 for user in node.users)
-    return (
-        f"indices of {dtype_name(source.dtype)}, of which many may be equal: their order is PyTorch's own"
-        if is_read
-        else None
-    )
+    return f"indices of {dtype_name(dtype)}, of which many may be equal: their order is PyTorch's own"
 
 
 def real_division(node: fx.Node) -> str | None:

@@ -51,3 +51,13 @@ def test_uninitialised_tensors_of_other_layouts_are_pinned() -> None:
     """Those that zeros have no form for stay what they are, and run in eager."""
     captured = capture(Function(lambda x: torch.empty_strided((2, 2), (1, 2)).copy_(x)), (torch.ones(2, 2),))
     assert all("memory" in reason for reason in captured.graph.pinned.values())
+
+
+def test_uninitialised_tensors_of_other_layouts_stay() -> None:
+    """Zeros have no form for a memory format: what is written comes out all the same."""
+    image = torch.arange(24.0).reshape(1, 2, 3, 4)
+    wanted = {"memory_format": torch.channels_last}
+    captured = capture(Function(lambda x: torch.empty(x.shape, **wanted).copy_(x)), (image,))
+    (found,) = captured.graph.module(*captured.inputs)
+    assert torch.equal(found, image)
+    assert found.is_contiguous(**wanted)

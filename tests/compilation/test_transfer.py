@@ -6,12 +6,14 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from hub.compilation.channel import Worker
 from hub.compilation.limits import Limits
+from hub.compilation.pool import POOL
 from hub.compilation.transfer import Sample, homes_of_operators, write_sample
 from hub.errors import WorkerError
 from hub.pricing.session import Session
@@ -76,3 +78,32 @@ def test_an_unknown_operator_is_found_out_once(monkeypatch: pytest.MonkeyPatch) 
             monkeypatch.setattr(Worker, "result", lambda *_: pytest.fail("waited for an answer that nobody owes"))
             with pytest.raises(WorkerError, match="twice"):
                 session.await_start("one")
+
+
+def test_a_worker_that_died_is_replaced() -> None:
+    """It may have rested for too long; nobody hears of its end."""
+    captured = capture(Calls(torch.sigmoid), (torch.ones(2, 3),))
+    with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
+        session.start(["one"])
+        session._workers["one"].kill()
+        session.await_start("one")
+
+
+def test_workers_that_die_condemn_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for one that dies twice hears of its end; another worker reads the same graph."""
+
+    def lend_dead(*arguments: Any) -> Worker:
+        worker = lend(*arguments)
+        worker.kill()
+        return worker
+
+    lend = POOL.lend
+    captured = capture(Calls(torch.sigmoid), (torch.ones(2, 3),))
+    with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(POOL, "lend", lend_dead)
+            session.start(["one"])
+            with pytest.raises(WorkerError):
+                session.await_start("one")
+        session.start(["two"])
+        session.await_start("two")
