@@ -9,7 +9,8 @@ from xml.sax.saxutils import escape
 _WIDTH = 900
 _ROW = 20
 _LEFT, _RIGHT, _TOP, _BOTTOM = 150, 24, 64, 48
-_EMPHASIS = "#d1495b"
+_EMPHASIS, _AKIN = "#d1495b", "#f0898f"
+"""The contender that the figure is about, and its other forms ("hub@frozen")."""
 _COLOURS = ("#3b8ea5", "#e6a117", "#7a6fb0", "#4f9d5d", "#a0705a", "#c779a8", "#5f7f95", "#9aa13c")
 """Told apart by people who see few colours, too; none is close to black or white."""
 
@@ -88,8 +89,10 @@ def _emphasis_last(names: Iterable[str], emphasis: str) -> list[str]:
 
 
 def _colours(names: Sequence[str], emphasis: str) -> dict[str, str]:
-    others = [name for name in names if name != emphasis]
-    return {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(others)} | {emphasis: _EMPHASIS}
+    akin = [name for name in names if name.startswith(f"{emphasis}@")]
+    others = [name for name in names if name != emphasis and name not in akin]
+    found = {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(others)}
+    return found | dict.fromkeys(akin, _AKIN) | {emphasis: _EMPHASIS}
 
 
 def _factors(low: float, high: float) -> list[float]:
