@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -13,6 +14,9 @@ import torch
 from hub import registry as registry_module
 
 Install = Callable[[str, str], None]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has Ctrl-C ignored in jobs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -148,3 +148,22 @@ def test_sizes_that_depend_on_data_are_planned(tune: str, tmp_path: Path) -> Non
     assert {event.kind for event in plan.events} <= {"note"}
     if tune == "off":
         assert set(plan.backends) & set(DYNAMIC)
+
+
+@pytest.mark.parametrize("backend", DYNAMIC[:2])
+def test_strides_that_depend_on_data_are_eagers(backend: str, tmp_path: Path) -> None:
+    """The strides of a result may be a size that nobody knew when it was compiled."""
+
+    def turned(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        chosen = x[torch.nonzero(mask).squeeze(-1)]
+        return torch.relu(torch.tanh(chosen).t().contiguous() * 2)
+
+    options = {"tune": "off", "backends": [backend], "cache_dir": str(tmp_path)}
+    call = torch.compile(turned, backend="hub", options=options)
+    with torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for _ in range(3):
+            x, mask = torch.randn(50, 32), torch.rand(50) > 0.5
+            torch.testing.assert_close(call(x, mask), turned(x, mask), check_stride=True)
+    (plan,) = hub.plans(call)
+    assert {event.kind for event in plan.events} <= {"note"}
+    assert backend in plan.backends

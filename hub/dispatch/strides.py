@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
+import sympy
 import torch
 
 from hub.capture.pins import is_dense
-from hub.graph import TensorSpec, hint
-
-
-def dims_by_stride(spec: TensorSpec) -> tuple[int, ...]:
-    """Gives a dense spec's dims from the widest stride to the narrowest, ties in order."""
-    return tuple(sorted(range(len(spec.shape)), key=lambda dim: (-hint(spec.stride[dim]), dim)))
+from hub.graph import TensorSpec
+from hub.support import is_symbolic
 
 
 def restrided(
@@ -23,7 +20,7 @@ def restrided(
 
     Only dense layouts can be wanted: views with gaps are pinned to eager.
     """
-    orders = [None if _fits(spec, output) else dims_by_stride(spec) for spec, output in zip(specs, outputs, strict=True)]
+    orders = [_missing_order(spec, output) for spec, output in zip(specs, outputs, strict=True)]
     if all(order is None for order in orders):
         return executable
 
@@ -34,19 +31,31 @@ def restrided(
     return run
 
 
-def _fits(spec: TensorSpec, output: torch.Tensor) -> bool:
-    if output.numel() < 2:
-        return True
-    wanted = tuple(map(hint, spec.stride))
-    return all(
-        size == 1 or stride == want for size, stride, want in zip(output.shape, output.stride(), wanted, strict=True)
-    ) or not _is_dense_spec(spec)
+def _missing_order(spec: TensorSpec, output: torch.Tensor) -> tuple[int, ...] | None:
+    """Gives the dims from the widest stride to the narrowest, ties in order; None where the output is laid out so."""
+    if output.numel() < 2 or (strides := _strides(spec, output)) is None:
+        return None
+    wanted = torch.empty_strided(output.shape, strides, device="meta")
+    if not is_dense(wanted) or _is_laid_out_as(wanted, output):
+        return None
+    return tuple(sorted(range(wanted.dim()), key=lambda dim: (-wanted.stride(dim), dim)))
 
 
-def _is_dense_spec(spec: TensorSpec) -> bool:
-    return is_dense(
-        torch.empty_strided([hint(size) for size in spec.shape], [hint(step) for step in spec.stride], device="meta")
-    )
+def _strides(spec: TensorSpec, output: torch.Tensor) -> list[int] | None:
+    """Gives the strides that eager's output has at the sizes of this one; None where they depend on other sizes, too."""
+    sizes = {
+        cast("Any", size).node.expr: sympy.Integer(found)
+        for size, found in zip(spec.shape, output.shape, strict=True)
+        if is_symbolic(size)
+    }
+    found = [cast("Any", step).node.expr.xreplace(sizes) if is_symbolic(step) else step for step in spec.stride]
+    return list(map(int, found)) if all(isinstance(step, int) or step.is_Integer for step in found) else None
+
+
+def _is_laid_out_as(wanted: torch.Tensor, output: torch.Tensor) -> bool:
+    """True for equal strides where they matter."""
+    steps = zip(output.shape, output.stride(), wanted.stride(), strict=True)
+    return all(size == 1 or stride == want for size, stride, want in steps)
 
 
 def _laid_out(value: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
