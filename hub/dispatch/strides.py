@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import sympy
 import torch
@@ -44,11 +44,11 @@ def _missing_order(spec: TensorSpec, output: torch.Tensor) -> tuple[int, ...] | 
 def _strides(spec: TensorSpec, output: torch.Tensor) -> list[int] | None:
     """Gives the strides that eager's output has at the sizes of this one; None where they depend on other sizes, too."""
     sizes = {
-        cast("Any", size).node.expr: sympy.Integer(found)
+        size.node.expr: sympy.Integer(found)
         for size, found in zip(spec.shape, output.shape, strict=True)
         if is_symbolic(size)
     }
-    found = [cast("Any", step).node.expr.xreplace(sizes) if is_symbolic(step) else step for step in spec.stride]
+    found = [step.node.expr.xreplace(sizes) if is_symbolic(step) else step for step in spec.stride]
     return list(map(int, found)) if all(isinstance(step, int) or step.is_Integer for step in found) else None
 
 
