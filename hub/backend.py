@@ -47,6 +47,11 @@ class BackendInfo:
     training: bool = False
     saveable: bool = False
     """True where `Executable.save` and `Backend.load` work, so that executables cross processes and live in the cache."""
+    explains: bool = False
+    """True where `Backend.explain` has something to tell."""
+    settings: str = ""
+    """"package.module:Settings", a `BackendSettings` importable without torch. The factory is then called with an instance
+    of it, once for each that differs; empty means that the backend has nothing to set."""
     error_class: float = 0.0
     """Largest max|error| / max|reference| beyond float32 eager's own that it may introduce; 0 means as exact as float32."""
     peers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -120,6 +125,13 @@ class Backend(Protocol):
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:  # noqa: ARG002 - for overriding methods
         """Predicts one warm call, without compiling. None means "cannot say" and the hub uses its own roofline."""
         return None
+
+    def explain(self, cluster: Cluster, settings: CompileSettings, inputs: Sequence[Any]) -> str:  # noqa: ARG002 - as above
+        """Tells people, in lines, what only the backend knows of a cluster that a plan gives it: "" where that is nothing.
+
+        Called by `hub explain` alone, once for each such cluster, on the cluster's real inputs. May use the device.
+        """
+        return ""
 
     @abstractmethod
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:

@@ -100,6 +100,10 @@ class CompileError(PluginError):
     """A backend failed to compile or load a cluster that it had accepted."""
 
 
+class ConstantsRefused(CompileError):  # noqa: N818 - a refusal, and no fault of the backend
+    """A backend cannot compile a cluster with these weights, or files of the user's; with others it is tried again."""
+
+
 class RunError(PluginError):
     """An executable failed while running."""
 

@@ -31,11 +31,11 @@ def explain(
     """Gives the plan of each graph that `model(*inputs, **kwargs)` is captured as, compiling and timing nothing.
 
     Prices are estimates, unless an earlier run on this machine left a plan in the cache, which is then given as it is. The
-    model itself runs once, in eager, to find its graphs. Raises OptionError for wrong options, and PlanError for a plan
-    file that cannot be replayed.
+    model itself runs once, in eager, to find its graphs. Backends with something to tell of their clusters may run those.
+    Raises OptionError for wrong options, and PlanError for a plan file that cannot be replayed.
     """
     chosen = resolve(options, os.environ, Path.cwd())
-    check_backends(chosen, registry().entries)
+    check_backends(chosen, registry().configured(chosen).entries)
     found: list[Plan] = []
     errors: list[HubError] = []
 

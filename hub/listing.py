@@ -19,7 +19,8 @@ from packaging.requirements import Requirement
 
 from hub.children import run_child
 from hub.errors import HubError
-from hub.registry import Entry, installed_version, load_attribute, registry
+from hub.options import resolve
+from hub.registry import Entry, Registry, installed_version, load_attribute, registry
 from hub.support import Support, refused
 
 PROBE_TIMEOUT_S = 120.0
@@ -69,8 +70,13 @@ def list_backends(*, probe: bool = False) -> tuple[ListedBackend, ...]:
 
     `probe` also runs a real program of one operator with each available backend, in a child process each.
     """
-    listed = tuple(map(_listed, registry().entries.values()))
+    listed = tuple(map(_listed, _registry().entries.values()))
     return (*(_probed(listed) if probe else listed), _eager())
+
+
+def _registry() -> Registry:
+    """Gives the registry under the settings that variables and a hub.toml have. Raises OptionError."""
+    return registry().configured(resolve(None, os.environ, Path.cwd()))
 
 
 def _listed(entry: Entry) -> ListedBackend:
@@ -158,7 +164,7 @@ def probe(name: str, timeout_s: float = PROBE_TIMEOUT_S) -> Support:
 def _answer_probe(arguments: Sequence[str]) -> None:
     name, answer = arguments
     try:
-        verdict: Any = registry().backend(name).probe()
+        verdict: Any = _registry().backend(name).probe()
         found = {"accepted": bool(verdict.accepted), "reason": str(verdict.reason)}
     except Exception as error:  # noqa: BLE001 - whatever a probe raises is its verdict
         text = error.message if isinstance(error, HubError) else str(error)

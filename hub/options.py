@@ -5,6 +5,7 @@ Precedence, highest first, setting by setting:
 1. explicit: `torch.compile(..., options={...})`, or flags of the `hub` command;
 2. environment variables `HUB_<SETTING>`, such as `HUB_THREADS=2` (an empty value counts as unset);
 3. the nearest `hub.toml`, from the working directory upward to a repository root or the home folder, flat keys;
+   a backend's own settings in a table of its name;
 4. the defaults below.
 
 Nothing here imports torch.
@@ -100,8 +101,15 @@ class Options(BaseModel):
     """Gigabytes that saved executables and plans may take; what was used least recently goes first."""
     debug_dir: _Path = None
     """Folder that readable programs, sources and logs are written to; None means that nothing is written."""
+    own: dict[str, dict[str, Any]] = {}
+    """Backends' own settings that somebody gave, by backend, as given: written `{"NAME": {...}}` among the others."""
     origins: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
     """Where each setting came from, for those that somebody gave. No setting itself."""
+
+    def own_of(self, backend: str) -> Mapping[str, Setting]:
+        """Gives one backend's own settings that somebody gave."""
+        given = self.own.get(backend, {})
+        return {key: Setting(value, self.origin(f"{backend}.{key}")) for key, value in given.items()}
 
     def origin(self, key: str) -> str:
         """Gives where a setting came from: "options=", "HUB_THREADS", the path of a hub.toml, or "default"."""
@@ -166,13 +174,32 @@ def check_backends(options: Options, known: Iterable[str]) -> None:
 
 def _validated(settings: Mapping[str, Setting]) -> Options:
     origins = {key: setting.origin for key, setting in settings.items()}
+    values = {key: setting.value for key, setting in settings.items() if "." not in key}
     try:
-        options = Options(**{key: setting.value for key, setting in settings.items()}, origins=origins)
+        options = Options(**values, own=_own(settings), origins=origins)
     except ValidationError as error:
         key = str(error.errors()[0]["loc"][0])
         raise wrong_value(key, settings[key].value, settings[key].origin) from None
     _check_agreement(options)
     return options
+
+
+def _own(settings: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
+    """Gives backends' own settings by backend. Raises OptionError for values that cannot be written down."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, setting in settings.items():
+        backend, dot, name = key.partition(".")
+        if not dot:
+            continue
+        value = str(setting.value) if isinstance(setting.value, Path) else setting.value
+        try:
+            found.setdefault(backend, {})[name] = json.loads(json.dumps(value))
+        except (TypeError, ValueError):
+            raise OptionError(
+                f"option {key!r} (from {setting.origin}) must be text, numbers, lists or mappings: {value!r}",
+                backend=backend,
+            ) from None
+    return {backend: dict(sorted(own.items())) for backend, own in sorted(found.items())}
 
 
 def _check_agreement(options: Options) -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata as metadata
+import os
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 from packaging.requirements import Requirement
@@ -19,10 +21,15 @@ from packaging.requirements import Requirement
 from hub import hookspecs
 from hub.backend import API_VERSION, Backend, BackendInfo
 from hub.compilation.state import kept_state
-from hub.errors import ContractError, HubError, PluginLoadError, text_of
+from hub.errors import ContractError, HubError, OptionError, PluginLoadError, text_of
 from hub.plugin_fault import is_plugins
+from hub.settings import Setting, from_environment, is_variable, of_backend
 from hub.support import ACCEPTED, Support, refused
 from hub.trial import import_faults, registered
+
+if TYPE_CHECKING:
+    from hub.backend_settings import BackendSettings
+    from hub.options import Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,8 @@ class Entry:
     """Accepted where every requirement is met; else the exact reason."""
     note: str = ""
     """What its plugin did to this process while it was imported."""
+    settings: BackendSettings | None = None
+    """Its own settings; None where it has none."""
 
     @property
     def name(self) -> str:
@@ -51,7 +60,19 @@ class Registry:
         self.manager = manager
         self.entries: Mapping[str, Entry] = {entry.name: entry for entry in entries}
         self._loaded: dict[str, Backend | HubError] = {}
+        """By name, with the backend's own settings behind it where it has some."""
         self._lock = threading.Lock()
+
+    def configured(self, options: Options) -> Registry:
+        """Gives the registry with backends' own settings as these options have them; backends are still created once.
+
+        Raises OptionError for settings that a backend does not have, or not with such values.
+        """
+        wanted = {name: given for name in options.own if name in self.entries and (given := options.own_of(name))}
+        entries = [_configured(entry, wanted[name]) if name in wanted else entry for name, entry in self.entries.items()]
+        found = Registry(self.manager, entries)
+        found._loaded, found._lock = self._loaded, self._lock
+        return found
 
     def available(self) -> tuple[str, ...]:
         """Names of the backends whose requirements are met."""
@@ -59,10 +80,12 @@ class Registry:
 
     def backend(self, name: str) -> Backend:
         """Gives the backend, created on first use. Raises PluginLoadError, the same one every time, if that fails."""
+        settings = self.entries[name].settings if name in self.entries else None
+        key = name if settings is None else f"{name} {settings.model_dump_json()}"
         with self._lock:
-            if name not in self._loaded:
-                self._loaded[name] = _create(self._entry(name))
-            found = self._loaded[name]
+            if key not in self._loaded:
+                self._loaded[key] = _create(self._entry(name))
+            found = self._loaded[key]
         if isinstance(found, HubError):
             raise found.with_traceback(None)
         return found
@@ -130,12 +153,45 @@ def _entries_of(point: metadata.EntryPoint, manager: pluggy.PluginManager, fault
             manager.register(module, name=point.name)
             manager.check_pending()
             infos = registered(module) if hasattr(module, "hub_backends") else ()
+            entries = [Entry(_checked(info), package, version, _status(info)) for info in infos]
+            entries = [_under_variables(entry) for entry in entries]
         note = f"importing it changed {', '.join(changed)} of this process, which was restored" if changed else ""
-        return tuple(Entry(_checked(info), package, version, _status(info), note) for info in infos)
+        return tuple(replace(entry, note=note) for entry in entries)
     except BaseException as error:
         if not is_plugins(error):
             raise
         return (_broken(point.name, package, version, text_of(error)),)
+
+
+def _under_variables(entry: Entry) -> Entry:
+    """Gives an entry under the settings that the environment has; one with wrong ones says so and cannot be used."""
+    if not entry.info.settings:
+        return entry
+    try:
+        return _configured(entry, of_backend(entry.name, from_environment(_own_variables(entry.name), Path.cwd())))
+    except OptionError as error:
+        return replace(entry, status=refused(str(error)))
+
+
+def _own_variables(name: str) -> Mapping[str, str]:
+    prefix = f"HUB_{name.upper()}_"
+    return {variable: text for variable, text in os.environ.items() if variable.startswith(prefix)}
+
+
+def _configured(entry: Entry, given: Mapping[str, Setting]) -> Entry:
+    """Gives an entry under its own settings. Raises OptionError."""
+    if not entry.info.settings:
+        asked = [key for key, setting in given.items() if not is_variable(setting.origin)]  # it may read variables itself
+        if asked:
+            text = f"option '{entry.name}.{asked[0]}' (from {given[asked[0]].origin}): {entry.name} has no settings"
+            raise OptionError(text, backend=entry.name)
+        return entry
+    from hub.backend_settings import checked  # pydantic, which those without settings do without
+
+    settings = checked(entry.name, load_attribute(entry.info.settings), given)
+    found = {"requires": settings.requires, "error_class": settings.error_class}
+    info = replace(entry.info, **{key: value for key, value in found.items() if value is not None})
+    return replace(entry, info=info, status=_status(info), settings=settings)
 
 
 def _checked(info: Any) -> BackendInfo:
@@ -158,14 +214,15 @@ def _broken(name: str, package: str, version: str, reason: str) -> Entry:
 
 def _clash(late: Entry, early: Entry) -> Entry:
     reason = f"{late.package} and {early.package} both register {early.name!r}; uninstall one"
-    return Entry(early.info, early.package, early.package_version, refused(reason))
+    return Entry(replace(early.info, settings=""), early.package, early.package_version, refused(reason))
 
 
 def _create(entry: Entry) -> Backend | HubError:
     if not entry.status.accepted:
         return PluginLoadError(entry.status.reason, backend=entry.name, hint=entry.info.install or None)
     try:
-        backend = load_attribute(entry.info.factory)()
+        factory = load_attribute(entry.info.factory)
+        backend = factory() if entry.settings is None else factory(entry.settings)
     except BaseException as error:
         if not is_plugins(error):
             raise

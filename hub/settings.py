@@ -10,15 +10,15 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hub.errors import OptionError
 from hub.suggest import did_you_mean
 
 CONFIG_FILE = "hub.toml"
 _PREFIX = "HUB_"
-_RESERVED = ("HUB_MDLA_", "HUB_DISC_")
-"""Variables of first-party plugins, which may be set while the plugin is not installed."""
+_RESERVED = ("disc", "mdla")
+"""First-party plugins whose settings may be there while the plugin is not installed."""
 _OTHER_VARIABLES = frozenset({"HUB_PROGRESS"})
 """Variables that the hub reads elsewhere and that are no options."""
 
@@ -101,9 +101,7 @@ def from_call(given: Mapping[str, Any] | None, origin: str, cwd: Path) -> Mappin
     """Gives the explicit settings. Raises OptionError for an unknown name."""
     if given is not None and not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
         raise OptionError(f"{origin} must be a mapping, got {type(given).__name__}", hint='write options={"threads": 2}')
-    for key in given or {}:
-        _check_key(key, origin)
-    return {key: Setting(_anchored(key, value, cwd), origin) for key, value in (given or {}).items()}
+    return dict(_flat(given or {}, origin, cwd))
 
 
 def from_environment(environ: Mapping[str, str], cwd: Path) -> Mapping[str, Setting]:
@@ -113,17 +111,36 @@ def from_environment(environ: Mapping[str, str], cwd: Path) -> Mapping[str, Sett
         if not variable.startswith(_PREFIX) or variable in _OTHER_VARIABLES or not environ[variable].strip():
             continue
         key = variable.removeprefix(_PREFIX).lower()
+        owner = _owner(variable)
         if key in KEYS and variable.isupper():
             value = parse_text(key, environ[variable], variable)
             found[key] = Setting(_anchored(key, value, cwd), variable)
+        elif owner:
+            found[f"{owner}.{key.removeprefix(f'{owner}_')}"] = Setting(environ[variable].strip(), variable)
         else:
-            _check_variable(variable)
+            raise _unknown_variable(variable)
     return found
 
 
-def _plugin_prefixes() -> tuple[str, ...]:
-    names = sorted({point.name for point in metadata.entry_points(group="hub")})
-    return (*(f"{_PREFIX}{name.upper()}_" for name in names), *_RESERVED)
+def of_backend(name: str, settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
+    """Gives the settings of one backend, which are "NAME.KEY" among all, by their own keys."""
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): setting for key, setting in settings.items() if key.startswith(prefix)}
+
+
+def is_variable(origin: str) -> bool:
+    """True where a setting came from the environment."""
+    return origin.startswith(_PREFIX)
+
+
+def _owner(variable: str) -> str:
+    """Gives the plugin whose setting a variable is, the one with the longest name; "" for none."""
+    names = (name for name in _plugins() if variable.startswith(f"{_PREFIX}{name.upper()}_"))
+    return max(names, key=len, default="")
+
+
+def _plugins() -> tuple[str, ...]:
+    return tuple(sorted({*_RESERVED, *(point.name for point in metadata.entry_points(group="hub"))}))
 
 
 def from_file(cwd: Path, home: Path | None) -> Mapping[str, Setting]:
@@ -135,9 +152,25 @@ def from_file(cwd: Path, home: Path | None) -> Mapping[str, Setting]:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise OptionError(f"{path} cannot be read: {error}", hint="write flat keys, such as: threads = 2") from error
-    for key in table:
-        _check_key(key, str(path))
-    return {key: Setting(_anchored(key, value, path.parent), str(path)) for key, value in table.items()}
+    return dict(_flat(table, str(path), path.parent))
+
+
+def _flat(given: Mapping[str, Any], origin: str, folder: Path) -> Iterator[tuple[str, Setting]]:
+    """Gives settings by name, those of backends as "NAME.KEY", however they are written. Raises OptionError."""
+    for key, value in given.items():
+        if key in KEYS:
+            yield key, Setting(_anchored(key, value, folder), origin)
+        elif str(key).partition(".")[0] not in _plugins():
+            raise _unknown_key(key, origin)
+        elif "." in key:
+            yield key, Setting(value, origin)
+        elif isinstance(value, Mapping):
+            own = cast("Mapping[Any, Any]", value)
+            yield from ((f"{key}.{name}", Setting(item, origin)) for name, item in own.items())
+        else:
+            raise OptionError(
+                f"option {key!r} (from {origin}) must be a mapping of that backend's settings, got {value!r}", backend=key
+            )
 
 
 def _config_candidates(cwd: Path, home: Path | None) -> Iterator[Path]:
@@ -185,16 +218,12 @@ def wrong_value(key: str, value: Any, origin: str) -> OptionError:
     )
 
 
-def _check_key(key: Any, origin: str) -> None:
-    if key not in KEYS:
-        hint = f"choose from {', '.join(KEYS)}"
-        raise OptionError(f"unknown option {key!r} in {origin}{did_you_mean(str(key), KEYS)}", hint=hint)
+def _unknown_key(key: Any, origin: str) -> OptionError:
+    hint = f"choose from {', '.join(KEYS)}, or a backend's name"
+    return OptionError(f"unknown option {key!r} in {origin}{did_you_mean(str(key), (*KEYS, *_plugins()))}", hint=hint)
 
 
-def _check_variable(variable: str) -> None:
-    """Raises OptionError for a variable of ours that is neither an option nor a plugin's."""
-    if variable.startswith(_plugin_prefixes()):
-        return
+def _unknown_variable(variable: str) -> OptionError:
     names = [_PREFIX + key.upper() for key in KEYS]
     meant = did_you_mean(variable, names, ignoring=_PREFIX)
-    raise OptionError(f"unknown environment variable {variable!r}{meant}", hint=f"choose from {', '.join(names)}")
+    return OptionError(f"unknown environment variable {variable!r}{meant}", hint=f"choose from {', '.join(names)}")

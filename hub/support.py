@@ -86,6 +86,15 @@ def is_symbolic(size: Any) -> bool:
     return not isinstance(size, int)
 
 
+WEIGHT = "hub_weight"
+"""Key in a placeholder's metadata, True for weights: so that a verdict on one node can tell them from inputs."""
+
+
+def is_weight(argument: Any) -> bool:
+    """True for an argument of a node that is a parameter or buffer, and so a constant for plugins in inference."""
+    return getattr(argument, "op", "") == "get_attr" or bool(getattr(argument, "meta", {}).get(WEIGHT))
+
+
 def dtype_name(dtype: Any) -> str:
     """Gives a dtype's short name: "float32" for torch.float32."""
     return str(dtype).removeprefix("torch.")

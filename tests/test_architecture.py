@@ -17,7 +17,9 @@ from hub import hookspecs
 
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "hub"
-PLUGINS = tuple(sorted(path for path in (ROOT / "plugins").iterdir() if (path / "__init__.py").exists()))
+PLUGINS = tuple(
+    path for path in sorted([*(ROOT / "plugins").iterdir(), *ROOT.glob("plugin_*")]) if (path / "__init__.py").exists()
+)
 FOREIGN = ("onnxruntime", "onnx", "openvino", "tvm", "iree", "jax", "jaxlib", "torch_mlir")
 """Libraries under backends."""
 EMPTY_NAMES = ("utils", "util", "helpers", "helper", "common", "misc")

@@ -55,7 +55,7 @@ def test_nothing_given_means_the_documented_defaults() -> None:
 
 def test_the_schema_and_the_written_forms_name_the_same_settings() -> None:
     """Every setting of the schema can be written in each of the three places."""
-    assert set(KEYS) == set(Options.model_fields) - {"origins"}
+    assert set(KEYS) == set(Options.model_fields) - {"origins", "own"}
 
 
 def test_every_setting_is_documented() -> None:
@@ -130,7 +130,9 @@ def test_an_empty_variable_counts_as_unset() -> None:
 
 def test_variables_of_plugins_are_left_to_the_plugins() -> None:
     """`HUB_<PLUGIN>_...` belongs to that plugin."""
-    assert resolved(environ={"HUB_ONNXRUNTIME_LOG": "3", "HUB_MDLA_DEVICE": "sim", "HUB_DISC_DUMP": "1"}) == Options()
+    found = resolved(environ={"HUB_ONNXRUNTIME_LOG": "3", "HUB_MDLA_DEVICE": "sim", "HUB_DISC_DUMP": "1"})
+    assert found.own == {"disc": {"dump": "1"}, "mdla": {"device": "sim"}, "onnxruntime": {"log": "3"}}
+    assert found.model_copy(update={"own": {}}).to_json() == Options().to_json()
 
 
 def test_a_relative_folder_in_a_file_starts_at_the_file(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from hub.cli.flags import Batch, Json, ModelName, Output, command, given_options, with_options
+from hub.cli.plugins import WithPlugins
 
 app = typer.Typer(
+    cls=WithPlugins,
     help="Let every installed compiler bid for pieces of a PyTorch model, and run the cheapest proven plan.",
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help comes in half the time of boxes

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hub.errors import HubError
+from hub.errors import HubError, OptionError
 
 ORIGIN = "the command line"
 """What messages call settings that were given as flags."""
@@ -46,6 +46,7 @@ _OPTIONS: Mapping[str, Any] = {
     "plan": Annotated[str | None, _flag("--plan", "FILE", "Replay this plan file instead of planning.")],
     "cache_dir": Annotated[str | None, _flag("--cache-dir", "FOLDER", "Where measurements and executables are kept.")],
     "cache_gb": Annotated[str | None, _flag("--cache-gb", "GB", "Size that the cache is kept within; 10 unless given.")],
+    "set": Annotated[list[str] | None, _flag("--set", "BACKEND.KEY=VALUE", "A backend's own setting. Repeatable.")],
     "debug_dir": Annotated[str | None, _flag("--debug-dir", "FOLDER", "Where readable programs and logs are written.")],
 }
 """Flag of each setting. Values stay text, so that a wrong one gives the same message as in a variable."""
@@ -89,11 +90,24 @@ def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
     from hub.plan_file import read_plans
 
     texts = {key: ",".join(value) if key == "force" else value for key, value in flags.items() if value not in (None, [])}
-    given = {key: parse_text(key, text, ORIGIN) if isinstance(text, str) else text for key, text in texts.items()}
+    own = own_settings(texts.pop("set", ()))
+    given: dict[str, Any] = {
+        key: parse_text(key, text, ORIGIN) if isinstance(text, str) else text for key, text in texts.items()
+    }
+    given |= own
     chosen = resolve(given, os.environ, Path.cwd(), origin=ORIGIN)
     if "plan" in given and chosen.plan is not None:
         read_plans(chosen.plan)  # a mistake in the file is told before a model is built
     return given
+
+
+def own_settings(texts: Iterable[str]) -> Mapping[str, str]:
+    """Reads "BACKEND.KEY=VALUE". Raises OptionError."""
+    pairs = [text.partition("=") for text in texts]
+    for key, equals, _ in pairs:
+        if not equals or not all(key.partition(".")):
+            raise OptionError(f"--set {key}{equals}: BACKEND.KEY=VALUE expected", hint="for example --set mdla.format=int8")
+    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _signed(

@@ -48,7 +48,7 @@ def print_plans(plans: Sequence[Plan], *, as_json: bool) -> None:
 
     console = Console()
     for plan in plans:
-        console.print(plan_table(plan, width=console.width))
+        console.print(plan_table(plan, width=console.width), crop=False)  # backends' own tables may be wide
 
 
 def _refuse_others(**others: Any) -> None:

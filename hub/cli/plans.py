@@ -91,4 +91,4 @@ def _plans_json(plans: Sequence[Plan]) -> str:
 def _show(plans: Sequence[Plan]) -> None:
     console = Console()
     for plan in plans:
-        console.print(plan_table(plan, width=console.width))
+        console.print(plan_table(plan, width=console.width), crop=False)  # backends' own tables may be wide

@@ -28,6 +28,7 @@ def plan_table(plan: Plan, width: int = 100) -> RenderableType:
         parts.append(_picture(plan, colours, width))
     parts.append(coloured_table("clusters", text.CLUSTER_HEADERS, map(text.cluster_cells, plan.clusters), colours))
     parts += _listing("comes from", text.source_lines(plan), "dim") + _listing("why not", text.why_not_lines(plan), "dim")
+    parts += [_report(title, lines) for title, lines in text.reports(plan)]
     if plan.contenders:
         parts.append(coloured_table("contenders", text.CONTENDER_HEADERS, text.contender_rows(plan), colours))
     parts += [Text(text.event_line(event), style=_EVENT_COLOURS[event.kind]) for event in plan.events]
@@ -62,6 +63,13 @@ def _picture(plan: Plan, colours: Mapping[str, str], width: int) -> Text:
         Text.assemble(*((piece.text, colours.get(piece.backend, "")) for piece in line)) for line in picture(plan, width)
     ]
     return Text("\n").join(lines)
+
+
+def _report(title: str, lines: Sequence[str]) -> RenderableType:
+    """Gives what a backend tells, line by line: its tables would be of no use if they were wrapped."""
+    text = Text.assemble((title, "italic"), "\n", "\n".join(f"  {line}" for line in lines), "\n")
+    text.no_wrap, text.overflow = True, "ignore"
+    return text
 
 
 def _listing(title: str, lines: Sequence[str], style: str) -> list[RenderableType]:

@@ -16,6 +16,7 @@ def plan_text(plan: Plan) -> str:
         ("clusters", cluster_lines(plan)),
         ("comes from", source_lines(plan)),
         ("why not", why_not_lines(plan)),
+        *reports(plan),
         ("contenders", contender_lines(plan)),
         ("events", [event_line(event) for event in plan.events]),
     )
@@ -130,6 +131,13 @@ def _price_text(price: Price, cluster: PlannedCluster) -> str:
     )
     against = f", {ratio(price.run_s, own)} {cluster.backend}'s" if own else ""
     return f"{spread(price.run_s, price.spread_s)} ({price.source}){against}"
+
+
+def reports(plan: Plan) -> list[tuple[str, list[str]]]:
+    """Gives title and lines of what backends tell of their clusters."""
+    return [
+        (f"{cluster.name} on {cluster.backend}", cluster.report.splitlines()) for cluster in plan.clusters if cluster.report
+    ]
 
 
 # --- Contenders and events --------------------------------------------------------------------------------------------

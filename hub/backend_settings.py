@@ -1,0 +1,50 @@
+"""Settings of one backend: its plugin declares them as a class, and users set them where they set the hub's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hub.errors import OptionError
+from hub.settings import Setting
+from hub.suggest import did_you_mean
+
+
+class BackendSettings(BaseModel):
+    """What a user can set of one backend; frozen. Plugins subclass it, see `BackendInfo.settings`.
+
+    Fields have defaults. Their values come from `options={"NAME": {...}}`, from variables `HUB_NAME_FIELD`, whose text
+    pydantic converts, or from a table `[NAME]` in hub.toml.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @property
+    def requires(self) -> tuple[str, ...] | None:
+        """What has to be installed under these settings; None means what `BackendInfo.requires` says."""
+        return None
+
+    @property
+    def error_class(self) -> float | None:
+        """How far off results may be under these settings; None means what `BackendInfo.error_class` says."""
+        return None
+
+
+def checked(backend: str, kind: type[BackendSettings], given: Mapping[str, Setting]) -> BackendSettings:
+    """Gives a backend's settings. Raises OptionError, naming setting and origin, for an unknown one or a wrong value."""
+    for key, setting in given.items():
+        if key not in kind.model_fields:
+            raise OptionError(
+                f"unknown option '{backend}.{key}' (from {setting.origin}){did_you_mean(key, kind.model_fields)}",
+                backend=backend,
+                hint=f"choose from {', '.join(kind.model_fields) or 'none: it has no settings'}",
+            )
+    try:
+        return kind(**{key: setting.value for key, setting in given.items()})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0]) if first["loc"] else next(iter(given), "")
+        setting = given.get(key, Setting(first.get("input"), "default"))
+        text = f"option '{backend}.{key}' (from {setting.origin}), {setting.value!r}: {first['msg']}"
+        raise OptionError(text, backend=backend, hint=kind.model_fields[key].description) from None

@@ -1,0 +1,65 @@
+"""Commands that plugins bring: `hub NAME ...`, from the entry-point group `hub.commands`."""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+from collections.abc import Mapping
+from typing import Any, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from hub.errors import HubError, PluginLoadError, text_of
+
+GROUP = "hub.commands"
+
+
+class WithPlugins(TyperGroup):
+    """The hub's commands, and those of plugins behind them. A plugin's module is imported only when its command runs."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Gives the names for `hub --help`."""
+        own = super().list_commands(ctx)
+        return [*own, *(name for name in _points() if name not in own)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Gives a command, or a stand-in that says whose it is."""
+        own = super().get_command(ctx, cmd_name)
+        point = _points().get(cmd_name)
+        if own is not None or point is None:
+            return own
+        return TyperCommand(cmd_name, help=f"Commands of {point.dist.name if point.dist else point.value}.")
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Gives the command that is to run. Ends with a named error where a plugin's cannot be loaded."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is None or super().get_command(ctx, name) is not None:
+            return name, command, rest
+        return name, _loaded(name), rest
+
+
+def _points() -> Mapping[str, metadata.EntryPoint]:
+    return {point.name: point for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name)}
+
+
+def _loaded(name: str) -> Any:
+    try:
+        found = _points()[name].load()
+        command = typer.main.get_command(cast("typer.Typer", found))
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+        raise _ended(PluginLoadError(f"the command {name!r} cannot be loaded: {text_of(error)}", backend=name)) from None
+    run = command.invoke
+
+    def invoke(ctx: Any) -> Any:
+        try:
+            return run(ctx)
+        except HubError as error:
+            raise _ended(error) from None
+
+    command.invoke = invoke  # named errors end plugins' commands as they end the hub's own
+    return command
+
+
+def _ended(error: HubError) -> typer.Exit:
+    typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+    return typer.Exit(2)

@@ -1,0 +1,37 @@
+"""What backends themselves tell of a plan's clusters, for `hub explain`: evidence that only they have."""
+
+from __future__ import annotations
+
+from hub.errors import HubError, text_of
+from hub.partition.group import Group
+from hub.plan import Event, Plan, PlannedCluster
+from hub.planning.evidence import settings_of
+from hub.planning.scene import Scene
+from hub.plugin_fault import is_plugins
+
+
+def explained(plan: Plan, scene: Scene) -> Plan:
+    """Gives a plan with what its clusters' backends tell of them; one that fails at it costs a note."""
+    events: list[Event] = []
+    clusters = tuple(_told(cluster, plan, scene, events) for cluster in plan.clusters)
+    return plan.model_copy(update={"clusters": clusters}).with_events(*events)
+
+
+def _told(cluster: PlannedCluster, plan: Plan, scene: Scene, events: list[Event]) -> PlannedCluster:
+    entry = scene.registry.entries.get(cluster.backend)
+    if entry is None or not entry.info.explains or not entry.status.accepted:
+        return cluster
+    try:
+        text = scene.explain(Group(cluster.backend, cluster.nodes), cluster.name, settings_of(plan))
+    except HubError as error:
+        problem = error.message
+    except BaseException as error:
+        if not is_plugins(error):
+            raise
+        problem = text_of(error)
+    else:
+        if isinstance(text, str):
+            return cluster.model_copy(update={"report": text.rstrip()})
+        problem = f"explain gave a {type(text).__name__}, text expected"
+    events.append(Event(kind="note", stage="explain", message=problem, backend=cluster.backend, cluster=cluster.name))
+    return cluster

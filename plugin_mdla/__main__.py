@@ -1,0 +1,71 @@
+"""`hub mdla`, or `python -m plugin_mdla`: calibrate a model, report accuracy by layer, predict time on the board."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hub.errors import HubError, OptionError
+
+app = typer.Typer(
+    help="Micron's MDLA: ranges, accuracy and time of a model.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+Model = Annotated[str, typer.Argument(help="A model as for `hub run`: a name, module:function, or file.py:function.")]
+Samples = Annotated[Path, typer.Option("--samples", help="A list of inputs (tensors, or tuples of them) from torch.save.")]
+Out = Annotated[Path, typer.Option("-o", "--output", help="The calibration file to write.")]
+
+
+@app.command()
+def calibrate(model: Model, samples: Samples, output: Out = Path("calib.json")) -> None:
+    """Show samples to a model and write the ranges of its values."""
+    from hub.bench.models import load_model
+    from hub.testing.single import capture
+
+    from .gather import calibrated
+
+    loaded = load_model(model)
+    captured = capture(loaded.module, loaded.inputs)
+    found = calibrated(captured.graph, captured.inputs, read_samples(samples))
+    found.save(output)
+    typer.echo(f"{output}: ranges of {len(found.ranges)} values from {found.samples} samples")
+
+
+@app.command()
+def report(model: Model, calibration: Annotated[Path | None, typer.Option(help="A calibration file.")] = None) -> None:
+    """Print format, saturation and error of every layer that the device takes, and the time predicted for the board."""
+    from hub.bench.models import load_model
+
+    from .survey import survey
+
+    loaded = load_model(model)
+    typer.echo(survey(loaded.module, loaded.inputs, calibration), nl=False)
+
+
+def read_samples(path: Path) -> list[tuple[Any, ...]]:
+    """Reads samples; single tensors become tuples of one. Raises OptionError."""
+    import torch
+
+    try:
+        found: Any = torch.load(path, weights_only=True)
+    except Exception as error:
+        raise OptionError(f"cannot read samples {path}: {type(error).__name__}: {error}", backend="mdla") from error
+    if not isinstance(found, (list, tuple)):
+        raise OptionError(f"{path} holds a {type(found).__name__}, a list of samples expected", backend="mdla")
+    return [tuple(item) if isinstance(item, (list, tuple)) else (item,) for item in found]
+
+
+def main() -> None:
+    """Runs a command; mistakes of the user end in one message and status 2."""
+    try:
+        app()
+    except HubError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The backend: decides from its table, lowers, and opens a board or the software device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.backend import Backend, CompileSettings
+from hub.cost import Cost
+from hub.errors import HubError
+from hub.graph import Cluster, TensorSpec
+from hub.pricing.roofline import cluster_estimate
+from hub.support import ACCEPTED, Support, refused
+
+from .calibration import Calibration
+from .evidence import evidence
+from .executable import MdlaExecutable, blamed, restored
+from .formats import check_weights
+from .lower import lower
+from .program import Program
+from .runtime import Board, Library
+from .settings import Settings, library_path
+from .support import OPERATORS
+from .timing import bus_bytes, predicted_s
+
+EFFICIENCY = 0.1
+"""Share of the float32 peak that the software device reaches: float64 sums, and several passes over each result."""
+SIMULATED_CALL_S = 2e-4
+
+
+class Mdla(Backend):
+    """Micron's accelerator, or its stand-in in software."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def probe(self) -> Support:
+        """Compiles and runs one relu on the device."""
+        value = torch.tensor([[-1.0, 0.5]])
+        try:
+            uncalibrated = Mdla(self.settings.model_copy(update={"calibration": ""}))  # the file knows no such value
+            (found,) = uncalibrated.compile(_relu(), CompileSettings(threads=1))(value)
+        except HubError as error:
+            return refused(str(error))
+        return ACCEPTED if torch.equal(found, value.relu()) else refused(f"relu of [-1, 0.5] gave {found.tolist()}")
+
+    def supports(self, node: fx.Node) -> Support:
+        """Looks the node up in the operator table."""
+        return OPERATORS.supports(node)
+
+    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
+        """Predicts one call: on a board by its model, bus included; in software by the roofline. Raises CompileError."""
+        if self.settings.is_simulated:
+            return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=SIMULATED_CALL_S)
+        program = lower(cluster)
+        return Cost(
+            predicted_s(program, self.settings),
+            transfer_bytes=bus_bytes(program, value_bytes=self.settings.value_bytes),
+            detail="Snowflake's published clock and units, memory and bus",
+        )
+
+    def compile(self, cluster: Cluster, settings: CompileSettings) -> MdlaExecutable:  # noqa: ARG002 - no threads, no effort
+        """Lowers a cluster and opens a device for it, now or when its first call has shown the ranges."""
+        try:
+            program = lower(cluster)
+            check_weights(program, self.settings)
+            return MdlaExecutable(program, cluster, self.settings, self._ranges(program, cluster), None)
+        except HubError as error:
+            error.backend, error.cluster, error.node = "mdla", cluster.name, blamed(cluster, error.node)
+            raise
+
+    def explain(self, cluster: Cluster, settings: CompileSettings, inputs: Sequence[Any]) -> str:  # noqa: ARG002 - as above
+        """Tells predicted time, and by layer format, saturation, error and signal to noise, on the software device."""
+        program = lower(cluster)
+        return evidence(program, self.settings, self._ranges(program, cluster), inputs)
+
+    def _ranges(self, program: Program, cluster: Cluster) -> Mapping[str, float] | None:
+        """Gives the calibration file's ranges; None where there is no file. Raises ConstantsRefused."""
+        if not self.settings.calibration or not program.layers:
+            return None
+        return Calibration.read(Path(self.settings.calibration).expanduser()).ranges_of(program, cluster)
+
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> MdlaExecutable:  # noqa: ARG002 - as above
+        """Opens what was saved. Raises CompileError, also where the calibration file's ranges are others by now."""
+        program = lower(cluster)
+        return restored(program, cluster, self.settings, self._ranges(program, cluster), folder)
+
+
+def create(settings: Settings) -> Mdla:
+    """Gives the backend. Raises PluginLoadError where there is neither a library nor the software device turned on."""
+    return open_device(settings)
+
+
+def open_device(settings: Settings) -> Mdla:
+    """Gives the backend for some settings, after a look at the board if one is to be used. Raises PluginLoadError."""
+    if not settings.is_simulated:
+        board = Board(Library(library_path(settings)), timeout_s=settings.timeout_s)
+        board.close()
+    return Mdla(settings)
+
+
+def _relu() -> Cluster:
+    """relu of two elements."""
+    graph = fx.Graph()
+    value = graph.placeholder("x")
+    result = graph.call_function(torch.ops.aten.relu.default, (value,))
+    graph.output((result,))
+    for node in (value, result):
+        node.meta["val"] = torch.empty(1, 2, device="meta")
+    spec = TensorSpec((1, 2), (2, 1), torch.float32, torch.device("cpu"))
+    return Cluster(
+        "probe", fx.GraphModule(torch.nn.Module(), graph), (result.name,), ("x",), (result.name,), (spec,), (spec,)
+    )

@@ -1,0 +1,119 @@
+"""Ranges of a model's values, as samples show them: a JSON file by name of value, and what tells models apart."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hub.errors import ConstantsRefused
+from hub.graph import Cluster
+from hub.support import operator_name, value_of
+
+from .program import Layer, Program
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What samples showed of one value."""
+
+    operator: str
+    shape: tuple[int, ...]
+    largest: float
+    """Largest magnitude."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Ranges of one model's values by the names of its graph's nodes."""
+
+    ranges: Mapping[str, Range]
+    samples: int
+
+    def save(self, path: Path) -> None:
+        """Writes the file, whole or not at all."""
+        values = {name: [found.operator, list(found.shape), found.largest] for name, found in self.ranges.items()}
+        text = json.dumps({"version": VERSION, "samples": self.samples, "values": values}, indent=1)
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        partial.write_text(text)
+        partial.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Calibration:
+        """Reads a file. Raises ConstantsRefused for one that is missing, damaged or of another version."""
+        try:
+            found = json.loads(path.read_text())
+            if found["version"] != VERSION:
+                raise ValueError(f"it has version {found['version']}, {VERSION} is read here")
+            ranges = {
+                name: Range(str(operator), tuple(map(int, shape)), float(largest))
+                for name, (operator, shape, largest) in found["values"].items()
+            }
+            return cls(ranges, int(found["samples"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConstantsRefused(
+                f"cannot read calibration file {path}: {type(error).__name__}: {error}",
+                backend="mdla",
+                hint="make one with `hub mdla calibrate MODEL --samples inputs.pt -o FILE`",
+            ) from error
+
+    def ranges_of(self, program: Program, cluster: Cluster) -> dict[str, float]:
+        """Gives the largest magnitude of every value of a program.
+
+        Raises ConstantsRefused where a value is not in the file, or is another operator's or of another shape there.
+        """
+        nodes: Mapping[str, Any] = {node.name: node for node in cluster.module.graph.nodes}
+        known = {name: self._largest(name, nodes[name]) for name in program.inputs}
+        known |= {layer.name: self._largest(layer.node, nodes[layer.node]) for layer in program.layers if layer.node}
+        return with_bounds(program, known)
+
+    def _largest(self, name: str, node: Any) -> float:
+        found = self.ranges.get(name)
+        value = value_of(node)
+        shape = tuple(value[0].shape if isinstance(value, (tuple, list)) else value.shape)
+        if found is None:
+            raise _foreign(f"it knows no value {name}")
+        # Of an input, the cluster does not know which operator made it.
+        is_input = node.op == "placeholder"
+        if found.shape != shape or not (is_input or found.operator == operator_name(node)):
+            mine = f"{operator_name(node)} {list(shape)}"
+            raise _foreign(f"value {name} is {found.operator} {list(found.shape)} in it, {mine} here")
+        return found.largest
+
+
+def with_bounds(program: Program, known: Mapping[str, float]) -> dict[str, float]:
+    """Gives ranges of all values: those known of the graph's own values, and bounds for the steps on the way to them.
+
+    Steps are bounded even where a run has shown them: one of relu6 is zero until an input passes 6.
+    """
+    ranges = {name: known[name] for name in program.inputs}
+    for layer in program.layers:
+        ranges[layer.name] = known[layer.name] if layer.node else _bound(layer, ranges)
+    return ranges
+
+
+def _bound(layer: Layer, ranges: Mapping[str, float]) -> float:
+    """Bounds a step on the way to a value, of which samples say nothing: from its operands' ranges."""
+    if layer.kind in ("Sigmoid", "Tanh"):
+        return 1.0
+    constant = 0.0 if layer.weight is None else float(layer.weight.abs().max())
+    operands = [ranges[name] for name in layer.inputs]
+    if layer.kind == "Add":
+        return sum(operands) + constant
+    if layer.kind == "Mul":
+        return math.prod(operands) * (1.0 if layer.weight is None else constant)
+    return max(operands)
+
+
+def _foreign(reason: str) -> ConstantsRefused:
+    return ConstantsRefused(
+        f"the calibration file was made for another model: {reason}",
+        backend="mdla",
+        hint="calibrate this model: `hub mdla calibrate MODEL --samples inputs.pt -o FILE`",
+    )

@@ -1,0 +1,113 @@
+"""Chooses the format of every tensor of a program: all of a kind, by weights, or by the ranges that samples show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+
+from hub.errors import ConstantsRefused
+
+from .fixed import ACCUMULATOR_BITS, MOST_FRACTION, Q8_8, Format, chosen
+from .program import Layer, Program
+from .settings import Settings
+
+HEADROOM = 2.0
+"""Room above the largest value that calibration saw, in 16 bits: one bit of sixteen buys that other inputs seldom saturate.
+int8 cannot spare it."""
+SLOPE = Format(16, 15)
+"""Format of LeakyRelu's slope."""
+FINER_MEAN = 8
+"""Fraction bits that a mean may have beyond its input: more would make sums too long to divide exactly."""
+KEEPS = ("Relu", "MaxPool", "Upsample")
+"""Operators whose result has its input's format: they only choose or move values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """One format a value, and one a weight, by name of value and of layer."""
+
+    values: Mapping[str, Format]
+    weights: Mapping[str, Format]
+
+
+def needs_ranges(settings: Settings) -> bool:
+    """True where activations' formats follow from samples."""
+    return settings.format in ("auto", "int8")
+
+
+def choose_formats(program: Program, settings: Settings, ranges: Mapping[str, float]) -> Formats:
+    """Gives the formats of a program. `ranges` are largest magnitudes of values, by name, where `needs_ranges`.
+
+    Raises ConstantsRefused for a value or weight that no format holds.
+    """
+    values: dict[str, Format] = {}
+    for name in program.inputs:
+        with _at(next((layer for layer in program.layers if name in layer.inputs), None)):
+            values[name] = _value_format(name, settings, ranges)
+    weights: dict[str, Format] = {}
+    for layer in program.layers:
+        with _at(layer):
+            _choose(layer, settings, ranges, values, weights)
+    return Formats(values, weights)
+
+
+@contextmanager
+def _at(layer: Layer | None) -> Generator[None]:
+    """Has errors name the graph's node, so that the hub takes that one from the device and not the whole cluster."""
+    try:
+        yield
+    except ConstantsRefused as error:
+        error.node = error.node or (layer.node if layer is not None else "") or None
+        raise
+
+
+def _choose(
+    layer: Layer,
+    settings: Settings,
+    ranges: Mapping[str, float],
+    values: dict[str, Format],
+    weights: dict[str, Format],
+) -> None:
+    kept = layer.kind in KEEPS and needs_ranges(settings)
+    values[layer.name] = values[layer.inputs[0]] if kept else _value_format(layer.name, settings, ranges)
+    if layer.kind.endswith("AveragePool"):
+        finest = values[layer.inputs[0]].fraction + FINER_MEAN
+        values[layer.name] = replace(values[layer.name], fraction=min(values[layer.name].fraction, finest))
+    if layer.weight is not None:
+        weights[layer.name] = _weight_format(layer, layer.weight, values[layer.inputs[0]], settings)
+
+
+def check_weights(program: Program, settings: Settings) -> None:
+    """Raises ConstantsRefused for a weight that no format holds: known before any call, unlike ranges."""
+    for layer in program.layers:
+        if layer.weight is not None:
+            with _at(layer):
+                _weight_format(layer, layer.weight, Q8_8, settings)
+
+
+def _value_format(name: str, settings: Settings, ranges: Mapping[str, float]) -> Format:
+    if not needs_ranges(settings):
+        return Q8_8
+    headroom = HEADROOM if settings.bits == 16 else 1.0
+    return chosen(ranges[name], settings.bits, headroom=headroom, what=f"value {name}")
+
+
+def _weight_format(layer: Layer, weight: torch.Tensor, source: Format, settings: Settings) -> Format:
+    """The finest format of a weight in which its bias, added at the products' scale, leaves the accumulator room."""
+    if settings.format == "q8.8":
+        return Q8_8
+    what = f"the {'constant' if not layer.has_products else 'weight'} of {layer.kind} {layer.name}"
+    found = chosen(_largest(weight), settings.bits, headroom=1.0, what=what)
+    bias = 0.0 if layer.bias is None else _largest(layer.bias)
+    if not math.isfinite(bias):
+        raise ConstantsRefused(f"the bias of {layer.kind} {layer.name} holds NaN or infinity", backend="mdla")
+    room = ACCUMULATOR_BITS - 2 - source.fraction - math.ceil(math.log2(bias)) if bias > 0 else MOST_FRACTION
+    return Format(found.bits, max(0, min(found.fraction, room)))
+
+
+def _largest(weight: torch.Tensor) -> float:
+    return float(weight.abs().max()) if weight.numel() else 0.0

@@ -1,0 +1,157 @@
+"""Puts what the device takes into groups that stand in the graph as one operator each: `mdla::CompilationGroup`."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import operator
+import threading
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import fx
+
+from hub.backend import CompileSettings, Executable
+from hub.errors import InputRefused, OptionError
+from hub.graph import Cluster, Graph
+from hub.partition.extract import extract
+from hub.partition.group import EAGER, Group, group
+
+from .backend import Mdla
+
+_GROUPS: dict[str, tuple[Executable, Cluster]] = {}
+"""What `mdla::CompilationGroup` runs, by the name that the graph holds. Groups live as long as the process: exported
+programs refer to them."""
+_REFUSED: set[str] = set()
+"""Groups of which a refused call was told: once is news."""
+_numbers = itertools.count()
+_lock = threading.Lock()
+
+
+@torch.library.custom_op("mdla::CompilationGroup", mutates_args=())
+def compilation_group(inputs: Sequence[torch.Tensor], group: str) -> list[torch.Tensor]:
+    """Runs a group on the device, or in eager where its values do not fit fixed point."""
+    executable, cluster = _found(group)
+    try:
+        return list(executable(*inputs))
+    except InputRefused as error:
+        _log_refusal(cluster, error)
+        with torch.no_grad():
+            return [output.clone() for output in cluster.module(*inputs)]
+
+
+@compilation_group.register_fake
+def _(inputs: Sequence[torch.Tensor], group: str) -> list[torch.Tensor]:
+    _, cluster = _found(group)
+    return [inputs[0].new_empty(spec.shape) for spec in cluster.outputs]
+
+
+def _found(name: str) -> tuple[Executable, Cluster]:
+    if name not in _GROUPS:
+        raise OptionError(
+            f"no group {name!r} in this process", backend="mdla", hint="groups do not travel; compile the model here"
+        )
+    return _GROUPS[name]
+
+
+def grouped(graph: Graph, weights: Mapping[str, torch.Tensor], backend: Mdla) -> fx.GraphModule:
+    """Gives a captured graph as a program in which groups are calls of `mdla::CompilationGroup`.
+
+    `weights` are the values of the graph's weights; they become constants. Inputs are the others, in order. A group that
+    cannot be compiled stays as it is. Raises what lowering the rest does not: nothing.
+    """
+    taken = {node.name: _taker(backend, graph, node) for node in graph.nodes}
+    for node in graph.nodes:
+        if node.target is operator.getitem and node.args[0].name in taken:  # pyright: ignore
+            taken[node.name] = taken[node.args[0].name]  # pyright: ignore
+    return _Rewriting(graph, weights, backend).program(group(graph, taken))
+
+
+def _taker(backend: Mdla, graph: Graph, node: fx.Node) -> str:
+    if node.name in graph.pinned or node.target is operator.getitem:
+        return EAGER
+    return "mdla" if backend.supports(node).accepted else EAGER
+
+
+class _Rewriting:
+    """A graph on its way into a program with groups."""
+
+    def __init__(self, graph: Graph, weights: Mapping[str, torch.Tensor], backend: Mdla) -> None:
+        self._graph, self._weights, self._backend = graph, weights, backend
+        self._new = fx.Graph()
+        self._root = torch.nn.Module()
+        self._made: dict[fx.Node, fx.Node] = {}
+
+    def program(self, groups: Sequence[Group]) -> fx.GraphModule:
+        """Gives the program; `groups` cover the graph and can run in order."""
+        for node in self._graph.module.graph.nodes:
+            if node.op == "placeholder" and node.name not in self._weights:
+                self._made[node] = self._new.node_copy(node)
+            elif node.op in ("placeholder", "get_attr"):
+                self._made[node] = self._constant(node)
+        for item in groups:
+            name = self._compiled(item)
+            if name is None:
+                self._copy(item)
+            else:
+                self._call(name)
+        self._new.node_copy(self._graph.module.graph.output_node(), self._made.__getitem__)
+        self._new.eliminate_dead_code()
+        return fx.GraphModule(self._root, self._new)
+
+    def _constant(self, node: fx.Node) -> fx.Node:
+        value = self._weights[node.name] if node.op == "placeholder" else getattr(self._graph.module, str(node.target))
+        name = f"weight_{node.name}"
+        if isinstance(value, torch.Tensor):
+            self._root.register_buffer(name, value.detach())
+        else:
+            setattr(self._root, name, value)
+        made = self._new.get_attr(name)
+        made.meta.update(node.meta)
+        return made
+
+    def _compiled(self, item: Group) -> str | None:
+        """Compiles a group and gives its name; None for eager's, and for one that the device refuses after all."""
+        if item.backend == EAGER:
+            return None
+        cluster = extract(self._graph, item.nodes, f"group{next(_numbers)}", self._weights)
+        try:
+            executable = self._backend.compile(cluster, CompileSettings(threads=torch.get_num_threads()))
+        except Exception as error:  # noqa: BLE001 - a group that cannot be compiled runs as it is, and is told
+            _log_failure(cluster, error)
+            return None
+        with _lock:
+            _GROUPS[cluster.name] = (executable, cluster)
+        return cluster.name
+
+    def _copy(self, item: Group) -> None:
+        for name in item.nodes:
+            node = self._graph.by_name[name]
+            self._made[node] = self._new.node_copy(node, self._made.__getitem__)
+
+    def _call(self, name: str) -> None:
+        _, cluster = _GROUPS[name]
+        inputs = [self._made[self._graph.by_name[source]] for source in cluster.input_names]
+        call = self._new.call_function(torch.ops.mdla.CompilationGroup.default, (inputs, name))
+        call.meta["val"] = [self._graph.by_name[output].meta["val"] for output in cluster.output_names]
+        for position, output in enumerate(cluster.output_names):
+            node = self._graph.by_name[output]
+            self._made[node] = self._new.call_function(operator.getitem, (call, position))
+            self._made[node].meta["val"] = node.meta["val"]
+
+
+def _log_refusal(cluster: Cluster, error: InputRefused) -> None:
+    from .executable import LOG
+
+    with _lock:
+        is_news = cluster.name not in _REFUSED
+        _REFUSED.add(cluster.name)
+    LOG.log(
+        logging.WARNING if is_news else logging.DEBUG, "%s runs in eager for such calls: %s", cluster.name, error.message
+    )
+
+
+def _log_failure(cluster: Cluster, error: Exception) -> None:
+    from .executable import LOG
+
+    LOG.warning("%s stays in eager: %s", cluster.name, error)

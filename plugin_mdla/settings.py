@@ -1,0 +1,109 @@
+"""What the user sets of the accelerator: in options, `HUB_MDLA_*` variables or hub.toml. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast, get_args
+
+from pydantic import BeforeValidator, Field
+
+from hub.backend_settings import BackendSettings, checked
+from hub.options import resolve
+
+LIBRARY = "libmicrondla.so"
+SDK = "micron-mdla-sdk"
+"""What is said to be missing where there is neither the SDK's library nor the software device. No package of any index."""
+Format = Literal["auto", "varfp", "q8.8", "int8"]
+FORMATS: tuple[str, ...] = get_args(Format)
+_ONNX = "onnx>=1.18"
+_LOADER_FOLDERS = ("/usr/local/lib", "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/lib/x86_64-linux-gnu")
+_ERRORS: Mapping[str, float] = {"auto": 0.01, "varfp": 0.05, "q8.8": 0.12, "int8": 0.15}
+"""Largest max|error| / max|reference| by format. The SDK's convolution gives 0.02, 0.2, 8 to 11 and 2.6 % here
+(`tests/plugin_mdla/test_accuracy.py`); deep nets get room, because layers add up."""
+
+
+def pairs(text: str) -> tuple[tuple[str, str], ...]:
+    """Reads "name=value name=value". Raises ValueError."""
+    found = [word.partition("=") for word in text.replace(",", " ").split()]
+    if bad := [name for name, equals, _ in found if not equals or not name]:
+        raise ValueError(f"{bad[0]!r} is not of the form name=value")
+    return tuple((name, value) for name, _, value in found)
+
+
+def _as_pairs(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return tuple((str(name), str(item)) for name, item in cast("Mapping[Any, Any]", value).items())
+    return pairs(value) if isinstance(value, str) else value
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+_Flags = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_as_pairs)]
+
+
+class Settings(BackendSettings):
+    """How the accelerator is to be used."""
+
+    device: Annotated[Literal["board", "simulator"], BeforeValidator(_lower)] = "board"
+    """"simulator" is the software device; it needs no board."""
+    simulator: bool = False
+    """True says the same: `HUB_MDLA_SIMULATOR=1`."""
+    library: str = ""
+    """Path of `libmicrondla.so`; empty means the loader's search path."""
+    format: Annotated[Format, BeforeValidator(_lower)] = "auto"
+    """"auto": each tensor in its own QX.Y, from calibration; "varfp": weights so, activations Q8.8; "q8.8"; "int8"."""
+    calibration: str = ""
+    """Calibration file of the model; empty takes ranges from the first call."""
+    saturate: bool = False
+    """True accepts calls in which values saturate; False has them run in eager."""
+    boards: Annotated[int, Field(ge=1)] = 1
+    clusters: Annotated[int, Field(ge=1)] = 1
+    first_cluster: Annotated[int, Field(ge=0)] = 0
+    flags: _Flags = ()
+    """Further flags for `ie_setflag`, in order."""
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    """Seconds after which a board that does not answer counts as hanging."""
+
+    @property
+    def is_simulated(self) -> bool:
+        """True where the software device is used, and no board."""
+        return self.simulator or self.device == "simulator"
+
+    @property
+    def error_class(self) -> float:
+        """Largest max|error| / max|reference| to be expected."""
+        return _ERRORS[self.format]
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """What has to be installed; without a device that is the SDK, so that nobody plans with what cannot run."""
+        return (_ONNX,) if self.is_simulated or library_path(self) else (_ONNX, SDK)
+
+    @property
+    def bits(self) -> int:
+        """Bits of one number."""
+        return 8 if self.format == "int8" else 16
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of one number."""
+        return self.bits // 8
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Gives the settings in variables and hub.toml. Raises OptionError, naming the place, for a wrong name or value."""
+    chosen = resolve(None, os.environ if environ is None else environ, Path.cwd())
+    return cast("Settings", checked("mdla", Settings, chosen.own_of("mdla")))
+
+
+def library_path(settings: Settings) -> str:
+    """Gives where the SDK's library is: as set, or where the loader looks, without loading it; "" where it is nowhere."""
+    if settings.library:
+        return settings.library
+    folders = [*filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")), *_LOADER_FOLDERS]
+    found = (Path(folder) / LIBRARY for folder in folders)
+    return next((str(path) for path in found if path.is_file()), "")

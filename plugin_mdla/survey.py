@@ -1,0 +1,54 @@
+"""A whole model on the software device: what every layer costs in accuracy, and what the board would take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hub.backend import CompileSettings
+from hub.graph import Graph
+from hub.partition.extract import extract
+from hub.partition.group import EAGER, group
+from hub.support import Support
+from hub.testing.single import capture
+
+from .backend import Mdla
+from .settings import read_settings
+
+
+def survey(module: torch.nn.Module, inputs: Sequence[Any], calibration: Path | None) -> str:
+    """Gives a report by group of layers: its accuracy on `inputs`, its predicted time, and why nodes are not taken."""
+    captured = capture(module, inputs)
+    settings = read_settings().model_copy(update={"simulator": True})
+    if calibration is not None:
+        settings = settings.model_copy(update={"calibration": str(calibration)})
+    backend = Mdla(settings)
+    verdicts = _verdicts(captured.graph, backend)
+    backend_of = {name: "mdla" if answer.accepted else EAGER for name, answer in verdicts.items()}
+    backend_of |= {node.name: EAGER for node in captured.graph.nodes if node.name not in backend_of}
+    values = dict(zip((node.name for node in captured.graph.placeholders), captured.inputs, strict=True))
+    texts: list[str] = []
+    for index, item in enumerate(group(captured.graph, backend_of)):
+        cluster = extract(captured.graph, item.nodes, f"group{index}", captured.weights)
+        given = [values[name] for name in cluster.input_names]
+        with torch.no_grad():
+            values |= dict(zip(cluster.output_names, cluster.module(*given), strict=True))
+        if item.backend == EAGER:
+            continue
+        texts.append(f"group{index}: {backend.explain(cluster, CompileSettings(threads=1), given)}")
+    refusals = dict.fromkeys(answer.reason for answer in verdicts.values() if not answer.accepted)
+    return "\n".join((*texts, *(f"not taken: {reason}" for reason in refusals), ""))
+
+
+def _verdicts(graph: Graph, backend: Mdla) -> dict[str, Support]:
+    found: dict[str, Support] = {}
+    for node in graph.nodes:
+        if node.name in graph.pinned:
+            continue
+        source = node.args[0] if node.args else None
+        is_element = getattr(node.target, "__name__", "") == "getitem"
+        found[node.name] = found[source.name] if is_element and source is not None else backend.supports(node)  # pyright: ignore
+    return found

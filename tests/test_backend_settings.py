@@ -1,0 +1,253 @@
+"""A backend's own settings: declared by its plugin, set where the hub's are, and part of what its executables are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hub
+from hub.cache.keys import backend_parts
+from hub.errors import OptionError
+from hub.options import resolve
+from hub.registry import registry
+
+SOURCE = """
+    from pathlib import Path
+    from typing import Literal
+
+    from pydantic import Field
+
+    from hub import BackendInfo, hookimpl
+    from hub.backend import Backend, Executable
+    from hub.backend_settings import BackendSettings
+    from hub.support import ACCEPTED
+
+
+    class Settings(BackendSettings):
+        offset: float = Field(0.0, ge=0, description="a number, 0 at least")
+        device: Literal["board", "software"] = "board"
+
+        @property
+        def error_class(self):
+            return 4 * self.offset
+
+        @property
+        def requires(self):
+            return () if self.device == "software" else ("hub-test-board",)
+
+
+    class Off(Executable):
+        def __init__(self, module, offset):
+            self.module, self.offset = module, offset
+
+        def __call__(self, *inputs):
+            return [value * (1 + self.offset) for value in self.module(*inputs)]
+
+        def save(self, folder):
+            (folder / "offset").write_text(str(self.offset))
+
+
+    class Offset(Backend):
+        def __init__(self, settings):
+            self.settings = settings
+
+        def supports(self, node):
+            return ACCEPTED
+
+        def compile(self, cluster, settings):
+            return Off(cluster.module, self.settings.offset)
+
+        def load(self, folder, cluster, settings):
+            return Off(cluster.module, float((folder / "offset").read_text()))
+
+
+    @hookimpl
+    def hub_backends():
+        return (
+            BackendInfo(
+                name="offset", factory="hub_offset:Offset", summary="", settings="hub_offset:Settings", saveable=True,
+                requires=("hub-test-board",),
+            ),
+        )
+"""
+Install = Callable[[str, str], None]
+
+
+@pytest.fixture
+def offset(install_plugin: Install) -> None:
+    """A backend whose results are off by as much as it is told."""
+    install_plugin("offset", SOURCE)
+
+
+def options(tmp_path: Path, **own: Any) -> dict[str, Any]:
+    """Options under which only this backend bids."""
+    return {"backends": ["offset"], "tune": "off", "cache_dir": str(tmp_path / "cache"), "accuracy": 1.0, "offset": own}
+
+
+def off_by(given: Mapping[str, Any]) -> float:
+    """Runs a tanh through the hub, and gives by how much of itself the result is off."""
+    torch._dynamo.reset()
+    compiled = torch.compile(nn.Tanh(), backend="hub", options=dict(given))
+    with torch.no_grad():
+        found = compiled(torch.tensor([0.5, 1.0])).double() / torch.tensor([0.5, 1.0]).tanh().double()
+    (plan,) = hub.plans(compiled)
+    assert plan.backends == ("offset",), plan
+    return float(found[0]) - 1
+
+
+@pytest.mark.usefixtures("offset")
+def test_settings_reach_the_backend_here_and_in_workers(tmp_path: Path) -> None:
+    """Executables are compiled in a worker and run here: both under what the user has set."""
+    assert off_by(options(tmp_path, device="software", offset=0.01)) == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.usefixtures("offset")
+def test_what_was_saved_under_other_settings_is_not_loaded(tmp_path: Path) -> None:
+    """Settings are a part of the keys of plans and of executables."""
+    found = [off_by(options(tmp_path, device="software", offset=value)) for value in (0.01, 0.02, 0.01)]
+    assert found == pytest.approx([0.01, 0.02, 0.01], rel=1e-3)
+
+
+@pytest.mark.usefixtures("offset")
+def test_settings_decide_whether_a_backend_can_be_used() -> None:
+    """Where what it needs depends on its settings, so does whether it is there."""
+    assert registry().entries["offset"].status.reason == "hub-test-board is not installed"
+    chosen = resolve({"offset": {"device": "software"}}, {}, Path("/"))
+    configured = registry().configured(chosen)
+    assert configured.entries["offset"].status.accepted
+    assert set(configured.available()) - set(registry().available()) == {"offset"}
+    assert configured.backend("inductor") is registry().backend("inductor")
+
+
+@pytest.mark.usefixtures("offset")
+def test_settings_decide_how_exact_a_backend_is(tmp_path: Path) -> None:
+    """A backend that is less exact under some settings bids only where the user grants that."""
+    exact = {**options(tmp_path, device="software", offset=0.01), "accuracy": 0.001, "backends": None}
+    (plan,) = hub.explain(nn.Tanh(), torch.ones(2), options=exact)
+    (event,) = (event for event in plan.events if event.backend == "offset")
+    assert "4.0%" in event.message
+
+
+@pytest.mark.usefixtures("offset")
+def test_settings_come_from_all_places_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call goes before variables, which go before hub.toml; each setting by itself."""
+    (tmp_path / "hub.toml").write_text('[offset]\ndevice = "software"\noffset = 0.5\n')
+    environ = {"HUB_OFFSET_OFFSET": "0.25"}
+    chosen = resolve({"offset": {}}, environ, tmp_path, home=tmp_path)
+    assert chosen.own == {"offset": {"device": "software", "offset": "0.25"}}
+    entry = registry().configured(chosen).entries["offset"]
+    assert backend_parts(entry)["backend_settings"] == {"device": "software", "offset": 0.25}
+    first = resolve({"offset": {"offset": 0.75}}, environ, tmp_path, home=tmp_path)
+    assert registry().configured(first).entries["offset"].info.error_class == 3.0
+    monkeypatch.setenv("HUB_OFFSET_DEVICE", "software")
+    registry.cache_clear()
+    assert registry().entries["offset"].status.accepted
+
+
+@pytest.mark.usefixtures("offset")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"offset": {"ofset": 1}}, r"unknown option 'offset.ofset' \(from options=\); did you mean 'offset'"),
+        ({"offset": {"offset": -1}}, r"option 'offset.offset' \(from options=\), -1: .*greater than or equal to 0"),
+        ({"offset": {"device": "bord"}}, r"'bord': Input should be 'board' or 'software'"),
+        ({"offset": 3}, r"option 'offset' \(from options=\) must be a mapping"),
+        ({"offset": {"offset": object()}}, r"must be text, numbers"),
+        ({"inductor": {"speed": 3}}, r"option 'inductor.speed' \(from options=\): inductor has no settings"),
+        ({"ofset": {"offset": 1}}, r"unknown option 'ofset' in options=; did you mean 'offset'"),
+    ],
+)
+def test_wrong_settings_are_named(given: Mapping[str, Any], said: str) -> None:
+    """An unknown setting or a wrong value is an error with its name and origin, before anything is planned."""
+    with pytest.raises(OptionError, match=said):
+        registry().configured(resolve(given, {}, Path("/")))
+    with pytest.raises(OptionError, match=said):
+        torch.compile(nn.Tanh(), backend="hub", options=dict(given))(torch.ones(2))
+
+
+@pytest.mark.usefixtures("offset")
+def test_a_wrong_variable_costs_the_backend_until_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is listed says what is wrong; a compilation is told."""
+    monkeypatch.setenv("HUB_OFFSET_OFFSET", "much")
+    registry.cache_clear()
+    assert "HUB_OFFSET_OFFSET" in registry().entries["offset"].status.reason
+    with pytest.raises(OptionError, match="HUB_OFFSET_OFFSET"):
+        torch.compile(nn.Tanh(), backend="hub")(torch.ones(2))
+
+
+@pytest.mark.usefixtures("offset")
+def test_flags_set_them_too(tmp_path: Path) -> None:
+    """`--set NAME.FIELD=VALUE` on the command line."""
+    (tmp_path / "model.py").write_text("import torch\ndef make():\n    return torch.nn.Tanh(), (torch.ones(2),)\n")
+    flags = ["--set", "offset.device=software", "--set", "offset.offset=0.01", "--tune", "off", "--accuracy", "1", "--json"]
+    done = cli(tmp_path, "explain", f"{tmp_path}/model.py:make", "--backends", "offset", *flags)
+    assert done.returncode == 0, done.stderr
+    assert '"offset"' in json.dumps(json.loads(done.stdout))
+
+
+TYPER = """
+    import typer
+
+    app = typer.Typer()
+
+
+    @app.command()
+    def greet(name: str):
+        "Say hello."
+        typer.echo(f"hello {name}")
+
+
+    @app.command()
+    def other():
+        pass
+"""
+
+
+def cli(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs `hub` in a process that sees the test's plugins."""
+    command = "import sys; from hub.cli import main; sys.argv[0] = 'hub'; sys.exit(main())"
+    path = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
+    environ = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, "-c", command, *arguments], capture_output=True, text=True, check=False, env=environ
+    )
+
+
+def bring_command(tmp_path: Path, name: str) -> None:
+    """Adds an entry point of the group `hub.commands`."""
+    facts = tmp_path / "site" / f"hub_{name}-1.0.dist-info" / "entry_points.txt"
+    facts.write_text(f"[hub.commands]\n{name} = hub_{name}:app\n")
+
+
+def test_plugins_bring_commands(install_plugin: Install, tmp_path: Path) -> None:
+    """`hub NAME` runs what the plugin brings; `hub --help` names it and imports nothing."""
+    install_plugin("greeter", TYPER)
+    bring_command(tmp_path, "greeter")
+    install_plugin("broken", "raise RuntimeError('no licence')")
+    bring_command(tmp_path, "broken")
+    shown = cli(tmp_path, "--help").stdout
+    assert "Commands of hub-greeter" in shown
+    assert "Commands of hub-broken" in shown
+    assert cli(tmp_path, "greeter", "greet", "you").stdout == "hello you\n"
+    failed = cli(tmp_path, "broken", "go")
+    assert (failed.returncode, "no licence" in failed.stderr) == (2, True)
+    assert "greet" in cli(tmp_path, "greeter", "--help").stdout
+
+
+def test_named_errors_end_plugins_commands_too(install_plugin: Install, tmp_path: Path) -> None:
+    """A HubError of a plugin's command is one message and status 2, without a traceback."""
+    raising = "import typer\nfrom hub.errors import CompileError\napp = typer.Typer()\n\n"
+    raising += "@app.command()\ndef fail():\n    raise CompileError('no such file', hint='make one')\n\n"
+    install_plugin("failing", raising + "@app.command()\ndef other():\n    pass\n")
+    bring_command(tmp_path, "failing")
+    failed = cli(tmp_path, "failing", "fail")
+    assert (failed.returncode, failed.stderr) == (2, "error: no such file\n  next step: make one\n")
