@@ -59,15 +59,17 @@ class Frail(Backend):
 class Run(Executable):
     def __init__(self, cluster):
         self.module = cluster.module
+        self.is_saved = False
 
     def __call__(self, *inputs):
-        note("run")
+        note("again" if self.is_saved else "run")
         with torch.no_grad():
             return [value + 0 for value in self.module(*inputs)]
 
     def save(self, folder):
         note("save")
         (folder / "nothing").write_text("")
+        self.is_saved = True
 """
 
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
@@ -151,14 +153,18 @@ def test_a_crash_costs_the_backend_only(fault: str, install: Install) -> None:
     assert fault == "estimate" or "frail" not in plan.backends
 
 
-@pytest.mark.parametrize("fault", ["compile", "run"])
+@pytest.mark.parametrize("fault", ["compile", "run", "again"])
 def test_a_crash_is_not_tried_again(fault: str, install: Install) -> None:
-    """A second decision about the same cluster finds the failure of the first one, and says when it was; renewing tries."""
+    """A second decision about the same cluster finds the failure of the first one, and says when it was; renewing tries.
+
+    What was saved before the crash ("again" is a call after saving) is not used either.
+    """
     diary = install(fault)
     run(model(), backends=["frail"])
     first = stages(diary)[0][fault]
     plan = run(model(), backends=["frail"])
     assert stages(diary)[0][fault] == first
+    assert "frail" not in plan.backends
     assert any("put away on" in event.message and "SIGSEGV" in event.message for event in plan.events)
     run(model(), backends=["frail"], renew=True)
     assert stages(diary)[0][fault] == first + 1

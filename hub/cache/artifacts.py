@@ -78,22 +78,31 @@ def save_artifact(folder: Path, write: Callable[[Path], None], about: Mapping[st
     `about` says in plain JSON what it is, for `hub cache ls`. Where another process was faster, its artefact stays. What
     `write` raises becomes the problem if it is a HubError or an OSError, and goes through otherwise.
     """
-    partial: Path | None = None
+    private: Path | None = None
     try:
         for place in _places(folder)[:-1]:
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
         _check_owners(_places(folder)[:-1])
-        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=PARTIAL))
+        private = Path(tempfile.mkdtemp(dir=folder.parent, prefix=PARTIAL))
+        partial = private / "artifact"
+        partial.mkdir(mode=0o700)
         write(partial)
+        _check_alone(partial)
         _seal(partial, folder, about or {})
         _land(partial, folder)
     except (HubError, OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
         return Saved(is_done=False, problem=str(error).splitlines()[0])
     finally:
-        if partial is not None:
-            shutil.rmtree(partial, ignore_errors=True)
+        if private is not None:
+            shutil.rmtree(private, ignore_errors=True)
     _in_use.add(str(folder))
     return Saved(is_done=True)
+
+
+def _check_alone(folder: Path) -> None:
+    """Raises CacheError where a plugin wrote beside the folder that it was given."""
+    if others := sorted(path.name for path in folder.parent.iterdir() if path != folder):
+        raise CacheError(f"it wrote {', '.join(others)[:200]} outside the folder that it was given")
 
 
 def discard_artifact(folder: Path, *, is_damaged: bool = True) -> bool:

@@ -78,7 +78,7 @@ def backend_parts(entry: Entry) -> dict[str, Any]:
     """Gives the parts that name a backend: its plugin and the libraries under it, each with its version.
 
     The version of a plugin that is installed to be edited does not change with its code, so its code counts too, and so do
-    the environment variables of its own.
+    its own settings and the environment variables of its own.
     """
     names = filter(None, map(_distribution, entry.info.requires))
     prefix = f"HUB_{entry.name.upper()}_"
@@ -87,6 +87,7 @@ def backend_parts(entry: Entry) -> dict[str, Any]:
         "plugin": f"{entry.package} {entry.package_version}",
         "plugin_code": code_digest(entry.info.factory.partition(":")[0].partition(".")[0]),
         "libraries": {name: installed_version(name) for name in names},
+        "backend_settings": {} if entry.settings is None else entry.settings.model_dump(mode="json"),
         "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefix)},
     }
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from hub.cache.artifacts import FOLDER, PARTIAL, SEAL, check_artifact, discard_artifact, is_in_use, seal_of
 from hub.cache.database import DATABASE
+from hub.cache.forecast import FOLDER as FORECASTS
 from hub.cache.plans import PLANS, read_plan
 
 GRACE_S = 900.0
@@ -104,7 +105,7 @@ def clear(root: Path) -> int:
     for item in _list_kept(root):
         _remove(item)
     _remove_leftovers(root, stale_s=0.0)
-    for path in root.glob(f"{DATABASE}.broken-*"):
+    for path in (*root.glob(f"{DATABASE}.broken-*"), *root.glob(f"{FORECASTS}/*")):
         _unlinked(path)
     return max(0, before - folder_bytes(root))
 

@@ -21,9 +21,11 @@ from hub.dispatch.strides import restrided
 from hub.errors import CompileError, ContractError, PluginError, RunError, text_of
 from hub.graph import Cluster
 from hub.plugin_fault import is_plugins
-from hub.registry import registry
+from hub.registry import Registry
+from hub.verification.fingerprint import Fingerprint
 from hub.verification.finite import finite_only
-from hub.verification.verify import Verified, verify, verify_thoroughly
+from hub.verification.reference import Reference
+from hub.verification.verify import Verified, recognized, verify, verify_thoroughly
 
 VERIFY_SHARE = 0.1
 """Share of what compiling took that may go into generated inputs."""
@@ -41,7 +43,9 @@ class Built:
     verify_s: float
     """Seconds in which it was compared with eager."""
     changed: tuple[str, ...] = ()
-    """What the plugin changed in this process while it compiled or loaded, and what was restored."""
+    """What the plugin changed in this process while it compiled, saved or loaded, and what was restored."""
+    fingerprint: Fingerprint | None = None
+    """What it gave on the real inputs after it was saved and loaded back; None where it was not."""
 
 
 def build_cluster(
@@ -50,6 +54,7 @@ def build_cluster(
     settings: CompileSettings,
     *,
     inputs: Sequence[Any],
+    registry: Registry,
     folder: Path | None = None,
     is_finite_only: bool | None = None,
 ) -> Built:
@@ -61,49 +66,69 @@ def build_cluster(
     with given_kept(cluster, backend):
         start = time.perf_counter()
         with kept_state() as changed:
-            executable = compile_cluster(cluster, backend, settings)
+            executable = compile_cluster(cluster, backend, settings, registry)
         compiled_s = time.perf_counter()
         budget_s = max(LEAST_VERIFY_S, VERIFY_SHARE * (compiled_s - start)) if is_finite_only is None else None
         verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy, budget_s)
         verify_s = time.perf_counter() - compiled_s
     is_guarded = verified.is_finite_only if is_finite_only is None else is_finite_only
-    is_wanted = folder is not None and registry().entries[backend].info.saveable
+    is_wanted = folder is not None and registry.entries[backend].info.saveable
+
+    fingerprint: Fingerprint | None = None
 
     def check(saved: Path) -> None:
-        load_and_verify(cluster, backend, settings, saved, inputs=inputs)
+        nonlocal fingerprint
+        again = load_and_verify(
+            cluster, backend, settings, saved, inputs=inputs, registry=registry, reference=verified.reference
+        )
+        fingerprint = again.verified.fingerprint
 
     saved = Saved(is_done=False)
     if is_wanted and folder is not None:
-        saved = _save(executable, cluster, backend, folder, check, is_finite_only=is_guarded)
+        with kept_state() as changed_by_saving:
+            saved = _save(executable, cluster, backend, folder, check, is_finite_only=is_guarded)
+        changed.extend(changed_by_saving)
     loaded = Loaded(cluster, backend, _guarded(executable, cluster, is_finite_only=is_guarded))
-    return Built(_restrided(loaded, verified), verified, saved, verify_s, tuple(changed))
+    return Built(_restrided(loaded, verified), verified, saved, verify_s, tuple(changed), fingerprint)
 
 
-def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, folder: Path) -> Loaded:
+def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, folder: Path, registry: Registry) -> Loaded:
     """Loads a saved cluster, without verification. Raises PluginError with the cause."""
     with plugin_edge(backend, cluster.name, "load"):
-        executable = registry().backend(backend).load(folder, cluster, settings)
+        executable = registry.backend(backend).load(folder, cluster, settings)
     is_finite_only = bool(seal_of(folder).get("about", {}).get(_FINITE_ONLY))
     return Loaded(cluster, backend, _guarded(executable, cluster, is_finite_only=is_finite_only))
 
 
 def load_and_verify(
-    cluster: Cluster, backend: str, settings: CompileSettings, folder: Path, *, inputs: Sequence[Any]
+    cluster: Cluster,
+    backend: str,
+    settings: CompileSettings,
+    folder: Path,
+    *,
+    inputs: Sequence[Any],
+    registry: Registry,
+    reference: Reference | None = None,
+    fingerprint: Fingerprint | None = None,
 ) -> Built:
-    """Loads a saved cluster and verifies it on real inputs. Raises PluginError with the cause."""
+    """Loads a saved cluster and verifies it on real inputs. Raises PluginError with the cause.
+
+    `reference` is what eager gives on these inputs, where somebody has asked it before; `fingerprint`, what the executable
+    gave on them in the process that saved it.
+    """
     with given_kept(cluster, backend):
         with kept_state() as changed:
-            loaded = load_cluster(cluster, backend, settings, folder)
+            loaded = load_cluster(cluster, backend, settings, folder, registry)
         start = time.perf_counter()
-        verified = verify_cluster(cluster, backend, loaded.executable, inputs, settings.accuracy, None)
+        verified = verify_loaded(cluster, backend, loaded.executable, inputs, settings.accuracy, reference, fingerprint)
         verify_s = time.perf_counter() - start
     return Built(_restrided(loaded, verified), verified, Saved(is_done=True), verify_s, tuple(changed))
 
 
-def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings) -> Executable:
+def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings, registry: Registry) -> Executable:
     """Compiles a cluster. Raises PluginError with the cause."""
     with plugin_edge(backend, cluster.name, "compile"):
-        executable = registry().backend(backend).compile(cluster, settings)
+        executable = registry.backend(backend).compile(cluster, settings)
     if not callable(executable):
         raise CompileError(
             f"compile() gave a {type(executable).__name__}, nothing callable", backend=backend, cluster=cluster.name
@@ -123,15 +148,35 @@ def verify_cluster(
 
     One that changes something in the process raises ContractError.
     """
-    with plugin_edge(backend, cluster.name, "run"), kept_state() as changed:
+    with _running(backend, cluster.name):
         if budget_s is None:
-            verified = verify(cluster, backend, executable, inputs, accuracy)
-        else:
-            verified = verify_thoroughly(cluster, backend, executable, inputs, accuracy, budget_s=budget_s)
+            return verify(cluster, backend, executable, inputs, accuracy)
+        return verify_thoroughly(cluster, backend, executable, inputs, accuracy, budget_s=budget_s)
+
+
+def verify_loaded(
+    cluster: Cluster,
+    backend: str,
+    executable: Callable[..., Any],
+    inputs: Sequence[Any],
+    accuracy: float | None,
+    reference: Reference | None,
+    fingerprint: Fingerprint | None,
+) -> Verified:
+    """Verifies what was saved before, on real inputs; without eager where it gives the same again. Raises PluginError."""
+    with _running(backend, cluster.name):
+        if fingerprint is not None and (known := recognized(cluster, backend, executable, inputs, fingerprint)):
+            return known
+        return verify(cluster, backend, executable, inputs, accuracy, reference=reference)
+
+
+@contextmanager
+def _running(backend: str, cluster: str) -> Generator[None]:
+    """Turns what an executable raises into RunError. Raises ContractError where it changes something in the process."""
+    with plugin_edge(backend, cluster, "run"), kept_state() as changed:
+        yield
     if changed:
-        text = f"the executable changed {', '.join(changed)}"
-        raise ContractError(text, backend=backend, cluster=cluster.name)
-    return verified
+        raise ContractError(f"the executable changed {', '.join(changed)}", backend=backend, cluster=cluster)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hub.compilation.forkserver import ForkServer
 from hub.compilation.frames import is_readable, receive, send
 from hub.compilation.limits import WATCH_S, Limits
 from hub.errors import CompileError, HubError, WorkerError, text_of
@@ -28,22 +29,33 @@ class Worker:
 
     Started as a fresh interpreter, never through multiprocessing's spawn, which would run the user's `__main__` again. Its
     standard output and error go to a log file, so that a chatty compiler disturbs nobody. With `limits`, a process that
-    goes beyond one while it works is ended, and the request fails with the reason. Raises WorkerError where the system
-    starts no process.
+    goes beyond one while it works is ended, and the request fails with the reason. With `server`, that process forks it,
+    and has imported `module`. Raises WorkerError where the system starts no process.
     """
 
     def __init__(
-        self, module: str, log: Path, *, environment: dict[str, str] | None = None, limits: Limits | None = None
+        self,
+        module: str,
+        log: Path,
+        *,
+        environment: dict[str, str] | None = None,
+        limits: Limits | None = None,
+        server: ForkServer | None = None,
     ) -> None:
         self.log = log
         self.limits = limits
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
         try:
-            self._process = self._started(module, theirs_in, theirs_out, environment or {})
-        except OSError as error:
+            if server is not None:
+                self._process = server.fork(theirs_in, theirs_out, log)
+            else:
+                self._process = self._started(module, theirs_in, theirs_out, environment or {})
+        except (OSError, WorkerError) as error:
             for descriptor in (theirs_in, ours_out, ours_in, theirs_out):
                 os.close(descriptor)
+            if isinstance(error, WorkerError):
+                raise
             raise WorkerError(f"a worker process cannot be started: {error}") from error
         os.close(theirs_in)
         os.close(theirs_out)

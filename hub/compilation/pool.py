@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import sys
@@ -13,8 +14,9 @@ from pathlib import Path
 
 from hub.cache.keys import digest_of
 from hub.compilation.channel import Worker
+from hub.compilation.forkserver import ForkServer
 from hub.compilation.limits import Limits
-from hub.errors import PluginError
+from hub.errors import PluginError, WorkerError
 from hub.settings import KEYS
 
 MODULE = "hub.compilation.worker"
@@ -23,6 +25,8 @@ MOST_RESTING = 4
 REST_S = 60.0
 """Seconds after which a worker that nobody asks for anything ends by itself."""
 _REST_LIMIT_S = 30.0
+_CAN_FORK = sys.platform == "linux"
+"""Elsewhere nobody tells how many threads a process has, and system libraries do not survive a fork."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class Pool:
 
     def __init__(self) -> None:
         self._resting: list[_Resting] = []
+        self._server: tuple[str, ForkServer] | None = None
+        """Forks new workers, with the surroundings that it was started in."""
         self._lock = threading.Lock()
         self._folder: Path | None = None
         self._started = 0
@@ -49,20 +55,29 @@ class Pool:
             fitting = [item for item in self._resting if (item.home, item.surroundings) == (home, surroundings)]
             for item in fitting:
                 self._resting.remove(item)
-                if item.worker.is_alive:
+                if _is_free(item.worker):
                     item.worker.limits = limits
                     return item.worker
                 item.worker.kill()
-            self._started += 1
-            log = self._logs() / f"{self._started}.log"
+            log = self._next_log()
+            server = self._forking(surroundings)
+        if server is not None:
+            with contextlib.suppress(WorkerError):  # it died, or has grown threads: workers can be spawned without it
+                return Worker(MODULE, log, limits=limits, server=server)
         return Worker(MODULE, log, limits=limits)
 
+    def prepare(self) -> None:
+        """Starts what will be needed for the first worker, without waiting for it. Raises nothing."""
+        surroundings = _surroundings()
+        with self._lock:
+            if not any(item.surroundings == surroundings and item.worker.is_alive for item in self._resting):
+                self._forking(surroundings)
+
     def take_back(self, home: str, worker: Worker) -> None:
-        """Lets a worker rest, after it has freed what it held; one that cannot is ended."""
+        """Lets a worker free what it holds, and rest. Whoever needs it next waits for that, and meets its end."""
         try:
-            worker.ask("rest", _REST_LIMIT_S, idle_s=REST_S)
-            os.truncate(worker.log, 0)
-        except (PluginError, OSError):
+            worker.post("rest", idle_s=REST_S)
+        except PluginError:
             worker.kill()
             return
         with self._lock:
@@ -78,15 +93,46 @@ class Pool:
         with self._lock:
             resting, self._resting = self._resting, []
             folder, self._folder = self._folder, None
+            server, self._server = self._server, None
         for item in resting:
             item.worker.kill()
+        if server is not None:
+            server[1].close()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _forking(self, surroundings: str) -> ForkServer | None:
+        """Gives the process that forks workers, in these surroundings; None where this system has none."""
+        if not _CAN_FORK:
+            return None
+        if self._server is not None and (self._server[0] != surroundings or not self._server[1].is_alive):
+            self._server[1].close()
+            self._server = None
+        if self._server is None:
+            try:
+                self._server = surroundings, ForkServer(MODULE, self._next_log())
+            except (WorkerError, OSError):
+                return None
+        return self._server[1]
+
+    def _next_log(self) -> Path:
+        self._started += 1
+        return self._logs() / f"{self._started}.log"
 
     def _logs(self) -> Path:
         if self._folder is None or not self._folder.exists():
             self._folder = Path(tempfile.mkdtemp(prefix="hub-workers-"))
         return self._folder
+
+
+def _is_free(worker: Worker) -> bool:
+    """Waits until a worker has freed what it held; False where it has died, or cannot."""
+    try:
+        worker.result(_REST_LIMIT_S)
+        os.truncate(worker.log, 0)
+    except (PluginError, OSError):
+        return False
+    return worker.is_alive
 
 
 def _surroundings() -> str:

@@ -113,6 +113,11 @@ def _set_numpy_state(wanted: Any) -> None:
     numpy.random.set_state((name, numpy.frombuffer(keys, dtype=numpy.uint32), *rest))
 
 
+def _of_torch(name: str, read: str, write: str) -> _Thing:
+    """A setting of PyTorch, by the names of the functions that give and set it."""
+    return _Thing(name, lambda: getattr(_torch(), read)(), lambda value: getattr(_torch(), write)(value), "torch")
+
+
 _THINGS = (
     _Thing("the environment", _environment, _set_environment, details=_changed_variables),
     _Thing("the working directory", Path.cwd, os.chdir),
@@ -127,29 +132,11 @@ _THINGS = (
         lambda state: _torch().set_rng_state(_torch().frombuffer(bytearray(state), dtype=_torch().uint8)),
         "torch",
     ),
-    _Thing(
-        "the default dtype",
-        lambda: _torch().get_default_dtype(),
-        lambda dtype: _torch().set_default_dtype(dtype),
-        "torch",
-    ),
-    _Thing(
-        "the number of threads",
-        lambda: _torch().get_num_threads(),
-        lambda count: _torch().set_num_threads(count),
-        "torch",
-    ),
-    _Thing(
-        "whether gradients are on",
-        lambda: _torch().is_grad_enabled(),
-        lambda is_on: _torch().set_grad_enabled(is_on),
-        "torch",
-    ),
-    _Thing(
-        "whether algorithms are deterministic",
-        lambda: _torch().are_deterministic_algorithms_enabled(),
-        lambda is_on: _torch().use_deterministic_algorithms(is_on),
-        "torch",
+    _of_torch("the default dtype", "get_default_dtype", "set_default_dtype"),
+    _of_torch("the number of threads", "get_num_threads", "set_num_threads"),
+    _of_torch("whether gradients are on", "is_grad_enabled", "set_grad_enabled"),
+    _of_torch(
+        "whether algorithms are deterministic", "are_deterministic_algorithms_enabled", "use_deterministic_algorithms"
     ),
 )
 

@@ -32,9 +32,11 @@ from hub.partition.proposals import Offered, offered_by_plugins
 from hub.partition.verdicts import Answers
 from hub.plan import Event
 from hub.pricing.eager import profile_eager
+from hub.pricing.roofline import Peaks, settle
 from hub.pricing.timing import Timing, time_call
-from hub.registry import registry
+from hub.registry import Registry, registry
 from hub.report.numbers import count
+from hub.verification.fingerprint import Fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Compiled:
     """Seconds of these in which it was compared with eager."""
     changed: tuple[str, ...] = ()
     """What the plugin changed in the worker, and what was restored."""
+    fingerprint: Fingerprint | None = None
+    """What the saved executable gave on the real inputs."""
 
 
 @dataclass(slots=True)
@@ -63,6 +67,12 @@ class _State:
     built: dict[str, Loaded] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     plan: Assembled | None = None
+    configured: Registry | None = None
+    """The registry under the session's options."""
+
+    @property
+    def registry(self) -> Registry:
+        return self.configured or registry()
 
     @property
     def loaded_sample(self) -> Sample:
@@ -78,16 +88,17 @@ _CALLS = 2
 """Calls that are watched for what they leave behind, after the first ones, which may start a pool."""
 
 
-def load(folder: str, threads: int) -> None:
-    """Reads the sample and sets the thread count."""
+def load(folder: str, threads: int, options: Options) -> None:
+    """Reads the sample, sets the thread count, and backends' own settings."""
     torch.set_grad_enabled(False)
     torch.set_num_threads(threads)
+    _state.configured = registry().configured(options)
     _state.sample = read_sample(Path(folder))
 
 
 def rest() -> None:
     """Frees what was loaded and built."""
-    _state.sample = _state.plan = None
+    _state.sample = _state.plan = _state.configured = None
     for held in (_state.built, _state.values):
         held.clear()
     gc.collect()
@@ -96,23 +107,32 @@ def rest() -> None:
 def answers(backend: str, options: Options) -> Answers:
     """Asks a backend about every node of the graph. Raises HubError where it cannot be loaded."""
     with kept_state() as changed:
-        found = verdicts.answers(_state.loaded_sample.graph, registry(), options, backend)
+        found = verdicts.answers(_state.loaded_sample.graph, _state.registry, options, backend)
     if not changed:
         return found
     message = f"it changed {', '.join(changed)} of its worker process, which was restored"
     return replace(found, events=(*found.events, Event(kind="note", stage="support", backend=backend, message=message)))
 
 
-def estimate(backend: str, nodes: Sequence[str], settings: CompileSettings) -> object:
-    """Asks a backend what a cluster would cost."""
+def estimate(backend: str, nodes: Sequence[str], settings: CompileSettings, peaks: Peaks) -> object:
+    """Asks a backend what a cluster would cost on a machine with such peaks."""
+    settle(settings.threads, peaks)
     with plugin_edge(backend, None, "estimate"), kept_state():
-        return registry().backend(backend).estimate(_cut("estimate", nodes), settings)
+        return _state.registry.backend(backend).estimate(_cut("estimate", nodes), settings)
+
+
+def explain(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings) -> object:
+    """Asks a backend what it has to tell of a cluster on its real inputs."""
+    cluster = _cut(name, nodes)
+    prepare(cluster.input_names)
+    with plugin_edge(backend, name, "explain"), kept_state():
+        return _state.registry.backend(backend).explain(cluster, settings, _inputs(cluster))
 
 
 def offered() -> tuple[Offered, ...]:
     """Asks every plugin for the clusters that it proposes."""
     with kept_state():
-        return offered_by_plugins(_state.loaded_sample.graph, registry())
+        return offered_by_plugins(_state.loaded_sample.graph, _state.registry)
 
 
 def prepare(names: Sequence[str]) -> None:
@@ -136,7 +156,12 @@ def compile_cluster(
     cluster = _cut(name, nodes)
     before = leftovers()
     built = build_cluster(
-        cluster, backend, settings, inputs=_inputs(cluster), folder=None if folder is None else Path(folder)
+        cluster,
+        backend,
+        settings,
+        inputs=_inputs(cluster),
+        registry=_state.registry,
+        folder=None if folder is None else Path(folder),
     )
     try:
         _check_leftovers(built.loaded, before, _inputs(cluster))
@@ -155,13 +180,14 @@ def compile_cluster(
         notes=built.verified.notes,
         verify_s=built.verify_s,
         changed=built.changed,
+        fingerprint=built.fingerprint,
     )
 
 
 def _check_leftovers(loaded: Loaded, before: Counter[str], inputs: Sequence[Any]) -> None:
     """Raises ContractError for what would be left in the user's process: by each call, or by compiling it there again."""
     backend, name = loaded.backend, loaded.cluster.name
-    if not registry().entries[backend].info.saveable and (left := more(before, _MANY_LEFT)):
+    if not _state.registry.entries[backend].info.saveable and (left := more(before, _MANY_LEFT)):
         raise ContractError(f"compiling it leaves {left} behind", backend=backend, cluster=name)
     before = leftovers()
     for _ in range(_CALLS):
@@ -177,7 +203,7 @@ def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileS
         reason = found.problem or "it was removed meanwhile"
         raise CompileError(f"the saved executable cannot be loaded: {reason}", backend=backend, cluster=name)
     cluster = _cut(name, nodes)
-    _state.built[name] = load_cluster(cluster, backend, settings, Path(folder))
+    _state.built[name] = load_cluster(cluster, backend, settings, Path(folder), _state.registry)
 
 
 def time_cluster(name: str, at_least_s: float, spin: bool) -> Timing:
@@ -225,7 +251,7 @@ def _inputs(cluster: Cluster) -> list[Any]:
 HANDLERS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        *(load, rest, answers, estimate, offered),
+        *(load, rest, answers, estimate, explain, offered),
         *(prepare, profile, compile_cluster, load_saved, time_cluster, build_plan, time_plan),
     )
 }

@@ -8,5 +8,11 @@ from __future__ import annotations
 from hub.compilation.channel import serve
 from hub.compilation.tasks import HANDLERS
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Answers requests until nobody is there to ask."""
     serve(HANDLERS)
+
+
+if __name__ == "__main__":
+    main()

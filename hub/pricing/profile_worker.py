@@ -116,8 +116,8 @@ def _executable(cluster: Cluster, backend: str, settings: CompileSettings) -> Ca
             raise CompileError(f"it takes no {cluster.name}: {verdict.reason}", backend=backend)
     saved = _state.folder / backend / cluster.name
     if saved.exists():
-        return load_cluster(cluster, backend, settings, saved).executable
-    executable = compile_cluster(cluster, backend, settings)
+        return load_cluster(cluster, backend, settings, saved, registry()).executable
+    executable = compile_cluster(cluster, backend, settings, registry())
     if registry().entries[backend].info.saveable:
         _save(executable, backend, saved)
     return executable

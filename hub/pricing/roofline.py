@@ -21,7 +21,7 @@ from hub.errors import HubError
 from hub.graph import Cluster, TensorSpec, priced_size
 from hub.options import resolve
 from hub.partition.group import is_trifle
-from hub.pricing.profile import Profile, measure_peaks, settled_profile, stored_profile
+from hub.pricing.profile import Profile, first_peaks, settled_profile, stored_profile
 from hub.support import argument, elements, operator_name, tensors_of, value_of
 
 CALL_S = 15e-6
@@ -48,6 +48,17 @@ def settle_peaks(kept: Measurements, threads: int) -> Profile:
     return profile
 
 
+def settle(threads: int, found: Peaks) -> None:
+    """Makes all estimates of this process rest on given peaks: a worker's, on those of the process that it works for."""
+    _settled[threads] = found
+
+
+def measure_early(root: Path, threads: int) -> None:
+    """Measures the peaks, where none are kept under a cache folder, before workers are started that would disturb it."""
+    if threads not in _settled and stored_profile(root, threads) is None:
+        first_peaks(threads)
+
+
 _settled: dict[int, Peaks] = {}
 
 
@@ -62,7 +73,7 @@ def _own_peaks(threads: int) -> Peaks:
         root = resolve(None, os.environ, Path.cwd()).cache_root
         if kept := stored_profile(root, threads):
             return Peaks(kept.flops_s, kept.bytes_s)
-    return Peaks(*measure_peaks(threads))
+    return Peaks(*first_peaks(threads))
 
 
 def cluster_estimate(

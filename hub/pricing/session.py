@@ -27,7 +27,9 @@ from hub.partition.group import EAGER, Group
 from hub.partition.proposals import Offered
 from hub.partition.verdicts import Answers
 from hub.pricing.clock import Clock
+from hub.pricing.roofline import peaks
 from hub.pricing.timing import measured_cost
+from hub.verification.fingerprint import Fingerprint
 
 LOAD_LIMIT_S = 120.0
 """Seconds that starting a worker may take: importing PyTorch and reading the graph."""
@@ -41,10 +43,14 @@ RUN_LIMIT_S = 120.0
 """Seconds that one request to run something may take, beyond its own length."""
 ALONE_S = 0.2
 """Seconds for which a cluster is timed alone: it only has to tell which plans are worth timing whole."""
-_FACTS = ("compile_s", "is_saved", "problem", "is_finite_only", "notes", "verify_s", "changed")
+_FACTS = ("compile_s", "is_saved", "problem", "is_finite_only", "notes", "verify_s", "changed", "fingerprint")
 """What an offer says in the worker's words."""
+DEFAULTS = Options()
 _SHARED = "shared"
 """The one worker of a session in which nothing is timed."""
+
+
+UNSAVED = "the executable could not be saved, so the next process compiles it again: {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,8 @@ class Offer:
     """What the plugin changed in its worker, and what was restored."""
     verify_s: float = 0.0
     """Seconds of `compile_s` in which it was compared with eager."""
+    fingerprint: Fingerprint | None = None
+    """What the saved executable gave on the real inputs."""
     is_remembered: bool = False
     """True where the failure is an earlier process's."""
     is_late: bool = False
@@ -109,8 +117,17 @@ class Session:
     own, because they compile in parallel and are timed; without, one does for all, as long as none of them ends it.
     """
 
-    def __init__(self, sample: Sample, threads: int, limits: Limits, *, is_timed: bool = True) -> None:
+    def __init__(
+        self,
+        sample: Sample,
+        threads: int,
+        limits: Limits,
+        *,
+        options: Options = DEFAULTS,
+        is_timed: bool = True,
+    ) -> None:
         self.sample = sample
+        self.options = _plain(options)
         self.threads = threads
         self.limits = limits
         self.is_timed = is_timed
@@ -162,7 +179,7 @@ class Session:
                 self._workers[name] = worker
                 self._ready.discard(name)
                 with contextlib.suppress(PluginError):  # `await_start` meets its end again
-                    worker.post("load", folder=str(folder), threads=self.threads)
+                    worker.post("load", folder=str(folder), threads=self.threads, options=self.options)
 
     def await_start(self, name: str) -> None:
         """Waits until a worker has read the sample. Raises WorkerError if it cannot."""
@@ -202,6 +219,11 @@ class Session:
                 self._folder = folder
             return self._folder
 
+    @property
+    def was_needed(self) -> bool:
+        """True where workers were asked for: then the graph was written."""
+        return self._folder is not None
+
     # --- Questions ----------------------------------------------------------------------------------------------------
 
     def ask_early(self, backends: Iterable[str], options: Options) -> None:
@@ -235,8 +257,13 @@ class Session:
         """Gives what a backend predicts of a cluster, None where it predicts nothing. Raises HubError where it fails."""
         if found.backend not in self.estimating:
             return None
-        facts = {"backend": found.backend, "nodes": found.nodes, "settings": settings}
+        facts = {"backend": found.backend, "nodes": found.nodes, "settings": settings, "peaks": peaks(settings.threads)}
         return self._ask(self._home(found.backend), "estimate", ESTIMATE_LIMIT_S, **facts)
+
+    def explain(self, found: Group, name: str, settings: CompileSettings) -> object:
+        """Gives what a backend tells of a cluster on the sample. Raises HubError where it fails, or takes too long."""
+        facts = {"name": name, "backend": found.backend, "nodes": found.nodes, "settings": settings}
+        return self._ask(self._home(found.backend), "explain", RUN_LIMIT_S, **facts)
 
     def offered(self) -> tuple[Offered, ...]:
         """Gives what plugins propose; where one of them ends the worker, or hangs in it, nobody proposes anything."""
@@ -265,10 +292,13 @@ class Session:
 
     # --- Compiling ----------------------------------------------------------------------------------------------------
 
-    def try_out(self, order: Order) -> Offer:
-        """Compiles, runs, verifies and, where possible, saves one cluster, outside any budget. Raises WorkerError."""
+    def try_out(self, order: Order, meanwhile: Callable[[], None] = lambda: None) -> Offer:
+        """Compiles, runs, verifies and, where possible, saves one cluster, outside any budget. Raises WorkerError.
+
+        `meanwhile` is called while the worker compiles.
+        """
         names = sorted(order.inputs)
-        return self._compile(order.group.backend, order, names, None)
+        return self._compile(order.group.backend, order, names, None, meanwhile)
 
     def tried(self, found: Group, settings: CompileSettings) -> Offer | None:
         """Gives what came of such a cluster in this session, where it was compiled and verified; else None."""
@@ -358,7 +388,14 @@ class Session:
             done(offers[-1])
         return offers
 
-    def _compile(self, backend: str, order: Order, names: Sequence[str], clock: Clock | None) -> Offer:
+    def _compile(
+        self,
+        backend: str,
+        order: Order,
+        names: Sequence[str],
+        clock: Clock | None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> Offer:
         # A worker that runs a whole plan by now must not be lost to a compilation that may have to be stopped.
         home = self._home(backend)
         home = home if home not in self._lent else f"{home} anew"
@@ -367,6 +404,7 @@ class Session:
             worker.ask("prepare", RUN_LIMIT_S, names=names)
             folder = None if order.folder is None else str(order.folder)
             worker.post("compile_cluster", **_facts(order), folder=folder, is_kept=self.is_timed)
+            meanwhile()
             if not self._is_compiled(worker, backend, clock):
                 return _late(order)
             compiled: Any = worker.result(RUN_LIMIT_S)

@@ -104,11 +104,11 @@ def obtain(store: Store, case: Case) -> tuple[Any, bool]:
     if store.has_artifact(case.folder):
         try:
             return load_and_verify(
-                case.cluster, BACKEND, SETTINGS, case.folder, inputs=case.inputs
+                case.cluster, BACKEND, SETTINGS, case.folder, inputs=case.inputs, registry=registry()
             ).loaded.executable, False
         except PluginError:  # another process has pruned it meanwhile
             store.discard(case.folder)
-    built = build_cluster(case.cluster, BACKEND, SETTINGS, inputs=case.inputs, folder=case.folder)
+    built = build_cluster(case.cluster, BACKEND, SETTINGS, inputs=case.inputs, registry=registry(), folder=case.folder)
     if not built.saved.is_done:
         raise RuntimeError(f"not saved: {built.saved.problem}")
     return built.loaded.executable, True

@@ -17,6 +17,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from hub.backend import BackendInfo, CompileSettings
+from hub.backend_settings import BackendSettings
 from hub.cache import keys
 from hub.cache.keys import artifact_parts, code_digest, digest_of, plan_parts
 from hub.graph import Cluster, Graph
@@ -333,11 +334,19 @@ SETTINGS = CompileSettings(threads=2)
 INFO = BackendInfo(name="toy", factory="toy_plugin.backend:create", summary="", requires=("numpy>=1", "scipy"))
 ENTRY = Entry(INFO, "toy-plugin", "1.0", ACCEPTED)
 
+
+class ToySettings(BackendSettings):
+    """Settings of the toy's own."""
+
+    level: int = 0
+
+
 SETTINGS_FLIPS: dict[str, Any] = {"threads": 3, "spin": True, "accuracy": 1e-3, "effort": "full"}
 ENTRY_FLIPS: dict[str, Entry] = {
     "backend": replace(ENTRY, info=replace(INFO, name="other")),
     "plugin": replace(ENTRY, package_version="1.1"),
     "libraries": replace(ENTRY, info=replace(INFO, requires=("numpy>=1",))),
+    "backend_settings": replace(ENTRY, settings=ToySettings(level=1)),
 }
 
 

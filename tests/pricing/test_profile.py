@@ -201,3 +201,19 @@ def test_pairs_beyond_the_budget_are_left_out(install_plugin: Install) -> None:
     found, _ = measured("aa", "bb", budget_s=0.0)
     assert set(found.call_s) == {"aa", "bb"}
     assert found.notes == ("aa and bb alternating were not timed: no time was left",)
+
+
+def test_peaks_are_measured_before_workers_start_unless_they_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a cache folder has none, and not where it has some: a warm start measures nothing."""
+    measured: list[int] = []
+    monkeypatch.setattr(roofline, "first_peaks", measured.append)
+    monkeypatch.setattr(roofline, "_settled", {})
+    roofline.measure_early(tmp_path, 2)
+    assert measured == [2]
+    kept, _ = Measurements.open(tmp_path)
+    kept.keep_profile(machine_digest(), 2, PROFILE.to_json())
+    kept.close()
+    roofline.measure_early(tmp_path, 2)
+    assert measured == [2]

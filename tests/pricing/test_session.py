@@ -13,8 +13,10 @@ from hub.backend import CompileSettings
 from hub.compilation.limits import Limits
 from hub.compilation.transfer import Sample
 from hub.dispatch.codegen import Step
+from hub.options import Options
 from hub.partition.group import Group
 from hub.planning.schedule import reads, steps_for
+from hub.pricing import roofline
 from hub.pricing.clock import Clock
 from hub.pricing.session import Offer, Order, Session
 from hub.testing.single import capture
@@ -47,6 +49,15 @@ class Run(Executable):
     def __call__(self, *inputs):
         with torch.no_grad():
             return [value + 0 for value in self.module(*inputs)]
+"""
+ESTIMATE = """
+from hub import Cost
+from hub.pricing.roofline import peaks
+
+def estimate(self, cluster, settings):
+    return Cost(peaks(settings.threads).flops_s, 0.0, 0, "estimated", "")
+
+Frail.estimate = estimate
 """
 SETTINGS = CompileSettings(threads=1)
 LIMITS = Limits(compile_s=60.0, memory_bytes=4_000_000_000, output_bytes=1_000_000)
@@ -83,6 +94,20 @@ def workshop(install_plugin: Callable[..., None]) -> Iterator[Workshop]:
     with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
         session.start(["frail"])
         yield Workshop(session)
+
+
+def test_workers_estimate_by_the_peaks_of_the_process_that_they_work_for(
+    install_plugin: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None measures its own, beside others that would make the machine look slow."""
+    install_plugin("frail", PLUGIN + ESTIMATE)
+    monkeypatch.setitem(roofline._settled, 1, roofline.Peaks(123.0, 1.0))
+    captured = capture(nn.ReLU(), (torch.ones(2, 8),))
+    names = tuple(node.name for node in captured.graph.nodes)
+    with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
+        session.answers("frail", Options())
+        cost: Any = session.estimate(Group("frail", names), SETTINGS)
+    assert cost.run_s == 123.0
 
 
 def test_fatal_piece_costs_only_itself(workshop: Workshop) -> None:

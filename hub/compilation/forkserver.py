@@ -1,0 +1,262 @@
+"""One process that has imported PyTorch, and forks workers: a worker is there in milliseconds instead of seconds.
+
+It is started as a fresh interpreter, as workers are where there is none of these, and never runs a plugin: it imports what
+workers need, starts no thread, and waits. A worker that it forks is as clean as one that was spawned.
+
+`python -m hub.compilation.forkserver FD` is that process; FD is its end of a socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hub.errors import WorkerError
+
+START_S = 120.0
+"""Seconds that starting it may take: importing PyTorch, on a machine that is busy."""
+REST_S = 60.0
+"""Seconds after which it ends where it has no workers and nobody asks for any."""
+FORK_S = 10.0
+"""Seconds that one fork may take, beyond that."""
+_MESSAGE_BYTES = 1 << 20
+_STATUS_BYTES = 4
+_N_DESCRIPTORS = 4
+"""That go with each request: both ends of the worker's pipes, its log, and the pipe for its exit status."""
+
+
+class Child:
+    """A worker that the server forked, as `subprocess.Popen` shows one that was spawned."""
+
+    def __init__(self, pid: int, status: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._status = status
+
+    def poll(self) -> int | None:
+        """Gives the exit status, negative for a signal; None while it runs."""
+        if self.returncode is None and _is_readable(self._status, 0.0):
+            self.wait()
+        return self.returncode
+
+    def wait(self) -> int:
+        """Waits for the end, and gives the exit status. Where the server died with it, that is unknown: -SIGKILL."""
+        if self.returncode is None:
+            data = os.read(self._status, _STATUS_BYTES)
+            os.close(self._status)
+            self.returncode = int.from_bytes(data, "little", signed=True) if data else -signal.SIGKILL
+        return self.returncode
+
+
+class ForkServer:
+    """The parent's side. Starting does not wait; the first fork does. Raises WorkerError where it cannot be started.
+
+    The server ends after `rest_s` seconds in which it has no workers and nobody asks for any.
+    """
+
+    def __init__(self, module: str, log: Path, *, rest_s: float = REST_S) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with log.open("ab") as output:
+                # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "hub.compilation.forkserver", str(theirs.fileno()), module, str(rest_s)],
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            raise WorkerError(f"a worker process cannot be started: {error}") from error
+        finally:
+            theirs.close()
+        self._socket = ours
+        self._limit_s = START_S
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+
+    @property
+    def is_alive(self) -> bool:
+        """True while it can fork."""
+        return self._process.poll() is None
+
+    def fork(self, requests: int, answers: int, log: Path) -> Child:
+        """Gives a new worker that reads and writes these descriptors. Raises WorkerError where the server gives none."""
+        status_out, status_in = os.pipe()
+        try:
+            with self._lock, log.open("ab") as output:
+                answer = self._ask((requests, answers, output.fileno(), status_in))
+        except (OSError, ValueError) as error:
+            answer: Mapping[str, Any] = {"problem": str(error)}
+        finally:
+            os.close(status_in)
+        if "pid" not in answer:
+            os.close(status_out)
+            raise WorkerError(f"no worker could be forked: {answer.get('problem', 'the server of workers ended')}")
+        return Child(answer["pid"], status_out)
+
+    def _ask(self, descriptors: Sequence[int]) -> Mapping[str, Any]:
+        socket.send_fds(self._socket, [json.dumps({"environment": dict(os.environ)}).encode()], descriptors)
+        self._socket.settimeout(self._limit_s)
+        answer: Mapping[str, Any] = json.loads(self._socket.recv(_MESSAGE_BYTES) or b"{}")
+        self._limit_s = FORK_S
+        return answer
+
+    def close(self) -> None:
+        """Ends the server; workers that it forked go on. A fork of this process only lets go of it."""
+        self._socket.close()
+        if os.getpid() == self._owner:
+            self._process.kill()
+            self._process.wait()
+
+
+def _is_readable(descriptor: int, within_s: float | None) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if within_s is None else 1e3 * within_s))
+
+
+# --- In the server ----------------------------------------------------------------------------------------------------
+
+
+class _Server:
+    def __init__(self, connection: socket.socket, module: str, rest_s: float) -> None:
+        self.connection = connection
+        self.rest_s = rest_s
+        self.module: Any = importlib.import_module(module)
+        self.statuses: dict[int, int] = {}
+        """Where the exit status of each worker goes."""
+
+    def run(self) -> None:
+        """Forks on request, and tells how workers ended, until the other side is gone or has asked nothing for long."""
+        wake_out, wake_in = os.pipe()
+        os.set_blocking(wake_in, False)
+        signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _do_nothing)  # what is ignored wakes nobody
+        _end_pools()
+        gc.collect()
+        gc.freeze()  # what all workers share stays shared
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        poll.register(wake_out, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll(1e3 * self.rest_s)}
+            if wake_out in ready:
+                os.read(wake_out, 4096)
+                self.reap()
+            if self.connection.fileno() in ready and not self.answer((wake_out, wake_in)):
+                return
+            if not ready and not self.statuses:
+                return
+
+    def answer(self, own: Sequence[int]) -> bool:
+        """Forks a worker for one request; False where there will be no more."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.connection, _MESSAGE_BYTES, _N_DESCRIPTORS)
+        except OSError:
+            return False
+        if not data:
+            return False
+        requests, answers, log, status = descriptors
+        if (n_threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208 - no Path objects between forks
+            self.say({"problem": f"the server of workers has {n_threads} threads"})
+            _close(descriptors)
+            return True
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()  # first, so that one signal ends whatever the worker starts, from the moment that somebody knows it
+            self.say({"pid": os.getpid()})
+            self.become_worker(json.loads(data)["environment"], requests, answers, log, (*own, status))
+        self.statuses[pid] = status
+        _close((requests, answers, log))
+        return True
+
+    def become_worker(
+        self, environment: Mapping[str, str], requests: int, answers: int, log: int, others: Sequence[int]
+    ) -> None:
+        """Turns a fork into what a spawned worker is, runs it, and ends with it."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.connection.close()
+            _close((*others, *self.statuses.values()))
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+            os.environ.clear()
+            os.environ.update(environment)
+            sys.argv = [self.module.__name__, str(requests), str(answers)]
+            self.module.main()
+            code = 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 1
+        except BaseException as error:  # noqa: BLE001 - a process ends here, whatever it was
+            sys.excepthook(type(error), error, error.__traceback__)
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def reap(self) -> None:
+        """Tells how workers ended, as far as some have."""
+        while self.statuses:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if (descriptor := self.statuses.pop(pid, None)) is not None:
+                code = os.waitstatus_to_exitcode(status)
+                with contextlib.suppress(OSError):
+                    os.write(descriptor, code.to_bytes(_STATUS_BYTES, "little", signed=True))
+                os.close(descriptor)
+
+    def say(self, answer: Mapping[str, Any]) -> None:
+        """Answers one request; where nobody listens any more, the next read says so."""
+        with contextlib.suppress(OSError):
+            self.connection.send(json.dumps(answer).encode())
+
+
+def _end_pools() -> None:
+    """Makes libraries that expect forks end their threads, as they do before each: OpenBLAS starts some when imported."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _do_nothing(_number: int, _frame: object) -> None:
+    pass
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def main() -> None:
+    """Serves the socket whose number is on the command line, with the module and the seconds of rest behind it."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    _Server(connection, sys.argv[2], float(sys.argv[3])).run()
+
+
+if __name__ == "__main__":
+    main()
