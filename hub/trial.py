@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.machinery
 import importlib.metadata as metadata
 import itertools
@@ -118,7 +119,8 @@ def _main(arguments: Sequence[str]) -> None:
         with contextlib.suppress(BaseException):  # the process that uses the plugin meets it again, and reports it
             module = points[name].load()
             if hasattr(module, "hub_backends"):
-                registered(module)
+                for info in registered(module):
+                    importlib.import_module(info.settings.partition(":")[0] or __name__)
         _write(record, name)
 
 

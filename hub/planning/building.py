@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hub.backend import CompileSettings
 from hub.cache.store import Store
-from hub.compilation.build import build_cluster, load_and_verify
+from hub.compilation.build import build_cluster, load_and_verify, plugin_edge
 from hub.compilation.state import kept_state
 from hub.compilation.transfer import cut_sample
 from hub.compilation.values import values_at
@@ -22,11 +22,11 @@ from hub.graph import Cluster
 from hub.partition.group import EAGER, Group
 from hub.plan import Event
 from hub.planning.decision import Decision
-from hub.planning.failures import known_failure, remember_failure
+from hub.planning.failures import known_failure, remember_failure, stage_of
 from hub.planning.scene import Scene, limits_of
 from hub.planning.schedule import plain_names, reads, steps_for
 from hub.plugin_fault import is_plugins
-from hub.pricing.session import Offer, Order, Session
+from hub.pricing.session import UNSAVED, Offer, Order, Session
 from hub.registry import Registry
 
 _log = logging.getLogger("hub")
@@ -48,12 +48,9 @@ class ClusterFailed(Exception):  # noqa: N818 - a signal between Builder and Mak
     @property
     def event(self) -> Event:
         """What the plan says of it."""
-        stage = {"AccuracyError": "verify", "ContractError": "verify", "RunError": "run"}.get(
-            type(self.error).__name__, "compile"
-        )
         return Event(
             kind="refused" if isinstance(self.error, InputRefused) else "fallback",
-            stage=stage,
+            stage=stage_of(self.error),
             backend=self.group.backend,
             cluster=self.error.cluster,
             message=str(self.error),
@@ -104,10 +101,10 @@ class Builder:
         for _ in range(2):
             if not self._has_artifact(folder, found.backend, name):
                 self._try_out(name, found, settings, folder, values)
-            if not self._has_artifact(folder, found.backend, name):
-                break
+                if not self._has_artifact(folder, found.backend, name):
+                    break
             try:
-                return self._loaded(cluster, found.backend, settings, inputs, folder)
+                return self._loaded(cluster, settings, inputs, folder, found)
             except InputRefused:
                 raise  # it is about these values, and the executable is as good as before
             except PluginError as error:
@@ -130,11 +127,19 @@ class Builder:
             self._note(text, "verify", offer.order.group.backend, name)
 
     def _loaded(
-        self, cluster: Cluster, backend: str, settings: CompileSettings, inputs: Sequence[Any], folder: Path
+        self, cluster: Cluster, settings: CompileSettings, inputs: Sequence[Any], folder: Path, found: Group
     ) -> Loaded:
-        with self._state_kept(backend, cluster.name):
-            built = load_and_verify(cluster, backend, settings, folder, inputs=inputs)
-        self._note_changed(built.changed, "this process", backend, cluster.name)
+        earlier = None if self.scene.session is None else self.scene.session.tried(found, settings)
+        built = load_and_verify(
+            cluster,
+            found.backend,
+            settings,
+            folder,
+            inputs=inputs,
+            registry=self.scene.registry,
+            fingerprint=None if earlier is None else earlier.fingerprint,
+        )
+        self._note_changed(built.changed, "this process", found.backend, cluster.name)
         self.verify_s += built.verify_s
         return built.loaded
 
@@ -150,8 +155,10 @@ class Builder:
         own = folder if self.scene.session is None else None  # else a worker has compiled it before, and could not save it
         known = None if earlier is None else earlier.is_finite_only
         start = time.perf_counter()
-        with self._state_kept(backend, cluster.name):
-            built = build_cluster(cluster, backend, settings, inputs=inputs, folder=own, is_finite_only=known)
+        registry = self.scene.registry
+        built = build_cluster(
+            cluster, backend, settings, inputs=inputs, registry=registry, folder=own, is_finite_only=known
+        )
         self._note_changed(built.changed, "this process", backend, cluster.name)
         self.verify_s += built.verify_s
         self._note_unsaved(built.saved.problem, backend, cluster.name)
@@ -172,7 +179,7 @@ class Builder:
             raise known
         order = Order(name, found, settings, folder, reads(self.scene.graph, found), is_needed=False)
         try:
-            offer = scene.session.try_out(order)
+            offer = scene.session.try_out(order, lambda: self._get_ready(found.backend, name))
         except WorkerError:
             offer = self._tried_alone(order, values)
         if offer.failure is not None:
@@ -183,23 +190,22 @@ class Builder:
         self._note_unsaved(offer.problem, found.backend, name)
         self._tell_compiled(found.backend, name, offer.compile_s)
 
+    def _get_ready(self, backend: str, name: str) -> None:
+        """Imports a backend's library while a worker, which has imported it safely, compiles with it."""
+        with kept_state() as changed, contextlib.suppress(PluginError), plugin_edge(backend, name, "load"):
+            self.scene.registry.backend(backend)
+        self._note_changed(changed, "this process", backend, name)
+
     def _tried_alone(self, order: Order, values: Mapping[str, Any]) -> Offer:
         """Tries a cluster in a worker that gets nothing else: the graph holds something that only this process knows."""
-        sample = cut_sample(self.scene.sample, order.group.nodes, values)
+        sample, options = cut_sample(self.scene.sample, order.group.nodes, values), self.scene.options
         try:
-            with Session(sample, self.scene.threads, limits_of(self.scene.options), is_timed=False) as session:
+            with Session(sample, self.scene.threads, limits_of(options), options=options, is_timed=False) as session:
                 return session.try_out(order)
         except WorkerError as error:
             hint = "options={'isolate': False} compiles in this process"
             failure = CompileError(error.message, backend=order.group.backend, cluster=order.name, hint=hint)
             return Offer(order, failure=failure)
-
-    @contextlib.contextmanager
-    def _state_kept(self, backend: str, name: str) -> Generator[None]:
-        """Restores what a plugin changes in this process, and notes it."""
-        with kept_state() as changed:
-            yield
-        self._note_changed(changed, "this process", backend, name)
 
     def _note_changed(self, changed: Sequence[str], where: str, backend: str, name: str) -> None:
         if changed:
@@ -207,8 +213,7 @@ class Builder:
 
     def _note_unsaved(self, problem: str, backend: str, name: str) -> None:
         if problem:
-            text = f"the executable could not be saved, so the next process compiles it again: {problem}"
-            self._note(text, "compile", backend, name)
+            self._note(UNSAVED.format(problem), "compile", backend, name)
 
     def _note(self, message: str, stage: str, backend: str, name: str) -> None:
         self.notes.append(Event(kind="note", stage=stage, backend=backend, cluster=name, message=message))

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hub.cache.forecast import remember
 from hub.cache.keys import digest_of, plan_parts
 from hub.cache.measurements import Measurements
 from hub.cache.store import Store
@@ -29,6 +30,7 @@ from hub.planning.building import Builder, ClusterFailed
 from hub.planning.decide import decide
 from hub.planning.decision import Decision
 from hub.planning.evidence import Mode, fits, groups_of, plan_of, settings_of
+from hub.planning.explanations import explained
 from hub.planning.replay import moved_to_eager, plan_from_file, under_plan
 from hub.planning.scene import Scene, limits_of
 from hub.pricing.session import Session
@@ -56,7 +58,7 @@ class Maker:
         self.graph = graph
         self.mode: Mode = mode
         self.options = options
-        self.registry = registry
+        self.registry = registry.configured(options)
         self.progress = progress
         self.threads = options.threads or torch.get_num_threads()
 
@@ -72,6 +74,8 @@ class Maker:
             scene, notes = self._scene(store, session)
             with contextlib.closing(scene.measurements):
                 made, is_news = self._made(scene, store, plan, (*note, *notes))
+            if self.options.isolate:
+                remember(store.root, needed_workers=session.was_needed)
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": time.perf_counter() - start}))
         if is_news:
             store.keep_plan(self._key(self.options.tune), _lasting_part(made.plan))
@@ -101,27 +105,27 @@ class Maker:
         return ask_backends(self.graph, self.registry, self.options, scene.answers)
 
     def predict(self, values: Sequence[Any]) -> Plan:
-        """Gives the plan by estimates, or a kept one, or a plan file's, without compiling or running anything."""
+        """Gives the plan by estimates, or a kept one, or a plan file's, without compiling or timing anything.
+
+        Backends that explain their clusters may run them.
+        """
         with tempfile.TemporaryDirectory(prefix="hub-") as spare, self._session(values, None, is_dry=True) as session:
             store, note = self._store(Path(spare))
             scene, notes = self._scene(store, session)
             with contextlib.closing(scene.measurements):
-                if (asked := self._asked_for(None, scene)) is not None:
-                    return asked
-                kept = self._found(store)
-                if kept is not None and fits(kept, self.graph):
-                    return kept
-                verdicts = self._verdicts(scene)
-                decision = decide(scene, verdicts, may_measure=False)
-            self._check_strict(verdicts, decision.assignment, decision.events)
-            return plan_of(
-                self.graph,
-                self.mode,
-                decision,
-                verdicts,
-                self.options,
-                (*note, *notes, *_troubles(scene), *_cache_notes(store)),
-            )
+                return explained(self._predicted(scene, store, (*note, *notes)), scene)
+
+    def _predicted(self, scene: Scene, store: Store, events: tuple[Event, ...]) -> Plan:
+        if (asked := self._asked_for(None, scene)) is not None:
+            return asked
+        kept = self._found(store)
+        if kept is not None and fits(kept, self.graph):
+            return kept
+        verdicts = self._verdicts(scene)
+        decision = decide(scene, verdicts, may_measure=False)
+        self._check_strict(verdicts, decision.assignment, decision.events)
+        events = (*events, *_troubles(scene), *_cache_notes(store))
+        return plan_of(self.graph, self.mode, decision, verdicts, self.options, events)
 
     def _asked_for(self, plan: Plan | None, scene: Scene) -> Plan | None:
         """Gives the plan of the plan file that the options name, whose settings then hold; without one, `plan`."""
@@ -136,7 +140,8 @@ class Maker:
     def _session(self, values: Sequence[Any], plan: Plan | None, *, is_dry: bool = False) -> Session:
         """Gives the workers for one plan; none is started before it is needed."""
         is_timed = not is_dry and self.options.tune != "off" and plan is None and self.options.plan is None
-        return Session(Sample(self.graph, tuple(values)), self.threads, limits_of(self.options), is_timed=is_timed)
+        sample = Sample(self.graph, tuple(values))
+        return Session(sample, self.threads, limits_of(self.options), options=self.options, is_timed=is_timed)
 
     def _scene(self, store: Store, session: Session) -> tuple[Scene, tuple[Event, ...]]:
         measurements, text = Measurements.open(store.root)

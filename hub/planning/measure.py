@@ -25,7 +25,7 @@ from hub.pricing.clock import Clock
 from hub.pricing.profile import measure_profile
 from hub.pricing.proof import Proof, prove
 from hub.pricing.roofline import settle_peaks
-from hub.pricing.session import ALONE_S, Lane, Offer, Order, Session
+from hub.pricing.session import ALONE_S, UNSAVED, Lane, Offer, Order, Session
 from hub.report.numbers import count
 
 MOST_REPAIRS = 8
@@ -63,7 +63,7 @@ def by_measuring(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment]
     _measure_machine(scene, verdicts, book)
     if scene.session is not None:
         return _Measuring(scene, scene.session, book, verdicts, choices).decide()
-    with Session(scene.sample, scene.threads, limits_of(scene.options)) as session:
+    with Session(scene.sample, scene.threads, limits_of(scene.options), options=scene.options) as session:
         return _Measuring(scene, session, book, verdicts, choices).decide()
 
 
@@ -210,7 +210,7 @@ class _Measuring:
         self.offers |= {_key(offer): offer for offer in found}
         for offer in found:
             self._note_failure(offer)
-            self._note_changes(offer)
+            self._note_oddities(offer)
         return found
 
     def _put_away(self, orders: Iterable[Order]) -> list[Offer]:
@@ -240,9 +240,10 @@ class _Measuring:
         elif offer.order.is_needed:
             self._late[offer.order.group.backend] += 1
 
-    def _note_changes(self, offer: Offer) -> None:
-        if offer.changed:
-            message = f"it changed {', '.join(offer.changed)} of its worker process, which was restored"
+    def _note_oddities(self, offer: Offer) -> None:
+        """Notes what costs a backend no candidate: once, though it may happen to each of its clusters."""
+        odd = [f"it changed {', '.join(offer.changed)} of its worker process, which was restored"] if offer.changed else []
+        for message in (*odd, *([UNSAVED.format(offer.problem)] if offer.problem else ())):
             note = Event(kind="note", stage="compile", backend=offer.order.group.backend, message=message)
             self.events += [] if note in self.events else [note]
 

@@ -11,6 +11,7 @@ from hub.cache.keys import artifact_parts, digest_of
 from hub.cache.measurements import Measurements, Subject, machine_digest, versions_of
 from hub.compilation.limits import Limits, default_memory_bytes
 from hub.compilation.transfer import Sample
+from hub.compilation.values import values_at
 from hub.errors import WorkerError
 from hub.graph import Cluster, Graph
 from hub.options import Options
@@ -74,6 +75,15 @@ class Scene:
         if self.session is not None:
             return self.session.estimate(found, settings)
         return self.registry.backend(found.backend).estimate(self.cluster(found, "estimate"), settings)
+
+    def explain(self, found: Group, name: str, settings: CompileSettings) -> object:
+        """Gives what a backend tells of a cluster on the sample. Raises whatever it raises."""
+        if self.session is not None:
+            return self.session.explain(found, name, settings)
+        cluster = self.cluster(found, name)
+        values = values_at(self.graph, self.sample.values, cluster.input_names)
+        inputs = [values[node] for node in cluster.input_names]
+        return self.registry.backend(found.backend).explain(cluster, settings, inputs)
 
     def cluster(self, found: Group, name: str) -> Cluster:
         """Gives a group as a program of its own, weights as constants."""

@@ -27,6 +27,8 @@ USUAL_INTEGER = 2**20
 """Integers up to here, and sums of a few, are exact in float32; larger ones are guarded where they make a difference."""
 WIDE_INTEGERS = (torch.int32, torch.int64)
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+_MASKED = "aten._unsafe_masked_index"
+"""Operators whose indices nobody checks, since a mask goes with them: other masks or indices would read foreign memory."""
 _PLACES = 3
 """Elements of an input that become infinite or NaN."""
 _ROOM = 16.0
@@ -49,7 +51,19 @@ class Kind:
 
 def generated(kind: Kind, cluster: Cluster, inputs: Sequence[Any]) -> Iterator[Inputs]:
     """Gives a kind's attempts for a cluster, from its real inputs. Equal arguments give equal values, in every process."""
-    return kind.make(cluster, tuple(inputs), torch.Generator().manual_seed(_SEED))
+    attempts = kind.make(cluster, tuple(inputs), torch.Generator().manual_seed(_SEED))
+    if not any(operator_name(node).startswith(_MASKED) for node in cluster.nodes):
+        return attempts
+    return (_with_real_indices(attempt, inputs) for attempt in attempts if _is_of_sizes(attempt, inputs))
+
+
+def _with_real_indices(attempt: Inputs, inputs: Sequence[Any]) -> Inputs:
+    return tuple(value if _is_varied(real) else copied(real) for value, real in zip(attempt, inputs, strict=True))
+
+
+def _is_of_sizes(attempt: Inputs, inputs: Sequence[Any]) -> bool:
+    pairs = zip(attempt, inputs, strict=True)
+    return all(value.shape == real.shape if isinstance(real, torch.Tensor) else value == real for value, real in pairs)
 
 
 # --- Memory -----------------------------------------------------------------------------------------------------------

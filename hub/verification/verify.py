@@ -17,10 +17,13 @@ from hub.verification.compare import (
     check_apart,
     check_form,
     check_inputs,
+    check_memory,
     check_untouched,
     check_values,
     real_error,
+    shared,
 )
+from hub.verification.fingerprint import Fingerprint, digest_of_outputs
 from hub.verification.inputs import KINDS, Kind, generated
 from hub.verification.reference import Reference
 from hub.verification.sizes import is_announced
@@ -42,18 +45,53 @@ class Verified:
     """Kinds of generated inputs that were tried and agreed."""
     notes: tuple[str, ...] = ()
     """What was not tried, and why; what made `is_finite_only` true."""
+    reference: Reference | None = field(default=None, repr=False)
+    """What eager gives on the real inputs, where it was run."""
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What the next process knows its own executable again by."""
+        return Fingerprint(digest_of_outputs(self.outputs), self.error)
 
 
-def verify(cluster: Cluster, backend: str, executable: Function, inputs: Sequence[Any], accuracy: float | None) -> Verified:
-    """Runs an executable once, on real inputs, and compares it with eager.
+def verify(
+    cluster: Cluster,
+    backend: str,
+    executable: Function,
+    inputs: Sequence[Any],
+    accuracy: float | None,
+    *,
+    reference: Reference | None = None,
+) -> Verified:
+    """Runs an executable once, on real inputs, and compares it with eager: with the `reference`, where one is there.
 
     Without an `accuracy` budget (largest allowed max|error| / max|reference|), floating outputs must be as close to a
     float64 run of the cluster as `Tolerance` says. Integers and booleans must be equal. Raises ContractError for a wrong
     number of outputs, shape, dtype or device, for inputs written to and for outputs that alias inputs, weights or each
     other; AccuracyError for wrong numbers. Whatever the executable itself raises passes through.
     """
-    trial = _Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs))
-    return Verified(trial.outputs, trial.error)
+    trial = _Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs), reference)
+    return Verified(trial.outputs, trial.error, reference=trial.reference)
+
+
+def recognized(
+    cluster: Cluster, backend: str, executable: Function, inputs: Sequence[Any], fingerprint: Fingerprint
+) -> Verified | None:
+    """Runs an executable once, on inputs on which another process has verified the same one; None where bits differ.
+
+    A difference is no fault yet: `verify` says. Raises ContractError for inputs written to and for memory shared with
+    inputs or weights; whatever the executable itself raises passes through.
+    """
+    judge = Judge.of(cluster, backend, None)
+    snapshot = Snapshot(tuple(inputs))
+    outputs = tuple(executable(*inputs))
+    check_inputs(judge, snapshot)
+    if not all(isinstance(output, torch.Tensor) and output.layout is torch.strided for output in outputs):
+        return None
+    if any(shared(outputs)) or digest_of_outputs(outputs) != fingerprint.digest:
+        return None
+    check_memory(judge, outputs, outputs, inputs)
+    return Verified(outputs, fingerprint.error)
 
 
 def verify_thoroughly(
@@ -84,6 +122,7 @@ class _Trial:
     judge: Judge
     executable: Function
     inputs: tuple[Any, ...]
+    known: Reference | None = None
     reference: Reference = field(init=False)
     outputs: tuple[torch.Tensor, ...] = field(init=False)
     copies: tuple[torch.Tensor, ...] = field(init=False)
@@ -100,7 +139,7 @@ class _Trial:
         snapshot = Snapshot(self.inputs)
         self.outputs = tuple(self.executable(*self.inputs))
         check_inputs(self.judge, snapshot)
-        self.reference = Reference(self.judge.cluster, self.inputs)
+        self.reference = self.known or Reference(self.judge.cluster, self.inputs)
         check_form(self.judge, self.outputs, self.reference.outputs, self.inputs)
         self.error = real_error(self.judge, self.outputs, self.reference, "the real inputs")
 
@@ -173,7 +212,12 @@ class _Trial:
             *_listed("no time was left for", self.untried),
         )
         return Verified(
-            self.outputs, self.error, bool(self.differences) or is_unknown, kinds=tuple(self.agreed), notes=notes
+            self.outputs,
+            self.error,
+            bool(self.differences) or is_unknown,
+            kinds=tuple(self.agreed),
+            notes=notes,
+            reference=self.reference,
         )
 
 

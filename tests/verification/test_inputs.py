@@ -185,3 +185,17 @@ def test_copies_keep_gaps_and_overlaps() -> None:
         assert copy.untyped_storage().data_ptr() != view.untyped_storage().data_ptr()
     assert span(base[:, 1::2]) == 23
     assert span(torch.empty(0, 3)) == 0
+
+
+@pytest.mark.parametrize("kind", BY_NAME)
+def test_masks_and_the_indices_behind_them_stay_real(kind: str) -> None:
+    """Nobody checks such indices: another mask would let one out of bounds through, and eager would read foreign memory."""
+    sample = call(f(5, 3), b(4, 1), [at(4, 1, below=5), None], 0.0)
+    cluster, inputs = case_cluster("aten._unsafe_masked_index.default", sample)
+    attempts = list(generated(BY_NAME[kind], cluster, inputs))
+    assert attempts or kind not in ("normal", "NaN", "zeros")
+    for attempt in attempts:
+        for value, real in zip(attempt, inputs, strict=True):
+            if not real.is_floating_point():
+                assert torch.equal(value, real)
+            assert value.shape == real.shape

@@ -91,6 +91,22 @@ def test_every_kind_that_fits_is_tried(softmax: Case) -> None:
     assert verified.notes == ()
 
 
+def test_float64_is_computed_where_eager_alone_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result within the roundings of a sum is right whatever float64 says; one further away is held against float64."""
+    asked: list[Cluster] = []
+
+    def wide_run(cluster: Cluster, inputs: Sequence[Any]) -> None:
+        asked.append(cluster)
+
+    monkeypatch.setattr("hub.verification.reference.float64_outputs", wide_run)
+    case = case_cluster("aten.mm.default", call(f(8, 32), f(32, 4)))
+    once(case, lambda x, y: [(x.double() @ y.double()).float()])
+    assert not asked
+    with pytest.raises(AccuracyError):
+        once(case, lambda x, y: [x @ y * 1.0001])
+    assert asked
+
+
 def _in_float64(cluster: Cluster) -> Callable[..., list[torch.Tensor]]:
     """A program that is more exact than eager."""
 

@@ -7,11 +7,11 @@ from dataclasses import fields
 
 from hub.errors import HubError
 from hub.testing.conformance.elsewhere import ELSEWHERE
-from hub.testing.conformance.finding import Finding, judged, not_applicable, trouble
+from hub.testing.conformance.finding import Finding, trouble
 from hub.testing.conformance.identity import Identity, identity
 from hub.testing.conformance.judge import run, same_bits
 from hub.testing.conformance.programs import Program
-from hub.testing.conformance.target import Target
+from hub.testing.conformance.target import Target, judged_main
 
 RESULTS, KEYS = "results", "keys"
 SUBJECTS = (RESULTS, KEYS)
@@ -21,10 +21,7 @@ _PART = 0.5
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
     """Gives the finding about the main program."""
-    if target.main is None:
-        return (not_applicable("determinism", subject, "no program works"),)
-    problems = _results(target, target.main) if subject == RESULTS else _keys(target, target.main)
-    return (judged("determinism", subject, problems),)
+    return judged_main("determinism", subject, target, _results if subject == RESULTS else _keys)
 
 
 def _results(target: Target, program: Program) -> Iterator[str]:

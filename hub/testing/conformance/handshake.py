@@ -149,7 +149,7 @@ _EXECUTABLE_METHODS = ("save", "dump")
 
 def _signature_problems(target: Target) -> Iterator[str]:
     """Names each method that cannot be called as the contract says, with both signatures."""
-    for name in _METHODS:
+    for name in (*_METHODS, *(("explain",) if target.entry.info.explains else ())):
         yield from _misfit(f"{name}", getattr(Backend, name), getattr(target.backend, name))
     if target.main is None:
         return

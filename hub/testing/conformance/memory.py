@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hub.testing.conformance.finding import Finding, judged, not_applicable
+from hub.testing.conformance.finding import Finding
 from hub.testing.conformance.judge import run, same_bits, storages
 from hub.testing.conformance.programs import Program, other_inputs
-from hub.testing.conformance.target import Target
+from hub.testing.conformance.target import Target, judged_main
 
 SUBJECTS = ("outputs of earlier calls",)
 _CALLS = 4
@@ -15,9 +15,7 @@ _CALLS = 4
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
     """Gives the finding about the main program."""
-    if target.main is None:
-        return (not_applicable("memory", subject, "no program works"),)
-    return (judged("memory", subject, _problems(target, target.main)),)
+    return judged_main("memory", subject, target, _problems)
 
 
 def _problems(target: Target, program: Program) -> Iterator[str]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from hub.testing.conformance.finding import Finding, judged, not_applicable
+from hub.testing.conformance.finding import Finding, not_applicable
 from hub.testing.conformance.judge import run
 from hub.testing.conformance.programs import Program
-from hub.testing.conformance.target import Target
+from hub.testing.conformance.target import Target, judged_main
 
 CALLS, COMPILATIONS = "calls", "compilations"
 SUBJECTS = (CALLS, COMPILATIONS)
@@ -39,25 +39,21 @@ def examine(target: Target, subject: str) -> tuple[Finding, ...]:
     """Gives the finding about the main program."""
     if not (_PROCESS / "task").is_dir():
         return (not_applicable("resources", subject, "this system has no /proc to count in"),)
-    if target.main is None:
-        return (not_applicable("resources", subject, "no program works"),)
-    return (judged("resources", subject, _problems(target, target.main, subject)),)
+    return judged_main("resources", subject, target, _calling if subject == CALLS else _compiling)
 
 
-def _problems(target: Target, program: Program, subject: str) -> Iterator[str]:
+def _calling(target: Target, program: Program) -> Iterator[str]:
     cluster, inputs = program.draw()
     executable = target.compile(cluster)
-
-    def call() -> None:
-        run(executable, cluster, inputs)
-
-    def compile_and_call() -> None:
-        run(target.compile(cluster), cluster, inputs)
-
-    yield from growth(call if subject == CALLS else compile_and_call, _ROUNDS[subject], subject)
+    yield from growth(lambda: run(executable, cluster, inputs), _ROUNDS[CALLS], CALLS)
 
 
-def growth(act: Callable[[], None], rounds: int, what: str) -> Iterator[str]:
+def _compiling(target: Target, program: Program) -> Iterator[str]:
+    cluster, inputs = program.draw()
+    yield from growth(lambda: run(target.compile(cluster), cluster, inputs), _ROUNDS[COMPILATIONS], COMPILATIONS)
+
+
+def growth(act: Callable[[], object], rounds: int, what: str) -> Iterator[str]:
     """Says what piles up while something is done again and again. A first round, which may fill pools, does not count."""
     looks: list[Held] = []
     for _ in range(_LOOKS):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -13,7 +13,8 @@ from hub.errors import ContractError
 from hub.graph import Cluster
 from hub.registry import Entry, load_attribute, registry
 from hub.support import OperatorTable, Support
-from hub.testing.conformance.judge import run
+from hub.testing.conformance.finding import Finding, judged, not_applicable
+from hub.testing.conformance.judge import grant, run
 from hub.testing.conformance.programs import PROGRAMS, Program, is_varied, single
 from hub.testing.operators import SAMPLES
 
@@ -94,6 +95,15 @@ class Target:
         return cast("Executable", executable)
 
 
+def judged_main(
+    check: str, subject: str, target: Target, problems_of: Callable[[Target, Program], Iterator[str]]
+) -> tuple[Finding, ...]:
+    """Gives the finding about the main program: passed where `problems_of` it are none."""
+    if target.main is None:
+        return (not_applicable(check, subject, "no program works"),)
+    return (judged(check, subject, problems_of(target, target.main)),)
+
+
 def table_of(entry: Entry) -> OperatorTable | None:
     """Gives the operator table that an entry names. Raises ContractError for something else."""
     if not entry.info.operators:
@@ -107,4 +117,6 @@ def table_of(entry: Entry) -> OperatorTable | None:
 def load_target(name: str, limit_s: float) -> Target:
     """Loads a backend. Raises HubError as the registry does."""
     backend = registry().backend(name)
-    return Target(registry().entries[name], backend, limit_s)
+    entry = registry().entries[name]
+    grant(entry.info.error_class)
+    return Target(entry, backend, limit_s)

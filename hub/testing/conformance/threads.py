@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from hub.backend import Executable
 from hub.graph import Cluster
 from hub.testing.conformance.draw import Inputs
-from hub.testing.conformance.finding import Finding, judged, not_applicable, trouble
+from hub.testing.conformance.finding import Finding, trouble
 from hub.testing.conformance.judge import Outputs, run, value_problem
 from hub.testing.conformance.programs import Program, other_inputs
-from hub.testing.conformance.target import Target
+from hub.testing.conformance.target import Target, judged_main
 
 CALLING, COMPILING = "calls at once", "compilations at once"
 SUBJECTS = (CALLING, COMPILING)
@@ -25,10 +25,7 @@ _SWITCH_S = 1e-5
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
     """Gives the finding about the main program."""
-    if target.main is None:
-        return (not_applicable("threads", subject, "no program works"),)
-    problems = _calling(target, target.main) if subject == CALLING else _compiling(target, target.main)
-    return (judged("threads", subject, problems),)
+    return judged_main("threads", subject, target, _calling if subject == CALLING else _compiling)
 
 
 def _calling(target: Target, program: Program) -> Iterator[str]:

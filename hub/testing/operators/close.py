@@ -50,13 +50,14 @@ def check_close(
     reference64: Sequence[Reference | None] = (),
     *,
     has_values: bool = True,
+    error_class: float = 0.0,
 ) -> None:
     """Raises AssertionError, naming output, index, values and ULPs, where results are not what eager's contract allows.
 
     Count, shape, dtype and device are equal. Integers and booleans are equal. In floating point NaN and infinities sit
     at the same places, and elsewhere the error against float64 is at most `EAGER_FACTOR` times eager's own plus `ULPS`
-    roundings plus the reference's noise. Without a reference, eager is the reference. With `has_values=False` only count,
-    shape, dtype and device matter.
+    roundings plus the reference's noise, plus `error_class` times the largest value, as the backend declares. Without a
+    reference, eager is the reference. With `has_values=False` only count, shape, dtype and device matter.
     """
     assert len(got) == len(wanted), f"{len(got)} outputs, {len(wanted)} expected"
     for index, (mine, eager) in enumerate(zip(got, wanted, strict=True)):
@@ -65,7 +66,7 @@ def check_close(
             continue
         reference = reference64[index] if index < len(reference64) else None
         if eager.is_floating_point():
-            _check_floats(f"output {index}", mine, eager, reference)
+            _check_floats(f"output {index}", mine, eager, reference, error_class)
         else:
             _check_equal(f"output {index}", mine, eager)
 
@@ -82,7 +83,9 @@ def _check_equal(where: str, got: torch.Tensor, wanted: torch.Tensor) -> None:
         _fail(where, got, wanted, (got != wanted).double())
 
 
-def _check_floats(where: str, got: torch.Tensor, wanted: torch.Tensor, reference: Reference | None) -> None:
+def _check_floats(
+    where: str, got: torch.Tensor, wanted: torch.Tensor, reference: Reference | None, error_class: float
+) -> None:
     mine, eager = got.double(), wanted.double()
     special = ~torch.isfinite(eager) | ~torch.isfinite(mine)
     agree = (mine == eager) | (torch.isnan(mine) & torch.isnan(eager))
@@ -90,6 +93,8 @@ def _check_floats(where: str, got: torch.Tensor, wanted: torch.Tensor, reference
         _fail(f"{where}: NaN or infinity", got, wanted, (special & ~agree).double())
     truth = eager if reference is None else torch.where(torch.isfinite(reference.values), reference.values, eager)
     allowed = _allowed(eager, truth, special, torch.finfo(wanted.dtype), 0.0 if reference is None else reference.noise)
+    if error_class:
+        allowed = allowed + error_class * torch.where(special, 0.0, truth.abs()).max()
     excess = torch.where(special, torch.zeros_like(eager), (mine - truth).abs() - allowed)
     if bool((excess > 0).any()):
         _fail(where, got, wanted, excess)

@@ -21,6 +21,7 @@ _VIEWS: Table = {
         call(i64(4, 3), [3, 4]),
         call(f(2, 3, 4), [2, -1]),
         call(f(), [1, 1]),
+        call(f(2, 3, 1, 1), [2, 3]),
     ),
     "aten.reshape.default": (
         call(f(4, 6), [24]),
@@ -30,6 +31,7 @@ _VIEWS: Table = {
         call(f(0, 3), [3, 0]),
         call(f(2, 5, 6), [2, 5, 2, 3]),
         call(f(1), []),
+        call(f(2, 3, 1, 1), [2, 3]),
     ),
     "aten._unsafe_view.default": (call(f(4, 6), [24]), call(f(2, 3, 4), [6, 4])),
     "aten.view_as.default": (call(f(4, 6), f(24)),),
@@ -40,6 +42,7 @@ _VIEWS: Table = {
         call(f(2, 3, 4), 0, 1),
         call(f(2, 3, 4), -2, -1),
         call(f()),
+        call(f(2, 3, 1, 1), 1),
     ),
     "aten.ravel.default": (call(f(2, 3)), call(f(2, 3).T), call(f())),
     "aten.unflatten.int": (call(f(2, 6), 1, [2, 3]), call(f(6, 2), 0, [3, -1])),
