@@ -11,15 +11,18 @@ from typing import Any
 import torch
 from torch import fx
 
+from hub.cache.forecast import may_need_workers
 from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
 from hub.capture.training import capture_with_autograd
+from hub.compilation.pool import POOL
 from hub.compiled import CompiledGraph, eager_plan
 from hub.errors import CaptureError, HubError, HubWarning, OptionError
 from hub.graph import Graph
 from hub.options import Options, check_backends, resolve
 from hub.ownership import calling_wrapper, register
 from hub.planning.evidence import Mode
+from hub.pricing.roofline import measure_early
 from hub.registry import registry
 
 
@@ -39,6 +42,7 @@ def hub_backend(
         chosen = _options(options, mode)
     except OptionError as error:
         return _raising(error)
+    _expect_work(chosen)
     owner = calling_wrapper()
 
     def compile_graph(graph: Graph, kind: Mode, original: Callable[..., Any] | None = None) -> CompiledGraph:
@@ -60,11 +64,18 @@ def hub_backend(
         return _captured_or_eager(with_autograd, module, chosen, owner)
 
 
+def _expect_work(options: Options) -> None:
+    """Starts what workers will need, where there will be any, without waiting for it."""
+    if options.isolate and may_need_workers(options.cache_root):
+        measure_early(options.cache_root, options.threads or torch.get_num_threads())
+        POOL.prepare()
+
+
 def _options(given: Mapping[str, Any] | None, mode: str | None) -> Options:
     if mode is not None:
         raise OptionError(f"mode={mode!r} means nothing to the hub", hint='use options={"tune": "off" | "fast" | "full"}')
     chosen = resolve(given, os.environ, Path.cwd())
-    check_backends(chosen, registry().entries)
+    check_backends(chosen, registry().configured(chosen).entries)
     return chosen
 
 

@@ -18,7 +18,7 @@ from torch import fx
 
 from hub.canonical import Relation, canonical_text, constants_read, relations_in, tensor_digest, text_digest
 from hub.errors import CaptureError
-from hub.support import dtype_name, is_symbolic
+from hub.support import WEIGHT, dtype_name, is_symbolic
 
 
 def hint(size: Any) -> int:
@@ -139,6 +139,8 @@ class Graph:
         for kind, names in (("mutated", self.mutated), ("weight", self.weights)):
             if missing := [name for name in names if name not in placeholders]:
                 raise CaptureError(f"{kind} inputs {missing} are no placeholders of graph {self.name}")
+        for name in self.weights:
+            self.by_name[name].meta[WEIGHT] = True
 
     @cached_property
     def placeholders(self) -> tuple[fx.Node, ...]:

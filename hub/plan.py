@@ -57,6 +57,8 @@ class PlannedCluster(_Value):
     """Why these nodes went to this backend."""
     bids: tuple[Bid, ...] = ()
     """What every backend offered for the same nodes."""
+    report: str = ""
+    """What its backend tells of it, in lines; only plans that `hub explain` gives have any."""
 
 
 class Contender(_Value):
@@ -98,7 +100,7 @@ class Event(_Value):
 
     kind: Literal["refused", "failed", "fallback", "note"]
     stage: str
-    """"capture", "load", "support", "estimate", "compile", "verify", "time", "run", "shadow"."""
+    """"capture", "load", "support", "estimate", "explain", "compile", "verify", "time", "run", "shadow"."""
     message: str
     backend: str | None = None
     cluster: str | None = None

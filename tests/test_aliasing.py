@@ -89,6 +89,34 @@ def test_returned_views_share_memory_as_in_eager(backend: str, name: str) -> Non
             torch.testing.assert_close(mine, eager)
 
 
+def _rows(x: torch.Tensor) -> Any:
+    return *x.unbind(), x.exp()
+
+
+def _halves(x: torch.Tensor) -> Any:
+    y = x * 2
+    return *y.split(2, dim=1), y.exp().sum()
+
+
+@pytest.mark.parametrize("function", [_rows, _halves])
+@every_backend
+def test_views_made_together_share_memory_in_training(backend: str, function: Function) -> None:
+    """Views of which one operator makes several share memory where gradients are wanted too, and gradients are eager's."""
+    shared: list[list[bool]] = []
+    gradients: list[torch.Tensor] = []
+    call = compiled(function, backend)
+    for run in (function, call, call):
+        x = torch.arange(12.0).reshape(3, 4).requires_grad_()
+        views = leaves(run(x))[:-1]
+        memory = [view.untyped_storage().data_ptr() for view in (x, *views)]
+        shared.append([address in memory[:at] for at, address in enumerate(memory)])
+        gradients.append(torch.autograd.grad(torch.stack(views).sin().sum(), x)[0])
+    assert shared[1:] == [shared[0], shared[0]]
+    assert sum(shared[0]) >= 1
+    for gradient in gradients[1:]:
+        torch.testing.assert_close(gradient, gradients[0])
+
+
 @pytest.mark.parametrize("name", WRITING)
 @every_backend
 def test_written_inputs_are_written(backend: str, name: str) -> None:

@@ -22,7 +22,7 @@ import torch
 
 FAULT = {fault!r}
 AFTER = {after}
-IS_LIVE = "hub.compilation.worker" not in str(sys.modules["__main__"].__spec__)  # in workers it behaves
+IS_LIVE = "hub.compilation" not in str(sys.modules["__main__"].__spec__)  # in workers it behaves
 
 @hookimpl
 def hub_backends():

@@ -94,7 +94,9 @@ def command_of(job: Job, wanted: Sweep) -> tuple[str, ...]:
 
 def flags_of(given: Mapping[str, Any]) -> tuple[str, ...]:
     """Gives options of the hub as flags of its commands."""
-    return tuple(part for key, value in given.items() for part in _flag(f"--{key.removesuffix('_s')}", value))
+    own = (part for key, value in given.items() if "." in key for part in ("--set", f"{key}={value}"))
+    rest = {key: value for key, value in given.items() if "." not in key}
+    return (*(part for key, value in rest.items() for part in _flag(f"--{key.removesuffix('_s')}", value)), *own)
 
 
 def _flag(name: str, value: Any) -> tuple[str, ...]:

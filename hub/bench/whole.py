@@ -53,7 +53,7 @@ def benchmark(
     return Benchmark(
         model=model,
         batch=batch,
-        options=json.loads(chosen.model_dump_json(include=set(given))),
+        options=json.loads(chosen.model_dump_json(include={*given, "own"})),
         is_fresh=is_fresh,
         inputs=found.inputs,
         threads=found.threads,

@@ -61,7 +61,7 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
         name=f"graph{next(_numbers)}",
         mutated=targets,
         weights=weights,
-        pinned=pins(captured, n_mutated=len(targets)),
+        pinned=pins(captured, n_mutated=len(targets), returned=range(len(targets), len(outputs))),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -25,13 +26,14 @@ _UNINITIALISED = frozenset(
 )
 
 
-def pins(module: fx.GraphModule, n_mutated: int) -> dict[str, str]:
+def pins(module: fx.GraphModule, *, n_mutated: int, returned: Iterable[int]) -> dict[str, str]:
     """Gives the names of nodes that only eager can run faithfully, each with its reason.
 
-    `n_mutated` outputs come first and are copied into inputs, so their own identity does not matter.
+    `n_mutated` outputs come first and are copied into inputs, so their own identity does not matter. `returned` are the
+    positions of outputs that a caller gets as they are, and may share memory as in eager.
     """
     found = {node.name: reason for node in module.graph.nodes if (reason := _intrinsic(node))}
-    for name in _aliasing_chains(module, n_mutated):
+    for name in _aliasing_chains(module, n_mutated, returned):
         found.setdefault(name, "the output shares memory with an input or another output, and the caller may rely on it")
     return found
 
@@ -78,12 +80,12 @@ def _is_plain_tensor(value: Any) -> bool:
     return value is None or (isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_quantized)
 
 
-def _aliasing_chains(module: fx.GraphModule, n_mutated: int) -> list[str]:
+def _aliasing_chains(module: fx.GraphModule, n_mutated: int, returned: Iterable[int]) -> list[str]:
     """Names of the views between shared memory and the outputs that share it, or whose strides only a view can have."""
     values = output_arguments(module)
-    outputs = [node for node in values if isinstance(node, fx.Node)]
     written = set(values[:n_mutated])
-    chains = [alias_chain(node) for node in outputs[n_mutated:]]
+    outputs = [values[position] for position in returned]
+    chains = [alias_chain(node) for node in outputs if isinstance(node, fx.Node)]
     bases = [chain[-1] for chain in chains]
     kept = [
         chain

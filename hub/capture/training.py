@@ -9,17 +9,20 @@ from typing import Any, Literal
 from functorch.compile import make_boxed_func
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.schemas import OutputType
+from torch._guards import TracingContext
 
 from hub.capture.pins import pins
 from hub.capture.simplify import simplify
 from hub.errors import CaptureError
-from hub.graph import Graph, output_arguments
+from hub.graph import Graph
 
 Mode = Literal["inference", "forward", "backward"]
 Compile = Callable[[Graph, Mode], Callable[..., Any]]
 """Turns a captured graph into a callable that takes its inputs one by one."""
 
 _numbers = itertools.count()
+_IN_THE_GRAPH = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
 
 
 def capture_with_autograd(
@@ -54,10 +57,22 @@ def capture_with_autograd(
 
 def _graph(captured: fx.GraphModule, name: str, mode: Mode, positions: Sequence[int], n_inputs: int) -> Graph:
     simplify(captured)
-    n_outputs = len(output_arguments(captured))
     placeholders = [node.name for node in captured.graph.find_nodes(op="placeholder")]
     # AOTAutograd keeps the order of inputs; where it merged some, positions mean nothing and weights stay inputs.
     weights = tuple(placeholders[position] for position in positions) if len(placeholders) == n_inputs else ()
-    # Aliasing is rebuilt outside the graph by AOTAutograd's wrappers, so no output is pinned for it.
-    pinned = pins(captured, n_mutated=n_outputs)
+    pinned = pins(captured, n_mutated=0, returned=_returned_as_they_are() if mode != "backward" else ())
     return Graph(captured, name, weights=weights, pinned=pinned, is_training=mode != "inference")
+
+
+def _returned_as_they_are() -> list[int]:
+    """Gives the positions of a forward's outputs that AOTAutograd's wrappers hand to the caller, shared memory and all.
+
+    They make other outputs that share memory anew, from the inputs or the bases that they are views of; but views of which
+    one operator makes several (of `unbind`, say) and views that need no gradient must be such in the graph itself.
+    """
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context else None
+    if metadata is None:
+        return []
+    kinds = enumerate(metadata.output_info, metadata.num_mutated_inp_runtime_indices)
+    return [position for position, output in kinds if output.output_type in _IN_THE_GRAPH]

@@ -153,14 +153,17 @@ _OWN_VARIABLES = ("TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TRITON_")
 
 @contextlib.contextmanager
 def environment_kept() -> Iterator[None]:
-    """Takes back the variables through which Inductor tells child processes and kernels where its things are."""
-    before = set(os.environ)
+    """Takes back the variables through which Inductor tells child processes and kernels where its things are.
+
+    Those that a parent process left count too: what they say of this process's memory is renewed, and so differs.
+    """
+    before = {name: value for name, value in os.environ.items() if name.startswith(_OWN_VARIABLES)}
     try:
         yield
     finally:
-        for name in os.environ.keys() - before:
-            if name.startswith(_OWN_VARIABLES):
-                os.environ.pop(name, None)
+        for name in [name for name in os.environ if name.startswith(_OWN_VARIABLES) and name not in before]:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 @contextlib.contextmanager

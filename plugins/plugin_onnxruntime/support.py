@@ -202,7 +202,7 @@ OPERATORS = OperatorTable(
         **_rows("repeat.default tile.default repeat_interleave.self_int", NUMBER),
         **_rows("roll.default", ANY, has_elements),
         **_rows("flip.default", ANY),
-        **_rows("unfold.default", ANY, static_dim("dimension")),
+        **_rows("unfold.default", ANY, has_dims, static_dim("dimension")),
         **_rows("pad.default", NUMBER, negative_pad_is_constant),
         **_rows("constant_pad_nd.default", NUMBER),
         **_rows("reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default", NUMBER),

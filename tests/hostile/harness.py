@@ -252,6 +252,8 @@ def _descendants(pid: int) -> Iterator[int]:
 
 # --- Judging ----------------------------------------------------------------------------------------------------------
 
+AGAIN = "second compilation"
+
 
 def problems(outcomes: Iterable[Outcome]) -> list[str]:
     """Gives what is not as promised, a line each, with the case."""
@@ -269,8 +271,8 @@ def problems_of(outcome: Outcome) -> Iterator[str]:
         return
     yield from _problems_of_run(outcome, outcome.facts, "first compilation")
     if "again" in outcome.facts:
-        yield from _problems_of_run(outcome, outcome.facts["again"], "second compilation")
-        yield from tried_again(outcome, outcome.facts["again"], "second compilation")
+        yield from _problems_of_run(outcome, outcome.facts["again"], AGAIN)
+        yield from tried_again(outcome, outcome.facts["again"], AGAIN)
 
 
 def _problems_of_run(outcome: Outcome, facts: dict[str, Any], which: str) -> Iterator[str]:
@@ -279,13 +281,17 @@ def _problems_of_run(outcome: Outcome, facts: dict[str, Any], which: str) -> Ite
         yield from (f"{which}: {key}: {text}" for text in facts[key])
     if fault.step == "probe" and "probe" not in {step for step, _ in _steps(facts["journal"])}:
         return  # nobody was asked, so nothing went wrong: only lists of backends ask
+    is_later = fault.act.startswith("later_")
+    is_spared = not fault.is_refused and fault.step not in {step for step, _ in _steps(facts["journal"])}
+    if which == AGAIN and not fault.is_remembered and (is_later or is_spared):
+        return  # a saved executable was loaded, or there were too few calls: nothing went wrong this time
     if fault.says and not is_named(fault, facts["events"]):
         said = [f"{event['stage']}: {event['message'].splitlines()[0]}" for event in facts["events"]]
         yield f"{which}: the report does not say {fault.says!r}, only {said}"
-    if fault.is_refused and "hostile" in facts["backends"] and not fault.act.startswith("later_"):
+    if fault.is_refused and "hostile" in facts["backends"] and not is_later:
         yield f"{which}: the plugin is part of the plan"
     here = {step for step, pid in _steps(facts["journal"]) if pid == outcome.user}
-    if fault.is_refused and fault.step in here and not fault.act.startswith("later_") and fault.step not in MUST_BE_HERE:
+    if fault.is_refused and fault.step in here and not is_later and fault.step not in MUST_BE_HERE:
         yield f"{which}: {fault.step} happened in the user's process"
 
 

@@ -60,6 +60,9 @@ class Examination:
 
     def _found(self, calls: Sequence[Call]) -> Iterator[Finding]:
         wanted = in_eager(calls)
+        if isinstance(wanted, Exception) and len(calls) > 1:  # of one of them, and the others would not be looked at
+            yield from self._halves(calls)
+            return
         problem = compared(calls, lambda: self._by_the_hub(calls), wanted)
         if not problem:
             return
@@ -67,11 +70,15 @@ class Examination:
             if found := self._classified(calls[0], problem):
                 yield found
             return
-        half = len(calls) // 2
-        parts = [*self._found(calls[:half]), *self._found(calls[half:])]
+        parts = [*self._halves(calls)]
         yield from parts
-        if not parts and not isinstance(wanted, Exception) and not _by_aot_eager(calls, wanted):
+        if not parts and not _by_aot_eager(calls, wanted):
             yield Finding(f"{calls[0]} and the {len(calls) - 1} calls after it, in one program", problem)
+
+    def _halves(self, calls: Sequence[Call]) -> Iterator[Finding]:
+        half = len(calls) // 2
+        yield from self._found(calls[:half])
+        yield from self._found(calls[half:])
 
     def _classified(self, call: Call, problem: str) -> Finding | None:
         wanted = in_eager([call])

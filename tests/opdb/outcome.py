@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -56,7 +57,11 @@ def perform(calls: Sequence[Call], run: Run, *, seed: int = 0) -> tuple[Outcome,
         try:
             with torch.set_grad_enabled(is_training):
                 results = run(given)
-            return tuple(_outcome(*one, is_training=is_training) for one in zip(calls, given, results, strict=True))
+            wanted = (
+                [call.for_gradients(result) for call, result in zip(calls, results, strict=True)] if is_training else []
+            )
+            gradients = _gradients(wanted, given) if is_training else [()] * len(calls)
+            return tuple(map(_outcome, given, results, gradients))
         except Exception as error:  # noqa: BLE001 - what a call raises is its outcome
             return error
 
@@ -66,10 +71,9 @@ def in_eager(calls: Sequence[Call], *, seed: int = 0) -> tuple[Outcome, ...] | E
     return perform(calls, joined(calls), seed=seed)
 
 
-def _outcome(call: Call, given: Arguments, result: Any, *, is_training: bool) -> Outcome:
+def _outcome(given: Arguments, result: Any, gradients: tuple[torch.Tensor | None, ...]) -> Outcome:
     leaves, structure = pytree.tree_flatten(result)
-    arguments = tuple(value for value in pytree.tree_leaves(given) if isinstance(value, torch.Tensor))
-    gradients = _gradients(call.for_gradients(result), arguments) if is_training else ()
+    arguments = _tensors(given)
     return Outcome(tuple(leaves), str(structure), arguments, _shared(leaves, arguments), gradients)
 
 
@@ -90,18 +94,28 @@ def _memory(value: Any) -> int | None:
     return value.untyped_storage().data_ptr()
 
 
-def _gradients(results: Any, arguments: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
-    leaves = [value for value in arguments if value.requires_grad]
+def _tensors(values: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(value for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor))
+
+
+def _gradients(results: Sequence[Any], given: Sequence[Arguments]) -> list[tuple[torch.Tensor | None, ...]]:
+    """Gives the gradients of each call's tensors, taken all at once: a compiled program can be gone back through once."""
+    leaves = [[value for value in _tensors(arguments) if value.requires_grad] for arguments in given]
     outputs = [
-        value
-        for value in pytree.tree_leaves(results)
-        if isinstance(value, torch.Tensor) and value.requires_grad and value.layout is torch.strided
+        [value for value in _tensors(result) if value.requires_grad and value.layout is torch.strided] for result in results
     ]
-    if not leaves or not outputs:
-        return ()
+    leaves = [found if mine else [] for found, mine in zip(leaves, outputs, strict=True)]
+    outputs = [mine if found else [] for found, mine in zip(leaves, outputs, strict=True)]
+    directions = [direction for mine in outputs for direction in _directions(mine)]
+    if not directions:
+        return [()] * len(leaves)
+    every = iter(torch.autograd.grad([*chain(*outputs)], [*chain(*leaves)], directions, allow_unused=True))
+    return [tuple(islice(every, len(found))) for found in leaves]
+
+
+def _directions(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
-    directions = [torch.randn(value.shape, generator=generator, dtype=value.dtype) for value in outputs]
-    return torch.autograd.grad(outputs, leaves, directions, allow_unused=True)
+    return [torch.randn(value.shape, generator=generator, dtype=value.dtype) for value in outputs]
 
 
 class References:

@@ -804,3 +804,15 @@ def test_what_is_killed_while_compiling_leaves_no_half_file(monkeypatch: pytest.
     with compiler.compiling(CompileSettings(threads=1), has_weights=False):
         cpp_builder.run_compile_cmd(f"g++ kernel.cpp -o {target}", cwd=str(tmp_path))
     assert target.read_text() == "whole"
+
+
+def test_its_own_variables_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that it adds go, those that it renews come back, and other variables are nobody's business here."""
+    for name in ("_TORCHINDUCTOR_GIVEN", "OTHER_GIVEN"):
+        monkeypatch.setenv(name, "before")
+    monkeypatch.delenv("TORCHINDUCTOR_ADDED", raising=False)
+    with compiler.environment_kept():
+        os.environ.update(_TORCHINDUCTOR_GIVEN="after", TORCHINDUCTOR_ADDED="after", OTHER_GIVEN="after")
+    assert os.environ["_TORCHINDUCTOR_GIVEN"] == "before"
+    assert "TORCHINDUCTOR_ADDED" not in os.environ
+    assert os.environ["OTHER_GIVEN"] == "after"

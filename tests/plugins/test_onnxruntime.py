@@ -340,6 +340,15 @@ def test_attention_rows_without_keys_give_zero(mask: torch.Tensor) -> None:
     assert not got[0, 0, 1].any()
 
 
+@pytest.mark.parametrize("shape", [(5, 7), (2, 5, 7)], ids=str)
+@pytest.mark.parametrize("product", [torch.matmul, F.linear], ids=["matmul", "linear"])
+def test_transposed_matrices_times_a_vector(product: Any, shape: tuple[int, ...]) -> None:
+    """ORT's fusion of Transpose and MatMul, which forgets to transpose where the right side is a vector, finds none."""
+    matrix, vector = torch.randn(shape), torch.randn(5)
+    cluster, inputs = function_cluster(lambda m, v: product(m.mT, v), matrix, vector)
+    torch.testing.assert_close(compiled(cluster)(*inputs)[0], product(matrix.mT, vector))
+
+
 def test_double_stays_double() -> None:
     """ORT's fusion of MatMul and a factor, which keeps the factor in float32, is off where there are doubles."""
     x = torch.randn(3, 3, dtype=torch.float64)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from hub.support import tensors_of
+
 from .builder import is_float32
 from .call import Call, lowers
 
@@ -16,8 +18,9 @@ def linear(call: Call) -> str:
     """x W^T + b. A constant weight is transposed once here, since ORT packs it and fuses MatMul + Add only in that form."""
     if call.rank("input") == 2 and call.rank("weight") == 2:
         return _gemm(call, call.input("input"), call.input("weight"), call.input("bias"))
-    product = call.op("MatMul", call.input("input"), transposed(call, "weight"))
-    return product if call["bias"] is None else call.op("Add", product, call.input("bias"))
+    ranks = call.rank("input"), call.rank("weight")
+    result = product(call, call.input("input"), transposed(call, "weight"), *ranks)
+    return result if call["bias"] is None else call.op("Add", result, call.input("bias"))
 
 
 def _gemm(call: Call, one: str, other: str, bias: str) -> str:
@@ -44,7 +47,24 @@ def constant_of(call: Call, value: Any) -> torch.Tensor | None:
 def matmul(call: Call, first: int = 0) -> str:
     """Product of two arguments, the one at position `first` and the next, batch dims broadcast."""
     left, right = call.node.args[first : first + 2]
-    return call.op("MatMul", call.as_dtype(left, call.out_dtype), call.as_dtype(right, call.out_dtype))
+    return product(
+        call, call.as_dtype(left, call.out_dtype), call.as_dtype(right, call.out_dtype), _rank(left), _rank(right)
+    )
+
+
+def product(call: Call, left: str, right: str, left_rank: int, right_rank: int) -> str:
+    """Gives left @ right.
+
+    A vector on the right becomes a matrix of one column: ORT 1.31 fuses a Transpose of the left into the product without
+    a look at the right's rank, and reads the left as if it had not been transposed.
+    """
+    if right_rank != 1 or left_rank < 2:
+        return call.op("MatMul", left, right)
+    return call.squeeze(call.op("MatMul", left, call.unsqueeze(right, 1)), left_rank - 1)
+
+
+def _rank(value: Any) -> int:
+    return next(tensors_of(value)).dim()
 
 
 @lowers("outer.default", "ger.default")
