@@ -117,6 +117,24 @@ def test_views_made_together_share_memory_in_training(backend: str, function: Fu
         torch.testing.assert_close(gradient, gradients[0])
 
 
+def _unpooled(x: torch.Tensor, indices: torch.Tensor) -> Any:
+    return nn.functional.max_unpool2d(x, indices, 2).relu()
+
+
+@every_backend
+def test_strides_are_eagers_where_fake_tensors_are_wrong(backend: str) -> None:
+    """PyTorch announces contiguous results of `max_unpool2d`; its kernel gives channels-last ones for such inputs."""
+    given = torch.randn(2, 3, 4, 6).to(memory_format=torch.channels_last)
+    x, indices = nn.functional.max_pool2d(given, 2, return_indices=True)
+    wanted = _unpooled(x, indices)
+    assert wanted.is_contiguous(memory_format=torch.channels_last)
+    call = compiled(_unpooled, backend)
+    for _ in range(2):
+        result = call(x, indices)
+        assert result.stride() == wanted.stride()
+        assert torch.equal(result, wanted)
+
+
 @pytest.mark.parametrize("name", WRITING)
 @every_backend
 def test_written_inputs_are_written(backend: str, name: str) -> None:

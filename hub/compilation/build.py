@@ -236,7 +236,7 @@ def plugin_edge(backend: str, cluster: str | None, stage: str) -> Generator[None
 
 
 def _restrided(loaded: Loaded, verified: Verified) -> Loaded:
-    return replace(loaded, executable=restrided(loaded.executable, loaded.cluster.outputs, verified.outputs))
+    return replace(loaded, executable=restrided(loaded.executable, verified.outputs, verified.strides))
 
 
 def _guarded(executable: Callable[..., Any], cluster: Cluster, *, is_finite_only: bool) -> Callable[..., Any]:

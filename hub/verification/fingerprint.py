@@ -20,6 +20,8 @@ class Fingerprint:
     """Of the outputs' dtypes, shapes and elements."""
     error: float
     """Largest max|error| / max|reference| over floating outputs."""
+    strides: tuple[tuple[int, ...], ...]
+    """Those of eager's outputs, in elements."""
 
 
 def digest_of_outputs(outputs: Sequence[torch.Tensor]) -> str:

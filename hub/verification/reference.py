@@ -30,6 +30,11 @@ class Reference:
             self.outputs: Outputs = tuple(cluster.module(*inputs))
         self._nudged: dict[tuple[float, bool], tuple[Outputs, ...]] = {}
 
+    @property
+    def strides(self) -> tuple[tuple[int, ...], ...]:
+        """Those of the outputs, in elements."""
+        return tuple(output.stride() for output in self.outputs)
+
     @cached_property
     def wide(self) -> Outputs | None:
         """The outputs as computed in float64, or None where an operator cannot be run so or shapes come out otherwise."""

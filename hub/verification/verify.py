@@ -39,6 +39,8 @@ class Verified:
     """Those of the first trusted call, on the real inputs."""
     error: float
     """Largest max|error| / max|reference| over floating outputs, on the real inputs."""
+    strides: tuple[tuple[int, ...], ...]
+    """Those of eager's outputs on the real inputs, in elements."""
     is_finite_only: bool = False
     """True where infinities, NaN or integers beyond 2^20 give other results than eager, or may: `finite_only` guards it."""
     kinds: tuple[str, ...] = ()
@@ -51,7 +53,7 @@ class Verified:
     @property
     def fingerprint(self) -> Fingerprint:
         """What the next process knows its own executable again by."""
-        return Fingerprint(digest_of_outputs(self.outputs), self.error)
+        return Fingerprint(digest_of_outputs(self.outputs), self.error, self.strides)
 
 
 def verify(
@@ -71,7 +73,7 @@ def verify(
     other; AccuracyError for wrong numbers. Whatever the executable itself raises passes through.
     """
     trial = _Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs), reference)
-    return Verified(trial.outputs, trial.error, reference=trial.reference)
+    return Verified(trial.outputs, trial.error, trial.reference.strides, reference=trial.reference)
 
 
 def recognized(
@@ -91,7 +93,7 @@ def recognized(
     if any(shared(outputs)) or digest_of_outputs(outputs) != fingerprint.digest:
         return None
     check_memory(judge, outputs, outputs, inputs)
-    return Verified(outputs, fingerprint.error)
+    return Verified(outputs, fingerprint.error, fingerprint.strides)
 
 
 def verify_thoroughly(
@@ -214,6 +216,7 @@ class _Trial:
         return Verified(
             self.outputs,
             self.error,
+            self.reference.strides,
             bool(self.differences) or is_unknown,
             kinds=tuple(self.agreed),
             notes=notes,

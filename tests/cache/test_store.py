@@ -233,6 +233,20 @@ def test_a_plugin_that_cannot_save_leaves_nothing(store: Store) -> None:
     assert not store.artifact("b", "key").exists()
 
 
+def test_a_plugin_that_writes_beside_its_folder_is_named(store: Store) -> None:
+    """What would be left behind by a plugin that takes the folder's name for a prefix goes, and its artefact is none."""
+
+    def beside(folder: Path) -> None:
+        write(folder)
+        folder.with_suffix(".bin").write_text("weights")
+
+    result = store.save(store.artifact("b", "key"), beside)
+    assert not result.is_done
+    assert "artifact.bin outside the folder" in result.problem
+    assert leftovers(store) == []
+    assert not store.artifact("b", "key").exists()
+
+
 def test_what_another_process_saved_meanwhile_stays(store: Store) -> None:
     """Its files may be in use; one that was damaged meanwhile is replaced."""
     folder = store.artifact("b", "key")
