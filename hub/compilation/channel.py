@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hub.compilation.forkserver import ForkServer
+from hub.compilation.forkserver import Child, ForkServer, Spawned
 from hub.compilation.frames import is_readable, receive, send
 from hub.compilation.limits import WATCH_S, Limits
 from hub.errors import CompileError, HubError, WorkerError, text_of
@@ -48,7 +48,7 @@ class Worker:
         ours_in, theirs_out = os.pipe()
         try:
             if server is not None:
-                self._process = server.fork(theirs_in, theirs_out, log)
+                self._process: Child | Spawned = server.fork(theirs_in, theirs_out, log)
             else:
                 self._process = self._started(module, theirs_in, theirs_out, environment or {})
         except (OSError, WorkerError) as error:
@@ -63,12 +63,10 @@ class Worker:
         self._from_worker = ours_in
         self._is_open = True
 
-    def _started(
-        self, module: str, theirs_in: int, theirs_out: int, environment: dict[str, str]
-    ) -> subprocess.Popen[bytes]:
+    def _started(self, module: str, theirs_in: int, theirs_out: int, environment: dict[str, str]) -> Spawned:
         # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
         with self.log.open("ab") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(theirs_in), str(theirs_out)],
                 pass_fds=(theirs_in, theirs_out),
                 stdin=subprocess.DEVNULL,
@@ -77,6 +75,7 @@ class Worker:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
                 start_new_session=True,
             )
+        return Spawned(process)
 
     def post(self, command: str, **arguments: Any) -> None:
         """Sends a request without waiting for the answer, which `result` gives. Raises CompileError if the worker died."""
@@ -135,9 +134,7 @@ class Worker:
 
     def kill(self) -> None:
         """Ends the worker and everything it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._process.end()
         if self._is_open:
             self._is_open = False
             os.close(self._to_worker)

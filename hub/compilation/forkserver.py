@@ -44,6 +44,8 @@ class Child:
         self.pid = pid
         self.returncode: int | None = None
         self._status = status
+        self._is_abandoned = False
+        """True where the server died first: the worker may still run, and nobody but us ends it."""
 
     def poll(self) -> int | None:
         """Gives the exit status, negative for a signal; None while it runs."""
@@ -56,8 +58,48 @@ class Child:
         if self.returncode is None:
             data = os.read(self._status, _STATUS_BYTES)
             os.close(self._status)
+            self._is_abandoned = not data
             self.returncode = int.from_bytes(data, "little", signed=True) if data else -signal.SIGKILL
         return self.returncode
+
+    def end(self) -> None:
+        """Ends it and everything it started; once the server has done that, the number may be another process's."""
+        if self.poll() is None or self._is_abandoned:
+            end_session(self.pid)
+        self.wait()
+
+
+class Spawned:
+    """A worker that was started as a fresh interpreter."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.pid = process.pid
+        self._process = process
+
+    def poll(self) -> int | None:
+        """Gives the exit status, negative for a signal; None while it runs."""
+        if self._process.returncode is None and _has_ended(self.pid):
+            end_session(self.pid)
+        return self._process.poll()
+
+    def end(self) -> None:
+        """Ends it and everything it started."""
+        if self._process.returncode is None:
+            end_session(self.pid)
+        self._process.wait()
+
+
+def end_session(pid: int) -> None:
+    """Ends a worker and what it started, in its session. Nobody may have waited for it: then its number is not its own."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _has_ended(pid: int) -> bool:
+    """True where a child has ended; it stays to be waited for, and its number its own."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return False
 
 
 class ForkServer:
@@ -143,7 +185,17 @@ class _Server:
         """Where the exit status of each worker goes."""
 
     def run(self) -> None:
-        """Forks on request, and tells how workers ended, until the other side is gone or has asked nothing for long."""
+        """Forks on request, and tells how workers ended, until the other side is gone or has asked nothing for long.
+
+        Where it is gone, its workers are ended: nobody wants what they compile.
+        """
+        try:
+            self._serve()
+        finally:
+            for pid in self.statuses:
+                end_session(pid)
+
+    def _serve(self) -> None:
         wake_out, wake_in = os.pipe()
         os.set_blocking(wake_in, False)
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
@@ -218,11 +270,13 @@ class _Server:
         """Tells how workers ended, as far as some have."""
         while self.statuses:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if pid == 0:
+            if ended is None:
                 return
+            end_session(ended.si_pid)  # what it left behind, while its number is still its own
+            pid, status = os.waitpid(ended.si_pid, 0)
             if (descriptor := self.statuses.pop(pid, None)) is not None:
                 code = os.waitstatus_to_exitcode(status)
                 with contextlib.suppress(OSError):

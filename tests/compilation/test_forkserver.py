@@ -19,7 +19,7 @@ from hub.compilation.pool import MODULE
 from hub.errors import CompileError, WorkerError
 
 SOURCE = """
-import os, random, signal, sys, threading
+import os, random, signal, sys, threading, time
 from hub.compilation.channel import serve
 
 def facts():
@@ -30,11 +30,19 @@ def facts():
     }
 def say(text): print(text, flush=True)
 def leave(code): os._exit(code)
+def sleep(): time.sleep(60)
+def leave_child():
+    global child
+    child = __import__("subprocess").Popen(["sleep", "60"])
+    return child.pid
 def die(): os.kill(os.getpid(), signal.SIGSEGV)
 def run_child(): return __import__("subprocess").run(["true"]).returncode
 
 def main():
-    serve({f.__name__: f for f in (facts, say, leave, die, run_child)})
+    serve({f.__name__: f for f in (facts, say, leave, die, run_child, sleep, leave_child)})
+
+if __name__ == "__main__":
+    main()
 """
 LIMITS = Limits(compile_s=60.0, memory_bytes=2_000_000_000, output_bytes=1_000_000)
 
@@ -90,6 +98,26 @@ def test_how_a_worker_ended_is_known(
     assert forked(server, tmp_path).ask("facts", 30)["pid"]
 
 
+@pytest.mark.parametrize("is_forked", [True, False])
+def test_what_a_dead_worker_started_ends(server: ForkServer, tmp_path: Path, is_forked: bool) -> None:
+    """And it is ended once: later the number of the worker's session may be another process's."""
+    worker = forked(server, tmp_path) if is_forked else Worker("hub_forked_worker", tmp_path / "spawned.log", limits=LIMITS)
+    child = worker.ask("leave_child", 30)
+    assert _runs(child)
+    with pytest.raises(CompileError, match="exit status 3"):
+        worker.ask("leave", 30, code=3)
+    assert not worker.is_alive
+    deadline = time.monotonic() + 30
+    while _runs(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(child)
+    ended: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "killpg", lambda pid, _signal: ended.append(pid))
+        worker.kill()
+    assert ended == []
+
+
 def test_a_server_that_died_forks_no_more(server: ForkServer, tmp_path: Path) -> None:
     """Whoever asks hears of it, and can spawn."""
     worker = forked(server, tmp_path)
@@ -124,7 +152,9 @@ def test_nothing_outlives_the_process_that_started_it(tmp_path: Path) -> None:
         "folder = pathlib.Path(sys.argv[1])\n"
         "server = ForkServer('hub_forked_worker', folder / 'server.log')\n"
         "worker = Worker('hub_forked_worker', folder / 'log', server=server)\n"
-        "print(worker.ask('facts', 30)['pid'], server._process.pid, flush=True)\n"
+        "pid = worker.ask('facts', 30)['pid']\n"
+        "worker.post('sleep')  # busy, as with a compilation\n"
+        "print(pid, server._process.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
