@@ -54,6 +54,9 @@ class BackendInfo:
     of it, once for each that differs; empty means that the backend has nothing to set."""
     error_class: float = 0.0
     """Largest max|error| / max|reference| beyond float32 eager's own that it may introduce; 0 means as exact as float32."""
+    saturates: bool = False
+    """True where the user accepts that values beyond the range of its numbers are cut off, infinities and NaN made finite.
+    Its results then count on real inputs only: generated ones may lie outside that range."""
     peers: Mapping[str, str] = field(default_factory=dict[str, str])
     """For `hub bench`: name -> "package.module:callable". The callable takes (module, inputs) and gives a callable of no
     arguments that runs the model once through the library's own API, not through the hub."""

@@ -30,6 +30,11 @@ class BackendSettings(BaseModel):
         """How far off results may be under these settings; None means what `BackendInfo.error_class` says."""
         return None
 
+    @property
+    def saturates(self) -> bool | None:
+        """True where the user accepts what is cut off; None means what `BackendInfo.saturates` says."""
+        return None
+
 
 def checked(backend: str, kind: type[BackendSettings], given: Mapping[str, Setting]) -> BackendSettings:
     """Gives a backend's settings. Raises OptionError, naming setting and origin, for an unknown one or a wrong value."""

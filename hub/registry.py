@@ -189,7 +189,7 @@ def _configured(entry: Entry, given: Mapping[str, Setting]) -> Entry:
     from hub.backend_settings import checked  # pydantic, which those without settings do without
 
     settings = checked(entry.name, load_attribute(entry.info.settings), given)
-    found = {"requires": settings.requires, "error_class": settings.error_class}
+    found = {"requires": settings.requires, "error_class": settings.error_class, "saturates": settings.saturates}
     info = replace(entry.info, **{key: value for key, value in found.items() if value is not None})
     return replace(entry, info=info, status=_status(info), settings=settings)
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hub.canonical import tensor_digest
 from hub.errors import ConstantsRefused
 from hub.graph import Cluster
 from hub.support import operator_name, value_of
 
 from .program import Layer, Program
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,16 @@ class Calibration:
     """Ranges of one model's values by the names of its graph's nodes."""
 
     ranges: Mapping[str, Range]
+    weights: Mapping[str, str]
+    """Digests of the weights, by name: samples of one set say nothing of another."""
     samples: int
 
     def save(self, path: Path) -> None:
         """Writes the file, whole or not at all."""
         values = {name: [found.operator, list(found.shape), found.largest] for name, found in self.ranges.items()}
-        text = json.dumps({"version": VERSION, "samples": self.samples, "values": values}, indent=1)
+        text = json.dumps(
+            {"version": VERSION, "samples": self.samples, "values": values, "weights": {**self.weights}}, indent=1
+        )
         partial = path.with_name(f"{path.name}.{os.getpid()}")
         partial.write_text(text)
         partial.replace(path)
@@ -55,7 +60,8 @@ class Calibration:
                 name: Range(str(operator), tuple(map(int, shape)), float(largest))
                 for name, (operator, shape, largest) in found["values"].items()
             }
-            return cls(ranges, int(found["samples"]))
+            weights = {str(name): str(digest) for name, digest in found["weights"].items()}
+            return cls(ranges, weights, int(found["samples"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConstantsRefused(
                 f"cannot read calibration file {path}: {type(error).__name__}: {error}",
@@ -66,11 +72,15 @@ class Calibration:
     def ranges_of(self, program: Program, cluster: Cluster) -> dict[str, float]:
         """Gives the largest magnitude of every value of a program.
 
-        Raises ConstantsRefused where a value is not in the file, or is another operator's or of another shape there.
+        Raises ConstantsRefused where a value is not in the file, or is another operator's or of another shape there, or
+        where weights are others.
         """
         nodes: Mapping[str, Any] = {node.name: node for node in cluster.module.graph.nodes}
         known = {name: self._largest(name, nodes[name]) for name in program.inputs}
         known |= {layer.name: self._largest(layer.node, nodes[layer.node]) for layer in program.layers if layer.node}
+        for name, weight in cluster.constants.items():
+            if self.weights.get(name) != tensor_digest(weight):
+                raise _foreign(f"weight {name} has other values than the samples were shown to")
         return with_bounds(program, known)
 
     def _largest(self, name: str, node: Any) -> float:
@@ -113,7 +123,7 @@ def _bound(layer: Layer, ranges: Mapping[str, float]) -> float:
 
 def _foreign(reason: str) -> ConstantsRefused:
     return ConstantsRefused(
-        f"the calibration file was made for another model: {reason}",
+        f"the calibration file was made for another model, or for other weights: {reason}",
         backend="mdla",
         hint="calibrate this model: `hub mdla calibrate MODEL --samples inputs.pt -o FILE`",
     )

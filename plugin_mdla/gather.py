@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from hub.canonical import tensor_digest
 from hub.errors import OptionError
 from hub.graph import Graph
 from hub.support import operator_name
@@ -36,7 +37,12 @@ def calibrated(graph: Graph, inputs: Sequence[Any], samples: Iterable[Sequence[t
         count += 1
     if not count:
         raise OptionError("there are no samples", backend="mdla", hint="save a list of input tuples with torch.save")
-    return Calibration(recorder.ranges, count)
+    weights = {
+        node.name: tensor_digest(value)
+        for node, value in zip(graph.placeholders, inputs, strict=True)
+        if node.name in graph.weights
+    }
+    return Calibration(recorder.ranges, weights, count)
 
 
 def _check(value: Any, captured: Any, count: int) -> None:

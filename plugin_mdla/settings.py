@@ -79,6 +79,11 @@ class Settings(BackendSettings):
         return _ERRORS[self.format]
 
     @property
+    def saturates(self) -> bool:
+        """True where results that the device cuts off are accepted."""
+        return self.saturate
+
+    @property
     def requires(self) -> tuple[str, ...]:
         """What has to be installed; without a device that is the SDK, so that nobody plans with what cannot run."""
         return (_ONNX,) if self.is_simulated or library_path(self) else (_ONNX, SDK)

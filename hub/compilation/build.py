@@ -69,7 +69,8 @@ def build_cluster(
             executable = compile_cluster(cluster, backend, settings, registry)
         compiled_s = time.perf_counter()
         budget_s = max(LEAST_VERIFY_S, VERIFY_SHARE * (compiled_s - start)) if is_finite_only is None else None
-        verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy, budget_s)
+        saturates = registry.entries[backend].info.saturates
+        verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy, budget_s, saturates=saturates)
         verify_s = time.perf_counter() - compiled_s
     is_guarded = verified.is_finite_only if is_finite_only is None else is_finite_only
     is_wanted = folder is not None and registry.entries[backend].info.saveable
@@ -143,6 +144,8 @@ def verify_cluster(
     inputs: Sequence[Any],
     accuracy: float | None,
     budget_s: float | None,
+    *,
+    saturates: bool = False,
 ) -> Verified:
     """Verifies an executable: with `budget_s` on generated inputs too. What it raises while running becomes RunError.
 
@@ -151,7 +154,7 @@ def verify_cluster(
     with _running(backend, cluster.name):
         if budget_s is None:
             return verify(cluster, backend, executable, inputs, accuracy)
-        return verify_thoroughly(cluster, backend, executable, inputs, accuracy, budget_s=budget_s)
+        return verify_thoroughly(cluster, backend, executable, inputs, accuracy, budget_s=budget_s, saturates=saturates)
 
 
 def verify_loaded(

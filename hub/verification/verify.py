@@ -104,13 +104,15 @@ def verify_thoroughly(
     accuracy: float | None,
     *,
     budget_s: float,
+    saturates: bool = False,
 ) -> Verified:
     """Verifies on real inputs, twice, then on generated ones in order of importance, while `budget_s` seconds last.
 
+    With `saturates` (see `BackendInfo`) other numbers than eager's on generated inputs are told, and end or guard nothing.
     At least the first kind of generated inputs is tried. Eager runs first on each; kinds on which it raises are left out.
     Raises as `verify` does, for any call. Differences on inputs that hold infinities or NaN end nothing, but are told.
     """
-    trial = _Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs))
+    trial = _Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs), saturates=saturates)
     trial.run_again("the real inputs, second call")
     trial.run_generated(KINDS, time.perf_counter() + budget_s)
     check_untouched(trial.judge, trial.outputs, trial.copies)
@@ -125,6 +127,7 @@ class _Trial:
     executable: Function
     inputs: tuple[Any, ...]
     known: Reference | None = None
+    saturates: bool = False
     reference: Reference = field(init=False)
     outputs: tuple[torch.Tensor, ...] = field(init=False)
     copies: tuple[torch.Tensor, ...] = field(init=False)
@@ -135,6 +138,7 @@ class _Trial:
     impossible: list[str] = field(default_factory=list[str])
     untried: list[str] = field(default_factory=list[str])
     differences: list[str] = field(default_factory=list[str])
+    cut_off: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
         # The executable first: eager must not be what makes it work, say by loading a library that it lacks.
@@ -180,9 +184,12 @@ class _Trial:
         except InputRefused:
             self.refused.append(kind.name)
         except AccuracyError as error:
-            if not kind.unusual:
+            if self.saturates:
+                self.cut_off.append(kind.name)
+            elif kind.unusual:
+                self.differences.append(error.message)
+            else:
                 raise
-            self.differences.append(error.message)
         else:
             self.agreed.append(kind.name)
 
@@ -206,9 +213,10 @@ class _Trial:
     def verified(self) -> Verified:
         """What was found out."""
         dtypes = {value.dtype for value in self.inputs if isinstance(value, torch.Tensor)}
-        is_unknown = any(kind.name in self.untried and dtypes & {*kind.unusual} for kind in KINDS)
+        is_unknown = not self.saturates and any(kind.name in self.untried and dtypes & {*kind.unusual} for kind in KINDS)
         notes = (
             *(f"differs from eager and is guarded: {text}" for text in self.differences),
+            *_listed("differs from eager where values are cut off, which its settings accept", self.cut_off),
             *_listed("eager raises on", self.impossible),
             *_listed("the executable refuses", self.refused),
             *_listed("no time was left for", self.untried),

@@ -78,13 +78,25 @@ def test_a_file_of_another_model_is_refused(simulated: Simulated, tmp_path: Path
     backend = simulated(calibration=path)
     for model in (net(), nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh()).eval()):
         cluster, _ = whole_cluster(model, (X,))
-        with pytest.raises(CompileError, match="made for another model: ") as caught:
+        with pytest.raises(CompileError, match="made for another model, or for other weights: ") as caught:
             backend.compile(cluster, ONE)
         assert "calibrate" in str(caught.value)
 
 
+def test_a_file_of_other_weights_is_refused(simulated: Simulated, tmp_path: Path) -> None:
+    """One weight that was trained on is enough: ranges behind it may be any."""
+    model = net()
+    backend = simulated(calibration=calibration_file(tmp_path, model, [(X,)]))
+    assert backend.compile(whole_cluster(model, (X,))[0], ONE)
+    with torch.no_grad():
+        model[3].weight[0, 0] += 1e-6
+    cluster, _ = whole_cluster(model, (X,))
+    with pytest.raises(CompileError, match="weight .* has other values than the samples were shown to"):
+        backend.compile(cluster, ONE)
+
+
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"version": 9, "values": {}}', '{"version": 1, "samples": 1, "values": {"x": [1]}}']
+    "text", ["", "{", "[]", '{"version": 9, "values": {}}', '{"version": 2, "samples": 1, "values": {"x": [1]}}']
 )
 def test_a_damaged_file_is_refused(text: str, simulated: Simulated, cluster: Cluster, tmp_path: Path) -> None:
     """Whatever is wrong with the file, the error names it."""
@@ -328,7 +340,7 @@ def test_the_command_line_calibrates_and_reports(tmp_path: Path, monkeypatch: py
     )
     assert "from 2 samples" in done.output
     assert Calibration.read(tmp_path / "calib.json").samples == 2
-    assert json.loads((tmp_path / "calib.json").read_text())["version"] == 1
+    assert json.loads((tmp_path / "calib.json").read_text())["version"] == 2
     done = runner.invoke(app, ["report", "model.py:make", "--calibration", "calib.json"], catch_exceptions=False)
     assert "ms predicted on the board" in done.output
     assert "Conv" in done.output and "SNR dB" in done.output

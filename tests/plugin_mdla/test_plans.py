@@ -43,6 +43,23 @@ def test_a_mixed_plan_runs(installed: None) -> None:
         assert torch.equal(found(X * 1000), model(X * 1000)), "values beyond the formats run in eager, exactly"
 
 
+def test_accepted_saturation_reaches_the_user(installed: None, caplog: pytest.LogCaptureFixture) -> None:
+    """With `saturate`, NaN, infinities and values beyond the formats give the device's numbers, and the log says so."""
+    model = net()
+    settings = {"device": "simulator", "saturate": True}
+    _, plan, found = compiled(model, backends=["mdla"], accuracy=0.05, mdla=settings)
+    assert plan.clusters[0].backend == "mdla"
+    assert any("which its settings accept" in event.message for event in plan.events)
+    broken = X.clone()
+    broken[0, 0, 0, 0] = torch.nan
+    with torch.no_grad(), caplog.at_level("WARNING", "hub.mdla"):
+        assert model(broken).isnan().any()
+        assert found(broken).isfinite().all()
+        assert found(X * torch.inf).isfinite().all()
+        assert not torch.allclose(found(X * 1000), model(X * 1000), atol=0.05)
+    assert "NaN or infinite" in caplog.text
+
+
 def test_workers_compile_and_the_cache_serves(installed: None) -> None:
     """Isolated workers give the same plan; a second compilation loads what was saved, ranges included."""
     model = net()

@@ -362,6 +362,24 @@ def test_a_difference_on_nan_alone_is_told_and_no_failure() -> None:
     assert any("guarded" in note and "NaN" in note for note in verified.notes)
 
 
+def test_what_is_cut_off_with_leave_is_told_and_guards_nothing() -> None:
+    """A backend whose settings accept saturation counts on real inputs; there, it must be right all the same."""
+    cluster, inputs = case_cluster("aten.mul.Tensor", call(f(8, 8), f(8, 8)))
+
+    def cut(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [(x * y).nan_to_num(0.0).clamp(-limit, limit)]
+
+    limit = float((inputs[0] * inputs[1]).abs().max())
+    verified = verify_thoroughly(cluster, "backend", cut, inputs, None, budget_s=LONG_S, saturates=True)
+    assert not verified.is_finite_only
+    assert any("cut off" in note and "NaN" in note and "large" in note for note in verified.notes)
+    with pytest.raises(AccuracyError):
+        thoroughly((cluster, inputs), cut)
+    limit /= 2
+    with pytest.raises(AccuracyError, match="the real inputs"):
+        verify_thoroughly(cluster, "backend", cut, inputs, None, budget_s=LONG_S, saturates=True)
+
+
 def test_without_time_for_nan_calls_are_guarded_too() -> None:
     """What nobody tried is not trusted; the first kind is always tried."""
     case = case_cluster("aten.relu.default", call(f(8, 8)))
