@@ -5,6 +5,7 @@ Nothing here imports torch or NumPy: plugins are also imported where neither is 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import signal
@@ -33,6 +34,8 @@ class _Thing:
     """The module that it belongs to: where nobody has imported that, there is nothing to read."""
     details: Callable[[Any, Any], str] = lambda _before, _after: ""
     """What exactly differs, in a few words, where that can be said."""
+    is_told: bool = True
+    """False for what good libraries change as well, and what is harmless once it is restored."""
 
     def told(self, before: Any, after: Any) -> str:
         """Gives the name, with what exactly differs."""
@@ -65,6 +68,34 @@ def _set_handlers(wanted: dict[signal.Signals, Any]) -> None:
     for number, handler in wanted.items():
         if handler is not None and signal.getsignal(number) is not handler:
             signal.signal(number, handler)
+
+
+class _SignalStack(ctypes.Structure):
+    """`stack_t` of Linux's `sigaltstack`."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+_NO_STACK = (None, 2, 0)
+"""Flag `SS_DISABLE`: handlers run on the thread's own stack."""
+
+
+def _signal_stack() -> tuple[int | None, int, int]:
+    """Where this thread runs signal handlers. OpenVINO sets one when it compiles, and any thread may free it.
+
+    Python's handlers ask for it: with a stack that is gone, the next Ctrl-C is a segmentation fault.
+    """
+    found = _SignalStack()
+    if sys.platform != "linux" or ctypes.CDLL(None).sigaltstack(None, ctypes.byref(found)) != 0:
+        return _NO_STACK
+    return found.address, found.flags, found.size
+
+
+def _set_signal_stack(wanted: tuple[int | None, int, int]) -> None:
+    """Sets it; where it has become too small, since the process uses wider registers by now, there is none."""
+    for stack in (wanted, _NO_STACK):
+        if ctypes.CDLL(None).sigaltstack(ctypes.byref(_SignalStack(*stack)), None) == 0:
+            return
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +153,7 @@ _THINGS = (
     _Thing("the environment", _environment, _set_environment, details=_changed_variables),
     _Thing("the working directory", Path.cwd, os.chdir),
     _Thing("signal handlers", _handlers, _set_handlers),
+    _Thing("the stack of signal handlers", _signal_stack, _set_signal_stack, is_told=False),
     _Thing("Python's random numbers", random.getstate, random.setstate),
     _Thing("filters of warnings", lambda: _Filters(list(warnings.filters)), _set_filters),
     _Thing("the standard streams", lambda: (sys.stdin, sys.stdout, sys.stderr), _set_streams),
@@ -151,5 +183,5 @@ def kept_state() -> Generator[list[str]]:
     finally:
         for thing, value in before:
             if (now := thing.read()) != value:
-                changed.append(thing.told(value, now))
+                changed += [thing.told(value, now)] if thing.is_told else []
                 thing.write(value)

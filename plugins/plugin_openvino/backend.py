@@ -14,6 +14,7 @@ from hub.backend import Backend, CompileSettings
 from hub.errors import CompileError, HubError
 from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
+from plugin_openvino.core import core
 from plugin_openvino.lower import lower
 from plugin_openvino.runtime import BLOB, META, OpenVINOExecutable
 from plugin_openvino.support import OPERATORS
@@ -48,7 +49,7 @@ class OpenVINOBackend(Backend):
     """OpenVINO on the CPU."""
 
     def __init__(self) -> None:
-        self._core = ov.Core()
+        self._core = core()
 
     def probe(self) -> Support:
         """Compiles and runs one relu."""

@@ -9,6 +9,8 @@ import numpy as np
 import openvino as ov
 import torch
 
+from plugin_openvino.core import core
+
 
 def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
     """Gives a callable that runs the module once: exported, converted and compiled by OpenVINO for latency in float32."""
@@ -19,7 +21,7 @@ def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
         "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
     }
-    request = ov.Core().compile_model(model, "CPU", config).create_infer_request()
+    request = core().compile_model(model, "CPU", config).create_infer_request()
     arrays = [np.asarray(value.detach()) for value in inputs]
     return lambda: request.infer(arrays, share_inputs=True, share_outputs=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import signal
@@ -15,7 +16,7 @@ import numpy
 import pytest
 import torch
 
-from hub.compilation.state import kept_state
+from hub.compilation.state import _set_signal_stack, _signal_stack, kept_state
 
 CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "the environment": (lambda: os.environ.update(HUB_TEST_CHANGE="1"), lambda: "HUB_TEST_CHANGE" in os.environ),
@@ -49,6 +50,18 @@ def test_a_change_is_named_and_undone(name: str) -> None:
         assert read() != before
     assert changed == [f"{name} (HUB_TEST_CHANGE)" if name == "the environment" else name]
     assert read() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sigaltstack is laid out otherwise elsewhere")
+def test_the_stack_of_signal_handlers_is_put_back_and_nobody_accused() -> None:
+    """A library's own stack may be freed at any time; the next signal with a handler would then end the process."""
+    before = _signal_stack()
+    own = ctypes.create_string_buffer(1 << 16)
+    with kept_state() as changed:
+        _set_signal_stack((ctypes.addressof(own), 0, len(own)))
+        assert _signal_stack() == (ctypes.addressof(own), 0, len(own))
+    assert _signal_stack() == before
+    assert changed == []
 
 
 def test_nothing_changed_names_nothing() -> None:

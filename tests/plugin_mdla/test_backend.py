@@ -91,7 +91,7 @@ def test_a_file_of_other_weights_is_refused(simulated: Simulated, tmp_path: Path
     with torch.no_grad():
         model[3].weight[0, 0] += 1e-6
     cluster, _ = whole_cluster(model, (X,))
-    with pytest.raises(CompileError, match="weight .* has other values than the samples were shown to"):
+    with pytest.raises(CompileError, match=r"weight .* has other values than the samples were shown to"):
         backend.compile(cluster, ONE)
 
 

@@ -461,6 +461,31 @@ def test_whatever_compiling_raises_is_a_compile_error(
 # --- The peer ---------------------------------------------------------------------------------------------------------
 
 
+def test_signals_are_handled_after_backends_are_gone() -> None:
+    """OpenVINO sets the stack of signal handlers when it compiles; freed by another thread, it made Ctrl-C a crash."""
+    code = """
+import gc, signal, threading, torch
+from plugin_openvino.backend import create
+from hub.testing.single import SETTINGS, whole_cluster
+
+cluster, inputs = whole_cluster(torch.nn.Linear(4, 4), (torch.ones(2, 4),))
+kept = [create()]
+kept[0].compile(cluster, SETTINGS)(*inputs)
+
+def let_go():
+    kept.clear()
+    gc.collect()
+
+thread = threading.Thread(target=let_go)
+thread.start()
+thread.join()
+signal.signal(signal.SIGUSR1, lambda number, frame: print("handled"))
+signal.raise_signal(signal.SIGUSR1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_the_peer_runs_openvino_alone() -> None:
     """`hub bench` compares with OpenVINO's own conversion, which gives the model's result too."""
