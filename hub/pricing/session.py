@@ -48,9 +48,8 @@ _FACTS = ("compile_s", "is_saved", "problem", "is_finite_only", "notes", "verify
 DEFAULTS = Options()
 _SHARED = "shared"
 """The one worker of a session in which nothing is timed."""
-
-
 UNSAVED = "the executable could not be saved, so the next process compiles it again: {}"
+"""A plan's note where a backend that saves did not."""
 
 
 @dataclass(frozen=True, slots=True)
