@@ -62,7 +62,9 @@ class Run(Executable):
         self.is_saved = False
 
     def __call__(self, *inputs):
-        note("again" if self.is_saved else "run")
+        if self.is_saved:
+            note("again")
+        note("run")
         with torch.no_grad():
             return [value + 0 for value in self.module(*inputs)]
 
