@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -184,24 +184,31 @@ def _with_numbers(value: Any, numbers: Sequence[float], generator: torch.Generat
 
 
 def _normals(_: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
-    """Varies everything: integers within the range of the real ones, so that indices stay indices; then without them."""
+    """Varies everything: integers within the range of the real ones and 0, so that indices stay indices; then less of them.
+
+    0 is what padding and masks hold, which a first example may lack.
+    """
     if not any(isinstance(value, torch.Tensor) and value.numel() for value in inputs):
         return
-    yield tuple(_random(value, generator, with_integers=True) for value in inputs)
-    yield tuple(_random(value, generator, with_integers=False) for value in inputs)
+    for integers in ("with zeros", "in range", "real"):
+        yield tuple(_random(value, generator, integers) for value in inputs)
 
 
-def _random(value: Any, generator: torch.Generator, *, with_integers: bool) -> Any:
+def _random(value: Any, generator: torch.Generator, integers: Literal["with zeros", "in range", "real"]) -> Any:
     if _is_varied(value):
         return in_layout_of(value, _normal(value, generator))
     if not isinstance(value, torch.Tensor) or not value.numel():
         return copied(value)
     if value.dtype is torch.bool:
         return in_layout_of(value, torch.rand(span(value), generator=generator) < 0.5)
-    if with_integers and _is_integer(value):
-        low, high = int(value.min()), int(value.max()) + 1
+    if integers != "real" and _is_integer(value):
+        numbers = (int(value.min()), int(value.max()), *([0] if integers == "with zeros" else []))
+        low, high = min(numbers), max(numbers) + 1
         if high - low < torch.iinfo(torch.int64).max > high:
-            return in_layout_of(value, torch.randint(low, high, (span(value),), generator=generator).to(value.dtype))
+            drawn = torch.randint(low, high, (span(value),), generator=generator)
+            if integers == "with zeros":
+                drawn[len(drawn) // 2] = 0
+            return in_layout_of(value, drawn.to(value.dtype))
     return copied(value)
 
 

@@ -31,6 +31,11 @@ class Reference:
         self._nudged: dict[tuple[float, bool], tuple[Outputs, ...]] = {}
 
     @property
+    def is_finite(self) -> bool:
+        """True where no output holds an infinity or NaN."""
+        return all(bool(output.isfinite().all()) for output in self.outputs if is_floating(output))
+
+    @property
     def strides(self) -> tuple[tuple[int, ...], ...]:
         """Those of the outputs, in elements."""
         return tuple(output.stride() for output in self.outputs)

@@ -86,14 +86,18 @@ def test_values_keep_the_sign_that_all_real_ones_have() -> None:
 
 
 def test_integers_of_the_first_kind_stay_within_the_range_of_the_real_ones() -> None:
-    """Indices stay indices; the second attempt keeps them as they are."""
+    """Indices stay indices, and 0 is one; the second attempt leaves 0 out, the third keeps them as they are."""
     cluster, inputs = case_cluster("aten.embedding.default", call(f(50, 4), at(8, 8, below=50)))
-    first, second = generated(BY_NAME["normal"], cluster, inputs)
+    inputs = (inputs[0], inputs[1].clamp(min=5))
+    first, second, third = generated(BY_NAME["normal"], cluster, inputs)
     assert not torch.equal(first[1], inputs[1])
-    assert inputs[1].min() <= first[1].min()
+    assert first[1].min() == 0
     assert first[1].max() <= inputs[1].max()
-    assert torch.equal(second[1], inputs[1])
-    assert not torch.equal(second[0], inputs[0])
+    assert not torch.equal(second[1], inputs[1])
+    assert inputs[1].min() <= second[1].min()
+    assert second[1].max() <= inputs[1].max()
+    assert torch.equal(third[1], inputs[1])
+    assert not torch.equal(third[0], inputs[0])
 
 
 def test_kinds_of_floats_leave_integers_as_they_are() -> None:

@@ -345,6 +345,21 @@ def test_ties_that_documentation_leaves_open_pass() -> None:
         thoroughly(case, lambda x: [x.topk(2)[0], x.topk(2)[1] if x.max() == case[1][0].max() else x.topk(2)[1].flip(1)])
 
 
+def test_padding_that_no_example_has_is_tried() -> None:
+    """Real token numbers start at 5 here; a program that is wrong for 0 is found all the same."""
+    cluster, inputs = case_cluster("aten.embedding.default", call(f(50, 4), at(8, 8, below=50)))
+    case = cluster, (inputs[0], inputs[1].clamp(min=5))
+    with pytest.raises(AccuracyError, match="normal"):
+        thoroughly(case, lambda table, ids: [table[ids] * (ids != 0)[..., None]], budget_s=0.0)
+
+
+def test_a_divisor_of_zero_that_no_example_has_accuses_nobody() -> None:
+    """Infinities and NaN come of it, of which compilers make many things; other divisors are tried instead."""
+    cluster, inputs = case_cluster("aten.div.Tensor", call(f(8, 8), at(8, 8, below=9)))
+    case = cluster, (inputs[0], inputs[1] + 1)
+    assert "normal" in thoroughly(case, lambda x, y: [(x / y).nan_to_num(0.0, 0.0, 0.0)]).kinds
+
+
 # --- Infinities and NaN -----------------------------------------------------------------------------------------------
 
 
