@@ -18,11 +18,16 @@ _TAIL_BYTES = 4096
 
 
 def run_child(
-    command: Sequence[str], timeout_s: float, path: Sequence[str] | None = None, most_bytes: int | None = None
+    command: Sequence[str],
+    timeout_s: float,
+    path: Sequence[str] | None = None,
+    most_bytes: int | None = None,
+    most_output: int | None = None,
 ) -> str:
     """Runs a command to its end and gives what went wrong in words, or "" for exit status 0. Raises OSError.
 
-    `path` is where it looks for modules, if it is a Python. With more than `most_bytes` of memory it is ended.
+    `path` is where it looks for modules, if it is a Python. With more than `most_bytes` of memory, or `most_output` bytes
+    printed, it is ended.
 
     What it prints goes to a file, not to a pipe: a grandchild that outlives a killed child would keep a pipe open, and the
     reader waiting.
@@ -33,14 +38,25 @@ def run_child(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
         )
         try:
-            if reason := _watched(child, timeout_s, most_bytes):
+            if reason := _watched(child, timeout_s, most_bytes, log, most_output):
                 return reason
         finally:
             kill_group(child)
+        if reason := _printed_too_much(log, most_output):
+            return reason
         return "" if child.returncode == 0 else f"{exit_text(child.returncode)}{last_line(log)}"
 
 
-def _watched(child: subprocess.Popen[Any], timeout_s: float, most_bytes: int | None) -> str:
+def _printed_too_much(log: IO[bytes], most_output: int | None) -> str:
+    printed = os.fstat(log.fileno()).st_size
+    if most_output is None or printed <= most_output:
+        return ""
+    return f"it printed {megabytes(printed)}, {megabytes(most_output)} allowed"
+
+
+def _watched(
+    child: subprocess.Popen[Any], timeout_s: float, most_bytes: int | None, log: IO[bytes], most_output: int | None
+) -> str:
     """Waits for a child to end; gives why it is not worth waiting any longer, or "" where it ended."""
     end_s = time.monotonic() + timeout_s
     while True:
@@ -51,6 +67,8 @@ def _watched(child: subprocess.Popen[Any], timeout_s: float, most_bytes: int | N
         except subprocess.TimeoutExpired:
             if most_bytes is not None and (taken := memory_bytes(child.pid)) > most_bytes:
                 return f"it took {megabytes(taken)} of memory, {megabytes(most_bytes)} allowed"
+            if reason := _printed_too_much(log, most_output):
+                return reason
             if time.monotonic() >= end_s:
                 return f"no answer within {timeout_s:g} s"
 

@@ -1,6 +1,7 @@
 """Imports plugins in a child process before this one does, once for each version: that can crash, hang or exit.
 
-`python -m hub.trial FILE NAME...` is that child: it writes into FILE which entry point it begins and which it has ended.
+`python -m hub.trial FILE NAME...` is that child: it writes into FILE which entry point it begins and which it has ended,
+and ends itself after one that has printed too much.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ TRIAL_S = 60.0
 """Seconds that importing the registering modules of all new plugins may take; each should take milliseconds."""
 TRIAL_BYTES = 2 << 30
 """Bytes of memory that it may take: PyTorch, which they should not even import, takes a quarter of that."""
+TRIAL_OUTPUT_BYTES = 1 << 20
+"""Bytes that importing one may print. Each worker imports it again, and one that prints more than its limit is ended."""
 MOST_BACKENDS = 1000
 """Backends that one plugin may register: an iterator without end would never be read to it."""
 MEMORY = "plugins.json"
@@ -61,6 +64,7 @@ def _tried(points: Iterable[metadata.EntryPoint]) -> dict[str, str]:
                 TRIAL_S,
                 path=sys.path,
                 most_bytes=TRIAL_BYTES,
+                most_output=TRIAL_OUTPUT_BYTES,
             )
             begun = record.read_text().split()
         ended = [name for name in left if begun.count(name) == 2]
@@ -121,6 +125,11 @@ def _main(arguments: Sequence[str]) -> None:
             if hasattr(module, "hub_backends"):
                 for info in registered(module):
                     importlib.import_module(info.settings.partition(":")[0] or __name__)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(BaseException):  # a plugin may have replaced it by anything
+                stream.flush()
+        if os.fstat(1).st_size > TRIAL_OUTPUT_BYTES:
+            return  # the parent sees how much it was
         _write(record, name)
 
 

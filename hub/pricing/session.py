@@ -324,9 +324,14 @@ class Session:
             lanes = [pool.submit(self._compile_lane, backend, wanted, done, clock) for backend, wanted in orders.items()]
             try:
                 return tuple(offer for lane in lanes for offer in lane.result())
-            except BaseException:
+            except BaseException as error:  # noqa: BLE001 - raised again below
                 self._kill_all()  # else Ctrl-C would wait for the compilations to end
-                raise
+                failure = error
+        # Where a worker could not be had, what was measured is of no use, but plans by estimates need workers, too.
+        self._is_over = not isinstance(failure, Exception)
+        self._workers.clear()
+        self._ready.clear()
+        raise failure
 
     def price(self, offer: Offer, at_least_s: float = ALONE_S) -> Offer:
         """Times a compiled cluster alone, in the worker that compiled it."""

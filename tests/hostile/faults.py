@@ -122,7 +122,8 @@ ALL: tuple[Fault, ...] = (
     *_general(
         "import", ("raise", "system_exit", "keyboard_interrupt", "mute_exception", "hang", "segfault", "exit", "memory")
     ),
-    *_general("import", ("writes", "changes_everything"), is_refused=False),
+    *_general("import", ("writes",)),
+    *_general("import", ("changes_everything",), is_refused=False),
     *_general("register", ("raise", "generator_exit", "odd_exception", "hang", "abort", "exit")),
     Fault("register_junk", r"hub_backends|str|BackendInfo"),
     *_general("register", ("changes_everything",)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from hub.backend import CompileSettings
 from hub.compilation.limits import Limits
 from hub.compilation.transfer import Sample
 from hub.dispatch.codegen import Step
+from hub.errors import WorkerError
 from hub.options import Options
 from hub.partition.group import Group
 from hub.planning.schedule import reads, steps_for
@@ -85,6 +86,15 @@ class Workshop:
         return tuple(steps_for(self.graph, (Group("frail", self.names),), (name,)))
 
 
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    """Gives a function that raises."""
+
+    def function(*_: Any) -> NoReturn:
+        raise error
+
+    return function
+
+
 @pytest.fixture
 def workshop(install_plugin: Callable[..., None]) -> Iterator[Workshop]:
     """Gives a session on three products with activations between."""
@@ -108,6 +118,18 @@ def test_workers_estimate_by_the_peaks_of_the_process_that_they_work_for(
         session.answers("frail", Options())
         cost: Any = session.estimate(Group("frail", names), SETTINGS)
     assert cost.run_s == 123.0
+
+
+def test_without_workers_for_measuring_there_are_some_for_estimates(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that cannot be had ends measuring; what is planned by estimates is still tried out in one."""
+    order = workshop.order("all", workshop.names, is_needed=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(workshop.session, "_living", raising(WorkerError("none to be had")))
+        with pytest.raises(WorkerError, match="none to be had"):
+            workshop.compiled(order)
+    assert workshop.session.try_out(order).failure is None
 
 
 def test_fatal_piece_costs_only_itself(workshop: Workshop) -> None:
