@@ -165,7 +165,7 @@ def _correction(call: Call) -> float:
 
 def _variance(*, is_root: bool, with_mean: bool = False) -> Rule:
     def rule(call: Call) -> Tensor | tuple[Tensor, Tensor]:
-        source = computing(call.first())
+        source = cast(call.first(), "f64")  # so that equal values have no variance, as in PyTorch
         spread, mean = spread_of(source, _dims(call, source), _correction(call))
         spread = sqrt(spread) if is_root else spread
         return (_shaped(spread, call, 0), _shaped(mean, call, 1)) if with_mean else _shaped(spread, call)
