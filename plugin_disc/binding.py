@@ -34,9 +34,7 @@ def symbol_texts(cluster: Cluster) -> dict[Any, str]:
     return found
 
 
-def run_source(
-    cluster: Cluster, *, slots: Sequence[str], workspace: str, symbols: Mapping[Any, str], weights: Sequence[str]
-) -> str:
+def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str, symbols: Mapping[Any, str]) -> str:
     """Gives the Python text of `run(i0, i1, ...)`: check inputs, allocate outputs, fill the frame, run, return."""
     lines = [f"def run({', '.join(f'i{position}' for position in range(len(cluster.inputs)))}):"]
     for position, spec in enumerate(cluster.inputs):
@@ -90,7 +88,9 @@ def _result(position: int, order: Sequence[int]) -> str:
     return f"o{position}" if is_plain else f"o{position}.permute({inverse(order)})"
 
 
-def compiled(source: str, *, main: Any, slots: int, cluster: Cluster, weights: Mapping[str, torch.Tensor], functions: Sequence[str]) -> Callable[..., tuple[torch.Tensor, ...]]:
+def compiled(
+    source: str, *, main: Any, slots: int, cluster: Cluster, weights: Mapping[str, torch.Tensor], functions: Sequence[str]
+) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Gives the function that `run_source` describes."""
     names: dict[str, Any] = {
         "Frame": ctypes.c_int64 * slots,

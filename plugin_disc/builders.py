@@ -53,9 +53,7 @@ def broadcast(source: Tensor, shape: Sequence[Size]) -> Tensor:
     """Gives a tensor of a larger shape by PyTorch's rules: dims are added in front, sizes of 1 repeated."""
     shape = tuple(shape)
     lead = len(shape) - len(source.shape)
-    index = tuple(
-        Affine() if size == 1 else variable(dim + lead) for dim, size in enumerate(source.shape)
-    )
+    index = tuple(Affine() if size == 1 else variable(dim + lead) for dim, size in enumerate(source.shape))
     return view(source, shape, index)
 
 
@@ -224,9 +222,7 @@ def padded(source: Tensor, before: Sequence[Size], after: Sequence[Size], value:
     """Gives a tensor with a constant around it; no negative widths."""
     if all(width == 0 for width in (*before, *after)):
         return source
-    shape = tuple(
-        plus(plus(size, low), high) for size, low, high in zip(source.shape, before, after, strict=True)
-    )
+    shape = tuple(plus(plus(size, low), high) for size, low, high in zip(source.shape, before, after, strict=True))
     return Join(shape, source.dtype, ((source, tuple(before)),), value)
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hub.support import Condition, argument, attribute, dtype_name, elements, is_symbolic, operator_name, tensors_of, value_of
+from hub.support import (
+    Condition,
+    argument,
+    attribute,
+    dtype_name,
+    elements,
+    is_symbolic,
+    operator_name,
+    tensors_of,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from torch import fx

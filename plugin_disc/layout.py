@@ -8,7 +8,7 @@ from hub.graph import TensorSpec, priced_size
 
 
 def memory_order(spec: TensorSpec) -> tuple[int, ...]:
-    """Gives the dims from the outermost in memory to the innermost, if elements lie packed in that order; else as they are."""
+    """Gives the dims from outermost in memory to innermost, if elements lie packed in that order; else as they are."""
     dims = tuple(range(len(spec.shape)))
     sizes, strides = tuple(map(priced_size, spec.shape)), tuple(map(priced_size, spec.stride))
     order = tuple(sorted(dims, key=lambda dim: (-strides[dim], -sizes[dim], dim)))

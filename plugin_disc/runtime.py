@@ -47,7 +47,6 @@ class DiscExecutable(Executable):
             slots=call.slots,
             workspace=call.workspace,
             symbols=symbol_texts(cluster),
-            weights=tuple(weights),
         )
         self._run = compiled(
             self.source, main=code.run, slots=len(call.slots), cluster=cluster, weights=weights, functions=call.functions
@@ -101,7 +100,9 @@ def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram
     except HubError:
         raise
     except Exception as error:
-        raise CompileError(f"cannot be lowered: {type(error).__name__}: {error}", backend=NAME, cluster=cluster.name) from error
+        raise CompileError(
+            f"cannot be lowered: {type(error).__name__}: {error}", backend=NAME, cluster=cluster.name
+        ) from error
     return program, lowered
 
 

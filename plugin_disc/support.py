@@ -18,7 +18,6 @@ from .conditions import (
     no_masked_rows,
     not_ceil,
     on_cpu,
-    one_of,
     only_output,
     plain,
     real_division,
@@ -100,7 +99,9 @@ OPERATORS = OperatorTable(
         **_rows("where.self where.ScalarOther where.ScalarSelf where.Scalar", ANY),
         **_rows("masked_fill.Scalar masked_fill.Tensor", ANY),
         # casts, copies, new tensors
-        **_rows("_to_copy.default to.dtype to.dtype_layout to.device to.other type_as.default", ANY, float_to_known_integer),
+        **_rows(
+            "_to_copy.default to.dtype to.dtype_layout to.device to.other type_as.default", ANY, float_to_known_integer
+        ),
         **_all("clone alias contiguous detach lift_fresh_copy", ANY),
         **_all("zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full", ANY),
         **_rows("fill.Scalar fill.Tensor scalar_tensor.default", ANY),
@@ -122,7 +123,7 @@ OPERATORS = OperatorTable(
         **_rows("repeat.default tile.default repeat_interleave.self_int", ANY),
         **_all("constant_pad_nd", ANY),
         **_all("unfold", ANY, has_dims, static_dim("dimension")),
-        **_all("pixel_shuffle pixel_unshuffle", ANY, static_space(0)),
+        **_all("pixel_shuffle pixel_unshuffle", ANY, static_space(0), has_elements),
         # reductions and scans
         **_rows("sum.default sum.dim_IntList", ANY),
         **_rows("prod.default prod.dim_int", dtypes("float32", "float64", "int64", "int32")),
@@ -166,7 +167,13 @@ OPERATORS = OperatorTable(
         **_all("max_pool3d", FLOAT, rank("self", 5, 5), static_space(1), not_ceil),
         **_all("avg_pool1d", FLOAT, rank("self", 3, 3), static_space(1), not_ceil, counts_padding),
         **_all(
-            "avg_pool2d avg_pool3d", FLOAT, static_space(1), not_ceil, counts_padding, absent("divisor_override"), rank("self", 4, 5)
+            "avg_pool2d avg_pool3d",
+            FLOAT,
+            static_space(1),
+            not_ceil,
+            counts_padding,
+            absent("divisor_override"),
+            rank("self", 4, 5),
         ),
         **_all("adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_avg_pool3d", FLOAT, equal_windows),
         **_rows("upsample_nearest1d.vec upsample_nearest1d.default upsample_nearest2d.vec", FLOAT, whole_factors),
@@ -180,5 +187,3 @@ OPERATORS = OperatorTable(
         **_all("_softmax_backward_data _log_softmax_backward_data", FLOAT),
     },
 )
-
-__all__ = ["OPERATORS", "one_of"]

@@ -87,9 +87,7 @@ def _compared(for_floats: str, for_integers: str, unsigned: str = "") -> Emit:
 def _select(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
     condition, yes, no = arguments
     names = f"{condition.name}, {yes.name}, {no.name}"
-    return _put(
-        writer, f"arith.select {names} : {_kind(writer, condition)}, {_kind(writer, yes)}", dtype, arguments
-    )
+    return _put(writer, f"arith.select {names} : {_kind(writer, condition)}, {_kind(writer, yes)}", dtype, arguments)
 
 
 def _copy(_writer: Writer, _dtype: str, arguments: Sequence[Value]) -> Value:
@@ -182,7 +180,10 @@ def _called(writer: Writer, function: str, dtype: str, arguments: Sequence[Value
             at = f"{{offsets = [{start}], sizes = [{natural}], strides = [1]}}"
             parts = [
                 writer.put(
-                    f"vector.extract_strided_slice {argument.name} {at} : {whole} to {kind}", dtype, is_wide=True, level=level
+                    f"vector.extract_strided_slice {argument.name} {at} : {whole} to {kind}",
+                    dtype,
+                    is_wide=True,
+                    level=level,
                 )
                 for argument in wide
             ]

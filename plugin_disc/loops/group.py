@@ -85,7 +85,7 @@ def keep(tensor: Tensor, schedule: Schedule) -> None:
 
 
 def reads(tensor: Tensor) -> Iterator[tuple[Tensor, Index | None]]:
-    """Gives what a tensor is computed from, behind views, with the index over its loops; None where that depends on data."""
+    """Gives what a tensor is computed from, behind views, with the index over its loops; None if that depends on data."""
     if isinstance(tensor, Reduce):
         yield from behind(tensor.source, identity(tensor.source.shape))
     elif isinstance(tensor, Pointwise):
@@ -180,7 +180,7 @@ def _place_computed(tensor: Tensor, schedule: Schedule, *, at_least: int = 0) ->
         place = len(schedule.stages) - 1
         _enter(group, tensor, _placed_on(space, range(len(group.domain))))
     for source, _ in sources:
-        if schedule.stage_of[source] != place or isinstance(tensor, Take) and source is tensor.source:
+        if schedule.stage_of[source] != place or (isinstance(tensor, Take) and source is tensor.source):
             keep(source, schedule)
     schedule.stage_of[tensor] = place
     return place

@@ -12,7 +12,7 @@ from .combine import across_lanes, combined, neutral
 from .frame import Frame
 from .functions import EXPENSIVE, emitted
 from .group import Group, Store
-from .memory import Loops, affine, affine_wide, lane_mask, read, read_at, write
+from .memory import Loops, affine_wide, further, gathered, lane_mask, read, write
 from .nest import inner_index, is_inner, loop_index, nest_of, phases_of
 from .writer import Value, Writer
 
@@ -89,9 +89,7 @@ class _Kernel:
     def _kept(self) -> list[int]:
         assert self.nest is not None
         return [
-            loop
-            for loop in range(len(self.nest.sizes))
-            if loop not in self.group.reduced and loop not in self.nest.merged
+            loop for loop in range(len(self.nest.sizes)) if loop not in self.group.reduced and loop not in self.nest.merged
         ]
 
     def _task_sizes(self) -> list[tuple[int, Size]]:
@@ -221,7 +219,7 @@ class _Kernel:
         stores: Sequence[Store],
         carried: list[str],
     ) -> list[str]:
-        """Runs the lanes along the innermost reduced loop: several rows at once with totals of their own, single rows, the rest."""
+        """Runs the lanes along the innermost reduced loop: several rows at once with totals of their own, then the rest."""
         writer = self.writer
         assert self.nest is not None
         lane, known = self.nest.lane, self.nest.sizes[self.nest.lane]
@@ -256,9 +254,7 @@ class _Kernel:
                     writer.begin_part()
                     at = writer.scalar("arith.addi", first, writer.number(part * lanes)) if part else first
                     at = replace(at, level=writer.level)
-                    places = [
-                        place if part == 0 else count + place * (UNROLLED - 1) + part - 1 for place in range(count)
-                    ]
+                    places = [place if part == 0 else count + place * (UNROLLED - 1) + part - 1 for place in range(count)]
                     found = step(at, [names[place] for place in places], None)
                     for place, name in zip(places, found, strict=True):
                         following[place] = name
@@ -392,9 +388,12 @@ class _Kernel:
                 by = writer.wide(by)
             step = emitted(writer, "mul", "i64", (place, by))
             total = step if total is None else emitted(writer, "add", "i64", (total, step))
-        rest = affine_wide(writer, fixed, loops)
-        place = rest if total is None else emitted(writer, "add", "i64", (total, rest))
-        return read_at(writer, self._base(tensor.source), place, tensor.dtype, loops)
+        base = self._base(tensor.source)
+        assert total is not None
+        if not total.is_wide:  # all lanes read from one row
+            return read(writer, further(writer, base, total, tensor.dtype), fixed, tensor.dtype, loops)
+        place = emitted(writer, "add", "i64", (total, affine_wide(writer, fixed, loops)))
+        return gathered(writer, base, place, tensor.dtype, loops)
 
     def _checked(self, place: Value, size: Size) -> Value:
         """Gives an index that is in range, and reports one that was not."""
@@ -432,6 +431,3 @@ def _sum_dtype(reduce: Reduce) -> str:
         return kind if kind not in ("f16", "bf16") else "f32"
     count = product(reduce.source.shape[dim] for dim in reduce.dims)
     return "f32" if is_static(count) and count <= FEW_ROUNDINGS else "f64"
-
-
-__all__ = ["Kernel", "affine", "kernel_of", "memory_index"]

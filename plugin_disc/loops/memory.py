@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..affine import Affine
-from ..sizes import Size, plus
+from ..sizes import Size
 from .writer import SCALAR, Value, Writer
 
 _ALIGNED = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "i1": 1}
@@ -105,17 +105,15 @@ def read(writer: Writer, base: Value, place: Affine, dtype: str, loops: Loops) -
     return value
 
 
-def read_at(writer: Writer, base: Value, place: Value, dtype: str, loops: Loops) -> Value:
-    """Gives elements at computed places: one i64, or one for each lane."""
-    kind = _stored_kind(dtype)
-    stored = "i8" if dtype == "i1" else dtype
-    if place.is_wide:
-        value = _gathered(writer, base, place, stored, loops)
-    else:
-        at = _address(writer, base, place, kind)
-        text = f"llvm.load {at.name} {{alignment = {_ALIGNED[dtype]} : i64}} : !llvm.ptr -> {kind}"
-        value = writer.put(text, stored, is_wide=False, level=at.level)
+def gathered(writer: Writer, base: Value, places: Value, dtype: str, loops: Loops) -> Value:
+    """Gives elements at computed places, one for each lane."""
+    value = _gathered(writer, base, places, "i8" if dtype == "i1" else dtype, loops)
     return _as_boolean(writer, value) if dtype == "i1" else value
+
+
+def further(writer: Writer, base: Value, place: Value, dtype: str) -> Value:
+    """Gives the address of an element."""
+    return _address(writer, base, place, _stored_kind(dtype))
 
 
 def _address(writer: Writer, base: Value, place: Value, kind: str) -> Value:
@@ -145,8 +143,9 @@ def _gathered(writer: Writer, base: Value, places: Value, dtype: str, loops: Loo
     kind = writer.vector(dtype)
     level = max(base.level, places.level)
     pointers = f"vector<{writer.lanes}x!llvm.ptr>"
+    kinds = f"(!llvm.ptr, {writer.vector('i64')}) -> {pointers}, {SCALAR[dtype]}"
     at = writer.put(
-        f"llvm.getelementptr {base.name}[{places.name}] : (!llvm.ptr, {writer.vector('i64')}) -> {pointers}, {SCALAR[dtype]}",
+        f"llvm.getelementptr {base.name}[{places.name}] : {kinds}",
         "ptr",
         is_wide=True,
         level=level,
@@ -213,8 +212,3 @@ def _as_stored(writer: Writer, value: Value) -> str:
         return value.name
     kinds = f"{writer.type_of('i1', is_wide=value.is_wide)} to {writer.type_of('i8', is_wide=value.is_wide)}"
     return writer.put(f"arith.extui {value.name} : {kinds}", "i8", is_wide=value.is_wide, level=value.level).name
-
-
-def shifted(place: Affine, constant: Size) -> Affine:
-    """Gives a place further on."""
-    return Affine(plus(place.constant, constant), place.terms)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..affine import Affine, Index, composed, identity, linear, variable
+from ..affine import Affine, Index, composed, linear, variable
 from ..sizes import Size, is_static, strides_of, times
-from ..tensors import Iota, Pointwise, Reduce, Take, Tensor, View, arguments_of
+from ..tensors import Iota, Reduce, Take, Tensor, View, arguments_of
 from .group import Group, Placement
 
 PhaseOf = dict[Tensor, int]
@@ -122,6 +122,3 @@ def _sources(tensor: Tensor) -> Iterator[Tensor]:
 def is_inner(tensor: Tensor, group: Group) -> bool:
     """True for members that have an element for every step of the reduced loops."""
     return not group.reduced or any(loop in group.reduced for loop in group.members[tensor])
-
-
-__all__ = ["Nest", "Pointwise", "identity", "inner_index", "is_inner", "loop_index", "nest_of", "phases_of"]

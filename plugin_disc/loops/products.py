@@ -28,15 +28,15 @@ def product_of(tensor: Product, name: str, frame: Frame, lanes: int, slot_of: Sl
     arguments = [
         _byte(writer, _TRANSPOSED if is_right_turned else _NORMAL),
         _byte(writer, _TRANSPOSED if is_left_turned else _NORMAL),
-        *(_integer(writer, size) for size in (columns, rows, inner)),
+        *(_integer(writer, size, at_least=0) for size in (columns, rows, inner)),
         _one(writer, tensor.dtype, 1.0),
         None,
-        _integer(writer, right_step),
+        _integer(writer, right_step, at_least=1),
         None,
-        _integer(writer, left_step),
+        _integer(writer, left_step, at_least=1),
         _one(writer, tensor.dtype, 0.0),
         None,
-        _integer(writer, columns),
+        _integer(writer, columns, at_least=1),
     ]
     function = writer.slot(frame.function("sgemm_" if tensor.dtype == "f32" else "dgemm_"), "!llvm.ptr")
     lead = tensor.shape[:-2]
@@ -60,11 +60,6 @@ def product_of(tensor: Product, name: str, frame: Frame, lanes: int, slot_of: Sl
     writer.loop(begin, end, writer.number(1), [], one)
     batch = product(lead)
     return Kernel(name, writer.finish(), batch, product((batch, rows, columns, inner)))
-
-
-def is_empty(tensor: Product) -> tuple[Size, ...]:
-    """Gives the sizes of which none may be 0 for the library to be called."""
-    return tensor.shape[-2:]
 
 
 def _matrix(writer: Writer, tensor: Tensor, loops: Loops, slot_of: SlotOf) -> str:
@@ -95,10 +90,10 @@ def _byte(writer: Writer, value: int) -> str:
     return _cell(writer, "i8", writer.constant(value, "i8").name)
 
 
-def _integer(writer: Writer, size: Size) -> str:
-    """A size as BLAS takes it; at least 1, as a step between columns has to be."""
-    at_least = writer.scalar("arith.maxsi", writer.number(size), writer.number(0))
-    text = f"arith.trunci {at_least.name} : i64 to i32"
+def _integer(writer: Writer, size: Size, *, at_least: int) -> str:
+    """A size as BLAS takes it; a step between columns has to be at least 1."""
+    bounded = writer.scalar("arith.maxsi", writer.number(size), writer.number(at_least))
+    text = f"arith.trunci {bounded.name} : i64 to i32"
     return _cell(writer, "i32", writer.put(text, "i32", is_wide=False, level=0).name)
 
 

@@ -138,9 +138,7 @@ def _run(writer: Writer, kernel: Kernel, frame: Frame, threads: int) -> None:
 # --- Memory -----------------------------------------------------------------------------------------------------------
 
 
-def _places(
-    outputs: Sequence[Tensor], schedule: Schedule, symbols: Mapping[Any, str]
-) -> tuple[dict[Tensor, str], str]:
+def _places(outputs: Sequence[Tensor], schedule: Schedule, symbols: Mapping[Any, str]) -> tuple[dict[Tensor, str], str]:
     """Gives the Python text of each stored tensor's address, and of the bytes of workspace.
 
     Memory of known size is given to a later tensor when its last reader has run.
@@ -211,5 +209,3 @@ def _last_use(schedule: Schedule) -> dict[Tensor, int]:
                 source = source.source
             last[source] = number
     return last
-
-

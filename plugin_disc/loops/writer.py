@@ -155,7 +155,12 @@ class Writer:
         return self.put(text, value.dtype, is_wide=True, level=value.level)
 
     def loop(
-        self, start: Value, end: Value, step: Value, carried: Sequence[tuple[str, str]], body: Callable[[Value, list[str]], list[str]]
+        self,
+        start: Value,
+        end: Value,
+        step: Value,
+        carried: Sequence[tuple[str, str]],
+        body: Callable[[Value, list[str]], list[str]],
     ) -> list[str]:
         """Writes a loop; `carried` are (first value, type). `body` gets index and carried names and gives the next ones."""
         index = self.fresh()

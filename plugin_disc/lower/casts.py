@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ..affine import variable
-from ..builders import FLOATS, broadcast, cast, fill, iota, pointwise, reshaped, view
-from ..sizes import is_static
+from ..builders import FLOATS, broadcast, cast, fill, iota, pointwise, reshaped
 from ..tensors import Tensor
 from .call import Call, Rule
 
@@ -68,5 +66,3 @@ RULES: dict[str, Rule] = {
     "aten.scalar_tensor.default": _scalar,
     **{f"aten.eye.{form}": _eye for form in ("default", "m")},
 }
-
-__all__ = ["RULES", "is_static", "variable", "view"]

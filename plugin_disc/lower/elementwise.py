@@ -158,10 +158,7 @@ def _repeated(source: Tensor, times: int) -> Tensor:
 
 def remainder(left: Tensor, right: Tensor) -> Tensor:
     """Gives what division leaves, with the divisor's sign."""
-    if left.dtype not in FLOATS:
-        rest = pointwise("irem", left, right)
-    else:
-        rest = pointwise("fmod", left, right)
+    rest = pointwise("fmod" if left.dtype in FLOATS else "irem", left, right)
     zero = number(0, left)
     differs = pointwise("xor", lt(right, zero), lt(rest, zero))
     is_off = pointwise("and", ne(rest, zero), differs)
@@ -238,11 +235,7 @@ def _scaled_pair(function: Function, *, is_turned: bool = False) -> Rule:
         if is_turned:
             left, right = right, left
         factor = call.number("alpha")
-        if factor != 1:
-            if is_turned:
-                right = by(right, factor)
-            else:
-                right = by(right, factor)
+        right = right if factor == 1 else by(right, factor)
         return _shaped(function(left, right), call)
 
     return rule
@@ -378,9 +371,7 @@ def _tests(function: Function) -> Rule:
     return lambda call: broadcast(function(computing(call.tensor("self"))), call.shape)
 
 
-_MATHEMATICS = (
-    "exp expm1 exp2 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh acosh atanh erf erfc"
-)
+_MATHEMATICS = "exp expm1 exp2 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh acosh atanh erf erfc"
 
 RULES: dict[str, Rule] = {
     **{f"aten.{name}.default": _floating(apply(name)) for name in _MATHEMATICS.split()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..affine import Affine, variable
 from ..builders import broadcast, broadcast_shape, cast, copied, fill, pointwise, reshaped, select
 from ..sizes import Size
-from ..tensors import COMPUTED, IN_MEMORY, Source, Take, Tensor
+from ..tensors import COMPUTED, IN_MEMORY, Take, Tensor
 from .call import Call, Rule
 from .casts import _one_hot as one_hot
 
@@ -44,7 +44,7 @@ def _gather(call: Call) -> Tensor:
 def _index(call: Call) -> Tensor:
     """Integer indices for some dims. What they give stands where the first was if they are neighbours, else in front."""
     source = call.tensor("self")
-    given = [value for value in call.raw("indices")]
+    given = list(call.raw("indices"))
     given += [None] * (len(source.shape) - len(given))
     tensors = {dim: cast(call.as_tensor(value), "i64") for dim, value in enumerate(given) if value is not None}
     dims = list(tensors)
@@ -80,5 +80,3 @@ RULES: dict[str, Rule] = {
     "aten._unsafe_index.Tensor": _index,
     "aten.one_hot.default": one_hot,
 }
-
-__all__ = ["RULES", "Source"]

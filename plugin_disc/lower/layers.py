@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ..builders import cast, reshaped
 from ..tensors import Tensor
 from .call import Call, Rule, computing
-from .elementwise import add, div, minimum, mul, number, plus, reciprocal, sqrt, sub
-from .elementwise import by as scaled
+from .elementwise import add, mul, plus, reciprocal, sqrt, sub
 from .reductions import mean_of, spread_of, total
 
 
@@ -49,7 +48,11 @@ def _rms_norm(call: Call) -> Tensor:
     source = computing(call.tensor("input"))
     count = len(call.raw("normalized_shape"))
     dims = range(len(source.shape) - count, len(source.shape))
-    eps = call.number("eps") if call.has("eps") else {"f32": 1.1920928955078125e-07, "f64": 2.220446049250313e-16}[source.dtype]
+    eps = (
+        call.number("eps")
+        if call.has("eps")
+        else {"f32": 1.1920928955078125e-07, "f64": 2.220446049250313e-16}[source.dtype]
+    )
     steepness = reciprocal(sqrt(plus(mean_of(mul(source, source), dims), eps)))
     return cast(_scaled(mul(source, steepness), _optional(call, "weight"), None), call.dtype)
 
@@ -98,9 +101,7 @@ def _group_norm(call: Call) -> Tensor:
 
 def _native_group_norm(call: Call) -> tuple[Tensor, ...]:
     parts = _group_norm_of(call, call.raw("group"))
-    return tuple(
-        cast(reshaped(part, call.result(place)[0]), call.result(place)[1]) for place, part in enumerate(parts)
-    )
+    return tuple(cast(reshaped(part, call.result(place)[0]), call.result(place)[1]) for place, part in enumerate(parts))
 
 
 def _loss(call: Call, each: Tensor) -> Tensor:
@@ -126,16 +127,13 @@ def _l1(call: Call) -> Tensor:
     return _loss(call, pointwise("abs", sub(source, target)))
 
 
-__all__ = ["RULES", "div", "minimum", "normalised", "number", "scaled"]
-
 RULES: dict[str, Rule] = {
     "aten.layer_norm.default": _layer_norm,
     "aten.native_layer_norm.default": _native_layer_norm,
     "aten.rms_norm.default": _rms_norm,
     "aten.batch_norm.default": _batch_norm,
     **{
-        f"aten.{name}.default": _native_batch_norm
-        for name in ("_native_batch_norm_legit_no_training", "native_batch_norm")
+        f"aten.{name}.default": _native_batch_norm for name in ("_native_batch_norm_legit_no_training", "native_batch_norm")
     },
     "aten.group_norm.default": _group_norm,
     "aten.native_group_norm.default": _native_group_norm,

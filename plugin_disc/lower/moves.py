@@ -23,7 +23,7 @@ from ..builders import (
     view,
 )
 from ..sizes import Size, plus, times
-from ..tensors import Fill, Tensor
+from ..tensors import Tensor
 from .call import Call, Rule
 
 
@@ -60,7 +60,9 @@ def _last_two(call: Call) -> Tensor:
 def _moved(call: Call) -> Tensor:
     source = call.first()
     rank = len(source.shape)
-    froms, tos = ([value] if isinstance(value, int) else list(value) for value in (call.raw("source"), call.raw("destination")))
+    froms, tos = (
+        [value] if isinstance(value, int) else list(value) for value in (call.raw("source"), call.raw("destination"))
+    )
     froms, tos = [dim % rank for dim in froms], [dim % rank for dim in tos]
     rest = iter(dim for dim in range(rank) if dim not in froms)
     places = dict(zip(tos, froms, strict=True))
@@ -278,9 +280,7 @@ _RESHAPES = (
     "view.default reshape.default _unsafe_view.default flatten.using_ints unflatten.int view_as.default reshape_as.default"
     " ravel.default squeeze.default squeeze.dim squeeze.dims unsqueeze.default"
 )
-_PIECES = (
-    "split.Tensor unsafe_split.Tensor split_with_sizes.default split.sizes chunk.default tensor_split.sections"
-)
+_PIECES = "split.Tensor unsafe_split.Tensor split_with_sizes.default split.sizes chunk.default tensor_split.sections"
 
 RULES: dict[str, Rule] = {
     **{f"aten.{name}": _reshape for name in _RESHAPES.split()},
@@ -311,5 +311,3 @@ RULES: dict[str, Rule] = {
     "aten.pixel_unshuffle.default": _unshuffle_pixels,
     "aten.glu.default": _glu,
 }
-
-__all__ = ["RULES", "Fill", "pad_constant"]

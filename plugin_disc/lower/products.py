@@ -10,8 +10,6 @@ from ..builders import (
     fill,
     iota,
     matrix_product,
-    permuted,
-    pointwise,
     reshaped,
     select,
     swapped,
@@ -146,5 +144,3 @@ RULES: dict[str, Rule] = {
     "aten.scaled_dot_product_attention.default": _attention,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention_first,
 }
-
-__all__ = ["RULES", "permuted", "pointwise"]

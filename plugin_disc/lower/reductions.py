@@ -22,7 +22,7 @@ from ..builders import (
 from ..sizes import Size
 from ..tensors import Number, Tensor
 from .call import Call, Rule, computing
-from .elementwise import add, div, eq, exp, gt, log, maximum, mul, ne, number, sqrt, sub
+from .elementwise import add, div, eq, exp, log, maximum, mul, ne, number, sqrt, sub
 
 
 def _dims(call: Call, source: Tensor, name: str = "dim") -> tuple[int, ...]:
@@ -242,5 +242,3 @@ RULES: dict[str, Rule] = {
     "aten.cumsum.default": _running("sum"),
     "aten.cumprod.default": _running("prod"),
 }
-
-__all__ = ["RULES", "gt", "log_softmax", "mean_of", "safe_softmax", "softmax", "spread_of", "total"]

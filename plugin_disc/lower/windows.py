@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..affine import Affine, identity, variable
-from ..builders import broadcast, cast, copied, fill, matrix_product, padded, reduced, reshaped, view
+from ..builders import broadcast, cast, copied, matrix_product, padded, reduced, reshaped, view
 from ..sizes import Size, product
 from ..tensors import Tensor
 from .call import Call, Rule, computing
@@ -53,7 +53,7 @@ def _convolved(
 
     Where each channel has a filter of its own, windows are multiplied and added up in loops.
     """
-    batch, channels, *_ = source.shape
+    batch = source.shape[0]
     out, each, *kernel = weight.shape
     counts = shape[2:]
     space = len(kernel)
@@ -173,5 +173,3 @@ RULES: dict[str, Rule] = {
         for space, form in ((1, "vec"), (1, "default"), (2, "vec"), (2, "default"), (3, "vec"))
     },
 }
-
-__all__ = ["RULES", "fill", "windows_of"]

@@ -1,4 +1,4 @@
-"""Whole programs: right at sizes that fill no register and at sizes that fill many, fixed and symbolic, on several threads."""
+"""Whole programs: right at sizes that fill no register and at sizes that fill many, fixed and symbolic, on threads."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def captured(name: str, inputs: Sequence[torch.Tensor], *, dynamic: bool) -> tup
 def assert_as_exact(got: Sequence[torch.Tensor], name: str, inputs: Sequence[torch.Tensor]) -> None:
     """Asserts that results are about as close to float64 as eager's."""
     wide = [value.double() if value.is_floating_point() else value for value in inputs]
-    eager, truth = (pytree.tree_leaves(PROGRAMS[name](*values)) for values in (inputs, wide))
-    for mine, theirs, exact in zip(got, eager, truth, strict=True):
+    expected, truth = (pytree.tree_leaves(PROGRAMS[name](*values)) for values in (inputs, wide))
+    for mine, theirs, right in zip(got, expected, truth, strict=True):
         assert mine.shape == theirs.shape
         assert mine.dtype == theirs.dtype
-        largest = float(exact.abs().max()) if exact.numel() else 0.0
-        allowed = 4 * float((theirs - exact).abs().max()) + 4e-7 * largest if exact.numel() else 0.0
-        assert not exact.numel() or float((mine - exact).abs().max()) <= allowed
+        largest = float(right.abs().max()) if right.numel() else 0.0
+        allowed = 4 * float((theirs - right).abs().max()) + 4e-7 * largest if right.numel() else 0.0
+        assert not right.numel() or float((mine - right).abs().max()) <= allowed
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
