@@ -178,6 +178,16 @@ def counts_padding(node: fx.Node) -> str | None:
     return "padding that does not count" if is_padded and not argument(node, "count_include_pad") else None
 
 
+def no_ends(node: fx.Node) -> str | None:
+    """Nothing is put before or after the elements, whose differences stay within their dim."""
+    size = value_of(node.args[0]).shape[argument(node, "dim")]
+    if argument(node, "prepend") is not None or argument(node, "append") is not None:
+        return "elements put before or after"
+    count = argument(node, "n")
+    is_short = not is_symbolic(size) and count >= size
+    return f"{count} differences of {size} elements" if is_short or count < 1 else None
+
+
 def group_matches(node: fx.Node) -> str | None:
     """Attention has equally many dims in its parts, and a known width; grouped heads are known and divide."""
     query, key, value = (value_of(argument(node, name)).shape for name in ("query", "key", "value"))

@@ -131,7 +131,8 @@ class _Kernel:
         rest = writer.scalar("arith.remsi", writer.scalar("arith.subi", end, start), width)
         whole = writer.scalar("arith.subi", end, rest)
         writer.loop(start, whole, width, [], lambda first, _: self._lanes(first, None))
-        writer.loop(whole, end, width, [], lambda first, _: self._lanes(first, end))
+        is_rest = writer.is_less(whole, end)
+        writer.branch(is_rest, [], lambda _: self._lanes(replace(whole, level=writer.level), end))
 
     def _lanes(self, first: Value, end: Value | None) -> list[str]:
         assert self.nest is not None
@@ -278,10 +279,11 @@ class _Kernel:
             return carried
         pairs = list(zip(carried, types, strict=True))
 
-        def rest(first: Value, names: list[str]) -> list[str]:
+        def rest(names: list[str]) -> list[str]:
+            first = replace(whole, level=writer.level)
             return step(first, names, lane_mask(writer, writer.scalar("arith.subi", size, first)))
 
-        return writer.loop(whole, size, width, pairs, rest)
+        return writer.branch(writer.is_less(whole, size), pairs, rest)
 
     def _is_costly(self, reduces: Sequence[Reduce], stores: Sequence[Store]) -> bool:
         needed = self._needed([*reduces, *(store.member for store in stores)])

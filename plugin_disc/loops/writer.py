@@ -176,6 +176,30 @@ class Writer:
         self.close(*([f"scf.yield {', '.join(following)} : {kinds}"] if carried else []))
         return [f"{result}#{place}" for place in range(len(carried))]
 
+    def branch(
+        self, condition: Value, carried: Sequence[tuple[str, str]], body: Callable[[list[str]], list[str]]
+    ) -> list[str]:
+        """Writes what is done only under a condition; `carried` are (value, type), which `body` may give other values."""
+        result = self.fresh()
+        kinds = ", ".join(kind for _, kind in carried)
+        names = [name for name, _ in carried]
+        self.open(
+            f"{result}:{len(carried)} = scf.if {condition.name} -> ({kinds})" if carried else f"scf.if {condition.name}"
+        )
+        following = body(names)
+        if not carried:
+            self.close()
+            return []
+        self.line(f"scf.yield {', '.join(following)} : {kinds}")
+        self.line("} else {")
+        self.close(f"scf.yield {', '.join(names)} : {kinds}")
+        return [f"{result}#{place}" for place in range(len(carried))]
+
+    def is_less(self, left: Value, right: Value) -> Value:
+        """Gives left < right of two i64."""
+        level = max(left.level, right.level)
+        return self.put(f"arith.cmpi slt, {left.name}, {right.name} : i64", "i1", is_wide=False, level=level)
+
 
 def literal(value: float, dtype: str) -> str:
     """Gives MLIR's text of a number of a dtype."""

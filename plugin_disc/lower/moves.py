@@ -222,6 +222,22 @@ def _constant_pad(call: Call) -> Tensor:
     return pad_constant(call.first(), call.sizes("pad"), value if value is not None else 0.0)
 
 
+def _pad(call: Call) -> Tensor:
+    value = call.raw("value")
+    return pad_constant(call.first(), call.sizes("pad"), 0.0 if value is None else value)
+
+
+def _diff(call: Call) -> Tensor:
+    source = call.first()
+    dim = call.raw("dim") % len(source.shape)
+    for _ in range(call.raw("n")):
+        left = plus(source.shape[dim], -1)
+        source = pointwise(
+            "xor" if source.dtype == "i1" else "sub", sliced(source, dim, 1, left), sliced(source, dim, 0, left)
+        )
+    return source
+
+
 def _diagonal(call: Call) -> Tensor:
     source = call.first()
     rank = len(source.shape)
@@ -305,6 +321,8 @@ RULES: dict[str, Rule] = {
     "aten.tile.default": _repeat,
     "aten.repeat_interleave.self_int": _repeat_interleaved,
     "aten.constant_pad_nd.default": _constant_pad,
+    "aten.pad.default": _pad,
+    "aten.diff.default": _diff,
     "aten.diagonal.default": _diagonal,
     "aten.unfold.default": _unfold,
     "aten.pixel_shuffle.default": _shuffle_pixels,
