@@ -1,0 +1,40 @@
+"""Addresses of functions inside PyTorch's own libraries: vector mathematics (Sleef), matrix products (BLAS), OpenMP."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from hub.errors import CompileError
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    folder = Path(torch.__file__).parent / "lib"
+    for name in ("libtorch_cpu.so", "libtorch.so"):
+        if (folder / name).is_file():
+            return ctypes.CDLL(str(folder / name))
+    raise CompileError(f"no libtorch_cpu.so in {folder}", backend="disc")
+
+
+@cache
+def address_of(name: str) -> int:
+    """Gives a function's address, looked for in PyTorch's library and what that is linked to. Raises CompileError."""
+    try:
+        found = ctypes.cast(getattr(_library(), name), ctypes.c_void_p).value
+    except AttributeError as error:
+        raise CompileError(f"this PyTorch has no function {name}", backend="disc") from error
+    assert found
+    return found
+
+
+def has(name: str) -> bool:
+    """True where PyTorch has a function."""
+    try:
+        address_of(name)
+    except CompileError:
+        return False
+    return True

@@ -1,0 +1,76 @@
+"""The DISC backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import fx
+
+from hub.backend import Backend, CompileSettings, Executable
+from hub.cost import Cost
+from hub.errors import HubError
+from hub.graph import Cluster, TensorSpec
+from hub.pricing.roofline import cluster_estimate
+from hub.support import ACCEPTED, Support, refused
+
+from .compiler import NAME
+from .runtime import build, restore
+from .support import OPERATORS
+
+EFFICIENCY = 0.8
+"""Share of the peaks: memory-bound loops come near the bandwidth, products are the BLAS of eager."""
+CALL_S = 8e-6
+"""Seconds to enter and leave: one call through ctypes, and tensors for the outputs."""
+
+
+class Disc(Backend):
+    """Compiles clusters to machine code of their own."""
+
+    def probe(self) -> Support:
+        """Compiles and runs one addition."""
+        value = torch.tensor([1.0, 2.0])
+        try:
+            (result,) = self.compile(_doubling(), CompileSettings(threads=1))(value)
+        except HubError as error:
+            return refused(str(error))
+        return ACCEPTED if torch.equal(result, value + value) else refused(f"1+1 and 2+2 gave {result.tolist()}")
+
+    def supports(self, node: fx.Node) -> Support:
+        """Looks the node up in the operator table."""
+        return OPERATORS.supports(node)
+
+    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
+        """Predicts one warm call by the roofline. Raises nothing for captured clusters."""
+        return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
+
+    def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
+        """Lowers, fuses, and compiles by LLVM; `effort` changes nothing."""
+        try:
+            return build(cluster, settings)
+        except HubError as error:
+            error.backend, error.cluster = NAME, cluster.name
+            raise
+
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - in the code
+        """Loads saved machine code; nothing is compiled again."""
+        return restore(folder, cluster)
+
+
+def create() -> Disc:
+    """Gives the backend."""
+    return Disc()
+
+
+def _doubling() -> Cluster:
+    """x + x over two elements."""
+    graph = fx.Graph()
+    value = graph.placeholder("x")
+    total = graph.call_function(torch.ops.aten.add.Tensor, (value, value))
+    graph.output((total,))
+    for node in (value, total):
+        node.meta["val"] = torch.empty(2, device="meta")
+    spec = TensorSpec((2,), (1,), torch.float32, torch.device("cpu"))
+    return Cluster(
+        "probe", fx.GraphModule(torch.nn.Module(), graph), (total.name,), ("x",), (total.name,), (spec,), (spec,)
+    )

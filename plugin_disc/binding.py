@@ -1,0 +1,141 @@
+"""Writes and compiles the Python function that runs one call: straight-line code without a decision left in it."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hub.errors import InputRefused, RunError
+from hub.graph import Cluster, ScalarSpec, TensorSpec
+from hub.support import is_symbolic
+
+from .addresses import address_of
+from .layout import inverse, memory_order
+from .sizes import python_text, size_of
+
+_SPARE = torch.zeros(1 << 16)
+"""Its address stands in for that of empty tensors, which have none."""
+
+
+def symbol_texts(cluster: Cluster) -> dict[Any, str]:
+    """Gives, for each symbolic size that an input shows, the Python text that reads it; inputs are i0, i1, ..."""
+    found: dict[Any, str] = {}
+    for position, spec in enumerate(cluster.inputs):
+        if isinstance(spec, TensorSpec):
+            for dim, size in enumerate(spec.shape):
+                if is_symbolic(size):
+                    found.setdefault(size_of(size), f"i{position}.shape[{dim}]")
+        elif spec.kind == "int" and is_symbolic(spec.value):
+            found.setdefault(size_of(spec.value), f"i{position}")
+    return found
+
+
+def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str, symbols: Mapping[Any, str]) -> str:
+    """Gives the Python text of `run(i0, i1, ...)`: check inputs, allocate outputs, fill the frame, run, return."""
+    lines = [f"def run({', '.join(f'i{position}' for position in range(len(cluster.inputs)))}):"]
+    for position, spec in enumerate(cluster.inputs):
+        if isinstance(spec, TensorSpec):
+            lines += _prepare(position, spec)
+    lines += [f"s{place} = {text}" for place, text in enumerate(symbols.values())]
+    texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols)}
+    for position, spec in enumerate(cluster.inputs):
+        if isinstance(spec, TensorSpec):
+            shape = _shape_text([spec.shape[dim] for dim in range(len(spec.shape))], texts)
+            lines.append(f"if i{position}.shape != {shape}: wrong({position}, i{position})")
+    for position, spec in enumerate(cluster.outputs):
+        order = memory_order(spec)
+        shape = _shape_text([spec.shape[dim] for dim in order], texts)
+        lines.append(f"o{position} = empty({shape}, dtype=do{position})")
+    if workspace != "0":
+        lines.append(f"work = empty(({workspace}) + 64, dtype=uint8)")
+        lines.append("w = (work.data_ptr() + 63) // 64 * 64")
+    fields = ", ".join(_slot_text(text) for text in slots)
+    lines.append(f"frame = Frame({fields})")
+    lines.append("main(frame)")
+    lines.append("if frame[0]: outside()")
+    results = [_result(position, memory_order(spec)) for position, spec in enumerate(cluster.outputs)]
+    lines.append(f"return ({''.join(result + ', ' for result in results)})")
+    return "\n    ".join(lines) + "\n"
+
+
+def _slot_text(text: str) -> str:
+    return f"{text} or spare" if text.endswith(".data_ptr()") else text
+
+
+def _prepare(position: int, spec: TensorSpec) -> list[str]:
+    """Lines that make a{position} a packed tensor in memory order."""
+    value = f"i{position}"
+    order = memory_order(spec)
+    is_plain = order == tuple(range(len(order)))
+    return [
+        f"if {value}.dtype is not di{position} or not {value}.is_cpu or {value}.is_conj() or {value}.is_neg():",
+        f"    wrong({position}, {value})",
+        f"a{position} = {value}" if is_plain else f"a{position} = {value}.permute({order})",
+        f"if not a{position}.is_contiguous(): a{position} = a{position}.contiguous()",
+    ]
+
+
+def _shape_text(sizes: Sequence[Any], texts: Mapping[Any, str]) -> str:
+    return f"({''.join(python_text(size_of(size), texts) + ', ' for size in sizes)})"
+
+
+def _result(position: int, order: Sequence[int]) -> str:
+    is_plain = tuple(order) == tuple(range(len(order)))
+    return f"o{position}" if is_plain else f"o{position}.permute({inverse(order)})"
+
+
+def compiled(
+    source: str, *, main: Any, slots: int, cluster: Cluster, weights: Mapping[str, torch.Tensor], functions: Sequence[str]
+) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Gives the function that `run_source` describes."""
+    names: dict[str, Any] = {
+        "Frame": ctypes.c_int64 * slots,
+        "address": {name: address_of(name) for name in functions},
+        "bits": _bits,
+        "empty": torch.empty,
+        "main": main,
+        "outside": _outside_of(cluster),
+        "spare": _SPARE.data_ptr(),
+        "uint8": torch.uint8,
+        "wrong": _wrong_of(cluster),
+    }
+    names |= weights
+    for position, spec in enumerate(cluster.inputs):
+        if isinstance(spec, TensorSpec):
+            names[f"di{position}"] = spec.dtype
+    for position, spec in enumerate(cluster.outputs):
+        names[f"do{position}"] = spec.dtype
+    exec(compile(source, f"<disc {cluster.name}>", "exec"), names)
+    return names["run"]
+
+
+def _bits(value: float) -> int:
+    """Gives a float's bits as an integer."""
+    return struct.unpack("<q", struct.pack("<d", value))[0]
+
+
+def number_text(position: int, spec: ScalarSpec) -> str:
+    """Gives the Python text of an input that is a plain number, as its slot holds it."""
+    return f"bits(i{position})" if spec.kind == "float" else f"int(i{position})"
+
+
+def _outside_of(cluster: Cluster) -> Callable[[], None]:
+    def outside() -> None:
+        raise InputRefused("an index is out of range", backend="disc", cluster=cluster.name)
+
+    return outside
+
+
+def _wrong_of(cluster: Cluster) -> Callable[[int, Any], None]:
+    def wrong(position: int, value: Any) -> None:
+        found = f"{value.dtype}{list(value.shape)} on {value.device}" if isinstance(value, torch.Tensor) else str(value)
+        name = cluster.input_names[position]
+        raise RunError(
+            f"input {name} is {found}, {cluster.inputs[position]} on cpu was compiled", backend="disc", cluster=cluster.name
+        )
+
+    return wrong

@@ -1,0 +1,25 @@
+"""Registers the backend. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from hub.backend import BackendInfo
+from hub.hookspecs import hookimpl
+
+
+@hookimpl
+def hub_backends() -> tuple[BackendInfo, ...]:
+    """Registers `disc`."""
+    return (
+        BackendInfo(
+            name="disc",
+            factory="plugin_disc.backend:create",
+            summary="a native compiler that fuses memory-bound operators into vectorised loops",
+            requires=("torch-mlir>=20260801",),
+            install="pip install 'compiler-hub[disc]'",
+            dtypes=("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool"),
+            operators="plugin_disc.support:OPERATORS",
+            dynamic_shapes=True,
+            training=True,
+            saveable=True,
+        ),
+    )

@@ -1,0 +1,57 @@
+"""Reductions: the value to begin with, how two values are combined, and how lanes become one value."""
+
+from __future__ import annotations
+
+import math
+
+from .functions import emitted
+from .writer import Value, Writer
+
+FUNCTION = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+"""Function of a `Reduce` -> function of two elements."""
+_LOWEST = {"i64": -(2**63), "i32": -(2**31), "i16": -(2**15), "i8": -128, "u8": 0, "i1": 0}
+_HIGHEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 127, "u8": 255, "i1": 1}
+
+
+def neutral(function: str, dtype: str) -> float:
+    """Gives the value that changes nothing."""
+    if function in ("sum", "any"):
+        return 0
+    if function in ("prod", "all"):
+        return 1
+    is_max = function == "max"
+    if dtype in ("f32", "f64"):
+        return -math.inf if is_max else math.inf
+    return (_LOWEST if is_max else _HIGHEST)[dtype]
+
+
+def combined(writer: Writer, function: str, left: Value, right: Value) -> Value:
+    """Gives two values combined."""
+    return emitted(writer, FUNCTION[function], left.dtype, (left, right))
+
+
+def across_lanes(writer: Writer, function: str, value: Value) -> Value:
+    """Gives all lanes combined into a scalar, in halves: fewer roundings than one after the other."""
+    width = writer.lanes
+    name = value.name
+    operation = {"sum": "arith.addf", "prod": "arith.mulf", "max": "arith.maximumf", "min": "arith.minimumf"}.get(function)
+    kind = value.dtype
+    if kind not in ("f32", "f64") or operation is None:
+        word = {"sum": "add", "prod": "mul", "max": "maxsi", "min": "minsi", "any": "or", "all": "and"}[function]
+        shown = writer.vector(kind)
+        return writer.put(
+            f"vector.reduction <{word}>, {name} : {shown} into {kind}", kind, is_wide=False, level=value.level
+        )
+    while width > 1:
+        half = width // 2
+        halves: list[str] = []
+        for start in (0, half):
+            text = (
+                f"vector.extract_strided_slice {name} {{offsets = [{start}], sizes = [{half}], strides = [1]}}"
+                f" : vector<{width}x{kind}> to vector<{half}x{kind}>"
+            )
+            halves.append(writer.put(text, kind, is_wide=True, level=value.level).name)
+        text = f"{operation} {halves[0]}, {halves[1]} : vector<{half}x{kind}>"
+        name = writer.put(text, kind, is_wide=True, level=value.level).name
+        width = half
+    return writer.put(f"vector.extract {name}[0] : {kind} from vector<1x{kind}>", kind, is_wide=False, level=value.level)

@@ -1,0 +1,238 @@
+"""The functions of single elements: each by MLIR operations, or by a call of the vector library inside PyTorch (Sleef)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .writer import SCALAR, Value, Writer
+
+Emit = Callable[[Writer, "str", Sequence[Value]], Value]
+"""Writes a function for a result dtype; all arguments are wide, or none is."""
+
+INTEGERS = ("i64", "i32", "i16", "i8", "u8", "i1")
+_SLEEF = {
+    "exp": "exp{}_u10",
+    "expm1": "expm1{}_u10",
+    "exp2": "exp2{}_u10",
+    "log": "log{}_u10",
+    "log2": "log2{}_u10",
+    "log10": "log10{}_u10",
+    "log1p": "log1p{}_u10",
+    "sin": "sin{}_u10",
+    "cos": "cos{}_u10",
+    "tan": "tan{}_u10",
+    "asin": "asin{}_u10",
+    "acos": "acos{}_u10",
+    "atan": "atan{}_u10",
+    "sinh": "sinh{}_u10",
+    "cosh": "cosh{}_u10",
+    "tanh": "tanh{}_u10",
+    "asinh": "asinh{}_u10",
+    "acosh": "acosh{}_u10",
+    "atanh": "atanh{}_u10",
+    "erf": "erf{}_u10",
+    "erfc": "erfc{}_u15",
+    "pow": "pow{}_u10",
+    "atan2": "atan2{}_u10",
+    "hypot": "hypot{}_u05",
+}
+EXPENSIVE = frozenset(_SLEEF)
+"""Functions that cost more than reading their result again."""
+
+
+def emitted(writer: Writer, function: str, dtype: str, arguments: Sequence[Value]) -> Value:
+    """Gives a function of values, in all lanes where any of them is."""
+    if any(argument.is_wide for argument in arguments):
+        arguments = [writer.wide(argument) for argument in arguments]
+    if function in _SLEEF:
+        return _called(writer, function, dtype, arguments)
+    return FUNCTIONS[function](writer, dtype, arguments)
+
+
+def _put(writer: Writer, operation: str, dtype: str, arguments: Sequence[Value]) -> Value:
+    level = max(argument.level for argument in arguments)
+    return writer.put(operation, dtype, is_wide=arguments[0].is_wide, level=level)
+
+
+def _kind(writer: Writer, value: Value) -> str:
+    return writer.type_of(value.dtype, is_wide=value.is_wide)
+
+
+def _plain(for_floats: str, for_integers: str = "", for_booleans: str = "") -> Emit:
+    """An operation whose operands and result have one type."""
+
+    def emit(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
+        name = for_floats if dtype in ("f32", "f64") else for_booleans if dtype == "i1" else for_integers
+        if not name:
+            raise NotImplementedError(f"{for_floats} of {dtype}")
+        names = ", ".join(argument.name for argument in arguments)
+        return _put(writer, f"{name} {names} : {_kind(writer, arguments[0])}", dtype, arguments)
+
+    return emit
+
+
+def _compared(for_floats: str, for_integers: str, unsigned: str = "") -> Emit:
+    def emit(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
+        kind = arguments[0].dtype
+        names = ", ".join(argument.name for argument in arguments)
+        if kind in ("f32", "f64"):
+            text = f"arith.cmpf {for_floats}, {names}"
+        else:
+            text = f"arith.cmpi {(unsigned or for_integers) if kind in ('u8', 'i1') else for_integers}, {names}"
+        return _put(writer, f"{text} : {_kind(writer, arguments[0])}", dtype, arguments)
+
+    return emit
+
+
+def _select(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
+    condition, yes, no = arguments
+    names = f"{condition.name}, {yes.name}, {no.name}"
+    return _put(writer, f"arith.select {names} : {_kind(writer, condition)}, {_kind(writer, yes)}", dtype, arguments)
+
+
+def _copy(_writer: Writer, _dtype: str, arguments: Sequence[Value]) -> Value:
+    return arguments[0]
+
+
+def _negated(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
+    (value,) = arguments
+    if dtype in ("f32", "f64"):
+        return _put(writer, f"arith.negf {value.name} : {_kind(writer, value)}", dtype, arguments)
+    zero = writer.constant(0, dtype, is_wide=value.is_wide)
+    return _put(writer, f"arith.subi {zero.name}, {value.name} : {_kind(writer, value)}", dtype, arguments)
+
+
+def _absolute(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
+    (value,) = arguments
+    if dtype in ("f32", "f64"):
+        return _put(writer, f"math.absf {value.name} : {_kind(writer, value)}", dtype, arguments)
+    if dtype == "u8":
+        return value
+    negative = _negated(writer, dtype, arguments)
+    text = f"arith.maxsi {value.name}, {negative.name} : {_kind(writer, value)}"
+    return _put(writer, text, dtype, arguments)
+
+
+def _not(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
+    (value,) = arguments
+    ones = writer.constant(True if dtype == "i1" else -1, dtype, is_wide=value.is_wide)
+    return _put(writer, f"arith.xori {value.name}, {ones.name} : {_kind(writer, value)}", dtype, arguments)
+
+
+def _cast(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
+    (value,) = arguments
+    if value.dtype == dtype:
+        return value
+    kinds = f"{_kind(writer, value)} to {writer.type_of(dtype, is_wide=value.is_wide)}"
+    if dtype == "i1":
+        return _is_nonzero(writer, value)
+    name = _conversion(value.dtype, dtype)
+    if not name:  # u8 to i8 and back
+        return Value(value.name, dtype, value.is_wide, value.level)
+    return _put(writer, f"{name} {value.name} : {kinds}", dtype, arguments)
+
+
+def _conversion(source: str, dtype: str) -> str:
+    unsigned = source in ("i1", "u8")
+    if source in INTEGERS:
+        if dtype not in INTEGERS:
+            return "arith.uitofp" if unsigned else "arith.sitofp"
+        old, new = _bits(source), _bits(dtype)
+        if old == new:
+            return ""
+        return "arith.trunci" if new < old else "arith.extui" if unsigned else "arith.extsi"
+    if dtype in INTEGERS:
+        return "arith.fptosi"
+    return "arith.truncf" if _bits(dtype) < _bits(source) else "arith.extf"
+
+
+def _bits(dtype: str) -> int:
+    return int(SCALAR[dtype].lstrip("bfi"))
+
+
+def _is_nonzero(writer: Writer, value: Value) -> Value:
+    if value.dtype in INTEGERS:
+        zero = writer.constant(0, value.dtype, is_wide=value.is_wide)
+        text = f"arith.cmpi ne, {value.name}, {zero.name} : {_kind(writer, value)}"
+    else:
+        zero = writer.constant(0.0, value.dtype, is_wide=value.is_wide)
+        text = f"arith.cmpf une, {value.name}, {zero.name} : {_kind(writer, value)}"
+    return _put(writer, text, "i1", (value,))
+
+
+def _called(writer: Writer, function: str, dtype: str, arguments: Sequence[Value]) -> Value:
+    """A call of the vector library, in as many parts as its registers need."""
+    is_wide = arguments[0].is_wide
+    wide = [writer.wide(argument) for argument in arguments]
+    level = max(argument.level for argument in wide)
+    natural = writer.lanes if dtype == "f32" else writer.lanes // 2
+    name = "Sleef_" + _SLEEF[function].format(f"f{natural}" if dtype == "f32" else f"d{natural}")
+    pointer = writer.slot(writer.frame.function(name), "!llvm.ptr")
+    kind = f"vector<{natural}x{dtype}>"
+    whole = writer.vector(dtype)
+    signature = f"!llvm.ptr, ({', '.join(kind for _ in wide)}) -> {kind}"
+    if natural == writer.lanes:
+        names = ", ".join(argument.name for argument in wide)
+        result = writer.put(f"llvm.call {pointer.name}({names}) : {signature}", dtype, is_wide=True, level=level)
+    else:
+        result = writer.constant(0.0, dtype, is_wide=True)
+        for start in range(0, writer.lanes, natural):
+            at = f"{{offsets = [{start}], sizes = [{natural}], strides = [1]}}"
+            parts = [
+                writer.put(
+                    f"vector.extract_strided_slice {argument.name} {at} : {whole} to {kind}",
+                    dtype,
+                    is_wide=True,
+                    level=level,
+                )
+                for argument in wide
+            ]
+            names = ", ".join(part.name for part in parts)
+            part = writer.put(f"llvm.call {pointer.name}({names}) : {signature}", dtype, is_wide=True, level=level)
+            result = writer.put(
+                f"vector.insert_strided_slice {part.name}, {result.name} {{offsets = [{start}], strides = [1]}}"
+                f" : {kind} into {whole}",
+                dtype,
+                is_wide=True,
+                level=level,
+            )
+    if is_wide:
+        return result
+    return writer.put(f"vector.extract {result.name}[0] : {dtype} from {whole}", dtype, is_wide=False, level=level)
+
+
+FUNCTIONS: dict[str, Emit] = {
+    "copy": _copy,
+    "cast": _cast,
+    "select": _select,
+    "add": _plain("arith.addf", "arith.addi", "arith.ori"),
+    "sub": _plain("arith.subf", "arith.subi"),
+    "mul": _plain("arith.mulf", "arith.muli", "arith.andi"),
+    "div": _plain("arith.divf"),
+    "fmod": _plain("arith.remf"),
+    "fma": _plain("math.fma"),
+    "max": _plain("arith.maximumf", "arith.maxsi", "arith.ori"),
+    "min": _plain("arith.minimumf", "arith.minsi", "arith.andi"),
+    "idiv": _plain("", "arith.divsi"),
+    "irem": _plain("", "arith.remsi"),
+    "and": _plain("", "arith.andi", "arith.andi"),
+    "or": _plain("", "arith.ori", "arith.ori"),
+    "xor": _plain("", "arith.xori", "arith.xori"),
+    "shl": _plain("", "arith.shli"),
+    "shr": _plain("", "arith.shrsi"),
+    "neg": _negated,
+    "abs": _absolute,
+    "not": _not,
+    "sqrt": _plain("math.sqrt"),
+    "floor": _plain("math.floor"),
+    "ceil": _plain("math.ceil"),
+    "trunc": _plain("math.trunc"),
+    "round": _plain("math.roundeven"),
+    "copysign": _plain("math.copysign"),
+    "eq": _compared("oeq", "eq"),
+    "ne": _compared("une", "ne"),
+    "lt": _compared("olt", "slt", "ult"),
+    "le": _compared("ole", "sle", "ule"),
+    "gt": _compared("ogt", "sgt", "ugt"),
+    "ge": _compared("oge", "sge", "uge"),
+}

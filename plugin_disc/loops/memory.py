@@ -1,0 +1,214 @@
+"""Reads and writes elements in memory, a scalar or a row of lanes at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..affine import Affine
+from ..sizes import Size
+from .writer import SCALAR, Value, Writer
+
+_ALIGNED = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "i1": 1}
+"""Bytes of one element."""
+ITEM_BYTES = _ALIGNED
+
+
+@dataclass
+class Loops:
+    """The loops around the place where code is written now."""
+
+    values: dict[int, Value]
+    """The scalar value of each loop that is open; of the lanes' loop, the first lane's."""
+    lane: int | None
+    """The loop that runs along the lanes."""
+    mask: Value | None = None
+    """In the last, partial step: which lanes are there."""
+    merged: frozenset[int] = frozenset()
+    """Loops that run as part of the next one; their terms follow from its own."""
+
+
+def affine(writer: Writer, expression: Affine, loops: Loops, *, with_lane: bool = True) -> Value:
+    """Gives an index as an i64: the first lane's, or without the lanes' loop at all."""
+    terms = [
+        (loops.values[variable], factor)
+        for variable, factor in expression.terms
+        if variable not in loops.merged and (with_lane or variable != loops.lane)
+    ]
+    total: Value | None = None if expression.constant == 0 and terms else writer.number(expression.constant)
+    for value, factor in sorted(terms, key=lambda term: term[0].level):
+        part = value if factor == 1 else writer.scalar("arith.muli", value, writer.number(factor))
+        total = part if total is None else writer.scalar("arith.addi", total, part)
+    assert total is not None
+    return total
+
+
+def lane_factor(expression: Affine, loops: Loops) -> Size:
+    """Gives how far apart neighbouring lanes are."""
+    return 0 if loops.lane is None else expression.factor(loops.lane)
+
+
+def affine_wide(writer: Writer, expression: Affine, loops: Loops) -> Value:
+    """Gives an index, in every lane its own; a scalar where all lanes have the same."""
+    first = affine(writer, expression, loops)
+    factor = lane_factor(expression, loops)
+    if factor == 0:
+        return first
+    steps = _lane_numbers(writer)
+    if factor != 1:
+        by = writer.wide(writer.number(factor))
+        steps = _wide(writer, "arith.muli", steps, by)
+    return _wide(writer, "arith.addi", writer.wide(first), steps)
+
+
+def _lane_numbers(writer: Writer) -> Value:
+    kind = writer.vector("i64")
+    numbers = ", ".join(map(str, range(writer.lanes)))
+    return writer.put(f"arith.constant dense<[{numbers}]> : {kind}", "i64", is_wide=True, level=0)
+
+
+def _wide(writer: Writer, operation: str, left: Value, right: Value) -> Value:
+    level = max(left.level, right.level)
+    text = f"{operation} {left.name}, {right.name} : {writer.vector('i64')}"
+    return writer.put(text, "i64", is_wide=True, level=level)
+
+
+def lane_mask(writer: Writer, count: Value) -> Value:
+    """Gives which lanes are among the first `count`."""
+    limit = writer.wide(count)
+    text = f"arith.cmpi slt, {_lane_numbers(writer).name}, {limit.name} : {writer.vector('i64')}"
+    return writer.put(text, "i1", is_wide=True, level=limit.level)
+
+
+def _stored_kind(dtype: str) -> str:
+    return "i8" if dtype == "i1" else SCALAR[dtype]
+
+
+def read(writer: Writer, base: Value, place: Affine, dtype: str, loops: Loops) -> Value:
+    """Gives elements in memory: one scalar where all lanes read the same."""
+    key = ("read", base.name, place, dtype, loops.mask.name if loops.mask else "")
+    if found := writer.known(key):
+        return found
+    factor = lane_factor(place, loops)
+    kind = _stored_kind(dtype)
+    stored = "i8" if dtype == "i1" else dtype
+    if factor == 0:
+        at = _address(writer, base, affine(writer, place, loops), kind)
+        text = f"llvm.load {at.name} {{alignment = {_ALIGNED[dtype]} : i64}} : !llvm.ptr -> {kind}"
+        value = writer.put(text, stored, is_wide=False, level=at.level, key=(text, "scalar"))
+    elif factor == 1:
+        at = _address(writer, base, affine(writer, place, loops), kind)
+        value = _row(writer, at, stored, loops)
+    else:
+        value = _gathered(writer, base, affine_wide(writer, place, loops), stored, loops)
+    value = _as_boolean(writer, value) if dtype == "i1" else value
+    writer.note(key, value)
+    return value
+
+
+def gathered(writer: Writer, base: Value, places: Value, dtype: str, loops: Loops) -> Value:
+    """Gives elements at computed places, one for each lane."""
+    value = _gathered(writer, base, places, "i8" if dtype == "i1" else dtype, loops)
+    return _as_boolean(writer, value) if dtype == "i1" else value
+
+
+def further(writer: Writer, base: Value, place: Value, dtype: str) -> Value:
+    """Gives the address of an element."""
+    return _address(writer, base, place, _stored_kind(dtype))
+
+
+def _address(writer: Writer, base: Value, place: Value, kind: str) -> Value:
+    level = max(base.level, place.level)
+    text = f"llvm.getelementptr {base.name}[{place.name}] : (!llvm.ptr, i64) -> !llvm.ptr, {kind}"
+    return writer.put(text, "ptr", is_wide=False, level=level)
+
+
+def _row(writer: Writer, at: Value, dtype: str, loops: Loops) -> Value:
+    kind = writer.vector(dtype)
+    if loops.mask is None:
+        text = f"llvm.load {at.name} {{alignment = {_ALIGNED[dtype]} : i64}} : !llvm.ptr -> {kind}"
+        return writer.put(text, dtype, is_wide=True, level=at.level, key=(text, "row"))
+    nothing = writer.constant(0, dtype, is_wide=True) if dtype not in ("f16", "bf16") else _half_zero(writer, dtype)
+    text = (
+        f"llvm.intr.masked.load {at.name}, {loops.mask.name}, {nothing.name} {{alignment = {_ALIGNED[dtype]} : i32}}"
+        f" : (!llvm.ptr, {writer.vector('i1')}, {kind}) -> {kind}"
+    )
+    return writer.put(text, dtype, is_wide=True, level=max(at.level, loops.mask.level))
+
+
+def _half_zero(writer: Writer, dtype: str) -> Value:
+    return writer.put(f"arith.constant dense<0.0> : {writer.vector(dtype)}", dtype, is_wide=True, level=0)
+
+
+def _gathered(writer: Writer, base: Value, places: Value, dtype: str, loops: Loops) -> Value:
+    kind = writer.vector(dtype)
+    level = max(base.level, places.level)
+    pointers = f"vector<{writer.lanes}x!llvm.ptr>"
+    kinds = f"(!llvm.ptr, {writer.vector('i64')}) -> {pointers}, {SCALAR[dtype]}"
+    at = writer.put(
+        f"llvm.getelementptr {base.name}[{places.name}] : {kinds}",
+        "ptr",
+        is_wide=True,
+        level=level,
+    )
+    mask = loops.mask or writer.constant(True, "i1", is_wide=True)
+    nothing = writer.constant(0, dtype, is_wide=True) if dtype not in ("f16", "bf16") else _half_zero(writer, dtype)
+    text = (
+        f"llvm.intr.masked.gather {at.name}, {mask.name}, {nothing.name} {{alignment = {_ALIGNED[dtype]} : i32}}"
+        f" : ({pointers}, {writer.vector('i1')}, {kind}) -> {kind}"
+    )
+    return writer.put(text, dtype, is_wide=True, level=max(level, mask.level))
+
+
+def _as_boolean(writer: Writer, value: Value) -> Value:
+    zero = writer.constant(0, "i8", is_wide=value.is_wide)
+    kind = writer.type_of("i8", is_wide=value.is_wide)
+    text = f"arith.cmpi ne, {value.name}, {zero.name} : {kind}"
+    return writer.put(text, "i1", is_wide=value.is_wide, level=value.level)
+
+
+def write(writer: Writer, base: Value, place: Affine, value: Value, loops: Loops) -> None:
+    """Writes elements; neighbouring lanes to neighbouring or to spread places, or one scalar."""
+    dtype = value.dtype
+    kind = _stored_kind(dtype)
+    factor = lane_factor(place, loops)
+    if factor == 0:
+        at = _address(writer, base, affine(writer, place, loops), kind)
+        if value.is_wide:
+            text = f"vector.extract {value.name}[0] : {SCALAR[dtype]} from {writer.vector(dtype)}"
+            value = writer.put(text, dtype, is_wide=False, level=value.level)
+        name = _as_stored(writer, value)
+        writer.line(f"llvm.store {name}, {at.name} {{alignment = {_ALIGNED[dtype]} : i64}} : {kind}, !llvm.ptr")
+        return
+    value = writer.wide(value)
+    name = _as_stored(writer, value)
+    rows = f"vector<{writer.lanes}x{kind}>"
+    if factor == 1:
+        at = _address(writer, base, affine(writer, place, loops), kind)
+        if loops.mask is None:
+            writer.line(f"llvm.store {name}, {at.name} {{alignment = {_ALIGNED[dtype]} : i64}} : {rows}, !llvm.ptr")
+        else:
+            writer.line(
+                f"llvm.intr.masked.store {name}, {at.name}, {loops.mask.name} {{alignment = {_ALIGNED[dtype]} : i32}}"
+                f" : {rows}, {writer.vector('i1')} into !llvm.ptr"
+            )
+        return
+    places = affine_wide(writer, place, loops)
+    pointers = f"vector<{writer.lanes}x!llvm.ptr>"
+    at = writer.put(
+        f"llvm.getelementptr {base.name}[{places.name}] : (!llvm.ptr, {writer.vector('i64')}) -> {pointers}, {kind}",
+        "ptr",
+        is_wide=True,
+        level=places.level,
+    )
+    mask = loops.mask or writer.constant(True, "i1", is_wide=True)
+    writer.line(
+        f"llvm.intr.masked.scatter {name}, {at.name}, {mask.name} {{alignment = {_ALIGNED[dtype]} : i32}}"
+        f" : {rows}, {writer.vector('i1')} into {pointers}"
+    )
+
+
+def _as_stored(writer: Writer, value: Value) -> str:
+    if value.dtype != "i1":
+        return value.name
+    kinds = f"{writer.type_of('i1', is_wide=value.is_wide)} to {writer.type_of('i8', is_wide=value.is_wide)}"
+    return writer.put(f"arith.extui {value.name} : {kinds}", "i8", is_wide=value.is_wide, level=value.level).name

@@ -1,0 +1,124 @@
+"""Plans the loops of a group: which one runs along the lanes, which ones are one loop in truth, which phases there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ..affine import Affine, Index, composed, linear, variable
+from ..sizes import Size, is_static, strides_of, times
+from ..tensors import Iota, Reduce, Take, Tensor, View, arguments_of
+from .group import Group, Placement
+
+PhaseOf = dict[Tensor, int]
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The loops of a group as they will run."""
+
+    sizes: tuple[Size, ...]
+    """Of each loop; a merged one's counts in the loop that it is part of."""
+    lane: int
+    merged: frozenset[int]
+
+
+def nest_of(group: Group, memory_index: Callable[[Tensor, Index], Affine]) -> Nest:
+    """Gives the loops of a group. `memory_index` gives the place in memory of an element behind an index."""
+    accesses = list(dict.fromkeys(_accesses(group, memory_index)))
+    sizes = list(group.domain)
+    merged: set[int] = set()
+    for loop in range(len(sizes) - 1):
+        following = loop + 1
+        is_alike = (loop in group.reduced) == (following in group.reduced)
+        if is_alike and all(
+            access.factor(loop) == times(access.factor(following), group.domain[following]) for access in accesses
+        ):
+            merged.add(loop)
+    for loop in sorted(merged):
+        sizes[loop + 1] = times(sizes[loop], sizes[loop + 1])
+    lane = _lane(sizes, merged, accesses)
+    return Nest(tuple(sizes), lane, frozenset(merged))
+
+
+def _lane(sizes: list[Size], merged: set[int], accesses: list[Affine]) -> int:
+    def cost(loop: int) -> tuple[float, int]:
+        steps = sum(1.0 if access.factor(loop) in (0, 1) else 8.0 for access in accesses)
+        size = sizes[loop]
+        waste = 16 / max(size, 1) if is_static(size) and size < 16 else 1.0
+        return steps * waste, -loop
+
+    return min((loop for loop in range(len(sizes)) if loop not in merged), key=cost, default=0)
+
+
+def _accesses(group: Group, memory_index: Callable[[Tensor, Index], Affine]) -> Iterator[Affine]:
+    for tensor, placement in group.members.items():
+        index = loop_index(placement)
+        if isinstance(tensor, Reduce):
+            yield from _behind(tensor.source, inner_index(tensor, group, placement), group, memory_index)
+        elif isinstance(tensor, Take):
+            yield from (part.at(index) for part in tensor.index if isinstance(part, Affine))
+            for part in tensor.index:
+                if isinstance(part, Tensor):
+                    yield from _behind(part, index, group, memory_index)
+        else:
+            for argument in arguments_of(tensor):
+                yield from _behind(argument, index, group, memory_index)
+    for store in group.stores:
+        place = loop_index(group.members[store.member])
+        yield linear(place, strides_of(store.into.shape))
+
+
+def _behind(
+    tensor: Tensor, index: Index, group: Group, memory_index: Callable[[Tensor, Index], Affine]
+) -> Iterator[Affine]:
+    while isinstance(tensor, View):
+        index = composed(tensor.index, index)
+        tensor = tensor.source
+    if isinstance(tensor, Iota):
+        yield index[tensor.dim]
+    elif tensor not in group.members and tensor.shape and not _is_number(tensor):
+        yield memory_index(tensor, index)
+
+
+def _is_number(tensor: Tensor) -> bool:
+    return type(tensor).__name__ in ("Fill", "Number")
+
+
+def loop_index(placement: Placement) -> Index:
+    """Gives the index of a member's element in the loops that it is computed in."""
+    return tuple(Affine() if loop is None else variable(loop) for loop in placement)
+
+
+def inner_index(reduce: Reduce, group: Group, placement: Placement) -> Index:
+    """Gives the index of the element that a reduction takes in, over all loops."""
+    loops = iter(sorted(group.reduced))
+    index: list[Affine] = []
+    for dim, size in enumerate(reduce.source.shape):
+        loop = next(loops) if dim in reduce.dims else placement[dim]
+        index.append(Affine() if loop is None or size == 1 else variable(loop))
+    return tuple(index)
+
+
+def phases_of(group: Group) -> PhaseOf:
+    """Gives the phase of each member: in it a full one can be computed, and after the one before it a row's value is there.
+
+    Members stand in an order in which sources come first.
+    """
+    phase: PhaseOf = {}
+    for tensor in group.members:
+        before = [phase[source] for source in _sources(tensor) if source in phase]
+        phase[tensor] = max(before, default=0) + isinstance(tensor, Reduce)
+    return phase
+
+
+def _sources(tensor: Tensor) -> Iterator[Tensor]:
+    for source in arguments_of(tensor):
+        while isinstance(source, View):
+            source = source.source
+        yield source
+
+
+def is_inner(tensor: Tensor, group: Group) -> bool:
+    """True for members that have an element for every step of the reduced loops."""
+    return not group.reduced or any(loop in group.reduced for loop in group.members[tensor])

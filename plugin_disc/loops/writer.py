@@ -1,0 +1,218 @@
+"""Writes functions in MLIR's text form: nested blocks, in which every value is put as far out as what it depends on."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from ..sizes import Size
+from .frame import Frame
+
+SCALAR = {
+    "f64": "f64",
+    "f32": "f32",
+    "f16": "f16",
+    "bf16": "bf16",
+    "i64": "i64",
+    "i32": "i32",
+    "i16": "i16",
+    "i8": "i8",
+    "u8": "i8",
+    "i1": "i1",
+}
+"""dtype -> MLIR's type of a value."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """One SSA value: a scalar, or a vector of the kernel's lanes."""
+
+    name: str
+    dtype: str
+    is_wide: bool
+    level: int
+    """The depth of the block that it stands in."""
+
+
+@dataclass
+class Block:
+    """An open block: its lines so far, and the values that are known in it."""
+
+    header: str
+    lines: list[str] = field(default_factory=list[str])
+    known: dict[Hashable, Value] = field(default_factory=dict[Hashable, Value])
+
+
+class Writer:
+    """Builds one function."""
+
+    def __init__(self, frame: Frame, lanes: int) -> None:
+        self.frame = frame
+        self.lanes = lanes
+        self.blocks: list[Block] = []
+        self._count = 0
+
+    # --- blocks ---
+
+    @property
+    def level(self) -> int:
+        """Depth of the innermost open block."""
+        return len(self.blocks) - 1
+
+    def open(self, header: str) -> None:
+        """Begins a block inside the innermost one."""
+        self.blocks.append(Block(header))
+
+    def close(self, *last: str) -> None:
+        """Ends the innermost block and puts it into the one around it."""
+        block = self.blocks.pop()
+        text = "\n".join((block.header + " {", *block.lines, *last, "}"))
+        self.blocks[-1].lines.append(text)
+
+    def begin_part(self) -> None:
+        """Begins a part of the innermost block in which values of other parts are not known."""
+        self.blocks.append(Block(""))
+
+    def end_part(self) -> None:
+        """Ends a part; its lines follow those of the block."""
+        block = self.blocks.pop()
+        self.blocks[-1].lines.extend(block.lines)
+
+    def finish(self) -> str:
+        """Ends the function and gives its text."""
+        (block,) = self.blocks
+        self.blocks = []
+        return "\n".join((block.header + " {", *block.lines, "llvm.return", "}"))
+
+    def line(self, text: str) -> None:
+        """Adds a line to the innermost block."""
+        self.blocks[-1].lines.append(text)
+
+    def fresh(self) -> str:
+        """Gives a new name."""
+        self._count += 1
+        return f"%v{self._count}"
+
+    # --- values ---
+
+    def type_of(self, dtype: str, *, is_wide: bool) -> str:
+        """Gives MLIR's type of a value."""
+        return self.vector(dtype) if is_wide else SCALAR[dtype]
+
+    def vector(self, dtype: str) -> str:
+        """Gives the type of a vector of all lanes."""
+        return f"vector<{self.lanes}x{SCALAR[dtype]}>"
+
+    def put(self, operation: str, dtype: str, *, is_wide: bool, level: int, key: Hashable = None) -> Value:
+        """Adds an operation to the block at a level, unless an equal one is known there."""
+        key = operation if key is None else key
+        if found := self.known(key):
+            return found
+        value = Value(self.fresh(), dtype, is_wide, level)
+        self.blocks[level].lines.append(f"{value.name} = {operation}")
+        self.blocks[level].known[key] = value
+        return value
+
+    def known(self, key: Hashable) -> Value | None:
+        """Gives what an open block knows under a key."""
+        return next((block.known[key] for block in reversed(self.blocks) if key in block.known), None)
+
+    def note(self, key: Hashable, value: Value) -> None:
+        """Makes a value known under a key, in the block that it stands in."""
+        self.blocks[value.level].known[key] = value
+
+    def constant(self, value: float, dtype: str, *, is_wide: bool = False) -> Value:
+        """Gives a constant."""
+        text = literal(value, dtype)
+        shown = f"dense<{text}>" if is_wide else text
+        kind = self.type_of(dtype, is_wide=is_wide)
+        if dtype == "i1" and not is_wide:
+            return self.put(f"arith.constant {text}", dtype, is_wide=False, level=0)
+        return self.put(f"arith.constant {shown} : {kind}", dtype, is_wide=is_wide, level=0)
+
+    def number(self, size: Size) -> Value:
+        """Gives a size as an i64."""
+        return self.constant(size, "i64") if isinstance(size, int) else self.slot(self.frame.size(size), "i64")
+
+    def slot(self, place: int, kind: str) -> Value:
+        """Gives what a slot of the frame holds, as "i64", "f64" or "!llvm.ptr"."""
+        at = self.put(f"llvm.getelementptr %frame[{place}] : (!llvm.ptr) -> !llvm.ptr, i64", "ptr", is_wide=False, level=0)
+        return self.put(f"llvm.load {at.name} : !llvm.ptr -> {kind}", kind, is_wide=False, level=0)
+
+    def scalar(self, operation: str, *arguments: Value) -> Value:
+        """Gives integer arithmetic on i64, put as far out as its arguments are."""
+        level = max(argument.level for argument in arguments)
+        names = ", ".join(argument.name for argument in arguments)
+        return self.put(f"{operation} {names} : i64", "i64", is_wide=False, level=level)
+
+    def wide(self, value: Value) -> Value:
+        """Gives a scalar in all lanes."""
+        if value.is_wide:
+            return value
+        text = f"vector.broadcast {value.name} : {SCALAR[value.dtype]} to {self.vector(value.dtype)}"
+        return self.put(text, value.dtype, is_wide=True, level=value.level)
+
+    def loop(
+        self,
+        start: Value,
+        end: Value,
+        step: Value,
+        carried: Sequence[tuple[str, str]],
+        body: Callable[[Value, list[str]], list[str]],
+    ) -> list[str]:
+        """Writes a loop; `carried` are (first value, type). `body` gets index and carried names and gives the next ones."""
+        index = self.fresh()
+        names = [self.fresh() for _ in carried]
+        result = self.fresh()
+        kinds = ", ".join(kind for _, kind in carried)
+        head = f"scf.for {index} = {start.name} to {end.name} step {step.name}"
+        if carried:
+            pairs = ", ".join(f"{name} = {first}" for name, (first, _) in zip(names, carried, strict=True))
+            head = f"{result}:{len(carried)} = {head} iter_args({pairs}) -> ({kinds})"
+        self.open(f"{head} : i64")
+        following = body(Value(index, "i64", False, self.level), names)
+        self.close(*([f"scf.yield {', '.join(following)} : {kinds}"] if carried else []))
+        return [f"{result}#{place}" for place in range(len(carried))]
+
+    def branch(
+        self, condition: Value, carried: Sequence[tuple[str, str]], body: Callable[[list[str]], list[str]]
+    ) -> list[str]:
+        """Writes what is done only under a condition; `carried` are (value, type), which `body` may give other values."""
+        result = self.fresh()
+        kinds = ", ".join(kind for _, kind in carried)
+        names = [name for name, _ in carried]
+        self.open(
+            f"{result}:{len(carried)} = scf.if {condition.name} -> ({kinds})" if carried else f"scf.if {condition.name}"
+        )
+        following = body(names)
+        if not carried:
+            self.close()
+            return []
+        self.line(f"scf.yield {', '.join(following)} : {kinds}")
+        self.line("} else {")
+        self.close(f"scf.yield {', '.join(names)} : {kinds}")
+        return [f"{result}#{place}" for place in range(len(carried))]
+
+    def is_less(self, left: Value, right: Value) -> Value:
+        """Gives left < right of two i64."""
+        level = max(left.level, right.level)
+        return self.put(f"arith.cmpi slt, {left.name}, {right.name} : i64", "i1", is_wide=False, level=level)
+
+
+def literal(value: float, dtype: str) -> str:
+    """Gives MLIR's text of a number of a dtype."""
+    if dtype == "i1":
+        return "true" if value else "false"
+    if not dtype.startswith(("f", "bf")):
+        return str(int(value))
+    number = float(value)
+    if dtype == "f64":
+        return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
+    return f"0x{struct.unpack('<I', struct.pack('<f', _as_float32(number)))[0]:08X}"
+
+
+def _as_float32(number: float) -> float:
+    """Gives a number within float32's range: what is larger is infinite, as it is for PyTorch's kernels."""
+    return ctypes.c_float(number).value

@@ -1,0 +1,127 @@
+"""Lowers a cluster to a tensor program: one rule for each operator."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.errors import CompileError
+from hub.graph import Cluster, ScalarSpec, TensorSpec, output_arguments
+from hub.support import is_symbolic, operator_name
+
+from ..binding import number_text
+from ..builders import copied, permuted
+from ..layout import inverse, memory_order
+from ..sizes import size_of
+from ..tensors import COMPUTED, IN_MEMORY, Number, Reshape, Source, Tensor
+from . import backward, casts, elementwise, indexing, layers, moves, products, reductions, windows
+from .call import DTYPES, Call, Rule
+
+RULES: Mapping[str, Rule] = {
+    **elementwise.RULES,
+    **casts.RULES,
+    **moves.RULES,
+    **indexing.RULES,
+    **reductions.RULES,
+    **products.RULES,
+    **layers.RULES,
+    **windows.RULES,
+    **backward.RULES,
+}
+"""Overload name -> rule."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A cluster as tensors."""
+
+    outputs: tuple[Tensor, ...]
+    """In memory order, each with memory of its own."""
+    addresses: Mapping[str, str]
+    """Source -> Python text of its address."""
+    weights: Mapping[str, torch.Tensor]
+    """What the addresses of weights read, by name."""
+
+
+def lower(cluster: Cluster) -> Lowered:
+    """Gives a cluster's tensor program. Raises CompileError for an operator without rule."""
+    values: dict[fx.Node, Any] = {}
+    addresses: dict[str, str] = {}
+    for position, node in enumerate(cluster.module.graph.find_nodes(op="placeholder")):
+        values[node] = _input(position, cluster, addresses)
+    names = _weight_names(cluster)
+    for node in cluster.module.graph.nodes:
+        if node.op == "get_attr":
+            name = names[str(node.target)]
+            weight = getattr(cluster.module, str(node.target))
+            order = _weight_order(weight)
+            shape = tuple(weight.shape[dim] for dim in order)
+            addresses[name] = f"{name}.data_ptr()"
+            values[node] = permuted(Source(shape, DTYPES[weight.dtype], name), inverse(order))
+        elif node.op == "call_function":
+            values[node] = _lowered(node, values, cluster)
+    outputs: list[Tensor] = []
+    for argument, spec in zip(output_arguments(cluster.module), cluster.outputs, strict=True):
+        outputs.append(_output(values[argument], spec, outputs))
+    return Lowered(tuple(outputs), addresses, weights_of(cluster))
+
+
+def weights_of(cluster: Cluster) -> dict[str, torch.Tensor]:
+    """Gives the weights packed in memory order, by name."""
+    names = _weight_names(cluster)
+    return {
+        name: getattr(cluster.module, target).detach().permute(_weight_order(getattr(cluster.module, target))).contiguous()
+        for target, name in names.items()
+    }
+
+
+def _weight_names(cluster: Cluster) -> dict[str, str]:
+    targets = dict.fromkeys(str(node.target) for node in cluster.module.graph.find_nodes(op="get_attr"))
+    return {target: f"weight{place}" for place, target in enumerate(targets)}
+
+
+def _weight_order(weight: torch.Tensor) -> tuple[int, ...]:
+    return memory_order(TensorSpec.of(weight))
+
+
+def _input(position: int, cluster: Cluster, addresses: dict[str, str]) -> Tensor:
+    spec = cluster.inputs[position]
+    if isinstance(spec, ScalarSpec):
+        return _number(position, spec)
+    order = memory_order(spec)
+    shape = tuple(size_of(spec.shape[dim]) for dim in order)
+    name = f"i{position}"
+    addresses[name] = f"a{position}.data_ptr()"
+    return permuted(Source(shape, DTYPES[spec.dtype], name), inverse(order))
+
+
+def _number(position: int, spec: ScalarSpec) -> Tensor:
+    if spec.kind == "int":
+        value = size_of(spec.value) if is_symbolic(spec.value) else number_text(position, spec)
+        return Number((), "i64", value)
+    return Number((), "f64" if spec.kind == "float" else "i1", number_text(position, spec))
+
+
+def _lowered(node: fx.Node, values: Mapping[fx.Node, Any], cluster: Cluster) -> Any:
+    if node.target is operator.getitem:
+        return values[node.args[0]][node.args[1]]  # pyright: ignore
+    rule = RULES.get(operator_name(node))
+    if rule is None:
+        raise CompileError(f"no rule for {operator_name(node)}", backend="disc", cluster=cluster.name, node=node.name)
+    return rule(Call(node, values))
+
+
+def _output(tensor: Tensor, spec: TensorSpec, earlier: list[Tensor]) -> Tensor:
+    """Gives a tensor in the memory order of its spec that can have memory of its own, apart from other outputs'."""
+    order = memory_order(spec)
+    tensor = permuted(tensor, order)
+    root = tensor
+    while isinstance(root, Reshape):
+        root = root.source
+    has_own_memory = isinstance(root, (*COMPUTED, *IN_MEMORY)) and not isinstance(root, Source)
+    return root if has_own_memory and root not in earlier else copied(tensor)

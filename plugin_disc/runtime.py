@@ -1,0 +1,127 @@
+"""Executables: a compiled cluster, called through one frame of numbers; and their files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hub.backend import CompileSettings, Executable
+from hub.errors import CompileError, HubError, RunError
+from hub.graph import Cluster
+
+from .binding import compiled, run_source, symbol_texts
+from .compiler import NAME, Code, compile_text, loaded
+from .loops.machine import lanes
+from .loops.program import MachineProgram, machine_program
+from .lower import Lowered, lower, weights_of
+
+LIBRARY_FILE = "cluster.so"
+CALL_FILE = "call.json"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the binding has to know of a machine program."""
+
+    slots: tuple[str, ...]
+    workspace: str
+    functions: tuple[str, ...]
+
+
+class DiscExecutable(Executable):
+    """One cluster as machine code."""
+
+    def __init__(self, cluster: Cluster, call: Call, code: Code, weights: Mapping[str, torch.Tensor], text: str) -> None:
+        self._cluster = cluster
+        self._call = call
+        self._code = code
+        self._text = text
+        self.source = run_source(
+            cluster,
+            slots=call.slots,
+            workspace=call.workspace,
+            symbols=symbol_texts(cluster),
+        )
+        self._run = compiled(
+            self.source, main=code.run, slots=len(call.slots), cluster=cluster, weights=weights, functions=call.functions
+        )
+
+    def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
+        """Runs one call; new packed tensors, permuted where the cluster's specs say so."""
+        try:
+            return self._run(*inputs)
+        except HubError:
+            raise
+        except Exception as error:
+            raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
+
+    def save(self, folder: Path) -> None:
+        """Writes the shared library and what its binding has to know, with the library's digest."""
+        if self._code.library is None:
+            raise CompileError("there is no cc, so the code cannot be saved", backend=NAME, cluster=self._cluster.name)
+        (folder / LIBRARY_FILE).write_bytes(self._code.library)
+        facts = {**asdict(self._call), "lanes": lanes(), "digest": _digest(self._code.library)}
+        (folder / CALL_FILE).write_text(json.dumps(facts))
+
+    def dump(self, folder: Path) -> None:
+        """Writes the binding code, the machine program as MLIR, and the shared library."""
+        (folder / "run.py").write_text(self.source)
+        if self._text:
+            (folder / "loops.mlir").write_text(self._text)
+        if self._code.library is not None:
+            (folder / LIBRARY_FILE).write_bytes(self._code.library)
+
+
+def build(cluster: Cluster, settings: CompileSettings) -> DiscExecutable:
+    """Lowers and compiles a cluster. Raises CompileError."""
+    if not lanes():
+        raise CompileError("this processor has neither AVX2 nor AVX-512", backend=NAME, cluster=cluster.name)
+    program, lowered = written(cluster, settings)
+    code = compile_text(program.text)
+    call = Call(program.slots, program.workspace, program.functions)
+    return DiscExecutable(cluster, call, code, lowered.weights, program.text)
+
+
+def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram, Lowered]:
+    """Gives the machine program of a cluster. Raises CompileError."""
+    try:
+        lowered = lower(cluster)
+        symbols = symbol_texts(cluster)
+        texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols)}
+        program = machine_program(
+            lowered.outputs, inputs=lowered.addresses, symbols=texts, lanes=lanes(), threads=settings.threads
+        )
+    except HubError:
+        raise
+    except Exception as error:
+        raise CompileError(
+            f"cannot be lowered: {type(error).__name__}: {error}", backend=NAME, cluster=cluster.name
+        ) from error
+    return program, lowered
+
+
+def restore(folder: Path, cluster: Cluster) -> DiscExecutable:
+    """Loads saved files. Raises CompileError where one is missing, damaged or for another processor."""
+    try:
+        facts = json.loads((folder / CALL_FILE).read_text())
+        content = (folder / LIBRARY_FILE).read_bytes()
+        call = Call(tuple(facts["slots"]), facts["workspace"], tuple(facts["functions"]))
+        digest, width = facts["digest"], facts["lanes"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CompileError(f"{folder} holds no saved cluster: {error}", backend=NAME, cluster=cluster.name) from error
+    if digest != _digest(content):
+        raise CompileError(f"{folder / LIBRARY_FILE} is not what was saved", backend=NAME, cluster=cluster.name)
+    if width != lanes():
+        message = f"saved for registers of {width} floats, this processor has {lanes()}"
+        raise CompileError(message, backend=NAME, cluster=cluster.name)
+    return DiscExecutable(cluster, call, loaded(content, folder / LIBRARY_FILE), weights_of(cluster), "")
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
