@@ -15,7 +15,7 @@ from hub.support import is_symbolic
 
 from .addresses import address_of
 from .layout import inverse, memory_order
-from .sizes import python_text, size_of
+from .sizes import parts_shown, python_text, size_of
 
 _SPARE = torch.zeros(1 << 16)
 """Its address stands in for that of empty tensors, which have none."""
@@ -31,7 +31,7 @@ def symbol_texts(cluster: Cluster) -> dict[Any, str]:
                     found.setdefault(size_of(size), f"i{position}.shape[{dim}]")
         elif spec.kind == "int" and is_symbolic(spec.value):
             found.setdefault(size_of(spec.value), f"i{position}")
-    return found
+    return parts_shown(found)
 
 
 def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str, symbols: Mapping[Any, str]) -> str:

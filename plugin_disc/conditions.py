@@ -178,14 +178,10 @@ def counts_padding(node: fx.Node) -> str | None:
     return "padding that does not count" if is_padded and not argument(node, "count_include_pad") else None
 
 
-def no_ends(node: fx.Node) -> str | None:
-    """Nothing is put before or after the elements, whose differences stay within their dim."""
-    size = value_of(node.args[0]).shape[argument(node, "dim")]
-    if argument(node, "prepend") is not None or argument(node, "append") is not None:
-        return "elements put before or after"
-    count = argument(node, "n")
-    is_short = not is_symbolic(size) and count >= size
-    return f"{count} differences of {size} elements" if is_short or count < 1 else None
+def some_differences(node: fx.Node) -> str | None:
+    """Some difference is left."""
+    shape, count = node.meta["val"].shape, argument(node, "n")
+    return f"{count} differences give {list(shape)}" if count < 1 or any(size == 0 for size in shape) else None
 
 
 def group_matches(node: fx.Node) -> str | None:

@@ -65,13 +65,32 @@ def is_static(size: Size) -> bool:
 
 
 def python_text(size: Size, known: Mapping[Any, str]) -> str:
-    """Gives the Python expression of a size, over the texts that read its symbols. Raises KeyError for unknown ones."""
+    """Gives the Python expression of a size, over the texts that read symbols and other parts that inputs show.
+
+    Raises ValueError where it depends on a symbol that no input shows.
+    """
     if isinstance(size, int):
         return str(size)
     if size in known:
         return known[size]
-    stand_ins = {symbol: sympy.Symbol(f"_{place}_", integer=True) for place, symbol in enumerate(size.free_symbols)}
-    text = PythonPrinter().doprint(size.xreplace(stand_ins))
-    for symbol, stand_in in stand_ins.items():
-        text = text.replace(stand_in.name, known[symbol])
+    stand_ins = {shown: sympy.Symbol(f"_{place}_", integer=True) for place, shown in enumerate(known)}
+    replaced = size.xreplace(stand_ins)
+    if unknown := replaced.free_symbols - set(stand_ins.values()):
+        raise ValueError(f"size {size} depends on {', '.join(map(str, unknown))}, which no input shows")
+    text = PythonPrinter().doprint(replaced)
+    for shown, stand_in in stand_ins.items():
+        text = text.replace(stand_in.name, known[shown])
     return f"int({text})"
+
+
+def parts_shown(known: Mapping[Any, str]) -> dict[Any, str]:
+    """Gives the texts of what stands behind sizes of the form c * part + d: the part may be all that other sizes need."""
+    found = dict(known)
+    for size, text in known.items():
+        if size.is_Symbol:
+            continue
+        extra, rest = sympy.expand(size).as_coeff_Add()
+        factor, part = rest.as_coeff_Mul()
+        if factor.is_Integer and extra.is_Integer and not part.is_Add and not part.is_Mul:
+            found.setdefault(part, f"(({text} - {int(extra)}) // {int(factor)})")
+    return found

@@ -1,7 +1,8 @@
-"""The frame: one row of 64-bit numbers through which a call reaches the machine program.
+"""Frames: rows of 64-bit numbers through which a call reaches the machine program, and the program its stages.
 
 Each slot has a Python expression that the binding evaluates at every call: addresses, sizes, numbers. So all arithmetic on
-symbolic sizes is done once a call, and the loops only read the results.
+symbolic sizes is done once a call, and the loops only read the results. Each stage has a frame of its own, filled from the
+program's, so that equal stages on other memory are one function.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from typing import Any
 
 from ..sizes import Size, python_text
 
+OUTSIDE = "0"
+"""Text of the first slot, in which the program reports an index out of range."""
+
 
 class Frame:
     """Slots in order of first use."""
@@ -18,8 +22,8 @@ class Frame:
     def __init__(self, symbols: Mapping[Any, str]) -> None:
         self.symbols = symbols
         """Python text that reads each symbol."""
-        self.slots: dict[str, int] = {"0": 0}
-        """Text of each slot -> its place. The first slot is where the program reports an index out of range."""
+        self.slots: dict[str, int] = {OUTSIDE: 0}
+        """Text of each slot -> its place."""
 
     def slot(self, text: str) -> int:
         """Gives the place of the slot that holds the value of a Python expression."""

@@ -34,6 +34,8 @@ class Kernel:
     tasks: Size
     work: Size
     """Elements, those of expensive functions counted several times."""
+    slots: tuple[str, ...]
+    """What its frame holds."""
 
 
 SlotOf = Callable[[Tensor], int]
@@ -71,7 +73,8 @@ class _Kernel:
         writer.loop(begin, end, writer.number(1), [], lambda task, _: self._task(task, sizes))
         weight = 1 + 7 * sum(getattr(member, "function", "") in EXPENSIVE for member in self.group.members)
         work = product((*self.group.domain, weight))
-        return Kernel(self.name, writer.finish(), product(size for _, size in sizes), work)
+        slots = tuple(writer.frame.slots)
+        return Kernel(self.name, writer.finish(), product(size for _, size in sizes), work, slots)
 
     def _is_across(self) -> bool:
         """True where lanes run along a reduced loop."""

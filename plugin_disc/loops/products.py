@@ -59,7 +59,8 @@ def product_of(tensor: Product, name: str, frame: Frame, lanes: int, slot_of: Sl
     begin, end = (Value(each, "i64", False, 0) for each in ("%begin", "%end"))
     writer.loop(begin, end, writer.number(1), [], one)
     batch = product(lead)
-    return Kernel(name, writer.finish(), batch, product((batch, rows, columns, inner)))
+    work = product((batch, rows, columns, inner))
+    return Kernel(name, writer.finish(), batch, work, tuple(frame.slots))
 
 
 def _matrix(writer: Writer, tensor: Tensor, loops: Loops, slot_of: SlotOf) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..affine import Affine
 from ..sizes import is_static, product, python_text, times
 from ..tensors import Product, Reshape, Source, Tensor, arguments_of
-from .frame import Frame
+from .frame import OUTSIDE, Frame
 from .group import Group, Schedule, Stage, behind, reads, scheduled
 from .kernel import Kernel, kernel_of
 from .memory import ITEM_BYTES
@@ -18,6 +18,10 @@ from .scans import scan_of
 from .writer import Value, Writer
 
 ENTRY = "disc_main"
+NAME = "kernel"
+"""Name of every kernel until equal ones are found."""
+OUTSIDE_REPORT = "%frame : i64, !llvm.ptr"
+"""What the text of a stage has that may report an index out of range."""
 PARALLEL_WORK = 32768
 """Elements from which on threads are worth waking: some 5 us of work, several times what OpenMP takes to start."""
 ALIGNMENT = 64
@@ -48,23 +52,40 @@ def machine_program(
     for tensor in schedule.stage_of:
         if isinstance(tensor, Source):
             places[tensor] = inputs[tensor.name]
-    kernels = [
-        _kernel(stage, f"k{number}", frame, lanes, lambda tensor: frame.slot(places[tensor]))
-        for number, stage in enumerate(schedule.stages)
-    ]
-    texts = [kernel.text for kernel in kernels]
-    texts += [_shared(kernel, frame, lanes) for kernel in kernels if _may_share(kernel, threads)]
+    kernels = [_kernel(stage, number, symbols, lanes, threads, places) for number, stage in enumerate(schedule.stages)]
+    kernels = _without_doubles(kernels)
+    distinct = {kernel.name: kernel for kernel in kernels}.values()
+    texts = [kernel.text for kernel in distinct]
     texts.append(_entry(kernels, schedule.stages, frame, lanes, threads))
     names = tuple(text.split("'")[1] for text in frame.slots if text.startswith("address["))
     return MachineProgram("\n".join(texts), tuple(frame.slots), workspace, names)
 
 
-def _kernel(stage: Stage, name: str, frame: Frame, lanes: int, slot_of: Any) -> Kernel:
-    if isinstance(stage, Group):
-        return kernel_of(stage, name, frame, lanes, slot_of)
-    if isinstance(stage, Product):
-        return product_of(stage, name, frame, lanes, slot_of)
-    return scan_of(stage, name, frame, lanes, slot_of)
+def _kernel(
+    stage: Stage, number: int, symbols: Mapping[Any, str], lanes: int, threads: int, places: Mapping[Tensor, str]
+) -> Kernel:
+    frame = Frame(symbols)
+
+    def slot_of(tensor: Tensor) -> int:
+        return frame.slot(places[tensor])
+
+    write = kernel_of if isinstance(stage, Group) else product_of if isinstance(stage, Product) else scan_of
+    kernel = write(stage, NAME, frame, lanes, slot_of)  # pyright: ignore[reportArgumentType] - as just chosen
+    text = kernel.text
+    if _may_share(kernel, threads):
+        text += "\n" + _shared(frame.slot(python_text(kernel.tasks, symbols)), frame, lanes)
+    return replace(kernel, name=f"k{number}", text=text, slots=tuple(frame.slots))
+
+
+def _without_doubles(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Gives kernels of which those with equal text have one name."""
+    names: dict[str, str] = {}
+    result: list[Kernel] = []
+    for kernel in kernels:
+        name = names.setdefault(kernel.text, kernel.name)
+        text = kernel.text.replace(f"@{NAME}", f"@{name}")
+        result.append(replace(kernel, name=name, text=text))
+    return result
 
 
 # --- Running stages ---------------------------------------------------------------------------------------------------
@@ -76,45 +97,67 @@ def _may_share(kernel: Kernel, threads: int) -> bool:
     return not is_static(kernel.work) or kernel.work >= PARALLEL_WORK
 
 
-def _shared(kernel: Kernel, frame: Frame, lanes: int) -> str:
+def _shared(tasks_slot: int, frame: Frame, lanes: int) -> str:
     """The function that each thread of a team runs: its share of the tasks."""
     writer = Writer(frame, lanes)
-    writer.open(f"llvm.func @{kernel.name}_part(%frame: !llvm.ptr)")
+    writer.open(f"llvm.func @{NAME}_part(%frame: !llvm.ptr)")
     counts: list[Value] = []
     for name in ("omp_get_thread_num", "omp_get_num_threads"):
         pointer = writer.slot(frame.function(name), "!llvm.ptr")
         number = writer.put(f"llvm.call {pointer.name}() : !llvm.ptr, () -> i32", "i32", is_wide=False, level=0, key=name)
         counts.append(writer.put(f"arith.extsi {number.name} : i32 to i64", "i64", is_wide=False, level=0))
     mine, team = counts
-    tasks = writer.number(kernel.tasks)
+    tasks = writer.slot(tasks_slot, "i64")
     begin = writer.scalar("arith.divsi", writer.scalar("arith.muli", tasks, mine), team)
     following = writer.scalar("arith.addi", mine, writer.number(1))
     end = writer.scalar("arith.divsi", writer.scalar("arith.muli", tasks, following), team)
-    writer.line(f"llvm.call @{kernel.name}(%frame, {begin.name}, {end.name}) : (!llvm.ptr, i64, i64) -> ()")
+    writer.line(f"llvm.call @{NAME}(%frame, {begin.name}, {end.name}) : (!llvm.ptr, i64, i64) -> ()")
     return writer.finish()
 
 
 def _entry(kernels: Sequence[Kernel], stages: Sequence[Stage], frame: Frame, lanes: int, threads: int) -> str:
+    """The function that runs all stages, each with its own frame."""
     writer = Writer(frame, lanes)
     writer.open(f"llvm.func @{ENTRY}(%frame: !llvm.ptr)")
+    most = max((len(kernel.slots) for kernel in kernels), default=1)
+    writer.line(f"%own = llvm.alloca {writer.number(most).name} x i64 : (i64) -> !llvm.ptr")
     for kernel, stage in zip(kernels, stages, strict=True):
         needed = product(stage.shape) if isinstance(stage, Product) else 1
         if needed == 0 or kernel.tasks == 0:
             continue
-        if not is_static(needed):
-            some = writer.put(
-                f"arith.cmpi sgt, {writer.number(needed).name}, {writer.number(0).name} : i64", "i1", is_wide=False, level=0
-            )
+        _fill(writer, kernel, frame)
+        if is_static(needed):
+            _run(writer, kernel, frame, threads)
+        else:
+            some = writer.is_less(writer.number(0), writer.number(needed))
             writer.open(f"scf.if {some.name}")
-        _run(writer, kernel, frame, threads)
-        if not is_static(needed):
+            _run(writer, kernel, frame, threads)
             writer.close()
+        if OUTSIDE_REPORT in kernel.text:
+            _report(writer)
     return writer.finish()
+
+
+def _fill(writer: Writer, kernel: Kernel, frame: Frame) -> None:
+    """Copies what a stage needs from the program's frame into the stage's."""
+    for place, text in enumerate(kernel.slots):
+        value = writer.slot(frame.slot(text), "i64") if text != OUTSIDE else writer.number(0)
+        at = writer.put(f"llvm.getelementptr %own[{place}] : (!llvm.ptr) -> !llvm.ptr, i64", "ptr", is_wide=False, level=0)
+        writer.line(f"llvm.store {value.name}, {at.name} : i64, !llvm.ptr")
+
+
+def _report(writer: Writer) -> None:
+    """Passes on that a stage found an index out of range."""
+    found, before, now = writer.fresh(), writer.fresh(), writer.fresh()
+    writer.line(f"{found} = llvm.load %own : !llvm.ptr -> i64")
+    writer.line(f"{before} = llvm.load %frame : !llvm.ptr -> i64")
+    writer.line(f"{now} = arith.ori {found}, {before} : i64")
+    writer.line(f"llvm.store {now}, %frame : i64, !llvm.ptr")
 
 
 def _run(writer: Writer, kernel: Kernel, frame: Frame, threads: int) -> None:
     tasks = writer.number(kernel.tasks)
-    alone = f"llvm.call @{kernel.name}(%frame, {writer.number(0).name}, {tasks.name}) : (!llvm.ptr, i64, i64) -> ()"
+    alone = f"llvm.call @{kernel.name}(%own, {writer.number(0).name}, {tasks.name}) : (!llvm.ptr, i64, i64) -> ()"
     if not _may_share(kernel, threads):
         writer.line(alone)
         return
@@ -123,16 +166,14 @@ def _run(writer: Writer, kernel: Kernel, frame: Frame, threads: int) -> None:
     address = writer.put(f"llvm.mlir.addressof @{kernel.name}_part : !llvm.ptr", "ptr", is_wide=False, level=0)
     start = writer.slot(frame.function("GOMP_parallel"), "!llvm.ptr")
     shared = (
-        f"llvm.call {start.name}({address.name}, %frame, {team.name}, {nothing.name})"
+        f"llvm.call {start.name}({address.name}, %own, {team.name}, {nothing.name})"
         " : !llvm.ptr, (!llvm.ptr, !llvm.ptr, i32, i32) -> ()"
     )
     if is_static(kernel.work):
         writer.line(shared)
         return
-    work, enough = writer.number(kernel.work), writer.number(PARALLEL_WORK)
-    text = f"arith.cmpi sge, {work.name}, {enough.name} : i64"
-    is_much = writer.put(text, "i1", is_wide=False, level=0)
-    writer.line(f"scf.if {is_much.name} {{\n{shared}\n}} else {{\n{alone}\n}}")
+    is_little = writer.is_less(writer.number(kernel.work), writer.number(PARALLEL_WORK))
+    writer.line(f"scf.if {is_little.name} {{\n{alone}\n}} else {{\n{shared}\n}}")
 
 
 # --- Memory -----------------------------------------------------------------------------------------------------------

@@ -49,4 +49,5 @@ def scan_of(tensor: Scan, name: str, frame: Frame, lanes: int, slot_of: SlotOf) 
 
     begin, end = (Value(each, "i64", False, 0) for each in ("%begin", "%end"))
     writer.loop(begin, end, writer.number(1), [], row)
-    return Kernel(name, writer.finish(), product(tensor.shape[dim] for dim in others), product(tensor.shape))
+    tasks = product(tensor.shape[dim] for dim in others)
+    return Kernel(name, writer.finish(), tasks, product(tensor.shape), tuple(frame.slots))

@@ -7,7 +7,7 @@ import math
 from ..builders import cast, pointwise, select
 from ..tensors import Tensor
 from .call import Call, Rule
-from .elementwise import add, by, exp, gt, le, mul, number, plus, sigmoid, sub, tanh
+from .elementwise import add, by, exp, gt, le, mul, number, plus, short_erf, sigmoid, sub, tanh
 from .reductions import total
 
 
@@ -41,7 +41,7 @@ def _threshold(call: Call) -> Tensor:
 def _gelu(call: Call) -> Tensor:
     grad, source = call.promoted("grad_output", "self")
     if call.raw("approximate") == "none":
-        below = by(plus(pointwise("erf", by(source, math.sqrt(0.5))), 1.0), 0.5)
+        below = by(plus(short_erf(by(source, math.sqrt(0.5))), 1.0), 0.5)
         density = by(exp(by(mul(source, source), -0.5)), 1.0 / math.sqrt(2.0 * math.pi))
         return cast(mul(grad, add(below, mul(source, density))), call.dtype)
     beta, kappa = math.sqrt(2.0 / math.pi), 0.044715
