@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hub.errors import InputRefused, RunError
+from hub.errors import InputRefused
 from hub.graph import Cluster, ScalarSpec, TensorSpec
 from hub.support import is_symbolic
 
@@ -134,7 +134,8 @@ def _wrong_of(cluster: Cluster) -> Callable[[int, Any], None]:
     def wrong(position: int, value: Any) -> None:
         found = f"{value.dtype}{list(value.shape)} on {value.device}" if isinstance(value, torch.Tensor) else str(value)
         name = cluster.input_names[position]
-        raise RunError(
+        # A refusal: some of eager's kernels give other dtypes than fake tensors announce.
+        raise InputRefused(
             f"input {name} is {found}, {cluster.inputs[position]} on cpu was compiled", backend="disc", cluster=cluster.name
         )
 

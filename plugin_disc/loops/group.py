@@ -153,7 +153,10 @@ def _place_join(join: Join, schedule: Schedule) -> None:
     schedule.stored[join] = None
     pieces = join.pieces
     if join.fill is not None:
-        pieces = ((fill(join.fill, join.dtype, join.shape), (0,) * len(join.shape)), *pieces)
+        background = fill(join.fill, join.dtype, join.shape)
+        for tensor in _in_order((background,)):  # of a half precision, it is computed
+            _place(tensor, schedule)
+        pieces = ((background, (0,) * len(join.shape)), *pieces)
     at_least = len(schedule.stages) if join.fill is not None else 0
     for piece, offsets in pieces:
         copy = Pointwise(piece.shape, piece.dtype, "copy", (piece,))

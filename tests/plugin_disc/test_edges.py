@@ -1,0 +1,32 @@
+"""Calls at the edges of what was compiled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hub.backend import CompileSettings
+from hub.errors import InputRefused
+from hub.testing.single import whole_cluster
+from plugin_disc.backend import create
+from tests.plugin_disc.programs import Wrapped
+
+ONE = CompileSettings(threads=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool])
+def test_padding_has_the_dtype_of_what_it_pads(dtype: torch.dtype) -> None:
+    """What stands around a tensor of half precision is computed like everything else."""
+    inputs = (torch.arange(21).reshape(1, 3, 7).to(dtype),)
+    cluster, values = whole_cluster(Wrapped(lambda x: F.pad(x, (2, 2))), inputs)
+    (result,) = create().compile(cluster, ONE)(*values)
+    assert torch.equal(result, F.pad(inputs[0], (2, 2)))
+
+
+def test_an_input_of_another_dtype_is_refused() -> None:
+    """Some of eager's kernels give other dtypes than fake tensors announce: such calls are nobody's fault."""
+    cluster, values = whole_cluster(Wrapped(torch.relu), (torch.ones(5),))
+    executable = create().compile(cluster, ONE)
+    with pytest.raises(InputRefused, match="bfloat16"):
+        executable(values[0].bfloat16())
