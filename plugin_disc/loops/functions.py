@@ -125,6 +125,9 @@ def _cast(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
     (value,) = arguments
     if value.dtype == dtype:
         return value
+    if value.dtype == "f64" and _bits(dtype) == 16 and dtype not in INTEGERS:
+        value = _cast(writer, "f32", (value,))  # as eager does; in one step LLVM calls a function that nothing here has
+        arguments = (value,)
     kinds = f"{_kind(writer, value)} to {writer.type_of(dtype, is_wide=value.is_wide)}"
     if dtype == "i1":
         return _is_nonzero(writer, value)

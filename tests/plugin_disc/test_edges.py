@@ -24,6 +24,15 @@ def test_padding_has_the_dtype_of_what_it_pads(dtype: torch.dtype) -> None:
     assert torch.equal(result, F.pad(inputs[0], (2, 2)))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_float64_becomes_half_precision_as_in_eager(dtype: torch.dtype) -> None:
+    """Through float32: rounded twice."""
+    inputs = (torch.randn(300, dtype=torch.float64) * 10 ** torch.linspace(-7, 5, 300, dtype=torch.float64),)
+    cluster, values = whole_cluster(Wrapped(lambda x: x.to(dtype)), inputs)
+    (result,) = create().compile(cluster, ONE)(*values)
+    assert torch.equal(result, inputs[0].to(dtype))
+
+
 def test_an_input_of_another_dtype_is_refused() -> None:
     """Some of eager's kernels give other dtypes than fake tensors announce: such calls are nobody's fault."""
     cluster, values = whole_cluster(Wrapped(torch.relu), (torch.ones(5),))
