@@ -53,9 +53,13 @@ def spread_of(source: Tensor, dims: Sequence[int], correction: float) -> tuple[T
     """Gives variance and mean; what is left of the count after the correction is at least 0."""
     mean = mean_of(source, dims)
     away = sub(source, mean)
-    count = as_number(count_of(source, dims), source)
-    left = maximum(sub(count, number(correction, source)), number(0.0, source))
-    return div(total(mul(away, away), dims), left), mean
+    return div(total(mul(away, away), dims), _left(count_of(source, dims), correction, source)), mean
+
+
+def _left(count: Size, correction: float, like: Tensor) -> Tensor:
+    if isinstance(count, int):
+        return number(max(count - correction, 0.0), like)
+    return maximum(sub(as_number(count, like), number(correction, like)), number(0.0, like))
 
 
 def log_total(source: Tensor, dims: Sequence[int]) -> Tensor:

@@ -1,0 +1,142 @@
+"""What is computed in one nest of loops, what lies in memory, and which loops run along the lanes."""
+
+from __future__ import annotations
+
+from plugin_disc.builders import (
+    broadcast,
+    cast,
+    joined,
+    matrix_product,
+    padded,
+    permuted,
+    pointwise,
+    reduced,
+    reshaped,
+    sliced,
+)
+from plugin_disc.loops.group import Group, scheduled
+from plugin_disc.loops.kernel import memory_index
+from plugin_disc.loops.nest import nest_of, phases_of
+from plugin_disc.lower.layers import normalised
+from plugin_disc.lower.reductions import softmax
+from plugin_disc.tensors import Product, Source, Tensor
+
+
+def source(*shape: int, dtype: str = "f32") -> Source:
+    return Source(tuple(shape), dtype, "x")
+
+
+def groups(*outputs: Tensor) -> list[Group]:
+    """Gives the stages of some tensors, all of which are loops."""
+    stages = scheduled(outputs).stages
+    assert all(isinstance(stage, Group) for stage in stages)
+    return [stage for stage in stages if isinstance(stage, Group)]
+
+
+def doubled(tensor: Tensor) -> Tensor:
+    return pointwise("add", tensor, tensor)
+
+
+def test_a_chain_is_one_nest() -> None:
+    """Pointwise functions of pointwise functions run together, and only the last one is stored."""
+    result = doubled(doubled(doubled(source(4, 8))))
+    (group,) = groups(result)
+    assert [store.member for store in group.stores] == [result]
+
+
+def test_softmax_is_one_nest_of_three_phases() -> None:
+    """The extreme, the sum and the quotient run over one row after the other, without memory in between."""
+    result = softmax(source(4, 100), 1)
+    (group,) = groups(result)
+    assert group.reduced == {1}
+    assert phases_of(group)[result] == 2
+    assert [store.member for store in group.stores] == [result]
+
+
+def test_a_sum_and_its_norm_are_one_nest() -> None:
+    """Residual and layer norm run together, with the residual as a second output."""
+    total = doubled(source(2, 5, 64))
+    result, _, _ = normalised(total, (2,), 1e-5)
+    (group,) = groups(total, result)
+    assert {store.member for store in group.stores} == {total, result}
+
+
+def test_another_reduction_is_another_nest() -> None:
+    """A reduction along other dims needs all of what comes before it."""
+    rows = reduced("sum", doubled(source(4, 8)), (1,))
+    columns = reduced("sum", pointwise("mul", source(4, 8), rows), (0,))
+    assert len(groups(columns)) == 2
+
+
+def test_a_transposed_reader_is_another_nest() -> None:
+    """What reads another element than the one at hand waits until all are in memory."""
+    first = doubled(source(8, 8))
+    result = pointwise("add", first, permuted(first, (1, 0)))
+    stages = groups(result)
+    assert len(stages) == 2
+    assert [store.member for store in stages[0].stores] == [first]
+
+
+def test_views_of_inputs_cost_nothing() -> None:
+    """Slices, transposes and broadcasts of what lies in memory are read in place."""
+    view = broadcast(sliced(permuted(source(8, 6), (1, 0)), 0, 1, 1), (3, 5, 8))
+    assert len(groups(doubled(view))) == 1
+
+
+def test_cutting_a_dim_is_a_view_and_joining_is_not() -> None:
+    """[6, 4] as [2, 3, 4] is read in place; as [24] it has to lie in memory."""
+    first = doubled(source(6, 4))
+    assert len(groups(doubled(reshaped(first, (2, 3, 4))))) == 2  # other loops, but no copy
+    stages = groups(doubled(reshaped(first, (24,))))
+    assert [store.member for store in stages[0].stores] == [first]
+
+
+def test_pieces_are_written_where_they_belong() -> None:
+    """What is joined is computed right into the memory of the whole."""
+    one, other = doubled(source(2, 3)), doubled(source(2, 5))
+    whole = joined([one, other], 1)
+    stages = groups(whole)
+    assert [[(store.into, store.offsets) for store in stage.stores] for stage in stages] == [
+        [(whole, (0, 0))],
+        [(whole, (0, 3))],
+    ]
+
+
+def test_padding_is_written_before_what_it_surrounds() -> None:
+    """The constant comes first, so that the elements are what stays."""
+    stages = groups(padded(doubled(source(4)), (1,), (1,), 0.0))
+    assert stages[-1].stores[0].offsets == (1,)
+    assert len(stages) == 3 or stages[0].stores[0].offsets == (0,)
+
+
+def test_products_read_transposed_matrices_in_place() -> None:
+    """A transposed factor is no copy; one without rows or columns in one piece is."""
+    turned = permuted(source(8, 4), (1, 0))
+    assert [type(stage) for stage in scheduled([matrix_product(source(3, 4), turned)]).stages] == [Product]
+    spread = sliced(source(4, 16), 1, 0, 8, 2)
+    assert [type(stage) for stage in scheduled([matrix_product(source(3, 4), spread)]).stages] == [Group, Product]
+
+
+def test_packed_loops_are_merged() -> None:
+    """Loops over packed memory are one long loop."""
+    (group,) = groups(doubled(source(4, 5, 6)))
+    assert nest_of(group, memory_index).merged == {0, 1}
+    assert nest_of(group, memory_index).sizes[2] == 120
+
+
+def test_lanes_run_along_memory() -> None:
+    """Sums of columns run along rows, and sums of rows along themselves."""
+    (columns,) = groups(reduced("sum", source(100, 64), (0,)))
+    (rows,) = groups(reduced("sum", source(64, 100), (1,)))
+    assert nest_of(columns, memory_index).lane == 1
+    assert nest_of(rows, memory_index).lane == 1
+
+
+def test_a_cast_of_a_constant_is_a_constant() -> None:
+    """Nothing is left to do at run time."""
+    from plugin_disc.builders import fill
+    from plugin_disc.tensors import Fill
+
+    found = cast(fill(2, "i64"), "f32")
+    assert isinstance(found, Fill)
+    assert found.value == 2.0

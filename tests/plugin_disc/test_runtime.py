@@ -1,0 +1,136 @@
+"""Calls, files and failures of compiled clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from hub.backend import CompileSettings
+from hub.errors import CompileError, InputRefused, RunError
+from hub.graph import Cluster
+from hub.testing.single import whole_cluster
+from plugin_disc import compiler, runtime
+from plugin_disc.backend import create
+from plugin_disc.lower import RULES
+from plugin_disc.runtime import CALL_FILE, LIBRARY_FILE, DiscExecutable, build, restore
+from plugin_disc.support import OPERATORS
+from tests.plugin_disc.programs import Wrapped
+
+ONE = CompileSettings(threads=1)
+
+
+@pytest.fixture(scope="module")
+def scaled() -> tuple[Cluster, Sequence[object]]:
+    """x * weight + 1 over 40 elements."""
+    layer = torch.nn.Linear(40, 1)
+    model = Wrapped(lambda x: x * layer.weight + 1.0)
+    model.layer = layer
+    return whole_cluster(model, (torch.randn(3, 40),))
+
+
+def test_every_row_has_a_rule_and_every_rule_a_row() -> None:
+    """What is declared can be lowered, and what can be lowered is declared."""
+    assert set(OPERATORS.rows) == set(RULES)
+
+
+def test_the_probe_passes() -> None:
+    """The backend works on this machine."""
+    assert create().probe().accepted
+
+
+def test_an_index_out_of_range_is_refused() -> None:
+    """No memory outside the table is read; eager may then raise its own error."""
+    table = torch.randn(4, 20)
+    cluster, inputs = whole_cluster(Wrapped(lambda at, table: table[at] * 2.0), (torch.tensor([0, 3]), table))
+    executable = create().compile(cluster, ONE)
+
+    def call(*places: int) -> torch.Tensor:
+        at = torch.tensor(places)
+        return executable(*(at if value.dtype is torch.int64 else table for value in inputs))[0]
+
+    assert torch.equal(call(-4, 3), table[[0, 3]] * 2.0)
+    for places in ((0, 4), (-5, 0)):
+        with pytest.raises(InputRefused, match="out of range"):
+            call(*places)
+    assert torch.equal(call(1, 2), table[[1, 2]] * 2.0)
+
+
+def test_another_shape_or_dtype_is_an_error(scaled: tuple[Cluster, Sequence[torch.Tensor]]) -> None:
+    """Memory is never read by sizes that it does not have."""
+    cluster, _ = scaled
+    executable = create().compile(cluster, ONE)
+    for wrong in (torch.randn(3, 41), torch.randn(3, 40, dtype=torch.float64)):
+        with pytest.raises(RunError, match="was compiled"):
+            executable(wrong)
+
+
+def test_a_saved_cluster_loads(scaled: tuple[Cluster, Sequence[torch.Tensor]], tmp_path: Path) -> None:
+    """Saved machine code gives the same bits, with the weights of the cluster that it is loaded for."""
+    cluster, inputs = scaled
+    executable = build(cluster, ONE)
+    executable.save(tmp_path)
+    assert torch.equal(restore(tmp_path, cluster)(*inputs)[0], executable(*inputs)[0])
+
+
+@pytest.mark.parametrize("damage", ["no library", "no facts", "another byte", "other registers"])
+def test_damaged_files_are_refused(
+    damage: str, scaled: tuple[Cluster, Sequence[torch.Tensor]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code is loaded only if every byte is as it was saved, on a processor with the same registers."""
+    cluster, _ = scaled
+    build(cluster, ONE).save(tmp_path)
+    if damage == "no library":
+        (tmp_path / LIBRARY_FILE).unlink()
+    elif damage == "no facts":
+        (tmp_path / CALL_FILE).write_text("{")
+    elif damage == "another byte":
+        content = bytearray((tmp_path / LIBRARY_FILE).read_bytes())
+        content[-1] ^= 1
+        (tmp_path / LIBRARY_FILE).write_bytes(content)
+    else:
+        monkeypatch.setattr(runtime, "lanes", lambda: 4)
+    with pytest.raises(CompileError):
+        restore(tmp_path, cluster)
+
+
+def test_without_cc_the_code_stays_in_the_process(
+    scaled: tuple[Cluster, Sequence[torch.Tensor]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no cc, a cluster runs all the same, and says that it cannot be saved."""
+    cluster, inputs = scaled
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
+    executable = build(cluster, ONE)
+    assert torch.equal(executable(*inputs)[0], cluster.module(*inputs)[0])
+    with pytest.raises(CompileError, match="no cc"):
+        executable.save(tmp_path)
+
+
+@pytest.mark.parametrize("linker", ["/bin/false", "/dev/null"])
+def test_a_failing_cc_is_a_compile_error(
+    linker: str, scaled: tuple[Cluster, Sequence[torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A linker that fails, or cannot be run, is named."""
+    cluster, _ = scaled
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: linker)
+    with pytest.raises(CompileError, match=linker):
+        create().compile(cluster, ONE)
+
+
+def test_text_that_is_no_program_is_a_compile_error() -> None:
+    """MLIR's own message is passed on."""
+    with pytest.raises(CompileError, match="MLIR refused"):
+        compiler.compile_text("llvm.func @k0(")
+
+
+def test_dumps_show_the_call_and_the_loops(scaled: tuple[Cluster, Sequence[torch.Tensor]], tmp_path: Path) -> None:
+    """A debug folder holds what was generated."""
+    cluster, _ = scaled
+    executable = create().compile(cluster, ONE)
+    assert isinstance(executable, DiscExecutable)
+    executable.dump(tmp_path)
+    assert "def run(i0)" in (tmp_path / "run.py").read_text()
+    assert "llvm.func @k0" in (tmp_path / "loops.mlir").read_text()
+    assert (tmp_path / LIBRARY_FILE).stat().st_size
