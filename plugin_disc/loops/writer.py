@@ -48,9 +48,12 @@ class Block:
 class Writer:
     """Builds one function."""
 
-    def __init__(self, frame: Frame, lanes: int) -> None:
+    def __init__(self, frame: Frame, lanes: int, *, rows: int = 1) -> None:
         self.frame = frame
-        self.lanes = lanes
+        self.natural = lanes
+        """Float32 elements of one register."""
+        self.lanes = lanes * rows
+        """Elements of one vector, which may be several registers."""
         self.blocks: list[Block] = []
         self._count = 0
 

@@ -77,6 +77,20 @@ def test_a_transposed_reader_is_another_nest() -> None:
     assert [store.member for store in stages[0].stores] == [first]
 
 
+def test_a_reader_in_another_order_of_dims_runs_along() -> None:
+    """What reads the element at hand runs in the same loops, whatever the order of its own dims."""
+    first = doubled(source(8, 4, 16))
+    result = doubled(permuted(first, (1, 0, 2)))
+    (group,) = groups(result)
+    assert group.members[result] == (1, 0, 2)
+
+
+def test_a_reader_of_a_part_is_another_nest() -> None:
+    """A slice from the beginning has the indices of the whole, but not its size."""
+    first = doubled(source(4, 16))
+    assert len(groups(doubled(sliced(first, 1, 0, 8)))) == 2
+
+
 def test_views_of_inputs_cost_nothing() -> None:
     """Slices, transposes and broadcasts of what lies in memory are read in place."""
     view = broadcast(sliced(permuted(source(8, 6), (1, 0)), 0, 1, 1), (3, 5, 8))

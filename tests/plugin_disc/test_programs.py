@@ -77,3 +77,22 @@ def test_several_threads(name: str) -> None:
     alone = create().compile(cluster, ONE)(*values)
     shared = create().compile(cluster, CompileSettings(threads=3))(*values)
     assert [torch.equal(one, other) for one, other in zip(alone, shared, strict=True)] == [True] * len(alone)
+
+
+COLUMNS = {
+    "sums of float64": lambda x: x.double().sum(0),
+    "sums of integers": lambda x: (x * 10).long().sum(0),
+    "truth": lambda x: ((x > 2).any(0), (x > -3).all(0)),
+    "extremes of halves": lambda x: x.bfloat16().amax(0),
+    "a library's function": lambda x: torch.log1p(x.abs()).mean(0),
+    "softmax": lambda x: torch.softmax(x, 0),
+    "places": lambda x: x.argmax(0),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns(name: str) -> None:
+    """Columns are reduced several registers at a time, and those that are left over one by one, in every dtype."""
+    inputs = (torch.randn(50, 200, generator=torch.Generator().manual_seed(1)),)
+    cluster, values = whole_cluster(Wrapped(COLUMNS[name]), inputs)
+    assert value_problem(create().compile(cluster, ONE)(*values), eager(cluster, values), exact(cluster, values)) == ""

@@ -58,6 +58,20 @@ def test_an_index_out_of_range_is_refused() -> None:
     assert torch.equal(call(1, 2), table[[1, 2]] * 2.0)
 
 
+def test_an_index_into_nothing_is_refused() -> None:
+    """A table that turns out to be empty at the call is not read."""
+    model = Wrapped(lambda table, at: torch.nn.functional.embedding(at, table) + 1.0)
+    cluster, inputs = whole_cluster(model, (torch.randn(6, 40), torch.tensor([1, 2, 3])), dynamic=True)
+    executable = create().compile(cluster, ONE)
+    table = next(place for place, value in enumerate(inputs) if isinstance(value, torch.Tensor) and value.dim() == 2)
+    empty = [
+        torch.empty(0, 40) if place == table else 0 if isinstance(value, int) and value == 6 else value
+        for place, value in enumerate(inputs)
+    ]
+    with pytest.raises(InputRefused, match="out of range"):
+        executable(*empty)
+
+
 def test_another_shape_or_dtype_is_an_error(scaled: tuple[Cluster, Sequence[torch.Tensor]]) -> None:
     """Memory is never read by sizes that it does not have."""
     cluster, _ = scaled
