@@ -60,7 +60,7 @@ bench-assignment: $(VENV)/.dev  ## time exact assignment as graphs grow
 	$(BIN)/python benchmarks/assignment.py
 
 bench-disc: $(VENV)/.dev  ## time DISC's fused loops against Inductor and eager
-	$(BIN)/python benchmarks/disc.py
+	$(BIN)/python -m benchmarks.disc
 
 bench-dispatch: $(VENV)/.dev  ## time what dispatch adds to a backend's own call
 	$(BIN)/python benchmarks/dispatch.py
