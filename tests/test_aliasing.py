@@ -35,6 +35,18 @@ def _itself(x: torch.Tensor) -> Any:
     return x, x + 1
 
 
+def _view_written_through(x: torch.Tensor) -> Any:
+    y = x.unsqueeze(0)
+    y.relu_()
+    return y, x.exp()
+
+
+def _transposed_and_written(x: torch.Tensor) -> Any:
+    y = x.t()
+    y.add_(1)
+    return y, y[1:]
+
+
 def _two_views(x: torch.Tensor) -> Any:
     y = x * 2
     return y.view(-1), y[0], y.sigmoid()
@@ -59,7 +71,14 @@ def _write_view(x: torch.Tensor) -> Any:
     return x * 3
 
 
-RETURNING: dict[str, Function] = {"view": _view, "slice": _slice, "itself": _itself, "two views": _two_views}
+RETURNING: dict[str, Function] = {
+    "view": _view,
+    "slice": _slice,
+    "itself": _itself,
+    "two views": _two_views,
+    "view written through": _view_written_through,
+    "transposed and written": _transposed_and_written,
+}
 WRITING: dict[str, Function] = {
     "in place": _write,
     "a slice": _write_slice,

@@ -12,7 +12,7 @@ from torch._functorch.aot_autograd import aot_export_module
 from torch._ops import OperatorBase
 
 from hub.capture.hidden import hidden_write, written_hidden_view
-from hub.capture.pins import pins
+from hub.capture.pins import alias_chain, pins
 from hub.capture.simplify import SET_GRAD_ENABLED, simplify
 from hub.errors import CaptureError
 from hub.graph import Graph, output_arguments
@@ -53,6 +53,8 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
     mutated = signature.user_inputs_to_mutate
     outputs = output_arguments(captured)
     targets = tuple(mutated[node.name] for node in outputs[: len(mutated)])
+    if view := _view_beside_a_write(outputs[: len(mutated)], outputs[len(mutated) :]):
+        raise CaptureError(f"{view} is a view of an input that was written to through another view")
     simplify(captured)
     placeholders = [node.name for node in captured.graph.find_nodes(op="placeholder")]
     weights = tuple(placeholders[position] for position in weight_positions if placeholders[position] not in targets)
@@ -63,6 +65,17 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
         weights=weights,
         pinned=pins(captured, n_mutated=len(targets), returned=range(len(targets), len(outputs))),
     )
+
+
+def _view_beside_a_write(written: Sequence[Any], returned: Sequence[Any]) -> str | None:
+    """Gives the name of an output that shares memory with a written input, and is no view of the value written back.
+
+    `v = x.unsqueeze(0); v.relu_(); return v`: the graph returns relu's result, and writes a view of it to x. From x, the
+    output could only be made by the inverse view, which AOTAutograd's wrappers know and no graph says.
+    """
+    owners = {alias_chain(node)[-1] for node in written} - {*written}
+    found = (node for node in returned if isinstance(node, fx.Node) and node not in written)
+    return next((node.name for node in found if alias_chain(node)[-1] in owners), None)
 
 
 def _functorch_transform(module: fx.GraphModule) -> str | None:
