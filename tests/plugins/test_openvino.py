@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -486,8 +487,16 @@ signal.raise_signal(signal.SIGUSR1)
     assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
 
 
+@pytest.fixture
+def root_log_level() -> Iterator[None]:
+    """Puts back the level of the root logger, which OpenVINO's conversion sets, for the tests that come after."""
+    before = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(before)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
-def test_the_peer_runs_openvino_alone() -> None:
+def test_the_peer_runs_openvino_alone(root_log_level: None) -> None:
     """`hub bench` compares with OpenVINO's own conversion, which gives the model's result too."""
     module = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).eval()
     inputs: Sequence[torch.Tensor] = (torch.randn(3, 4),)
