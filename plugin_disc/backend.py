@@ -9,13 +9,14 @@ from torch import fx
 
 from hub.backend import Backend, CompileSettings, Executable
 from hub.cost import Cost
-from hub.errors import HubError
+from hub.errors import CompileError, HubError
 from hub.graph import Cluster, TensorSpec
 from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
 
 from .compiler import NAME
 from .runtime import build, restore
+from .settings import Settings
 from .support import OPERATORS
 
 EFFICIENCY = 0.8
@@ -26,6 +27,9 @@ CALL_S = 8e-6
 
 class Disc(Backend):
     """Compiles clusters to machine code of their own."""
+
+    def __init__(self, own: Settings) -> None:
+        self._own = own
 
     def probe(self) -> Support:
         """Compiles and runs one addition."""
@@ -47,7 +51,9 @@ class Disc(Backend):
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
         """Lowers, fuses, and compiles by LLVM; `effort` changes nothing."""
         try:
-            return build(cluster, settings)
+            if refusal := self._own.refusal():
+                raise CompileError(refusal, hint="leave it out, or name BladeDISC's compiler in `compiler`")
+            return build(cluster, settings, level=self._own.cpu_fast_math_level)
         except HubError as error:
             error.backend, error.cluster = NAME, cluster.name
             raise
@@ -57,9 +63,9 @@ class Disc(Backend):
         return restore(folder, cluster)
 
 
-def create() -> Disc:
-    """Gives the backend."""
-    return Disc()
+def create(own: Settings | None = None) -> Disc:
+    """Gives the backend; without settings, as variables of TorchBlade have them."""
+    return Disc(Settings() if own is None else own)
 
 
 def _doubling() -> Cluster:

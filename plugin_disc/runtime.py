@@ -17,6 +17,7 @@ from hub.graph import Cluster
 
 from .binding import compiled, run_source, symbol_texts
 from .compiler import NAME, Code, compile_text, loaded
+from .fastmath import with_fast_math
 from .loops.machine import lanes
 from .loops.program import MachineProgram, machine_program
 from .lower import Lowered, lower, weights_of
@@ -41,7 +42,7 @@ class DiscExecutable(Executable):
         self._cluster = cluster
         self._call = call
         self._code = code
-        self._text = text
+        self.text = text
         self.source = run_source(
             cluster,
             slots=call.slots,
@@ -72,20 +73,21 @@ class DiscExecutable(Executable):
     def dump(self, folder: Path) -> None:
         """Writes the binding code, the machine program as MLIR, and the shared library."""
         (folder / "run.py").write_text(self.source)
-        if self._text:
-            (folder / "loops.mlir").write_text(self._text)
+        if self.text:
+            (folder / "loops.mlir").write_text(self.text)
         if self._code.library is not None:
             (folder / LIBRARY_FILE).write_bytes(self._code.library)
 
 
-def build(cluster: Cluster, settings: CompileSettings) -> DiscExecutable:
-    """Lowers and compiles a cluster. Raises CompileError."""
+def build(cluster: Cluster, settings: CompileSettings, *, level: int = 0) -> DiscExecutable:
+    """Lowers and compiles a cluster, at a level of fast mathematics. Raises CompileError."""
     if not lanes():
         raise CompileError("this processor has neither AVX2 nor AVX-512", backend=NAME, cluster=cluster.name)
     program, lowered = written(cluster, settings)
-    code = compile_text(program.text)
+    text = with_fast_math(program.text, level)
+    code = compile_text(text)
     call = Call(program.slots, program.workspace, program.functions)
-    return DiscExecutable(cluster, call, code, lowered.weights, program.text)
+    return DiscExecutable(cluster, call, code, lowered.weights, text)
 
 
 def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram, Lowered]:
