@@ -17,6 +17,7 @@ from hub.graph import Cluster
 
 from .binding import compiled, run_source, symbol_texts
 from .compiler import NAME, Code, compile_text, loaded
+from .external import Foreign
 from .fastmath import with_fast_math
 from .loops.machine import lanes
 from .loops.program import MachineProgram, machine_program
@@ -38,11 +39,20 @@ class Call:
 class DiscExecutable(Executable):
     """One cluster as machine code."""
 
-    def __init__(self, cluster: Cluster, call: Call, code: Code, weights: Mapping[str, torch.Tensor], text: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        call: Call,
+        code: Code,
+        weights: Mapping[str, torch.Tensor],
+        text: str,
+        foreign: Foreign | None = None,
+    ) -> None:
         self._cluster = cluster
         self._call = call
         self._code = code
         self.text = text
+        self.foreign = foreign
         self.source = run_source(
             cluster,
             slots=call.slots,
@@ -69,6 +79,8 @@ class DiscExecutable(Executable):
         (folder / LIBRARY_FILE).write_bytes(self._code.library)
         facts = {**asdict(self._call), "lanes": lanes(), "digest": _digest(self._code.library)}
         (folder / CALL_FILE).write_text(json.dumps(facts))
+        if self.foreign is not None:
+            self.foreign.dump(folder)
 
     def dump(self, folder: Path) -> None:
         """Writes the binding code, the machine program as MLIR, and the shared library."""
@@ -77,17 +89,22 @@ class DiscExecutable(Executable):
             (folder / "loops.mlir").write_text(self.text)
         if self._code.library is not None:
             (folder / LIBRARY_FILE).write_bytes(self._code.library)
+        if self.foreign is not None:
+            self.foreign.dump(folder)
 
 
-def build(cluster: Cluster, settings: CompileSettings, *, level: int = 0) -> DiscExecutable:
-    """Lowers and compiles a cluster, at a level of fast mathematics. Raises CompileError."""
+def build(cluster: Cluster, settings: CompileSettings, *, level: int = 0, foreign: Foreign | None = None) -> DiscExecutable:
+    """Lowers and compiles a cluster, at a level of fast mathematics. Raises CompileError.
+
+    `foreign` is what another compiler made of it, to be shown to people.
+    """
     if not lanes():
         raise CompileError("this processor has neither AVX2 nor AVX-512", backend=NAME, cluster=cluster.name)
     program, lowered = written(cluster, settings)
     text = with_fast_math(program.text, level)
     code = compile_text(text)
     call = Call(program.slots, program.workspace, program.functions)
-    return DiscExecutable(cluster, call, code, lowered.weights, text)
+    return DiscExecutable(cluster, call, code, lowered.weights, text, foreign)
 
 
 def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram, Lowered]:
@@ -115,6 +132,7 @@ def restore(folder: Path, cluster: Cluster) -> DiscExecutable:
         content = (folder / LIBRARY_FILE).read_bytes()
         call = Call(tuple(facts["slots"]), facts["workspace"], tuple(facts["functions"]))
         digest, width = facts["digest"], facts["lanes"]
+        foreign = Foreign.read(folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CompileError(f"{folder} holds no saved cluster: {error}", backend=NAME, cluster=cluster.name) from error
     if digest != _digest(content):
@@ -122,7 +140,7 @@ def restore(folder: Path, cluster: Cluster) -> DiscExecutable:
     if width != lanes():
         message = f"saved for registers of {width} floats, this processor has {lanes()}"
         raise CompileError(message, backend=NAME, cluster=cluster.name)
-    return DiscExecutable(cluster, call, loaded(content, folder / LIBRARY_FILE), weights_of(cluster), "")
+    return DiscExecutable(cluster, call, loaded(content, folder / LIBRARY_FILE), weights_of(cluster), "", foreign)
 
 
 def _digest(content: bytes) -> str:

@@ -60,6 +60,10 @@ class Settings(BackendSettings):
     """Path or name of BladeDISC's `disc_compiler_main`; every cluster then has to pass it. Empty calls our own alone."""
     compiler_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
     """Seconds after which that compiler counts as hanging."""
+    log_dir: str = ""
+    """Folder for the logs of compilations that failed there; empty means the system's folder for temporary files."""
+    debug_log: Annotated[bool, BeforeValidator(_truth)] = _switch("TORCH_BLADE_DEBUG_LOG")
+    """Has that compiler log what it does."""
     enable_amp: Annotated[bool, BeforeValidator(_truth)] = _switch("TAO_MLIR_ENABLE_AMP")
     """Has BladeDISC's compiler use lower precision where it thinks fit. Our own cannot."""
     cpu_fast_math_level: Annotated[int, BeforeValidator(_level), Field(ge=0, le=4)] = Field(
