@@ -168,16 +168,16 @@ def test_both_files_are_kept_and_our_code_runs(
     executable = Disc(Settings(compiler=compiler)).compile(cluster, ONE)
     assert isinstance(executable, DiscExecutable)
     torch.testing.assert_close(executable(*inputs)[0], cluster.module(*inputs)[0])
-    assert executable.foreign is not None
-    assert executable.foreign.constants == (Constant("weight", is_host=True, data=struct.pack("<2f", 1.0, 2.0)),)
-    assert "argv --mlir-elide-elementsattrs-if-larger=8\nTAO_MLIR_ENABLE_AMP=false" in executable.foreign.log
+    assert executable.origin.foreign is not None
+    assert executable.origin.foreign.constants == (Constant("weight", is_host=True, data=struct.pack("<2f", 1.0, 2.0)),)
+    assert "argv --mlir-elide-elementsattrs-if-larger=8\nTAO_MLIR_ENABLE_AMP=false" in executable.origin.foreign.log
     saved, dumped = tmp_path / "saved", tmp_path / "dumped"
     saved.mkdir()
     dumped.mkdir()
     executable.save(saved)
     restore(saved, cluster).dump(dumped)
     assert (dumped / "external.so").read_bytes().startswith(b"\x7fELF")
-    assert constants_in((dumped / "external.so.pbtxt").read_bytes()) == executable.foreign.constants
+    assert constants_in((dumped / "external.so.pbtxt").read_bytes()) == executable.origin.foreign.constants
     assert (dumped / "cluster.mhlo.mlir").read_text() == program(cluster)
 
 
