@@ -13,7 +13,7 @@ import signal
 import struct
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -166,18 +166,34 @@ def _run(command: list[str], log: Path, settings: Settings) -> str:
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment(settings, os.environ),
-            start_new_session=True,  # so that its own children end with it
-        )
+        )  # in this process's own group, by which the hub ends a worker and all that it started
         try:
             status = process.wait(settings.compiler_timeout_s)
         except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _end(process)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             return f"did not end within {settings.compiler_timeout_s:g} s"
     return f"ended with status {status}" if status else ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a program and what it has started, as far as the system lists that."""
+    for pid in (*_descendants(process.pid), process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(word) for word in task.read_text().split()]
+        except OSError:  # it has ended
+            continue
+        for child in children:
+            yield from _descendants(child)
+            yield child
 
 
 def _read(text: str, library: Path, log: str) -> Foreign | str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 source, library = Path(sys.argv[1]), Path(sys.argv[2])
 fault = os.environ.get("STAND_IN", "")
+print("process", os.getpid())
 print("argv", *sys.argv[3:])
 print(*(f"{name}={os.environ.get(name)}" for name in ("TAO_MLIR_ENABLE_AMP", "DISC_CPU_FAST_MATH_LEVEL", "TF_CPP_VMODULE")))
 print("to stderr", file=sys.stderr)
