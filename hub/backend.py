@@ -114,7 +114,10 @@ class Backend(Protocol):
     """A compiler or runtime that can execute clusters. Created once a process; methods may be called from any thread."""
 
     def probe(self) -> Support:
-        """Runs a real one-operator program and says whether the backend works here. Called in a child process."""
+        """Runs a real one-operator program and says whether the backend works here. Called in a child process.
+
+        A reason beside an acceptance is shown to people as a note.
+        """
         return ACCEPTED
 
     @abstractmethod

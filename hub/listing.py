@@ -54,6 +54,8 @@ class ListedBackend:
     summary: str = ""
     probe: str = ""
     """"passed", or why the probe failed; empty where no probe ran."""
+    note: str = ""
+    """What a probe that passed had to say."""
 
     @property
     def operators(self) -> str:
@@ -145,7 +147,7 @@ def _with_probe(backend: ListedBackend) -> ListedBackend:
         return backend
     verdict = probe(backend.name)
     if verdict.accepted:
-        return replace(backend, probe="passed")
+        return replace(backend, probe="passed", note=verdict.reason)
     return replace(backend, probe=verdict.reason, available=False, reason=f"the probe failed: {verdict.reason}")
 
 

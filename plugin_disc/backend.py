@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import torch
@@ -9,13 +10,16 @@ from torch import fx
 
 from hub.backend import Backend, CompileSettings, Executable
 from hub.cost import Cost
-from hub.errors import HubError
+from hub.errors import CompileError, HubError
 from hub.graph import Cluster, TensorSpec
 from hub.pricing.roofline import cluster_estimate
-from hub.support import ACCEPTED, Support, refused
+from hub.support import Support, refused
 
 from .compiler import NAME
+from .external import CANNOT_RUN, PROGRAM, compile_program
+from .mhlo import program
 from .runtime import build, restore
+from .settings import Settings
 from .support import OPERATORS
 
 EFFICIENCY = 0.8
@@ -27,14 +31,26 @@ CALL_S = 8e-6
 class Disc(Backend):
     """Compiles clusters to machine code of their own."""
 
+    def __init__(self, own: Settings) -> None:
+        self._own = own
+
     def probe(self) -> Support:
-        """Compiles and runs one addition."""
+        """Compiles and runs one addition, and says what BladeDISC's compiler is good for where there is one."""
         value = torch.tensor([1.0, 2.0])
         try:
             (result,) = self.compile(_doubling(), CompileSettings(threads=1))(value)
         except HubError as error:
             return refused(str(error))
-        return ACCEPTED if torch.equal(result, value + value) else refused(f"1+1 and 2+2 gave {result.tolist()}")
+        if not torch.equal(result, value + value):
+            return refused(f"1+1 and 2+2 gave {result.tolist()}")
+        return Support(accepted=True, reason=self._compilers())
+
+    def _compilers(self) -> str:
+        """Says which compilers clusters go through; "" where there is only our own."""
+        if self._own.compiler:
+            return f"clusters are compiled by {self._own.compiler} too, for the debug folder; {CANNOT_RUN}"
+        found = shutil.which(PROGRAM)
+        return f"{found} is not called: HUB_DISC_COMPILER does not name it; and {CANNOT_RUN}" if found else ""
 
     def supports(self, node: fx.Node) -> Support:
         """Looks the node up in the operator table."""
@@ -45,9 +61,12 @@ class Disc(Backend):
         return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Lowers, fuses, and compiles by LLVM; `effort` changes nothing."""
+        """Lowers, fuses, and compiles by LLVM; before that by BladeDISC's compiler, if set. `effort` changes nothing."""
         try:
-            return build(cluster, settings)
+            if refusal := self._own.refusal():
+                raise CompileError(refusal, hint="leave it out, or name BladeDISC's compiler in `compiler`")
+            foreign = compile_program(program(cluster), self._own) if self._own.compiler else None
+            return build(cluster, settings, level=self._own.cpu_fast_math_level, foreign=foreign)
         except HubError as error:
             error.backend, error.cluster = NAME, cluster.name
             raise
@@ -57,9 +76,9 @@ class Disc(Backend):
         return restore(folder, cluster)
 
 
-def create() -> Disc:
-    """Gives the backend."""
-    return Disc()
+def create(own: Settings | None = None) -> Disc:
+    """Gives the backend; without settings, as variables of TorchBlade have them."""
+    return Disc(Settings() if own is None else own)
 
 
 def _doubling() -> Cluster:

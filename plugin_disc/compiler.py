@@ -43,14 +43,10 @@ def compile_text(text: str) -> Code:
     """Gives the machine code of a program. Raises CompileError."""
     from torch_mlir import ir  # heavy, and only compiling needs it
     from torch_mlir.execution_engine import ExecutionEngine
-    from torch_mlir.passmanager import PassManager
 
     try:
         with ir.Context() as context:
-            context.enable_multithreading(False)
-            module = ir.Module.parse(f"module {{\n{text}\n}}")
-            PassManager.parse(PASSES).run(module.operation)
-            engine = ExecutionEngine(module, opt_level=3, enable_object_dump=True)
+            engine = ExecutionEngine(lowered_module(text, context), opt_level=3, enable_object_dump=True)
     except Exception as error:
         raise CompileError(f"MLIR refused the program: {str(error)[:2000]}", backend=NAME) from error
     linker = shutil.which(os.environ.get("CC", "") or "cc")
@@ -62,6 +58,17 @@ def compile_text(text: str) -> Code:
         return Code(_unpacked(packed), None, engine)
     with tempfile.TemporaryDirectory(prefix="disc-") as folder:
         return _linked(engine, linker, Path(folder))
+
+
+def lowered_module(text: str, context: Any) -> Any:
+    """Gives a program as a module of MLIR's LLVM dialect, in a context that is entered. Raises what MLIR raises."""
+    from torch_mlir import ir
+    from torch_mlir.passmanager import PassManager
+
+    context.enable_multithreading(False)
+    module = ir.Module.parse(f"module {{\n{text}\n}}")
+    PassManager.parse(PASSES).run(module.operation)
+    return module
 
 
 def _unpacked(packed: Any) -> Callable[[Any], None]:

@@ -8,11 +8,12 @@ from hub.hookspecs import hookimpl
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
-    """Registers `disc`."""
+    """Registers `disc`; its settings say how exact and by which compiler."""
     return (
         BackendInfo(
             name="disc",
             factory="plugin_disc.backend:create",
+            settings="plugin_disc.settings:Settings",
             summary="a native compiler that fuses memory-bound operators into vectorised loops",
             requires=("torch-mlir>=20260801",),
             install="pip install 'compiler-hub[disc]'",

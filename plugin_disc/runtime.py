@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,12 +16,17 @@ from hub.backend import CompileSettings, Executable
 from hub.errors import CompileError, HubError, RunError
 from hub.graph import Cluster
 
+from .assembly import hot_loop, instructions, llvm_ir
 from .binding import compiled, run_source, symbol_texts
 from .compiler import NAME, Code, compile_text, loaded
+from .external import Foreign
+from .fastmath import with_fast_math
 from .loops.machine import lanes
 from .loops.program import MachineProgram, machine_program
 from .lower import Lowered, lower, weights_of
+from .recording import write_cluster, write_inputs
 
+_log = logging.getLogger("hub")
 LIBRARY_FILE = "cluster.so"
 CALL_FILE = "call.json"
 
@@ -34,14 +40,32 @@ class Call:
     functions: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Origin:
+    """How an executable was made, for people."""
+
+    threads: int
+    level: int
+    """Of fast mathematics."""
+    foreign: Foreign | None
+    """What another compiler made of the cluster."""
+
+
 class DiscExecutable(Executable):
     """One cluster as machine code."""
 
-    def __init__(self, cluster: Cluster, call: Call, code: Code, weights: Mapping[str, torch.Tensor], text: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        call: Call,
+        code: Code,
+        weights: Mapping[str, torch.Tensor],
+        origin: Origin,
+    ) -> None:
         self._cluster = cluster
         self._call = call
         self._code = code
-        self._text = text
+        self.origin = origin
         self.source = run_source(
             cluster,
             slots=call.slots,
@@ -67,25 +91,49 @@ class DiscExecutable(Executable):
             raise CompileError("there is no cc, so the code cannot be saved", backend=NAME, cluster=self._cluster.name)
         (folder / LIBRARY_FILE).write_bytes(self._code.library)
         facts = {**asdict(self._call), "lanes": lanes(), "digest": _digest(self._code.library)}
-        (folder / CALL_FILE).write_text(json.dumps(facts))
+        made = {"threads": self.origin.threads, "level": self.origin.level}
+        (folder / CALL_FILE).write_text(json.dumps(facts | made))
+        if self.origin.foreign is not None:
+            self.origin.foreign.dump(folder)
 
     def dump(self, folder: Path) -> None:
-        """Writes the binding code, the machine program as MLIR, and the shared library."""
+        """Writes binding code, programs and machine code, and a recording, to which the next call adds its inputs."""
         (folder / "run.py").write_text(self.source)
-        if self._text:
-            (folder / "loops.mlir").write_text(self._text)
+        write_cluster(folder, self._cluster)
+        self._record_into(folder)
+        text = machine_text(self._cluster, self.origin.threads, self.origin.level)
+        (folder / "loops.mlir").write_text(text)
+        (folder / "cluster.ll").write_text(llvm_ir(text))
         if self._code.library is not None:
-            (folder / LIBRARY_FILE).write_bytes(self._code.library)
+            self.save(folder)
+            _write_assembly(folder)
+
+    def _record_into(self, folder: Path) -> None:
+        """Has the next call, and no later one, write its inputs."""
+        run = self._run
+
+        def recording(*inputs: Any) -> tuple[torch.Tensor, ...]:
+            self._run = run  # first: calls in other threads are not recorded
+            try:
+                write_inputs(folder, inputs)
+            except Exception as error:  # noqa: BLE001 - a full disk must not cost the call
+                _log.warning("%s: the inputs of %s are not recorded: %s", NAME, self._cluster.name, error)
+            return run(*inputs)
+
+        self._run = recording
 
 
-def build(cluster: Cluster, settings: CompileSettings) -> DiscExecutable:
-    """Lowers and compiles a cluster. Raises CompileError."""
+def build(cluster: Cluster, settings: CompileSettings, *, level: int = 0, foreign: Foreign | None = None) -> DiscExecutable:
+    """Lowers and compiles a cluster, at a level of fast mathematics. Raises CompileError.
+
+    `foreign` is what another compiler made of it, to be shown to people.
+    """
     if not lanes():
         raise CompileError("this processor has neither AVX2 nor AVX-512", backend=NAME, cluster=cluster.name)
     program, lowered = written(cluster, settings)
-    code = compile_text(program.text)
+    code = compile_text(with_fast_math(program.text, level))
     call = Call(program.slots, program.workspace, program.functions)
-    return DiscExecutable(cluster, call, code, lowered.weights, program.text)
+    return DiscExecutable(cluster, call, code, lowered.weights, Origin(settings.threads, level, foreign))
 
 
 def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram, Lowered]:
@@ -113,6 +161,7 @@ def restore(folder: Path, cluster: Cluster) -> DiscExecutable:
         content = (folder / LIBRARY_FILE).read_bytes()
         call = Call(tuple(facts["slots"]), facts["workspace"], tuple(facts["functions"]))
         digest, width = facts["digest"], facts["lanes"]
+        origin = Origin(facts["threads"], facts["level"], Foreign.read(folder))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CompileError(f"{folder} holds no saved cluster: {error}", backend=NAME, cluster=cluster.name) from error
     if digest != _digest(content):
@@ -120,7 +169,23 @@ def restore(folder: Path, cluster: Cluster) -> DiscExecutable:
     if width != lanes():
         message = f"saved for registers of {width} floats, this processor has {lanes()}"
         raise CompileError(message, backend=NAME, cluster=cluster.name)
-    return DiscExecutable(cluster, call, loaded(content, folder / LIBRARY_FILE), weights_of(cluster), "")
+    return DiscExecutable(cluster, call, loaded(content, folder / LIBRARY_FILE), weights_of(cluster), origin)
+
+
+def machine_text(cluster: Cluster, threads: int, level: int) -> str:
+    """Gives the text of a cluster's machine program. Raises CompileError."""
+    return with_fast_math(written(cluster, CompileSettings(threads=threads))[0].text, level)
+
+
+def _write_assembly(folder: Path) -> None:
+    """Writes the instructions of the library in a folder, and the loop among them that matters; or why that is not done."""
+    try:
+        found = instructions(folder / LIBRARY_FILE)
+    except CompileError as error:
+        found = f"# {error.message}\n"
+    (folder / "cluster.s").write_text(found)
+    if loop := hot_loop(found):
+        (folder / "hot_loop.s").write_text(loop)
 
 
 def _digest(content: bytes) -> str:

@@ -16,12 +16,12 @@ _HEADERS = ("backend", "version", "library", "devices", "dtypes", "operators", "
 
 
 def print_backends(*, as_json: bool, probe: bool) -> None:
-    """Prints every registered backend, as JSON or as a table with what is wrong below it."""
+    """Prints every registered backend, as JSON or as a table with what is wrong, or worth knowing, below it."""
     listed = list_backends(probe=probe)
     if as_json:
         typer.echo(json.dumps([asdict(backend) for backend in listed], indent=2))
         return
-    for line in (*columns(_HEADERS, [_cells(backend) for backend in listed]), *_troubles(listed)):
+    for line in (*columns(_HEADERS, [_cells(backend) for backend in listed]), *_remarks(listed)):
         typer.echo(line)
 
 
@@ -50,10 +50,11 @@ def _abilities(backend: ListedBackend) -> str:
     return ", ".join(name for name, holds in claims if holds) or "-"
 
 
-def _troubles(listed: Sequence[ListedBackend]) -> list[str]:
+def _remarks(listed: Sequence[ListedBackend]) -> list[str]:
     lines = [
         f"{backend.name}: {backend.reason}{f'; mend it with: {backend.install}' if backend.install else ''}"
         for backend in listed
         if not backend.available
     ]
+    lines += [f"{backend.name}: {backend.note}" for backend in listed if backend.note]
     return ["", *lines] if lines else []

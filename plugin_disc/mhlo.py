@@ -1,0 +1,208 @@
+"""Prints a cluster as a program for BladeDISC's compiler: torch-mlir makes StableHLO, which is written as MHLO.
+
+Written are MLIR's generic forms, with attributes as MHLO had them while BladeDISC was built (lists of numbers are dense
+tensors): the custom forms and properties of today's StableHLO are younger than the parsers there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+from torch._guards import detect_fake_mode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from hub.errors import CompileError
+from hub.graph import Cluster
+
+from .compiler import NAME
+
+TO_BACKEND = "builtin.module(func.func(torch-match-quantized-custom-ops),torchdynamo-export-to-torch-backend-pipeline)"
+TO_STABLEHLO = "builtin.module(torch-backend-to-stablehlo-backend-pipeline)"
+_LISTS = {"array<i64": "i64", "array<i1": "i1"}
+_RESOURCE = re.compile(r"dense_resource<([^>]+)>")
+_BLOB = re.compile(r"^\s*(\S+): \"0x([0-9A-Fa-f]+)\"", re.MULTILINE)
+_ALIGNMENT_DIGITS = 8
+"""Hexadecimal digits before a blob's data, which give its alignment."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A cluster with its weights as further inputs."""
+
+    module: fx.GraphModule
+    weights: tuple[str, ...]
+    """Targets of the weights, in the order of their arguments, behind the cluster's inputs."""
+
+
+def program(cluster: Cluster) -> str:
+    """Gives the text of a cluster: one function `main` of its inputs and then its weights. Raises CompileError."""
+    from torch_mlir import ir  # heavy, and only this compiler needs it
+    from torch_mlir.dialects import torch as torch_dialect
+
+    try:
+        with ir.Context() as context:
+            context.enable_multithreading(False)
+            torch_dialect.register_dialect(context)
+            module = _stablehlo(_decomposed(with_weights(cluster).module), context)
+            return _Printer(_blobs(str(module))).program(module)
+    except CompileError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error)[:2000]}"
+        raise CompileError(
+            f"torch-mlir cannot make StableHLO of it: {reason}", backend=NAME, cluster=cluster.name
+        ) from error
+
+
+def with_weights(cluster: Cluster) -> Arguments:
+    """Gives a cluster's program with the weights as arguments."""
+    graph = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    for node in cluster.module.graph.find_nodes(op="placeholder"):
+        values[node] = graph.node_copy(node)
+    weights: dict[str, fx.Node] = {}
+    for node in cluster.module.graph.find_nodes(op="get_attr"):
+        target = str(node.target)
+        if target not in weights:
+            weights[target] = graph.placeholder(f"weight{len(weights)}")
+            weights[target].meta["val"] = node.meta["val"]
+        values[node] = weights[target]
+    for node in cluster.module.graph.nodes:
+        if node.op in ("call_function", "output"):
+            values[node] = graph.node_copy(node, values.__getitem__)
+    return Arguments(fx.GraphModule({}, graph), tuple(weights))
+
+
+def _decomposed(module: fx.GraphModule) -> fx.GraphModule:
+    """Gives the program in the operators that torch-mlir knows."""
+    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
+
+    values = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+    mode = detect_fake_mode(values)
+    tracing = "fake" if mode is None else "real"  # "real" keeps the fake tensors, and with them the symbols
+    with mode or nullcontext():
+        return make_fx(module, decomposition_table=get_decomposition_table(), tracing_mode=tracing)(*values)
+
+
+def _stablehlo(module: fx.GraphModule, context: Any) -> Any:
+    from torch_mlir.extras.fx_importer import FxImporter
+    from torch_mlir.passmanager import PassManager
+
+    importer = FxImporter(context=context)
+    importer.import_graph_module(module, func_name="main")
+    for passes in (TO_BACKEND, TO_STABLEHLO):
+        PassManager.parse(passes).run(importer.module.operation)
+    return importer.module
+
+
+def _blobs(text: str) -> dict[str, str]:
+    """Gives the hexadecimal digits of large constants, which MLIR prints apart from the program, by name."""
+    _, _, resources = text.partition("{-#")
+    return {name: digits[_ALIGNMENT_DIGITS:] for name, digits in _BLOB.findall(resources)}
+
+
+class _Printer:
+    """Writes one function. Holds the names of its values."""
+
+    def __init__(self, blobs: Mapping[str, str]) -> None:
+        self._blobs = blobs
+        self._names: dict[Any, str] = {}
+
+    def program(self, module: Any) -> str:
+        """Gives the text of a module that holds one function."""
+        (function,) = module.body.operations
+        (block,) = function.regions[0].blocks
+        declared, unpacked = self._arguments(block.arguments)
+        operations = list(block.operations)
+        results = [value.type for value in operations[-1].operands]
+        lines = [f"func.func @main({', '.join(declared)}) -> ({_types(results)}) attributes {{"]
+        lines.append(f"    tf.entry_function = {_entry(len(declared), len(results))}}} {{")
+        lines += unpacked
+        for operation in operations:
+            lines += self._operation(operation.operation)
+        return "\n".join(("module {", *lines, "}", "}", ""))
+
+    def _arguments(self, arguments: Sequence[Any]) -> tuple[list[str], list[str]]:
+        """Gives the declared arguments, and the lines that take plain numbers out of the tensors they come in."""
+        declared: list[str] = []
+        unpacked: list[str] = []
+        for argument in arguments:
+            name, kind = f"%arg{len(declared)}", str(argument.type)
+            self._names[argument] = name
+            if not kind.startswith("tensor<"):  # every input of a BladeDISC program is a tensor
+                self._names[argument] = f"{name}_number"
+                unpacked.append(f'{name}_number = "tensor.extract"({name}) : (tensor<{kind}>) -> {kind}')
+                kind = f"tensor<{kind}>"
+            declared.append(f"{name}: {kind}")
+        return declared, unpacked
+
+    def _operation(self, operation: Any) -> list[str]:
+        for result in operation.results:
+            self._names[result] = f"%{len(self._names)}"
+        results = ", ".join(self._names[result] for result in operation.results)
+        operands = ", ".join(self._names[operand] for operand in operation.operands)
+        kinds = (
+            f"({_types([value.type for value in operation.operands])})"
+            f" -> ({_types([value.type for value in operation.results])})"
+        )
+        head = f'{results}{" = " if results else ""}"{_renamed(operation.name)}"({operands})'
+        tail = f"{self._attributes(operation)} : {kinds}"
+        regions = [self._region(region) for region in operation.regions]
+        if not regions:
+            return [head + tail]
+        lines = [f"{head} ({{"]
+        for place, region in enumerate(regions):
+            lines += region if not place else ["}, {", *region]
+        return [*lines, f"}}){tail}"]
+
+    def _region(self, region: Any) -> list[str]:
+        lines: list[str] = []
+        for place, block in enumerate(region.blocks):
+            for argument in block.arguments:
+                self._names[argument] = f"%{len(self._names)}"
+            declared = ", ".join(f"{self._names[argument]}: {argument.type}" for argument in block.arguments)
+            lines.append(f"^bb{place}({declared}):")
+            for operation in block.operations:
+                lines += self._operation(operation.operation)
+        return lines
+
+    def _attributes(self, operation: Any) -> str:
+        is_hlo = operation.name.startswith(("stablehlo.", "chlo."))
+        found = [f"{name} = {self._attribute(str(operation.attributes[name]), is_hlo)}" for name in operation.attributes]
+        return f" {{{', '.join(found)}}}" if found else ""
+
+    def _attribute(self, text: str, is_hlo: bool) -> str:
+        if (resource := _RESOURCE.match(text)) is not None:
+            if text.endswith("xi1>"):
+                raise CompileError("a constant of bools is too large to be written as MHLO", backend=NAME)
+            return f'dense<"0x{self._blobs[resource[1]]}">{text[resource.end() :]}'
+        kind = _LISTS.get(re.split("[:>]", text, maxsplit=1)[0]) if is_hlo else None
+        if kind is None:
+            return text.replace("#stablehlo", "#mhlo")
+        numbers = text.partition(":")[2].rstrip(">").strip()
+        count = len(numbers.split(",")) if numbers else 0
+        return f"dense<{f'[{numbers}]' if numbers else ''}> : tensor<{count}x{kind}>"
+
+
+def _renamed(name: str) -> str:
+    return f"mhlo.{name.removeprefix('stablehlo.')}" if name.startswith("stablehlo.") else name
+
+
+def _types(kinds: Sequence[Any]) -> str:
+    return ", ".join(map(str, kinds))
+
+
+def _entry(inputs: int, outputs: int) -> str:
+    """Gives the attribute by which BladeDISC knows the entry and where its values are."""
+    fields = {
+        "inputs": ",".join(f"arg{place}" for place in range(inputs)),
+        "outputs": ",".join(f"out{place}" for place in range(outputs)),
+        "input_placements": ",".join(["cpu"] * inputs),
+        "output_placements": ",".join(["cpu"] * outputs),
+    }
+    return f"{{{', '.join(f'{name} = {chr(34)}{value}{chr(34)}' for name, value in fields.items())}}}"

@@ -1,0 +1,74 @@
+"""Recordings: a cluster with its weights in one file, its inputs in another, from which it is run again.
+
+Both are pickles: whoever loads a recording runs what its author wrote there.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hub.compilation.transfer import dump_module, load_module
+from hub.errors import RunError
+from hub.graph import Cluster, ScalarSpec, hint, output_arguments, spec_of
+
+from .compiler import NAME
+
+CLUSTER_FILE = "cluster.bin"
+INPUTS_FILE = "inputs.pt"
+_NAMES = ("name", "node_names", "input_names", "output_names")
+
+
+def write_cluster(folder: Path, cluster: Cluster) -> None:
+    """Writes a cluster's program, weights and names."""
+    names = {name: getattr(cluster, name) for name in _NAMES}
+    (folder / CLUSTER_FILE).write_bytes(pickle.dumps({"module": dump_module(cluster.module), **names}))
+
+
+def write_inputs(folder: Path, inputs: Sequence[Any]) -> None:
+    """Writes the inputs of one call, each tensor with its strides."""
+    values = [value.detach() if isinstance(value, torch.Tensor) else value for value in inputs]
+    torch.save(values, folder / INPUTS_FILE)
+
+
+def read_cluster(folder: Path) -> Cluster:
+    """Gives the cluster that was written. Raises RunError where there is none or it cannot be read."""
+    try:
+        facts = pickle.loads((folder / CLUSTER_FILE).read_bytes())
+        module = load_module(facts.pop("module"))
+        module.recompile()  # the pickle holds the graph alone
+        inputs = tuple(spec_of(node.meta["val"]) for node in module.graph.find_nodes(op="placeholder"))
+        outputs: Any = tuple(spec_of(node.meta["val"]) for node in output_arguments(module))
+        return Cluster(module=module, inputs=inputs, outputs=outputs, **facts)
+    except Exception as error:
+        hint_text = "give the folder of one cluster, as the hub's option debug_dir has it written"
+        raise RunError(f"{folder} holds no recorded cluster: {error}", backend=NAME, hint=hint_text) from error
+
+
+def read_inputs(folder: Path) -> tuple[Any, ...] | None:
+    """Gives the inputs that were recorded; None where no call was. Raises RunError for a file that cannot be read."""
+    if not (folder / INPUTS_FILE).is_file():
+        return None
+    try:
+        return tuple(torch.load(folder / INPUTS_FILE, weights_only=True))
+    except Exception as error:
+        raise RunError(f"{folder / INPUTS_FILE} cannot be read: {error}", backend=NAME) from error
+
+
+def made_up_inputs(cluster: Cluster) -> tuple[Any, ...]:
+    """Gives inputs of a cluster's form, the same every time: normal floats, integers and bools of 0 and 1."""
+    generator = torch.Generator().manual_seed(0)
+    return tuple(_made_up(spec, generator) for spec in cluster.inputs)
+
+
+def _made_up(spec: Any, generator: torch.Generator) -> Any:
+    if isinstance(spec, ScalarSpec):
+        return hint(spec.value) if spec.kind == "int" else spec.value
+    value = torch.empty_strided(tuple(map(hint, spec.shape)), tuple(map(hint, spec.stride)), dtype=spec.dtype)
+    if spec.dtype.is_floating_point:
+        return value.normal_(generator=generator)
+    return value.random_(0, 2, generator=generator)
