@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hub.errors import HubError
+from hub.cli.flags import command
 
 Folder = Annotated[
     Path, typer.Argument(help="A cluster's debug folder, from somebody you trust: it holds pickles and code.")
@@ -31,7 +30,8 @@ def _group() -> None:  # without it typer makes the only command the whole progr
 
 @app.command()
 @alone.command()
-def replay(folder: Folder, compile_anew: Anew = False) -> None:
+@command
+def replay(folder: Folder, *, compile_anew: Anew = False) -> None:
     """Run a recorded cluster on its recorded inputs and print how far it is from eager; status 1 where that is too far."""
     from .replay import replay as run
 
@@ -42,23 +42,5 @@ def replay(folder: Folder, compile_anew: Anew = False) -> None:
         raise typer.Exit(1)
 
 
-def main() -> None:
-    """Runs a command; mistakes of the user end in one message and status 2."""
-    _run(app)
-
-
-def replay_main() -> None:
-    """Runs `disc-replay`."""
-    _run(alone)
-
-
-def _run(program: typer.Typer) -> None:
-    try:
-        program()
-    except HubError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
-
-
 if __name__ == "__main__":
-    main()
+    app()

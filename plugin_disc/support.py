@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from hub.support import Condition, OperatorTable, absent, attribute, dtypes, rank, static
-
-from .conditions import (
-    counts_padding,
+from hub.conditions import (
     equal_windows,
-    float_to_known_integer,
     floating_result,
-    group_matches,
     has_dims,
     has_elements,
     inference,
     integer_indices,
     no_dropout,
-    no_masked_rows,
     not_ceil,
     on_cpu,
     one_of,
     only_output,
     plain,
-    real_division,
     same_rank,
-    small_power,
-    some_differences,
     static_dim,
     static_input,
+)
+from hub.support import Condition, OperatorTable, absent, attribute, dtypes, rank, static
+
+from .conditions import (
+    counts_padding,
+    float_to_known_integer,
+    group_matches,
+    no_masked_rows,
+    real_division,
+    small_power,
+    some_differences,
     static_space,
     usual_norm,
     whole_factors,
@@ -125,7 +127,7 @@ OPERATORS = OperatorTable(
         **_all("roll", ANY, static_space(0)),
         **_rows("repeat.default tile.default repeat_interleave.self_int", ANY),
         **_all("constant_pad_nd", ANY),
-        **_all("pad", ANY, one_of("mode", ("constant",))),
+        **_all("pad", ANY, one_of("mode", "constant")),
         **_all("diff", dtypes("float32", "float64", "int64", "int32", "bool"), has_dims, some_differences, static_input),
         **_all("unfold", ANY, has_dims, static_dim("dimension")),
         **_all("pixel_shuffle pixel_unshuffle", ANY, static_space(0), has_elements),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hub.errors import HubError, OptionError
+from hub.cli.flags import command
+from hub.errors import OptionError
 
 app = typer.Typer(
     help="Micron's MDLA: ranges, accuracy and time of a model.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -20,6 +20,7 @@ Out = Annotated[Path, typer.Option("-o", "--output", help="The calibration file 
 
 
 @app.command()
+@command
 def calibrate(model: Model, samples: Samples, output: Out = Path("calib.json")) -> None:
     """Show samples to a model and write the ranges of its values."""
     from hub.bench.models import load_model
@@ -35,6 +36,7 @@ def calibrate(model: Model, samples: Samples, output: Out = Path("calib.json")) 
 
 
 @app.command()
+@command
 def report(model: Model, calibration: Annotated[Path | None, typer.Option(help="A calibration file.")] = None) -> None:
     """Print format, saturation and error of every layer that the device takes, and the time predicted for the board."""
     from hub.bench.models import load_model
@@ -58,14 +60,5 @@ def read_samples(path: Path) -> list[tuple[Any, ...]]:
     return [tuple(item) if isinstance(item, (list, tuple)) else (item,) for item in found]
 
 
-def main() -> None:
-    """Runs a command; mistakes of the user end in one message and status 2."""
-    try:
-        app()
-    except HubError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2)
-
-
 if __name__ == "__main__":
-    main()
+    app()

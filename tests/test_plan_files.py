@@ -16,7 +16,7 @@ import hub
 from hub.cli.app import app
 from hub.errors import CompileError, OptionError, PlanError
 from hub.options import resolve
-from hub.plan import FORMAT, Plan
+from hub.plan import FORMAT, Event, Plan
 from hub.plan_file import plans_json, read_plans, write_plans
 from hub.registry import registry
 
@@ -51,6 +51,11 @@ def run(model: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> tup
 def settled(plan: Plan) -> Plan:
     """The plan without what differs between any two runs."""
     return plan.model_copy(update={"graph": "", "plan_s": 0.0, "verify_s": 0.0})
+
+
+def told(plan: Plan) -> tuple[Event, ...]:
+    """What a plan tells, but for what verification had no time for: that depends on the machine."""
+    return tuple(event for event in plan.events if event.stage != "verify")
 
 
 @pytest.fixture
@@ -127,7 +132,7 @@ def test_an_edited_plan_loses_the_evidence_of_the_plan_before(file: Path) -> Non
     assert (changed.predicted_s, changed.clusters[0].predicted_s, changed.clusters[0].bids) == (None, None, ())
     assert changed.decided_by == "edited by hand"
     _, (ran,) = run(tiny(), X, plan=file)
-    assert [event.message for event in ran.events] == [
+    assert [event.message for event in told(ran)] == [
         "edited by hand: the times and reasons of the plan before are left out"
     ]
 
@@ -232,7 +237,7 @@ def test_a_plan_by_hand_needs_backends_and_nodes_only(tmp_path: Path) -> None:
     assert plan.clusters[0].reason == "as in the plan file"
     assert (plan.threads, plan.inputs) == (torch.get_num_threads(), ("float32[2, 4]",))
     assert plan.graph_digest
-    assert plan.events == ()
+    assert not told(plan)
 
 
 def test_threads_spin_and_effort_come_from_the_plan(file: Path) -> None:
@@ -246,7 +251,7 @@ def test_an_option_beats_the_plans_setting_and_is_noted(file: Path) -> None:
     """Who gives both `plan` and `threads` means both."""
     _, (plan,) = run(tiny(), X, plan=file, threads=2)
     assert plan.threads == 2
-    assert [event.message for event in plan.events] == ["threads 2 (from options=) and not 1 as in the plan"]
+    assert [event.message for event in told(plan)] == ["threads 2 (from options=) and not 1 as in the plan"]
 
 
 def test_nodes_are_put_in_order_and_clusters_too(file: Path) -> None:
@@ -345,7 +350,7 @@ def test_events_of_the_run_that_made_a_plan_are_over(file: Path) -> None:
     old = [{"kind": kind, "stage": "compile", "message": kind} for kind in ("fallback", "failed", "note", "refused")]
     edited(file, lambda plan: plan.update(events=old))
     _, (plan,) = run(tiny(), X, plan=file)
-    assert [event.kind for event in plan.events] == ["refused"]
+    assert [event.kind for event in told(plan)] == ["refused"]
 
 
 def test_strict_accepts_what_a_plan_puts_in_eager(file: Path) -> None:
@@ -365,7 +370,7 @@ def test_other_sizes_fit_with_a_note(file: Path) -> None:
     found, (plan,) = run(model, x, plan=file)
     torch.testing.assert_close(found, model(x))
     assert plan.inputs == ("float32[5, 4]",)
-    assert [event.message for event in plan.events] == [
+    assert [event.message for event in told(plan)] == [
         "the plan's times are for other sizes: float32[2, 4]; here: float32[5, 4]"
     ]
 
@@ -583,7 +588,7 @@ def test_a_cluster_that_fails_to_compile_gives_up_the_named_node_only(file: Path
         ("onnxruntime", ("softmax",)),
     ]
     assert plan.decided_by == "plan file"
-    assert [(event.kind, event.stage) for event in plan.events] == [("fallback", "compile")]
+    assert [(event.kind, event.stage) for event in told(plan)] == [("fallback", "compile")]
 
 
 def test_under_strict_a_failure_is_an_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

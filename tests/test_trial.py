@@ -62,6 +62,14 @@ def test_what_an_import_changes_is_undone(install_plugin: Install) -> None:
     assert "HUB_TEST_IMPORTED" not in os.environ
 
 
+def test_what_good_plugins_print_does_not_count_against_the_next(install_plugin: Install) -> None:
+    """The limit is for each, though one process imports them all."""
+    for name in ("loud_one", "loud_two"):
+        install_plugin(name, f"print('x' * 700_000)\n{REGISTERING.format(act='').replace('fatal', name)}")
+    entries = registry().entries
+    assert [entries[name].status.reason for name in ("loud_one", "loud_two")] == ["", ""]
+
+
 def test_a_hanging_import_is_ended(install_plugin: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """An import that does not come back is given up."""
     monkeypatch.setattr("hub.trial.TRIAL_S", 3.0)

@@ -46,6 +46,7 @@ ALONE_S = 0.2
 _FACTS = ("compile_s", "is_saved", "problem", "is_finite_only", "notes", "verify_s", "changed", "fingerprint")
 """What an offer says in the worker's words."""
 DEFAULTS = Options()
+"""The limits of workers that nobody set options for."""
 _SHARED = "shared"
 """The one worker of a session in which nothing is timed."""
 UNSAVED = "the executable could not be saved, so the next process compiles it again: {}"

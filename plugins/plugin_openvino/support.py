@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hub.conditions import integer_indices, not_empty, on_cpu, one_of, only_output, plain, same_rank
 from hub.support import (
     Condition,
     OperatorTable,
@@ -57,24 +58,10 @@ def _first_result(node: fx.Node) -> Any:
     return value[0] if isinstance(value, (tuple, list)) else value
 
 
-def on_cpu(node: fx.Node) -> str | None:
-    """Every tensor lies in the CPU's memory."""
-    bad = sorted({tensor.device.type for tensor in tensors_of(node)} - {"cpu"})
-    return f"device {', '.join(bad)}, only cpu here" if bad else None
-
-
 def at_most_six_dims(node: fx.Node) -> str | None:
     """No tensor has more dims than the kernels take."""
     most = max((tensor.dim() for tensor in tensors_of(node)), default=0)
     return f"{most} dims, at most {MAX_RANK} here" if most > MAX_RANK else None
-
-
-def not_empty(node: fx.Node) -> str | None:
-    """No input and no first result is known to have no elements."""
-    for tensor in (*(value_of(source) for source in node.all_input_nodes), _first_result(node)):
-        if any(not is_symbolic(size) and size == 0 for size in getattr(tensor, "shape", ())):
-            return f"an empty tensor {list(tensor.shape)}"
-    return None
 
 
 def gives(*allowed: str) -> Condition:
@@ -98,19 +85,6 @@ def takes(name: str, *allowed: str) -> Condition:
     return condition
 
 
-def literal(*names: str) -> Condition:
-    """These arguments are known while compiling: no node, and no list that holds one."""
-
-    def condition(node: fx.Node) -> str | None:
-        for name in names:
-            value = argument(node, name)
-            if any(hasattr(item, "meta") for item in (value if isinstance(value, (tuple, list)) else (value,))):
-                return f"{name} is known only at run time"
-        return None
-
-    return condition
-
-
 def whole_numbers(*names: str) -> Condition:
     """These arguments are ints or symbolic ints."""
 
@@ -122,12 +96,6 @@ def whole_numbers(*names: str) -> Condition:
         return None
 
     return condition
-
-
-def first_result_only(node: fx.Node) -> str | None:
-    """Nobody reads any but the first result."""
-    bad = sorted(user.args[1] for user in node.users if "getitem" in str(user.target) and user.args[1] != 0)
-    return f"result {bad[0]} is read, only result 0 here" if bad else None
 
 
 def nonzero_divisor(node: fx.Node) -> str | None:
@@ -174,12 +142,6 @@ def known_dims(name: str, *dims: int) -> Condition:
     return condition
 
 
-def batched(node: fx.Node) -> str | None:
-    """A convolution's input has a batch dim."""
-    found, wanted = (value_of(argument(node, name)).dim() for name in ("input", "weight"))
-    return None if found == wanted else f"input has {found} dims, {wanted} here"
-
-
 def index_as_long(node: fx.Node) -> str | None:
     """Gather's index is as long as the tensor along other dims. ATen lets it be shorter; OpenVINO reads wrong memory."""
     tensor, index = value_of(argument(node, "self")), value_of(argument(node, "index"))
@@ -223,13 +185,6 @@ def unprojected(node: fx.Node) -> str | None:
     return None
 
 
-def integer_indices(node: fx.Node) -> str | None:
-    """Indices are positions; masks choose a number of elements that depends on data."""
-    given = [value_of(item) for item in argument(node, "indices") if item is not None]
-    bad = sorted({dtype_name(item.dtype) for item in given} - {"int64", "int32"})
-    return f"indices of {bad[0]}, only int64, int32 here" if bad else None
-
-
 def whole_scale(node: fx.Node) -> str | None:
     """A scale factor is a whole number, for which PyTorch's and OpenVINO's coordinates agree."""
     factors = argument(node, "scale_factors")
@@ -244,27 +199,22 @@ def equals(name: str, wanted: Any) -> Condition:
     return attribute(name, lambda value: value == wanted, str(wanted))
 
 
-def one_of(name: str, *wanted: Any) -> Condition:
-    """The plain argument `name` has one of these values."""
-    return attribute(name, lambda value: value in wanted, ", ".join(map(str, wanted)))
-
-
 # --- Rows -------------------------------------------------------------------------------------------------------------
 
 FLOAT = dtypes("float32")
 NUMBER = gives("float32", "int64", "int32")
 INTEGER = gives("int64", "int32")
 MOVED: tuple[Condition, ...] = ()
-_CONV = (FLOAT, batched, static("weight"), literal("stride", "padding", "dilation", "groups"))
-_POOL = (FLOAT, literal("kernel_size", "stride", "padding"))
-_NATIVE = (FLOAT, first_result_only)
+_CONV = (FLOAT, same_rank("input", "weight"), static("weight"), plain("stride", "padding", "dilation", "groups"))
+_POOL = (FLOAT, plain("kernel_size", "stride", "padding"))
+_NATIVE = (FLOAT, only_output(0))
 _SDPA = (
     takes("query", "float32"),
     takes("attn_mask", "float32", "bool"),
     rank("query", 3, 4),
     rank("key", 3, 4),
     equals("dropout_p", 0.0),
-    literal("scale"),
+    plain("scale"),
 )
 _WIDE = (known_sizes("dim"), FLOAT)
 
@@ -286,9 +236,9 @@ OPERATORS = OperatorTable(
         "aten.floor_divide.default": (INTEGER, nonzero_divisor),
         "aten.floor_divide.Scalar": (INTEGER, nonzero_divisor),
         "aten.remainder.Scalar": (INTEGER, nonzero_divisor),
-        "aten.pow.Tensor_Scalar": (FLOAT, literal("exponent")),
+        "aten.pow.Tensor_Scalar": (FLOAT, plain("exponent")),
         "aten.pow.Tensor_Tensor": (FLOAT,),
-        "aten.pow.Scalar": (FLOAT, literal("self")),
+        "aten.pow.Scalar": (FLOAT, plain("self")),
         "aten.square.default": (FLOAT,),
         "aten.maximum.default": (NUMBER,),
         "aten.minimum.default": (NUMBER,),
@@ -369,8 +319,8 @@ OPERATORS = OperatorTable(
         "aten.hardtanh.default": (FLOAT,),
         "aten.hardswish.default": (FLOAT,),
         "aten.hardsigmoid.default": (FLOAT,),
-        "aten.leaky_relu.default": (FLOAT, literal("negative_slope")),
-        "aten.elu.default": (FLOAT, equals("scale", 1), equals("input_scale", 1), literal("alpha")),
+        "aten.leaky_relu.default": (FLOAT, plain("negative_slope")),
+        "aten.elu.default": (FLOAT, equals("scale", 1), equals("input_scale", 1), plain("alpha")),
         "aten.selu.default": (FLOAT,),
         "aten.gelu.default": (FLOAT,),
         "aten.silu.default": (FLOAT,),
@@ -415,8 +365,8 @@ OPERATORS = OperatorTable(
         "aten.constant_pad_nd.default": (NUMBER,),
         "aten.pixel_shuffle.default": (FLOAT, rank("self", 4, 4)),
         "aten.slice_scatter.default": (NUMBER,),
-        "aten.triu.default": (known_dims("self", -1, -2), literal("diagonal")),
-        "aten.tril.default": (known_dims("self", -1, -2), literal("diagonal")),
+        "aten.triu.default": (known_dims("self", -1, -2), plain("diagonal")),
+        "aten.tril.default": (known_dims("self", -1, -2), plain("diagonal")),
         # reductions and scans
         "aten.sum.default": (NUMBER,),
         "aten.sum.dim_IntList": (NUMBER,),
@@ -444,10 +394,10 @@ OPERATORS = OperatorTable(
         "aten.matmul.default": (FLOAT, plain_batches("self", "other")),
         "aten.mm.default": (FLOAT,),
         "aten.bmm.default": (FLOAT,),
-        "aten.addmm.default": (FLOAT, literal("alpha", "beta")),
-        "aten.baddbmm.default": (FLOAT, literal("alpha", "beta")),
+        "aten.addmm.default": (FLOAT, plain("alpha", "beta")),
+        "aten.baddbmm.default": (FLOAT, plain("alpha", "beta")),
         "aten.scaled_dot_product_attention.default": _SDPA,
-        "aten._scaled_dot_product_flash_attention_for_cpu.default": (*_SDPA, first_result_only),
+        "aten._scaled_dot_product_flash_attention_for_cpu.default": (*_SDPA, only_output(0)),
         # convolution, pooling, resampling
         "aten.conv1d.default": _CONV,
         "aten.conv2d.default": _CONV,
@@ -455,26 +405,26 @@ OPERATORS = OperatorTable(
         "aten.conv1d.padding": _CONV,
         "aten.conv2d.padding": _CONV,
         "aten.convolution.default": _CONV,
-        "aten.conv_transpose1d.default": (*_CONV, literal("output_padding")),
-        "aten.conv_transpose2d.input": (*_CONV, literal("output_padding")),
+        "aten.conv_transpose1d.default": (*_CONV, plain("output_padding")),
+        "aten.conv_transpose2d.input": (*_CONV, plain("output_padding")),
         "aten.max_pool1d.default": _POOL,
         "aten.max_pool2d.default": _POOL,
         "aten.max_pool2d_with_indices.default": (
             takes("self", "float32"),
-            literal("kernel_size", "stride", "padding"),
-            first_result_only,
+            plain("kernel_size", "stride", "padding"),
+            only_output(0),
         ),
         "aten.avg_pool2d.default": (*_POOL, absent("divisor_override"), no_ceiling_into_pads),
-        "aten.adaptive_avg_pool1d.default": (FLOAT, literal("output_size")),
-        "aten.adaptive_avg_pool2d.default": (FLOAT, literal("output_size")),
-        "aten._adaptive_avg_pool2d.default": (FLOAT, literal("output_size")),
+        "aten.adaptive_avg_pool1d.default": (FLOAT, plain("output_size")),
+        "aten.adaptive_avg_pool2d.default": (FLOAT, plain("output_size")),
+        "aten._adaptive_avg_pool2d.default": (FLOAT, plain("output_size")),
         "aten.upsample_nearest1d.vec": (FLOAT, whole_scale),
         "aten.upsample_nearest2d.vec": (FLOAT, whole_scale),
         "aten.upsample_bilinear2d.vec": (FLOAT, whole_scale),
         # normalisation
-        "aten.layer_norm.default": (FLOAT, literal("normalized_shape")),
-        "aten.native_layer_norm.default": (*_NATIVE, literal("normalized_shape")),
-        "aten.rms_norm.default": (FLOAT, literal("normalized_shape")),
+        "aten.layer_norm.default": (FLOAT, plain("normalized_shape")),
+        "aten.native_layer_norm.default": (*_NATIVE, plain("normalized_shape")),
+        "aten.rms_norm.default": (FLOAT, plain("normalized_shape")),
         "aten.group_norm.default": (FLOAT, known_dims("input", 1), rank("input", 3, 5)),
         "aten.native_group_norm.default": (*_NATIVE, known_dims("input", 1), rank("input", 3, 5)),
         "aten.instance_norm.default": (FLOAT, equals("use_input_stats", True), rank("input", 3, 5)),

@@ -178,7 +178,7 @@ def test_debug_folders_of_the_hub_can_be_replayed(tmp_path: Path) -> None:
     (folder,) = {path.parent for path in tmp_path.rglob(recording.CLUSTER_FILE) if "cache" not in path.parts}
     assert (folder / LIBRARY_FILE).is_file()
     assert (folder / CALL_FILE).is_file()
-    command = [sys.executable, "-c", "from plugin_disc.__main__ import replay_main; replay_main()", str(folder)]
+    command = [sys.executable, "-c", "from plugin_disc.__main__ import alone; alone()", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "recorded inputs" in done.stdout
