@@ -231,12 +231,12 @@ def scanned(function: str, source: Tensor, dim: int) -> Tensor:
     return Scan(source.shape, source.dtype, function, _stored(source), dim)
 
 
-def matrix_product(left: Tensor, right: Tensor) -> Tensor:
-    """Gives left [..., M, K] times right [..., K, N]; leading dims are broadcast."""
+def matrix_product(left: Tensor, right: Tensor, dtype: str | None = None) -> Tensor:
+    """Gives left [..., M, K] times right [..., K, N]; leading dims are broadcast. bfloat16 gives float32 only."""
     lead = broadcast_shape(Fill(left.shape[:-2], "f32", 0), Fill(right.shape[:-2], "f32", 0))
     left = broadcast(left, (*lead, *left.shape[-2:]))
     right = broadcast(right, (*lead, *right.shape[-2:]))
-    return Product((*lead, left.shape[-2], right.shape[-1]), left.dtype, _as_operand(left), _as_operand(right))
+    return Product((*lead, left.shape[-2], right.shape[-1]), dtype or left.dtype, _as_operand(left), _as_operand(right))
 
 
 def _as_operand(source: Tensor) -> Tensor:

@@ -115,6 +115,31 @@ def _absolute(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
     return _put(writer, text, dtype, arguments)
 
 
+def _divided(name: str, *, is_quotient: bool) -> Emit:
+    """Integer division towards zero by anything, also in lanes that hold nothing: an instruction that divides by 0, or the
+    smallest number by -1, ends the process. By 0 it is as by 1."""
+
+    def emit(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
+        left, right = arguments
+        is_wide = left.is_wide
+
+        def is_equal(number: int) -> Value:
+            return emitted(writer, "eq", "i1", (right, writer.constant(number, dtype, is_wide=is_wide)))
+
+        is_bad, is_turned = is_equal(0), None
+        if dtype != "u8":
+            is_turned = is_equal(-1)
+            is_bad = emitted(writer, "or", "i1", (is_bad, is_turned))
+        by = emitted(writer, "select", dtype, (is_bad, writer.constant(1, dtype, is_wide=is_wide), right))
+        operation = f"arith.{name}{'ui' if dtype == 'u8' else 'si'}"
+        result = _put(writer, f"{operation} {left.name}, {by.name} : {_kind(writer, left)}", dtype, (left, by))
+        if is_turned is None or not is_quotient:
+            return result
+        return emitted(writer, "select", dtype, (is_turned, _negated(writer, dtype, (left,)), result))
+
+    return emit
+
+
 def _not(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
     (value,) = arguments
     ones = writer.constant(True if dtype == "i1" else -1, dtype, is_wide=value.is_wide)
@@ -283,13 +308,14 @@ FUNCTIONS: dict[str, Emit] = {
     "fma": _plain("math.fma"),
     "max": _plain("arith.maximumf", "arith.maxsi", "arith.ori"),
     "min": _plain("arith.minimumf", "arith.minsi", "arith.andi"),
-    "idiv": _plain("", "arith.divsi"),
-    "irem": _plain("", "arith.remsi"),
+    "idiv": _divided("div", is_quotient=True),
+    "irem": _divided("rem", is_quotient=False),
     "and": _plain("", "arith.andi", "arith.andi"),
     "or": _plain("", "arith.ori", "arith.ori"),
     "xor": _plain("", "arith.xori", "arith.xori"),
     "shl": _plain("", "arith.shli"),
     "shr": _plain("", "arith.shrsi"),
+    "shru": _plain("", "arith.shrui"),
     "neg": _negated,
     "abs": _absolute,
     "not": _not,

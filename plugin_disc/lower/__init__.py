@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,9 +117,11 @@ def _lowered(node: fx.Node, values: Mapping[fx.Node, Any], cluster: Cluster) -> 
 
 
 def _output(tensor: Tensor, spec: TensorSpec, earlier: list[Tensor]) -> Tensor:
-    """Gives a tensor in the memory order of its spec that can have memory of its own, apart from other outputs'."""
-    order = memory_order(spec)
-    tensor = permuted(tensor, order)
+    return with_own_memory(permuted(tensor, memory_order(spec)), earlier)
+
+
+def with_own_memory(tensor: Tensor, earlier: Sequence[Tensor]) -> Tensor:
+    """Gives a tensor that can have packed memory of its own, apart from other outputs'."""
     root = tensor
     while isinstance(root, Reshape):
         root = root.source
