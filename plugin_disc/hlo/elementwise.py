@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..builders import FLOATS, HALVES, broadcast, cast, pointwise, select
+from ..builders import BITS, FLOATS, HALVES, broadcast, cast, pointwise, select
 from ..lower import elementwise as functions
 from ..lower.elementwise import add, apply, eq, ge, lt, mul, ne, number, sub
 from ..tensors import Fill, Tensor
 from .values import Op, Rule, same_size
 
 Function = Callable[..., Tensor]
-BITS = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8, "i1": 1}
 
 
 def computing(source: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from ..builders import copied, permuted
 from ..layout import inverse, memory_order
 from ..sizes import size_of
 from ..tensors import COMPUTED, IN_MEMORY, Number, Reshape, Source, Tensor
-from . import backward, casts, elementwise, indexing, layers, moves, products, reductions, windows
+from . import backward, casts, elementwise, indexing, layers, moves, products, puts, reductions, windows
 from .call import DTYPES, Call, Rule
 
 RULES: Mapping[str, Rule] = {
@@ -27,6 +27,7 @@ RULES: Mapping[str, Rule] = {
     **casts.RULES,
     **moves.RULES,
     **indexing.RULES,
+    **puts.RULES,
     **reductions.RULES,
     **products.RULES,
     **layers.RULES,
