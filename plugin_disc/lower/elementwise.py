@@ -39,6 +39,11 @@ def by(source: Tensor, value: float) -> Tensor:
     return mul(source, number(value, source))
 
 
+def rounded(function: str, source: Tensor) -> Tensor:
+    """Gives whole numbers near to floats; integers are whole."""
+    return pointwise(function if source.dtype in FLOATS else "copy", source)
+
+
 def reciprocal(source: Tensor) -> Tensor:
     """Gives 1 / source."""
     return div(number(1.0, source), source)
@@ -409,8 +414,8 @@ _MATHEMATICS = "exp expm1 exp2 log log2 log10 log1p sqrt sin cos tan asin acos a
 
 RULES: dict[str, Rule] = {
     **{f"aten.{name}.default": _floating(apply(name)) for name in _MATHEMATICS.split()},
-    **{f"aten.{name}.default": _same(apply(name)) for name in ("floor", "ceil", "trunc", "round")},
-    "aten.fix.default": _same(apply("trunc")),
+    **{f"aten.{name}.default": _same(partial(rounded, name)) for name in ("floor", "ceil", "trunc", "round")},
+    "aten.fix.default": _same(partial(rounded, "trunc")),
     "aten.abs.default": _same(apply("abs")),
     "aten.neg.default": _same(apply("neg")),
     "aten.relu.default": _same(lambda source: maximum(source, number(0, source))),
