@@ -2,9 +2,9 @@
 
     TORCH_MLIR=path/of/a/checkout python -m tests.outside.torch_mlir_programs [--filter REGEX] [--limit N] [--dynamic]
 
-The checkout needs no build: its registry of programs is plain Python. Stood in for are modules of C++ parts, of packages that
-only the registry's runner uses, and of torchvision, whose programs then do not run. A file that cannot be imported all the
-same is named and left out.
+The checkout needs no build: its registry of programs is plain Python. Stood in for are modules of C++ parts, of packages
+that only the registry's runner uses, and of torchvision, whose programs then do not run. A file that cannot be imported all
+the same is named and left out.
 """
 
 # ruff: noqa: T201 - a script
