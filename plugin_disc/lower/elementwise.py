@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from ..builders import FLOATS, broadcast, cast, fill, pointwise, select
+from ..builders import BITS, FLOATS, broadcast, cast, fill, pointwise, select
 from ..tensors import Tensor
 from .call import INT_TO_FLOAT, Call, Rule, computing
 
@@ -277,6 +277,22 @@ def _quotient(call: Call) -> Tensor:
     return _shaped(pointwise("idiv", left, right), call)
 
 
+def _left_shifted(source: Tensor, count: Tensor) -> Tensor:
+    """Gives source * 2^count, and 0 where as many bits as there are, or more, or fewer than none, are shifted."""
+    bits = BITS[source.dtype]
+    inside = pointwise("and", ge(count, number(0, count)), lt(count, number(bits, count)))
+    shifted = pointwise("shl", source, select(inside, count, number(0, count)))
+    return select(inside, shifted, number(0, source))
+
+
+def _right_shifted(source: Tensor, count: Tensor) -> Tensor:
+    """Gives source / 2^count rounded down; by too many bits, or fewer than none, only the sign is left."""
+    last = BITS[source.dtype] - 1
+    inside = pointwise("and", ge(count, number(0, count)), le(count, number(last, count)))
+    shifted = pointwise("shr", source, select(inside, count, number(last, count)))
+    return shifted if source.dtype != "u8" else select(inside, shifted, number(0, source))
+
+
 def _compared(function: Function) -> Rule:
     def rule(call: Call) -> Tensor:
         left, right = call.promoted("self", "other")
@@ -484,6 +500,13 @@ RULES: dict[str, Rule] = {
         for name in ("eq", "ne", "lt", "le", "gt", "ge")
         for form in ("Tensor", "Scalar")
     },
+    **{
+        f"aten.bitwise_{name}_shift.{form}": _pair(function)
+        for name, function in (("left", _left_shifted), ("right", _right_shifted))
+        for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    },
+    **{f"aten.__lshift__.{form}": _pair(_left_shifted) for form in ("Tensor", "Scalar")},
+    **{f"aten.__rshift__.{form}": _pair(_right_shifted) for form in ("Tensor", "Scalar")},
     **{f"aten.logical_{name}.default": _logical(name) for name in ("and", "or", "xor")},
     **{
         f"aten.{prefix}.{form}": _pair(apply(name))
