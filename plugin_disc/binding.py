@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import torch
 
 from hub.errors import InputRefused
-from hub.graph import Cluster, ScalarSpec, TensorSpec
+from hub.graph import Cluster, ScalarSpec, TensorSpec, priced_size
 from hub.support import is_symbolic
 
 from .addresses import address_of
 from .layout import inverse, memory_order
-from .sizes import parts_shown, python_text, size_of
+from .pages import LARGE, ask_for_large_pages
+from .sizes import parts_shown, python_text, size_of, strides_of
 
 _SPARE = torch.zeros(1 << 16)
 """Its address stands in for that of empty tensors, which have none."""
@@ -49,17 +51,51 @@ def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str, symbol
     for position, spec in enumerate(cluster.outputs):
         order = memory_order(spec)
         shape = _shape_text([spec.shape[dim] for dim in order], texts)
-        lines.append(f"o{position} = empty({shape}, dtype=do{position})")
+        lines.append(f"o{position} = {_fresh_text(spec, order, shape, f'do{position}')}")
+        lines += _large_pages(f"o{position}", _bytes_of(spec))
     if workspace != "0":
-        lines.append(f"work = empty(({workspace}) + 64, dtype=uint8)")
+        lines.append(f"work = fresh((({workspace}) + 64,), (1,), uint8)")
+        lines += _large_pages("work", int(workspace) if workspace.isdecimal() else None)
         lines.append("w = (work.data_ptr() + 63) // 64 * 64")
     fields = ", ".join(_slot_text(text) for text in slots)
-    lines.append(f"frame = Frame({fields})")
+    lines.append("frame = frames.pop() if frames else Frame()")
+    lines.append(f"pack_into(frame, 0, {fields})")
     lines.append("main(frame)")
     lines.append("if frame[0]: outside()")
+    lines.append("frames.append(frame)")
     results = [_result(position, memory_order(spec)) for position, spec in enumerate(cluster.outputs)]
     lines.append(f"return ({''.join(result + ', ' for result in results)})")
     return "\n    ".join(lines) + "\n"
+
+
+def _fresh_text(spec: TensorSpec, order: Sequence[int], shape: str, dtype: str) -> str:
+    """Gives the expression of a packed tensor; where sizes may be 0, strides are PyTorch's matter."""
+    sizes = [spec.shape[dim] for dim in order]
+    if any(is_symbolic(size) or size == 0 for size in sizes):
+        return f"empty({shape}, dtype={dtype})"
+    return f"fresh({shape}, {tuple(strides_of(map(priced_size, sizes)))}, {dtype})"
+
+
+def _empty_strided(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype)
+
+
+_fresh = getattr(getattr(torch._C, "_dynamo").guards, "_empty_strided_cpu", _empty_strided)  # noqa: B009 - untyped
+"""What Inductor's code allocates with: a third of the time of `torch.empty` (0.8 us instead of 3)."""
+
+
+def _bytes_of(spec: TensorSpec) -> int | None:
+    """Gives the bytes of a tensor; None where its sizes are symbolic."""
+    if any(is_symbolic(size) for size in spec.shape):
+        return None
+    return math.prod(map(priced_size, spec.shape)) * spec.dtype.itemsize
+
+
+def _large_pages(name: str, bytes_: int | None) -> list[str]:
+    """Lines that ask for large pages: none for what is known to be small."""
+    if bytes_ is None:
+        return [f"if {name}.nbytes >= {LARGE}: large_pages({name})"]
+    return [f"large_pages({name})"] if bytes_ >= LARGE else []
 
 
 def _slot_text(text: str) -> str:
@@ -72,7 +108,7 @@ def _prepare(position: int, spec: TensorSpec) -> list[str]:
     order = memory_order(spec)
     is_plain = order == tuple(range(len(order)))
     return [
-        f"if {value}.dtype is not di{position} or not {value}.is_cpu or {value}.is_conj() or {value}.is_neg():",
+        f"if {value}.dtype is not di{position} or not {value}.is_cpu or {value}.is_neg():",
         f"    wrong({position}, {value})",
         f"a{position} = {value}" if is_plain else f"a{position} = {value}.permute({order})",
         f"if not a{position}.is_contiguous(): a{position} = a{position}.contiguous()",
@@ -97,8 +133,12 @@ def compiled(
         "address": {name: address_of(name) for name in functions},
         "bits": _bits,
         "empty": torch.empty,
+        "frames": [],  # those of calls that have ended: taking and giving back are atomic
+        "fresh": _fresh,
+        "large_pages": ask_for_large_pages,
         "main": main,
         "outside": _outside_of(cluster),
+        "pack_into": struct.Struct(f"={slots}q").pack_into,
         "spare": _SPARE.data_ptr(),
         "uint8": torch.uint8,
         "wrong": _wrong_of(cluster),

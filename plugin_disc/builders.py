@@ -90,15 +90,15 @@ def reshaped(source: Tensor, shape: Sequence[Size]) -> Tensor:
     if isinstance(source, (Fill, Number)):
         return view(source, shape, ())
     if not isinstance(source, IN_MEMORY):
-        index = _cut(source.shape, shape)
+        index = cut_index(source.shape, shape)
         if index is not None:
             return view(source, shape, index)
     if isinstance(source, Reshape):
         source = source.source
-    return Reshape(shape, source.dtype, _stored(source))
+    return Reshape(shape, source.dtype, stored(source))
 
 
-def _stored(source: Tensor) -> Tensor:
+def stored(source: Tensor) -> Tensor:
     """Gives a tensor of which every element can lie packed in memory."""
     return source if isinstance(source, (*IN_MEMORY, *COMPUTED)) else copied(source)
 
@@ -108,7 +108,7 @@ def copied(source: Tensor) -> Tensor:
     return Pointwise(source.shape, source.dtype, "copy", (source,))
 
 
-def _cut(old: Sequence[Size], new: Sequence[Size]) -> Index | None:
+def cut_index(old: Sequence[Size], new: Sequence[Size]) -> Index | None:
     """Gives where a reshape reads if every new dim is part of one old dim; None where dims are joined."""
     index: list[Affine] = []
     place = 0
@@ -234,7 +234,7 @@ def padded(source: Tensor, before: Sequence[Size], after: Sequence[Size], value:
 
 def scanned(function: str, source: Tensor, dim: int) -> Tensor:
     """Gives running totals."""
-    return Scan(source.shape, source.dtype, function, _stored(source), dim)
+    return Scan(source.shape, source.dtype, function, stored(source), dim)
 
 
 def matrix_product(left: Tensor, right: Tensor, dtype: str | None = None) -> Tensor:
@@ -248,7 +248,7 @@ def matrix_product(left: Tensor, right: Tensor, dtype: str | None = None) -> Ten
 def _as_operand(source: Tensor) -> Tensor:
     """Gives a matrix that the library can read where it lies: rows or columns without gaps; else a packed copy."""
     if not isinstance(source, View):
-        return _stored(source)
+        return stored(source)
     if isinstance(source.source, (*IN_MEMORY, *COMPUTED)) and matrix_layout(source) is not None:
         return source
     return copied(source)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from .curves import exponential, hyperbolic_tangent
+from .registers import by_register
 from .writer import SCALAR, Value, Writer
 
 Emit = Callable[[Writer, "str", Sequence[Value]], Value]
@@ -36,6 +38,8 @@ _SLEEF = {
     "atan2": "atan2{}_u10",
     "hypot": "hypot{}_u05",
 }
+_WRITTEN_OUT = {"exp": exponential, "tanh": hyperbolic_tangent}
+"""In float32."""
 EXPENSIVE = frozenset(_SLEEF)
 """Functions that cost more than reading their result again."""
 
@@ -44,8 +48,8 @@ def emitted(writer: Writer, function: str, dtype: str, arguments: Sequence[Value
     """Gives a function of values, in all lanes where any of them is."""
     if any(argument.is_wide for argument in arguments):
         arguments = [writer.wide(argument) for argument in arguments]
-    if function == "exp" and dtype == "f32":
-        return exponential(writer, arguments[0])
+    if dtype == "f32" and function in _WRITTEN_OUT:
+        return _WRITTEN_OUT[function](writer, arguments[0])
     if function in _SLEEF:
         return _called(writer, function, dtype, arguments)
     return FUNCTIONS[function](writer, dtype, arguments)
@@ -212,106 +216,19 @@ def _called(writer: Writer, function: str, dtype: str, arguments: Sequence[Value
     """A call of the vector library, in as many parts as its registers need."""
     is_wide = arguments[0].is_wide
     wide = [writer.wide(argument) for argument in arguments]
-    level = max(argument.level for argument in wide)
     natural = writer.natural if dtype == "f32" else writer.natural // 2
     name = "Sleef_" + _SLEEF[function].format(f"f{natural}" if dtype == "f32" else f"d{natural}")
     pointer = writer.slot(writer.frame.function(name), "!llvm.ptr")
-    kind = f"vector<{natural}x{dtype}>"
-    whole = writer.vector(dtype)
-    signature = f"!llvm.ptr, ({', '.join(kind for _ in wide)}) -> {kind}"
-    if natural == writer.lanes:
-        names = ", ".join(argument.name for argument in wide)
-        result = writer.put(f"llvm.call {pointer.name}({names}) : {signature}", dtype, is_wide=True, level=level)
-    else:
-        result = writer.constant(0.0, dtype, is_wide=True)
-        for start in range(0, writer.lanes, natural):
-            at = f"{{offsets = [{start}], sizes = [{natural}], strides = [1]}}"
-            parts = [
-                writer.put(
-                    f"vector.extract_strided_slice {argument.name} {at} : {whole} to {kind}",
-                    dtype,
-                    is_wide=True,
-                    level=level,
-                )
-                for argument in wide
-            ]
-            names = ", ".join(part.name for part in parts)
-            part = writer.put(f"llvm.call {pointer.name}({names}) : {signature}", dtype, is_wide=True, level=level)
-            result = writer.put(
-                f"vector.insert_strided_slice {part.name}, {result.name} {{offsets = [{start}], strides = [1]}}"
-                f" : {kind} into {whole}",
-                dtype,
-                is_wide=True,
-                level=level,
-            )
+
+    def call(names: Sequence[str], kind: str) -> str:
+        signature = f"!llvm.ptr, ({', '.join(kind for _ in names)}) -> {kind}"
+        return f"llvm.call {pointer.name}({', '.join(names)}) : {signature}"
+
+    result = by_register(writer, wide, natural, call)
     if is_wide:
         return result
-    return writer.put(f"vector.extract {result.name}[0] : {dtype} from {whole}", dtype, is_wide=False, level=level)
-
-
-_LOG2_E = 1.4426950408889634
-_LN2_HIGH, _LN2_LOW = 0.693145751953125, 1.428606765330187045e-06
-_EXP_TERMS = (
-    0.000198527617612853646278381,
-    0.00139304355252534151077271,
-    0.00833336077630519866943359,
-    0.0416664853692054748535156,
-    0.166666671633720397949219,
-    0.5,
-)
-"""Sleef's reduction and polynomial for exp in float32 (xexpf): at most 1 ULP off."""
-
-
-def exponential(writer: Writer, value: Value) -> Value:
-    """Gives exp in float32, written out so that nothing is spilled around a call.
-
-    exp(x) = 2^n (1 + r + r^2 p(r)) with x = n ln 2 + r. 2^n is multiplied in as two powers, so that results below the
-    normal range and just below infinity come out; NaN and infinities pass.
-    """
-    level, is_wide = value.level, value.is_wide
-    kind, whole = (writer.type_of(dtype, is_wide=is_wide) for dtype in ("f32", "i32"))
-
-    def put(text: str, dtype: str = "f32") -> Value:
-        shown = kind if dtype == "f32" else whole
-        return writer.put(f"{text} : {shown}", dtype, is_wide=is_wide, level=level)
-
-    def constant(number: float, dtype: str = "f32") -> Value:
-        return writer.constant(number, dtype, is_wide=is_wide)
-
-    def fma(one: Value, other: Value, added: Value) -> Value:
-        return put(f"math.fma {one.name}, {other.name}, {added.name}")
-
-    low, high = constant(-105.0), constant(105.0)
-    inside = put(f"arith.maximumf {value.name}, {low.name}")
-    inside = put(f"arith.minimumf {inside.name}, {high.name}")
-    steps = put(f"math.roundeven {put(f'arith.mulf {inside.name}, {constant(_LOG2_E).name}').name}")
-    rest = fma(steps, constant(-_LN2_HIGH), inside)
-    rest = fma(steps, constant(-_LN2_LOW), rest)
-    curve = constant(_EXP_TERMS[0])
-    for term in _EXP_TERMS[1:]:
-        curve = fma(curve, rest, constant(term))
-    square = put(f"arith.mulf {rest.name}, {rest.name}")
-    result = fma(square, curve, rest)
-    result = put(f"arith.addf {result.name}, {constant(1.0).name}")
-    is_number = writer.put(f"arith.cmpf ord, {value.name}, {value.name} : {kind}", "i1", is_wide=is_wide, level=level)
-    truth = writer.type_of("i1", is_wide=is_wide)
-    known = writer.put(
-        f"arith.select {is_number.name}, {steps.name}, {constant(0.0).name} : {truth}, {kind}"
-        if is_wide
-        else f"arith.select {is_number.name}, {steps.name}, {constant(0.0).name} : {kind}",
-        "f32",
-        is_wide=is_wide,
-        level=level,
-    )
-    count = writer.put(f"arith.fptosi {known.name} : {kind} to {whole}", "i32", is_wide=is_wide, level=level)
-    half = put(f"arith.shrsi {count.name}, {constant(1, 'i32').name}", "i32")
-    other = put(f"arith.subi {count.name}, {half.name}", "i32")
-    for power in (half, other):
-        shifted = put(f"arith.addi {power.name}, {constant(127, 'i32').name}", "i32")
-        bits = put(f"arith.shli {shifted.name}, {constant(23, 'i32').name}", "i32")
-        factor = writer.put(f"arith.bitcast {bits.name} : {whole} to {kind}", "f32", is_wide=is_wide, level=level)
-        result = put(f"arith.mulf {result.name}, {factor.name}")
-    return result
+    text = f"vector.extract {result.name}[0] : {dtype} from {writer.vector(dtype)}"
+    return writer.put(text, dtype, is_wide=False, level=result.level)
 
 
 FUNCTIONS: dict[str, Emit] = {

@@ -46,8 +46,21 @@ class Group:
 
     domain: tuple[Size, ...]
     reduced: frozenset[int] = frozenset()
+    annexes: list[frozenset[int]] = field(default_factory=list[frozenset[int]])
+    """Further loops inside, each for members that have other sizes than the reduced ones: halves of a row, say."""
     members: dict[Tensor, Placement] = field(default_factory=dict[Tensor, Placement])
     stores: list[Store] = field(default_factory=list[Store])
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The loops around all others."""
+        inner = self.reduced.union(*self.annexes)
+        return tuple(loop for loop in range(len(self.domain)) if loop not in inner)
+
+    @property
+    def spaces(self) -> list[tuple[int, ...]]:
+        """The loops in which members may have elements: the outer ones with one set of inner ones each, in order."""
+        return [tuple(sorted((*self.kept, *inner))) for inner in (self.reduced, *self.annexes)]
 
 
 Stage = Group | Product | Scan | Put
@@ -67,7 +80,7 @@ class Schedule:
 def scheduled(outputs: Sequence[Tensor]) -> Schedule:
     """Gives the stages that compute some tensors, each of which is left in memory."""
     schedule = Schedule()
-    for tensor in _in_order(outputs):
+    for tensor in in_order(outputs):
         _place(tensor, schedule)
     for tensor in outputs:
         keep(tensor, schedule)
@@ -116,7 +129,8 @@ def space_of(tensor: Tensor) -> tuple[Size, ...]:
 # --- Placing ----------------------------------------------------------------------------------------------------------
 
 
-def _in_order(outputs: Sequence[Tensor]) -> list[Tensor]:
+def in_order(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Gives tensors and all that they are computed from, sources first."""
     order: dict[Tensor, None] = {}
     stack: list[tuple[Tensor, bool]] = [(tensor, False) for tensor in reversed(outputs)]
     while stack:
@@ -155,7 +169,7 @@ def _place_join(join: Join, schedule: Schedule) -> None:
     pieces = join.pieces
     if join.fill is not None:
         background = fill(join.fill, join.dtype, join.shape)
-        for tensor in _in_order((background,)):  # of a half precision, it is computed
+        for tensor in in_order((background,)):  # of a half precision, it is computed
             _place(tensor, schedule)
         pieces = ((background, (0,) * len(join.shape)), *pieces)
     at_least = len(schedule.stages) if join.fill is not None else 0
@@ -173,10 +187,11 @@ def _place_computed(tensor: Tensor, schedule: Schedule, *, at_least: int = 0) ->
     sources = list(reads(tensor))
     latest = max((schedule.stage_of[source] for source, _ in sources), default=-1)
     place = -1
-    if latest >= at_least:
-        group = schedule.stages[latest]
-        if isinstance(group, Group) and _joins(group, tensor, sources, schedule, latest):
-            place = latest
+    for stage in range(max(latest, at_least, 0), len(schedule.stages)):
+        group = schedule.stages[stage]
+        if isinstance(group, Group) and _joins(group, tensor, sources, schedule, stage):
+            place = stage
+            break
     if place < 0:
         space = space_of(tensor)
         group = Group(tuple(size for size in space if size != 1))
@@ -193,9 +208,14 @@ def _place_computed(tensor: Tensor, schedule: Schedule, *, at_least: int = 0) ->
 def _joins(
     group: Group, tensor: Tensor, sources: Sequence[tuple[Tensor, Index | None]], schedule: Schedule, place: int
 ) -> bool:
-    """Enters a tensor into a group if its loops fit and it reads what is computed there element by element."""
+    """Enters a tensor into a group if its loops fit and it reads what is computed there element by element.
+
+    One that reads nothing from there has to read the same memory, in the same loops.
+    """
     inside = [(source, index) for source, index in sources if schedule.stage_of[source] == place]
     if any(source not in group.members or index is None for source, index in inside):
+        return False
+    if not inside and not _is_alike(group, tensor, sources):
         return False
     for placement in _placements(group, tensor, inside):
         on_loops = tuple(Affine() if loop is None else variable(loop) for loop in placement)
@@ -204,7 +224,45 @@ def _joins(
         ):
             _enter(group, tensor, placement)
             return True
-    return False
+    return bool(inside) and _opens_annex(group, tensor, inside)
+
+
+def _is_alike(group: Group, tensor: Tensor, sources: Sequence[tuple[Tensor, Index | None]]) -> bool:
+    """True where a tensor runs in the loops that a group has, and both read something that lies in memory."""
+    space = space_of(tensor)
+    if tuple(size for size in space if size != 1) != group.domain or group.annexes:
+        return False
+    placement = _placed_on(space, range(len(group.domain)))
+    reduced = tensor.dims if isinstance(tensor, Reduce) else ()
+    if frozenset(placement[dim] for dim in reduced) != group.reduced:
+        return False
+    theirs = {source for member in group.members for source, _ in reads(member)} - set(group.members)
+    return any(source in theirs for source, _ in sources)
+
+
+def _opens_annex(group: Group, tensor: Tensor, inside: Sequence[tuple[Tensor, Index | None]]) -> bool:
+    """Enters a tensor that reads values of rows into loops of its own inside the rows."""
+    if isinstance(tensor, Reduce) or not group.reduced:
+        return False
+    kept = group.kept
+    rows: dict[int, int] = {}
+    for source, index in inside:
+        for part, loop in zip(index or (), group.members[source], strict=True):
+            if loop is None:
+                continue
+            if loop not in kept or len(part.terms) != 1 or part != variable(part.terms[0][0]):
+                return False
+            if rows.setdefault(part.terms[0][0], loop) != loop:
+                return False
+    if set(rows.values()) != set(kept) or any(tensor.shape[dim] != group.domain[loop] for dim, loop in rows.items()):
+        return False
+    others = [dim for dim, size in enumerate(tensor.shape) if size != 1 and dim not in rows]
+    first = len(group.domain)
+    own = dict(zip(others, range(first, first + len(others)), strict=True))
+    group.domain = (*group.domain, *(tensor.shape[dim] for dim in others))
+    group.annexes.append(frozenset(own.values()))
+    _enter(group, tensor, tuple(rows.get(dim, own.get(dim)) for dim in range(len(tensor.shape))))
+    return True
 
 
 def _own_index(placement: Placement) -> Index:
@@ -215,28 +273,28 @@ def _placements(group: Group, tensor: Tensor, inside: Sequence[tuple[Tensor, Ind
     """Gives the loops in which a tensor may run: those of its sizes in order, or those of what it reads, dim by dim."""
     space = space_of(tensor)
     sizes = tuple(size for size in space if size != 1)
-    every = tuple(range(len(group.domain)))
-    kept = tuple(loop for loop in every if loop not in group.reduced)
+    spaces = group.spaces
     if isinstance(tensor, Reduce):
-        if sizes == group.domain:
-            placement = _placed_on(space, every)
+        if sizes == tuple(group.domain[loop] for loop in spaces[0]):
+            placement = _placed_on(space, spaces[0])
             reduced = frozenset(placement[dim] for dim in tensor.dims)
             if not group.reduced or group.reduced == reduced:
                 yield placement
         return
-    if sizes == group.domain:
-        yield _placed_on(space, every)
-    elif group.reduced and sizes == tuple(group.domain[loop] for loop in kept):
-        yield _placed_on(space, kept)
+    if group.reduced:
+        spaces.append(group.kept)
+    for loops in spaces:
+        if sizes == tuple(group.domain[loop] for loop in loops):
+            yield _placed_on(space, loops)
     for source, index in inside[:1]:
-        loops: dict[int, int | None] = {}
+        found: dict[int, int | None] = {}
         for part, loop in zip(index or (), group.members[source], strict=True):
             if loop is not None and len(part.terms) == 1:
-                loops[part.terms[0][0]] = loop
-        placement = tuple(None if size == 1 else loops.get(dim) for dim, size in enumerate(space))
+                found[part.terms[0][0]] = loop
+        placement = tuple(None if size == 1 else found.get(dim) for dim, size in enumerate(space))
         placed = tuple(sorted(loop for loop in placement if loop is not None))
         fits = all(loop is None or size == group.domain[loop] for size, loop in zip(space, placement, strict=True))
-        if fits and len(placed) == len(sizes) and placed in (every, kept):
+        if fits and len(placed) == len(sizes) and placed in spaces:
             yield placement
 
 

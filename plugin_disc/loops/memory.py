@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..affine import Affine
@@ -83,9 +84,14 @@ def _stored_kind(dtype: str) -> str:
     return "i8" if dtype == "i1" else SCALAR[dtype]
 
 
+def read_key(base: Value, place: Affine, dtype: str, mask: Value | None) -> Hashable:
+    """Gives the key under which what was read is known."""
+    return ("read", base.name, place, dtype, mask.name if mask else "")
+
+
 def read(writer: Writer, base: Value, place: Affine, dtype: str, loops: Loops) -> Value:
     """Gives elements in memory: one scalar where all lanes read the same."""
-    key = ("read", base.name, place, dtype, loops.mask.name if loops.mask else "")
+    key = read_key(base, place, dtype, loops.mask)
     if found := writer.known(key):
         return found
     factor = lane_factor(place, loops)

@@ -21,37 +21,43 @@ class Nest:
     """Of each loop; a merged one's counts in the loop that it is part of."""
     lane: int
     merged: frozenset[int]
+    annex_lanes: tuple[int, ...] = ()
+    """The loop that runs along the lanes in each annex."""
 
 
 def nest_of(group: Group, memory_index: Callable[[Tensor, Index], Affine]) -> Nest:
     """Gives the loops of a group. `memory_index` gives the place in memory of an element behind an index."""
-    accesses = list(dict.fromkeys(_accesses(group, memory_index)))
+    stores = list(_store_places(group))
+    accesses = [*_read_places(group, memory_index), *stores, *stores]  # what is written apart costs more: no tile helps
     sizes = list(group.domain)
     merged: set[int] = set()
+    kind_of = {loop: kind for kind, loops in enumerate((group.kept, group.reduced, *group.annexes)) for loop in loops}
     for loop in range(len(sizes) - 1):
         following = loop + 1
-        is_alike = (loop in group.reduced) == (following in group.reduced)
+        is_alike = kind_of[loop] == kind_of[following]
         if is_alike and all(
             access.factor(loop) == times(access.factor(following), group.domain[following]) for access in accesses
         ):
             merged.add(loop)
     for loop in sorted(merged):
         sizes[loop + 1] = times(sizes[loop], sizes[loop + 1])
-    lane = _lane(sizes, merged, accesses)
-    return Nest(tuple(sizes), lane, frozenset(merged))
+    lane = _lane(sizes, set(group.spaces[0]) - merged, accesses)
+    is_across = lane in group.reduced
+    annex_lanes = tuple(_lane(sizes, set(annex) - merged, accesses) if is_across else lane for annex in group.annexes)
+    return Nest(tuple(sizes), lane, frozenset(merged), annex_lanes)
 
 
-def _lane(sizes: list[Size], merged: set[int], accesses: list[Affine]) -> int:
+def _lane(sizes: list[Size], loops: set[int], accesses: list[Affine]) -> int:
     def cost(loop: int) -> tuple[float, int]:
         steps = sum(1.0 if access.factor(loop) in (0, 1) else 8.0 for access in accesses)
         size = sizes[loop]
         waste = 16 / max(size, 1) if is_static(size) and size < 16 else 1.0
         return steps * waste, -loop
 
-    return min((loop for loop in range(len(sizes)) if loop not in merged), key=cost, default=0)
+    return min(sorted(loops), key=cost, default=0)
 
 
-def _accesses(group: Group, memory_index: Callable[[Tensor, Index], Affine]) -> Iterator[Affine]:
+def _read_places(group: Group, memory_index: Callable[[Tensor, Index], Affine]) -> Iterator[Affine]:
     for tensor, placement in group.members.items():
         index = loop_index(placement)
         if isinstance(tensor, Reduce):
@@ -64,9 +70,11 @@ def _accesses(group: Group, memory_index: Callable[[Tensor, Index], Affine]) -> 
         else:
             for argument in arguments_of(tensor):
                 yield from _behind(argument, index, group, memory_index)
+
+
+def _store_places(group: Group) -> Iterator[Affine]:
     for store in group.stores:
-        place = loop_index(group.members[store.member])
-        yield linear(place, strides_of(store.into.shape))
+        yield linear(loop_index(group.members[store.member]), strides_of(store.into.shape))
 
 
 def _behind(
@@ -120,5 +128,6 @@ def _sources(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def is_inner(tensor: Tensor, group: Group) -> bool:
-    """True for members that have an element for every step of the reduced loops."""
-    return not group.reduced or any(loop in group.reduced for loop in group.members[tensor])
+    """True for members that have an element for every step of inner loops."""
+    kept = group.kept
+    return not group.reduced or any(loop is not None and loop not in kept for loop in group.members[tensor])

@@ -6,8 +6,9 @@ from ..affine import Affine, linear, variable
 from ..builders import matrix_layout
 from ..sizes import Size, product, strides_of
 from ..tensors import Product, Reshape, Tensor, View
+from .elements import SlotOf
 from .frame import Frame
-from .kernel import Kernel, SlotOf
+from .kernel import Kernel
 from .memory import Loops, affine
 from .writer import Value, Writer, literal
 

@@ -10,12 +10,13 @@ from ..affine import Affine
 from ..sizes import is_static, product, python_text, times
 from ..tensors import Product, Put, Reshape, Scan, Source, Tensor, arguments_of
 from .frame import OUTSIDE, Frame
-from .group import Group, Schedule, Stage, behind, reads, scheduled
+from .group import Group, Schedule, Stage, behind, in_order, reads, scheduled
 from .kernel import Kernel, kernel_of
 from .memory import ITEM_BYTES
 from .products import product_of
 from .puts import put_of
 from .scans import scan_of
+from .simplify import simplified
 from .writer import Value, Writer
 
 ENTRY = "disc_main"
@@ -48,6 +49,7 @@ def machine_program(
     `inputs` gives the Python text of each source's address, `symbols` that of each symbol's value.
     """
     frame = Frame(symbols)
+    outputs = simplified(outputs, in_order(outputs))
     schedule = scheduled(outputs)
     places, workspace = _places(outputs, schedule, symbols)
     for tensor in schedule.stage_of:

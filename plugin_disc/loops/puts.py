@@ -8,9 +8,10 @@ from ..affine import Affine, linear, variable
 from ..sizes import Size, product, strides_of
 from ..tensors import Put, Reshape, Tensor
 from .combine import combined
+from .elements import SlotOf
 from .frame import Frame
 from .functions import emitted
-from .kernel import Kernel, SlotOf
+from .kernel import Kernel
 from .memory import Loops, read, write
 from .writer import Value, Writer
 

@@ -6,9 +6,10 @@ from ..affine import linear, variable
 from ..sizes import product, strides_of
 from ..tensors import Reshape, Scan
 from .combine import neutral
+from .elements import SlotOf
 from .frame import Frame
 from .functions import emitted
-from .kernel import Kernel, SlotOf
+from .kernel import Kernel
 from .memory import Loops, read, write
 from .writer import SCALAR, Value, Writer
 

@@ -25,6 +25,7 @@ from ..builders import (
 from ..sizes import Size, plus, times
 from ..tensors import Tensor
 from .call import Call, Rule
+from .reductions import as_number
 
 
 def _reshape(call: Call) -> Tensor:
@@ -173,7 +174,7 @@ def _triangle(is_lower: bool) -> Rule:
         source = call.first()
         rank = len(source.shape)
         row, column = (iota(source.shape, rank - back) for back in (2, 1))
-        edge = pointwise("add", row, fill(call.number("diagonal"), "i64"))
+        edge = pointwise("add", row, as_number(call.size("diagonal"), row))
         kept = pointwise("le" if is_lower else "ge", column, edge)
         return select(kept, source, fill(0, source.dtype))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..affine import Affine, variable
-from ..builders import broadcast, broadcast_shape, cast, copied, fill, joined, pointwise, reshaped, select, sliced
+from ..builders import broadcast, broadcast_shape, cast, fill, joined, pointwise, reshaped, select, sliced, stored
 from ..sizes import Size, plus, times
-from ..tensors import COMPUTED, IN_MEMORY, Number, Put, Tensor
+from ..tensors import Number, Put, Tensor
 from .call import Call, Rule
 from .elementwise import by
 
@@ -21,14 +21,10 @@ _REDUCTIONS = {
 }
 
 
-def _stored(source: Tensor) -> Tensor:
-    return source if isinstance(source, (*IN_MEMORY, *COMPUTED)) else copied(source)
-
-
 def put(function: str, source: Tensor, values: Tensor, index: Sequence[Affine | Tensor]) -> Tensor:
     """Gives `source` with values put in at places; numbers of a shape are a tensor's by then."""
-    kept = tuple(_stored(part) if isinstance(part, Tensor) else part for part in index)
-    return Put(source.shape, source.dtype, function, _stored(source), _stored(values), kept)
+    kept = tuple(stored(part) if isinstance(part, Tensor) else part for part in index)
+    return Put(source.shape, source.dtype, function, stored(source), stored(values), kept)
 
 
 def _along(shape: Sequence[Size], dim: int) -> Affine:

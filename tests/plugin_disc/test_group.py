@@ -14,8 +14,8 @@ from plugin_disc.builders import (
     reshaped,
     sliced,
 )
+from plugin_disc.loops.elements import memory_index
 from plugin_disc.loops.group import Group, scheduled
-from plugin_disc.loops.kernel import memory_index
 from plugin_disc.loops.nest import nest_of, phases_of
 from plugin_disc.lower.layers import normalised
 from plugin_disc.lower.reductions import softmax

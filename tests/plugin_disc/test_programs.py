@@ -14,7 +14,7 @@ from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.conformance.sizes import symbols_of, with_sizes
 from hub.testing.single import whole_cluster
 from plugin_disc.backend import create
-from tests.plugin_disc.programs import PROGRAMS, Wrapped, inputs_of
+from tests.plugin_disc.programs import FIXED_SIZES, PROGRAMS, Wrapped, inputs_of
 
 ONE = CompileSettings(threads=1)
 SIZES = ((3, 8), (5, 72), (33, 520))
@@ -50,7 +50,7 @@ def test_fixed_sizes(name: str, size: tuple[int, int]) -> None:
     assert_as_exact(create().compile(cluster, ONE)(*values), name, inputs)
 
 
-DYNAMIC = [name for name in PROGRAMS if name not in ("batch_norm_pool", "group_norm_silu")]
+DYNAMIC = [name for name in PROGRAMS if name not in FIXED_SIZES]
 INDEXED = ("cross_entropy_rows", "embedding_norm")
 """Their indices go up to 50, so sizes stay larger."""
 EVEN = 8

@@ -1,0 +1,161 @@
+"""Writes the elements of a group's members where loops are open: values, reads at computed places, stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from ..affine import Affine, Index, composed, linear
+from ..sizes import Size, strides_of
+from ..tensors import Fill, Iota, Number, Reduce, Reshape, Take, Tensor, View, arguments_of
+from .functions import emitted
+from .group import Group, Store
+from .memory import Loops, affine_wide, further, gathered, read, write
+from .nest import loop_index
+from .writer import Value, Writer
+
+SlotOf = Callable[[Tensor], int]
+"""Gives the frame's slot with the address of a tensor in memory."""
+
+
+def memory_index(tensor: Tensor, index: Index) -> Affine:
+    """Gives where an element of a tensor lies in its memory."""
+    return linear(index, strides_of(tensor.shape))
+
+
+class Elements:
+    """What is computed for one step of the loops that are open now."""
+
+    def __init__(self, group: Group, writer: Writer, loops: Loops, slot_of: SlotOf) -> None:
+        self.group = group
+        self.writer = writer
+        self.loops = loops
+        self._slot_of = slot_of
+
+    @contextmanager
+    def at(self, values: Mapping[int, Value], *, lane: int | None, mask: Value | None = None) -> Iterator[None]:
+        """Has some loops open, and one of them running along the lanes."""
+        outer = self.loops
+        self.loops = replace(outer, values={**outer.values, **values}, lane=lane, mask=mask)
+        yield
+        self.loops = outer
+
+    def store(self, stores: Sequence[Store]) -> None:
+        """Writes members' elements into memory."""
+        self.emit([store.member for store in stores])
+        for store in stores:
+            place = linear(
+                tuple(
+                    part + Affine(offset)
+                    for part, offset in zip(loop_index(self.group.members[store.member]), store.offsets, strict=True)
+                ),
+                strides_of(store.into.shape),
+            )
+            write(self.writer, self.base(store.into), place, self._member(store.member), self.loops)
+
+    def needed(self, roots: Sequence[Tensor]) -> list[Tensor]:
+        """Gives the members that others need and that are not known here, in order."""
+        needed: set[Tensor] = set()
+        stack = [root for root in roots if root in self.group.members]
+        while stack:
+            tensor = stack.pop()
+            if tensor in needed or self.writer.known(("member", tensor)):
+                continue
+            needed.add(tensor)
+            for source in arguments_of(tensor):
+                stack.extend(members_behind(source, self.group))
+        return [member for member in self.group.members if member in needed]
+
+    def emit(self, roots: Sequence[Tensor]) -> None:
+        """Computes members, and those that they need first."""
+        for member in self.needed(roots):
+            self._member(member)
+
+    def _member(self, tensor: Tensor) -> Value:
+        key = ("member", tensor)
+        if found := self.writer.known(key):
+            return found
+        assert not isinstance(tensor, Reduce), "a reduction is read before its loops have run"
+        index = loop_index(self.group.members[tensor])
+        if isinstance(tensor, Take):
+            value = self._taken(tensor, index)
+        else:
+            values = [self.value(argument, index) for argument in arguments_of(tensor)]
+            value = emitted(self.writer, tensor.function, tensor.dtype, values)  # type: ignore[attr-defined]
+        self.writer.note(key, value)
+        return value
+
+    def value(self, tensor: Tensor, index: Index) -> Value:
+        """Gives the element of a tensor at an index over the loops."""
+        writer = self.writer
+        while isinstance(tensor, View):
+            index = composed(tensor.index, index)
+            tensor = tensor.source
+        if isinstance(tensor, Fill):
+            return writer.constant(tensor.value, tensor.dtype)
+        if isinstance(tensor, Number):
+            return self._number(tensor)
+        if isinstance(tensor, Iota):
+            return affine_wide(writer, index[tensor.dim], self.loops)
+        if tensor in self.group.members:
+            return self._member(tensor)
+        return read(writer, self.base(tensor), memory_index(tensor, index), tensor.dtype, self.loops)
+
+    def _number(self, tensor: Number) -> Value:
+        if isinstance(tensor.value, str):
+            kind = {"f64": "f64", "i64": "i64", "i1": "i64"}[tensor.dtype]
+            value = self.writer.slot(self.writer.frame.slot(tensor.value), kind)
+            return emitted(self.writer, "cast", "i1", (value,)) if tensor.dtype == "i1" else value
+        return self.writer.number(tensor.value)
+
+    def _taken(self, tensor: Take, index: Index) -> Value:
+        writer, loops = self.writer, self.loops
+        fixed = Affine()
+        total: Value | None = None
+        for part, size, stride in zip(tensor.index, tensor.source.shape, strides_of(tensor.source.shape), strict=True):
+            if isinstance(part, Affine):
+                fixed = fixed + part.at(index).scaled(stride)
+                continue
+            place = self._checked(self.value(part, index), size)
+            by = writer.number(stride)
+            if place.is_wide:
+                by = writer.wide(by)
+            step = emitted(writer, "mul", "i64", (place, by))
+            total = step if total is None else emitted(writer, "add", "i64", (total, step))
+        base = self.base(tensor.source)
+        assert total is not None
+        if not total.is_wide:  # all lanes read from one row
+            return read(writer, further(writer, base, total, tensor.dtype), fixed, tensor.dtype, loops)
+        place = emitted(writer, "add", "i64", (total, affine_wide(writer, fixed, loops)))
+        return gathered(writer, base, place, tensor.dtype, loops)
+
+    def _checked(self, place: Value, size: Size) -> Value:
+        """Gives an index that is in range, and reports one that was not."""
+        writer = self.writer
+        zero, last = writer.number(0), writer.scalar("arith.subi", writer.number(size), writer.number(1))
+        low = emitted(writer, "min", "i64", (place, last))
+        inside = emitted(writer, "max", "i64", (low, zero))  # 0 in an empty tensor, in whose place spare memory stands
+        wrong = emitted(writer, "ne", "i1", (place, inside))
+        if wrong.is_wide:
+            if self.loops.mask is not None:
+                wrong = emitted(writer, "and", "i1", (wrong, self.loops.mask))
+            text = f"vector.reduction <or>, {wrong.name} : {writer.vector('i1')} into i1"
+            wrong = writer.put(text, "i1", is_wide=False, level=wrong.level)
+        block = writer.blocks[wrong.level]
+        one = writer.number(1)
+        block.lines.append(f"scf.if {wrong.name} {{\nllvm.store {one.name}, %frame : i64, !llvm.ptr\n}}")
+        return inside
+
+    def base(self, tensor: Tensor) -> Value:
+        """Gives the address of a tensor in memory."""
+        while isinstance(tensor, Reshape):
+            tensor = tensor.source
+        return self.writer.slot(self._slot_of(tensor), "!llvm.ptr")
+
+
+def members_behind(tensor: Tensor, group: Group) -> list[Tensor]:
+    """Gives the member of a group behind views, if there is one."""
+    while isinstance(tensor, View):
+        tensor = tensor.source
+    return [tensor] if tensor in group.members else []

@@ -1,0 +1,191 @@
+"""Writes the inner loops of a group: reductions with their totals, and what is stored for every element of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..sizes import is_static, product
+from ..tensors import Reduce
+from .combine import across_lanes, combined, neutral
+from .elements import Elements, members_behind
+from .functions import EXPENSIVE, emitted
+from .group import Group, Store
+from .memory import lane_mask
+from .nest import Nest, inner_index, is_inner
+from .writer import Value, Writer
+
+FEW_ROUNDINGS = 4096
+"""Up to so many elements are added in float32, in 64 parts of which each has few; more in float64."""
+UNROLLED = 4
+MANY_FUNCTIONS = 24
+"""So many functions keep a loop's registers busy without unrolling."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One run of inner loops: what it adds up, and what it stores."""
+
+    loops: tuple[int, ...]
+    """From outermost to innermost."""
+    lane: int
+    reduces: tuple[Reduce, ...]
+    stores: tuple[Store, ...]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The dtypes of the totals."""
+        return [sum_dtype(reduce) for reduce in self.reduces]
+
+    @property
+    def is_across(self) -> bool:
+        """True where lanes run along the innermost loop."""
+        return self.lane in self.loops
+
+
+def passes_of(group: Group, nest: Nest, reduces: Sequence[Reduce], stores: Sequence[Store]) -> list[Pass]:
+    """Gives the runs that a phase needs: one over the reduced loops, and one over each annex in which it stores."""
+    found: list[Pass] = []
+    lanes = (nest.lane, *nest.annex_lanes)
+    for place, (inner, lane) in enumerate(zip((group.reduced, *group.annexes), lanes, strict=True)):
+        own = tuple(store for store in stores if inner & set(group.members[store.member]))
+        adds = tuple(reduces) if place == 0 else ()
+        if own or adds:
+            order = [loop for loop in sorted(inner) if loop not in nest.merged and loop != lane]
+            found.append(Pass((*order, *([lane] if lane in inner else [])), lane, adds, own))
+    return found
+
+
+class Rows:
+    """Writes passes inside the loops that are open."""
+
+    def __init__(self, elements: Elements, nest: Nest) -> None:
+        self.elements = elements
+        self.nest = nest
+
+    @property
+    def _writer(self) -> Writer:
+        return self.elements.writer
+
+    def run(self, each: Pass) -> None:
+        """Runs inner loops once; afterwards the values of reductions are known."""
+        writer = self._writer
+        first = _neutral_totals(writer, each)
+        names = self._nested(each, each.loops, first)
+        for reduce, kind, name in zip(each.reduces, each.kinds, names, strict=True):
+            value = Value(name, kind, True, writer.level)
+            if each.is_across:
+                value = across_lanes(writer, reduce.function, value)
+            writer.note(("member", reduce), emitted(writer, "cast", reduce.dtype, (value,)))
+
+    def _nested(self, each: Pass, order: Sequence[int], carried: list[str]) -> list[str]:
+        writer = self._writer
+        loop, *inner = order
+        if loop == each.lane:
+            return self._along_lanes(each, carried)
+        lane, mask = (each.lane, None) if each.is_across else (self.elements.loops.lane, self.elements.loops.mask)
+
+        def body(index: Value, names: list[str]) -> list[str]:
+            with self.elements.at({loop: index}, lane=lane, mask=mask):
+                return self._nested(each, inner, names) if inner else self._step(each, names)
+
+        size = writer.number(self.nest.sizes[loop])
+        return writer.loop(writer.number(0), size, writer.number(1), _typed(writer, each, carried), body)
+
+    def _along_lanes(self, each: Pass, carried: list[str]) -> list[str]:
+        """Runs the lanes along the innermost loop: several registers at once with totals of their own, then the rest."""
+        writer = self._writer
+        known, lanes = self.nest.sizes[each.lane], writer.lanes
+        start, size = writer.number(0), writer.number(known)
+        is_long = not is_static(known) or known >= 2 * UNROLLED * lanes
+        if each.reduces and is_long and not self._is_costly(each):
+            start, carried = self._unrolled(each, size, carried)
+        width = writer.number(lanes)
+        whole = writer.scalar("arith.subi", size, writer.scalar("arith.remsi", size, width))
+        pairs = _typed(writer, each, carried)
+        carried = writer.loop(start, whole, width, pairs, lambda first, names: self._at(each, first, names))
+        if is_static(known) and known % lanes == 0:
+            return carried
+
+        def rest(names: list[str]) -> list[str]:
+            first = replace(whole, level=writer.level)
+            return self._at(each, first, names, lane_mask(writer, writer.scalar("arith.subi", size, first)))
+
+        return writer.branch(writer.is_less(whole, size), _typed(writer, each, carried), rest)
+
+    def _at(self, each: Pass, first: Value, names: list[str], mask: Value | None = None) -> list[str]:
+        with self.elements.at({each.lane: first}, lane=each.lane, mask=mask):
+            return self._step(each, names)
+
+    def _unrolled(self, each: Pass, size: Value, carried: list[str]) -> tuple[Value, list[str]]:
+        """Runs several registers at a time; gives where that ended, and the totals put together."""
+        writer = self._writer
+        width = writer.number(UNROLLED * writer.lanes)
+        whole = writer.scalar("arith.subi", size, writer.scalar("arith.remsi", size, width))
+        count = len(each.reduces)
+        begun = [*carried, *(_neutral_totals(writer, each) * (UNROLLED - 1))]
+        pairs = _typed(writer, each, begun)
+
+        def registers(first: Value, names: list[str]) -> list[str]:
+            following: list[str] = []
+            for part in range(UNROLLED):
+                writer.begin_part()
+                at = writer.scalar("arith.addi", first, writer.number(part * writer.lanes)) if part else first
+                own = names[part * count : (part + 1) * count]
+                following += self._at(each, replace(at, level=writer.level), own)
+                writer.end_part()
+            return following
+
+        totals = writer.loop(writer.number(0), whole, width, pairs, registers)
+        result: list[str] = []
+        for place, (reduce, kind) in enumerate(zip(each.reduces, each.kinds, strict=True)):
+            total, *others = (Value(name, kind, True, writer.level) for name in totals[place::count])
+            for other in others:
+                total = combined(writer, reduce.function, total, other)
+            result.append(total.name)
+        return whole, result
+
+    def _is_costly(self, each: Pass) -> bool:
+        group = self.elements.group
+        needed = self.elements.needed([*each.reduces, *(store.member for store in each.stores)])
+        inner = [member for member in needed if is_inner(member, group)]
+        return len(inner) > MANY_FUNCTIONS or any(getattr(member, "function", "") in EXPENSIVE for member in inner)
+
+    def _step(self, each: Pass, names: Sequence[str]) -> list[str]:
+        """Takes one row of lanes into the totals, and writes what is stored on the way."""
+        writer, elements = self._writer, self.elements
+        following: list[str] = []
+        elements.emit([store.member for store in each.stores])
+        for reduce, kind, name in zip(each.reduces, each.kinds, names, strict=True):
+            elements.emit(members_behind(reduce.source, elements.group))
+            index = inner_index(reduce, elements.group, elements.group.members[reduce])
+            value = writer.wide(emitted(writer, "cast", kind, (elements.value(reduce.source, index),)))
+            if elements.loops.mask is not None and each.is_across:
+                nothing = writer.constant(neutral(reduce.function, kind), kind, is_wide=True)
+                value = emitted(writer, "select", kind, (elements.loops.mask, value, nothing))
+            total = Value(name, kind, True, writer.level)
+            following.append(combined(writer, reduce.function, total, value).name)
+        elements.store(each.stores)
+        return following
+
+
+def _neutral_totals(writer: Writer, each: Pass) -> list[str]:
+    return [
+        writer.constant(neutral(reduce.function, kind), kind, is_wide=True).name
+        for reduce, kind in zip(each.reduces, each.kinds, strict=True)
+    ]
+
+
+def _typed(writer: Writer, each: Pass, totals: Sequence[str]) -> list[tuple[str, str]]:
+    """Gives totals with their types; there may be several sets of them."""
+    kinds = [writer.vector(kind) for kind in each.kinds]
+    return [(total, kinds[place % len(kinds)]) for place, total in enumerate(totals)]
+
+
+def sum_dtype(reduce: Reduce) -> str:
+    """Gives the dtype in which a reduction's totals are kept."""
+    kind = reduce.source.dtype
+    if reduce.function not in ("sum", "prod") or kind != "f32":
+        return kind if kind not in ("f16", "bf16") else "f32"
+    count = product(reduce.source.shape[dim] for dim in reduce.dims)
+    return "f32" if is_static(count) and count <= FEW_ROUNDINGS else "f64"

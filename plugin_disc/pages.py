@@ -1,0 +1,35 @@
+"""Large pages for large results: the first touch of fresh memory costs more than the loops that fill it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from functools import cache
+
+import torch
+
+PAGE = 2 << 20
+"""Bytes of a large page on x86-64."""
+LARGE = 2 * PAGE
+"""Results from this size on ask for large pages. A copy of 67 MB into fresh memory then takes half the time
+(Linux 6.18 on a virtual EPYC 9004, 2026-11)."""
+_MADV_HUGEPAGE = 14
+
+
+def ask_for_large_pages(tensor: torch.Tensor) -> None:
+    """Asks the kernel to back the memory of a tensor by large pages where it is not in use yet; it is free to refuse."""
+    begin = -(-tensor.data_ptr() // PAGE) * PAGE
+    end = (tensor.data_ptr() + tensor.nbytes) // PAGE * PAGE
+    if end > begin:
+        _advise()(begin, end - begin, _MADV_HUGEPAGE)
+
+
+@cache
+def _advise() -> Callable[[int, int, int], int]:
+    """Gives the C library's function; one that does nothing where the system has none."""
+    if not sys.platform.startswith("linux"):
+        return lambda _address, _length, _advice: 0
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return function

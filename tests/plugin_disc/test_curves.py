@@ -1,0 +1,36 @@
+"""exp and tanh as DISC writes them out, over all of float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from hub.backend import CompileSettings
+from hub.testing.single import whole_cluster
+from plugin_disc.backend import create
+from tests.plugin_disc.programs import Wrapped
+
+STEP = 4099
+"""Between the bit patterns that are tried; it shares no factor with their number."""
+SMALLEST = 2.0**-126
+ULP = 2.0**-23
+EDGES = (0.0, -0.0, torch.inf, -torch.inf, torch.nan, 88.72, 88.73, -87.4, -103.9, -104.0, 0.624999, 0.625, -0.625)
+
+
+@pytest.mark.parametrize("function", [torch.exp, torch.tanh], ids=lambda each: each.__name__)
+def test_curves(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """At most two units in the last place off; NaN, infinities and signed zeros are eager's."""
+    patterns = torch.arange(0, 2**32, STEP, dtype=torch.int64).to(torch.int32).view(torch.float32)
+    inputs = torch.cat((patterns, torch.tensor(EDGES)))
+    cluster, values = whole_cluster(Wrapped(function), (inputs,))
+    (found,) = create().compile(cluster, CompileSettings(threads=1))(*values)
+    expected, exact = function(inputs), function(inputs.double())
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found.isinf(), expected.isinf())
+    numbers = ~found.isnan()
+    assert torch.equal(found.signbit()[numbers], expected.signbit()[numbers])
+    finite = found.isfinite()
+    away = (found.double() - exact).abs() / exact.abs().clamp(min=SMALLEST)
+    assert float(away[finite].max()) <= 2 * ULP
