@@ -35,6 +35,8 @@ class Kernel:
     grid: tuple[str, ...]
     """Programs along each dim, as Python text over sizes and block sizes."""
     blocks: Blocks
+    computes: str
+    """Functions in it, for people."""
     may_leave: bool = False
     """True where it reads at indices that may be out of range, and then writes 1 to `flag`."""
 
@@ -110,12 +112,16 @@ class Writer:
 class Elements:
     """Writes the values of a group's members where their loops are open."""
 
-    def __init__(self, writer: Writer, group: Group, merged: frozenset[int], masks: Mapping[int, str]) -> None:
+    def __init__(
+        self, writer: Writer, group: Group, merged: frozenset[int], masks: Mapping[int, str], one: tuple[str, str]
+    ) -> None:
         self.writer = writer
         self.group = group
         self.merged = merged
         self.masks = masks
         """The mask of each loop that may run past its end."""
+        self.one = one
+        """Mask and place of the only element of a tensor that no such loop runs along."""
 
     def member(self, tensor: Tensor, scope: Scope) -> Value:
         """Gives a member's value, written now if it was not before."""
@@ -203,8 +209,10 @@ class Elements:
         place = tuple(part + Affine(offset) for part, offset in zip(placement, store.offsets, strict=True))
         index = linear(place, strides_of(store.into.shape))
         value = self.member(store.member, scope)
-        mask = self.mask(index)
-        target = f"{self.writer.memory(store.into)} + {self.writer.affine(index, scope, self.merged)}"
+        mask, place_text = self.mask(index), self.writer.affine(index, scope, self.merged)
+        if not mask:  # one element, of tiles that have one
+            mask, place_text = self.one[0], f"{place_text} + {self.one[1]}"
+        target = f"{self.writer.memory(store.into)} + {place_text}"
         self.writer.line(scope, f"tl.store({target}, {value.text}{f', {mask}' if mask else ''})")
 
 
@@ -218,7 +226,7 @@ def finished(name: str, described: str, writer: Writer, grid: tuple[str, ...], b
     parameters = tuple(writer.parameters)
     head = [*parameters, *(["flag"] if writer.may_leave else []), *(f"{block}: tl.constexpr" for block in blocks.sizes)]
     text = "\n".join(["@triton.jit", f"def {name}({', '.join(head)}):", f'    """{described}"""', *writer.lines])
-    return Kernel(name, text + "\n", parameters, grid, blocks, writer.may_leave)
+    return Kernel(name, text + "\n", parameters, grid, blocks, described, writer.may_leave)
 
 
 class _GroupKernel:
@@ -235,7 +243,7 @@ class _GroupKernel:
         self.columns = product(self.nest.sizes[loop] for loop in self.inner)
         self.phase = phases_of(group)
         masks = {loop: "rmask" if loop in group.reduced else "xmask" for loop in range(len(self.nest.sizes))}
-        self.elements = Elements(writer, group, self.nest.merged, masks)
+        self.elements = Elements(writer, group, self.nest.merged, masks, ("xmask", "x"))
 
     def written(self) -> Kernel:
         is_reducing = bool(self.group.reduced)

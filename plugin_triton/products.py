@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from plugin_disc.affine import Affine, Index, composed, identity, variable
+from plugin_disc.affine import Affine, Index, composed, identity, linear, variable
 from plugin_disc.loops.group import Group, Schedule, behind, reads
 from plugin_disc.loops.nest import loop_index
-from plugin_disc.sizes import Size, is_static, product
+from plugin_disc.sizes import Size, is_static, product, strides_of, times
 from plugin_disc.tensors import Product, Take, Tensor, View
 
 from .blocks import Blocks, power_of_two
-from .functions import FLOATS, TYPES, Value
-from .kernel import Elements, Kernel, Scope, Writer, finished, memory_index, program_id
+from .functions import HALVES, TYPES, Value
+from .kernel import Elements, Kernel, Scope, Writer, finished, memory_index, program_id, root_of
 
 
 @dataclass(frozen=True)
@@ -20,36 +21,69 @@ class Epilogue:
     """A group that is computed on the tiles of a product."""
 
     group: Group
-    dim_of: dict[int, int]
-    """The product's dim that each of the group's loops runs along."""
+    loops: Mapping[int, Digit]
+    """Where each of the group's loops is in the product's result."""
+    aliases: frozenset[Tensor]
+    """Tensors by which the group reads the product: itself, or its elements under other shapes."""
 
 
-def epilogue_of(tensor: Product, schedule: Schedule, kept: set[Tensor]) -> Epilogue | None:
-    """Gives the one group that reads a product, if it reads it element by element; `kept` is read from elsewhere, too."""
+@dataclass(frozen=True)
+class Digit:
+    """A loop as a part of the index along rows, columns or the batch: index // step % size."""
+
+    index: str
+    """"m", "n" or "b"."""
+    step: Size
+    size: Size
+    is_first: bool
+    """True where nothing is left above it, so that no remainder has to be taken."""
+
+
+def epilogue_of(tensor: Product, schedule: Schedule, kept: Set[Tensor]) -> Epilogue | None:
+    """Gives the one group that reads a product, if it reads every element once; `kept` is read from elsewhere, too."""
     if tensor in kept:
         return None
-    readers: list[tuple[Group, Index]] = []
+    readers: list[tuple[Group, Affine]] = []
+    aliases: set[Tensor] = set()
     for stage in schedule.stages:
         if not isinstance(stage, Group):
-            if any(
-                source is tensor
-                for argument in _operands(stage)
-                for source, _ in behind(argument, identity(argument.shape))
-            ):
+            operands = (read for each in _operands(stage) for read, _ in behind(each, identity(each.shape)))
+            if any(root_of(read) is tensor for read in operands):
                 return None
             continue
         for member, placement in stage.members.items():
             for source, index in reads(member):
-                if source is tensor:
+                if root_of(source) is tensor:
                     if index is None or stage.reduced or isinstance(member, Take):
                         return None
-                    readers.append((stage, composed(index, loop_index(placement))))
+                    place = linear(composed(index, loop_index(placement)), strides_of(source.shape))
+                    readers.append((stage, place))
+                    aliases.add(source)
     if not readers or any(each != readers[0] for each in readers):
         return None
-    group, index = readers[0]
-    dims = {part.terms[0][0]: dim for dim, part in enumerate(index) if len(part.terms) == 1}
-    is_plain = all(part in (Affine(), variable(part.terms[0][0]) if part.terms else None) for part in index)
-    return Epilogue(group, dims) if is_plain and len(dims) == len(group.domain) else None
+    group, place = readers[0]
+    loops = _digits(place, group.domain, tensor)
+    return None if loops is None else Epilogue(group, loops, frozenset(aliases))
+
+
+def _digits(place: Affine, domain: Sequence[Size], tensor: Product) -> dict[int, Digit] | None:
+    """Gives loops as digits of row, column and batch, if together they count through the product's memory; else None."""
+    axes = [("n", tensor.shape[-1]), ("m", tensor.shape[-2]), ("b", product(tensor.shape[:-2]))]
+    found: dict[int, Digit] = {}
+    expected: Size = 1
+    step: Size = 1
+    left = {factor: loop for loop, factor in place.terms}
+    for name, size in axes:
+        step = 1
+        while step != size:
+            loop = left.pop(expected, None)
+            if loop is None or (is_static(step) and is_static(size) and step >= size):
+                return None
+            following = times(step, domain[loop])
+            found[loop] = Digit(name, step, domain[loop], following == size)
+            step, expected = following, times(expected, domain[loop])
+    is_whole = not left and place.constant == 0 and len(found) == len(domain)
+    return found if is_whole else None
 
 
 def _operands(stage: object) -> tuple[Tensor, ...]:
@@ -84,7 +118,9 @@ def product_kernel(
     right = _operand(tensor.right, (*range(rank - 2), inner, columns), writer, body.inner({inner: "k[:, None]"}))
     writer.line(body, f"left = tl.load({left}, mmask & kmask[None, :], 0)")
     writer.line(body, f"right = tl.load({right}, kmask[:, None] & nmask, 0)")
-    exact = "" if kind == "f64" or tensor.dtype not in FLOATS else ', input_precision="ieee"'
+    exact = ', input_precision="ieee"' if tensor.left.dtype == "f32" else ""
+    if is_interpreted and tensor.left.dtype == "bf16":  # whose bits the interpreter would multiply
+        writer.line(body, "left, right = left.to(tl.float32), right.to(tl.float32)")
     writer.line(body, f"total = tl.dot(left, right, total{exact}, out_dtype={TYPES[kind]})")
     value = Value("total" if tensor.dtype == kind else f"total.to({TYPES[tensor.dtype]})", tensor.dtype)
     _finish(tensor, epilogue, value, scope, writer)
@@ -99,12 +135,13 @@ def product_kernel(
 
 
 def _split_batch(lead: tuple[Size, ...], writer: Writer, scope: Scope) -> None:
+    writer.line(scope, f"b = {program_id(1, lead)}")
     step: Size = 1
     for dim, size in reversed(list(enumerate(lead))):
         if size == 1:
             continue
         by = "" if step == 1 else f" // {writer.size(step)}"
-        writer.line(scope, f"b{dim} = {program_id(1, lead)}{by} % {writer.size(size)}")
+        writer.line(scope, f"b{dim} = b{by} % {writer.size(size)}")
         scope.loops[dim] = f"b{dim}"
         step = product((step, size))
 
@@ -117,7 +154,10 @@ def _operand(tensor: Tensor, variables: tuple[int, ...], writer: Writer, scope: 
     while isinstance(tensor, View):
         index = composed(tensor.index, index)
         tensor = tensor.source
-    return f"{writer.memory(tensor)} + {writer.affine(memory_index(tensor, index), scope)}"
+    place = memory_index(tensor, index)
+    across = variables[-2:]
+    missing = "".join(f" + {scope.loops[dim]} * 0" for dim in across if place.factor(dim) == 0)  # the tile is a matrix
+    return f"{writer.memory(tensor)} + {writer.affine(place, scope)}{missing}"
 
 
 def _finish(tensor: Product, epilogue: Epilogue | None, value: Value, scope: Scope, writer: Writer) -> None:
@@ -129,12 +169,19 @@ def _finish(tensor: Product, epilogue: Epilogue | None, value: Value, scope: Sco
         writer.line(scope, f"tl.store({target}, {value.text}, mmask & nmask)")
         return
     name = writer.fresh(scope, value.text)
-    after = Scope({loop: scope.loops[dim] for loop, dim in epilogue.dim_of.items()}, {tensor: Value(name, value.dtype)})
-    mask_of = {len(tensor.shape) - 2: "mmask", len(tensor.shape) - 1: "nmask"}
-    masks = {loop: mask_of[dim] for loop, dim in epilogue.dim_of.items() if dim in mask_of}
-    elements = Elements(writer, epilogue.group, frozenset(), masks)
+    after = Scope({loop: _digit(digit, writer) for loop, digit in epilogue.loops.items()}, {})
+    after.known |= dict.fromkeys(epilogue.aliases, Value(name, value.dtype))
+    masks = {loop: f"{digit.index}mask" for loop, digit in epilogue.loops.items() if digit.index != "b"}
+    elements = Elements(writer, epilogue.group, frozenset(), masks, ("mmask & nmask", "m + n"))
     for store in epilogue.group.stores:
         elements.store(store, after)
+
+
+def _digit(digit: Digit, writer: Writer) -> str:
+    text = digit.index if digit.step == 1 else f"{digit.index} // {writer.size(digit.step)}"
+    if digit.is_first:
+        return text if digit.step == 1 else f"({text})"
+    return f"({text} % {writer.size(digit.size)})"
 
 
 def _blocks(tensor: Product, *, is_interpreted: bool) -> Blocks:
@@ -142,7 +189,7 @@ def _blocks(tensor: Product, *, is_interpreted: bool) -> Blocks:
     m, n, k = tensor.shape[-2], tensor.shape[-1], tensor.left.shape[-1]
     if is_interpreted:
         most = (256, 256, 256)
-    elif tensor.dtype in ("f16", "bf16"):
+    elif tensor.left.dtype in HALVES:
         most = (128, 128, 64)
     else:
         most = (64, 64, 16) if tensor.dtype == "f64" else (64, 64, 32)

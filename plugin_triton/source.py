@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hub.graph import Cluster, ScalarSpec
@@ -11,12 +11,13 @@ from plugin_disc.binding import symbol_texts
 from plugin_disc.layout import inverse, memory_order
 from plugin_disc.loops.group import Group, Schedule, scheduled
 from plugin_disc.lower import Lowered
-from plugin_disc.sizes import Size, python_text
+from plugin_disc.sizes import Size, python_text, size_of
 from plugin_disc.tensors import Product, Scan, Source, Tensor
 
 from .kernel import Kernel, Writer, kernel_of, root_of
 from .products import Epilogue, epilogue_of, product_kernel
 from .reductions import helpers
+from .rewrite import for_tensor_cores
 from .scans import scan_kernel
 
 TORCH_TYPES: Mapping[str, str] = {
@@ -66,7 +67,7 @@ def file_of(cluster: Cluster, lowered: Lowered, *, is_interpreted: bool) -> File
 class _File:
     def __init__(self, cluster: Cluster, lowered: Lowered, *, is_interpreted: bool) -> None:
         self.cluster = cluster
-        self.lowered = lowered
+        self.lowered = lowered = replace(lowered, outputs=for_tensor_cores(lowered.outputs))
         self.is_interpreted = is_interpreted
         self.sizes: dict[Size, str] = {}
         self.names: dict[Tensor, str] = {}
@@ -145,7 +146,7 @@ class _File:
         results: list[str] = []
         for place, spec in enumerate(self.cluster.outputs):
             order = memory_order(spec)
-            shape = "".join(python_text(size, texts) + ", " for size in self.lowered.outputs[place].shape)
+            shape = "".join(python_text(size_of(spec.shape[dim]), texts) + ", " for dim in order)
             text = f"o{place}.view(({shape}))"
             results.append(text if order == tuple(range(len(order))) else f"{text}.permute({inverse(order)})")
         lines.append(f"    return ({''.join(result + ', ' for result in results)})")

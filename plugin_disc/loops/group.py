@@ -66,7 +66,7 @@ class Schedule:
 def scheduled(outputs: Sequence[Tensor]) -> Schedule:
     """Gives the stages that compute some tensors, each of which is left in memory."""
     schedule = Schedule()
-    for tensor in _in_order(outputs):
+    for tensor in in_order(outputs):
         _place(tensor, schedule)
     for tensor in outputs:
         keep(tensor, schedule)
@@ -115,7 +115,8 @@ def space_of(tensor: Tensor) -> tuple[Size, ...]:
 # --- Placing ----------------------------------------------------------------------------------------------------------
 
 
-def _in_order(outputs: Sequence[Tensor]) -> list[Tensor]:
+def in_order(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Gives all tensors that some are computed from, and these, sources first."""
     order: dict[Tensor, None] = {}
     stack: list[tuple[Tensor, bool]] = [(tensor, False) for tensor in reversed(outputs)]
     while stack:
@@ -154,7 +155,7 @@ def _place_join(join: Join, schedule: Schedule) -> None:
     pieces = join.pieces
     if join.fill is not None:
         background = fill(join.fill, join.dtype, join.shape)
-        for tensor in _in_order((background,)):  # of a half precision, it is computed
+        for tensor in in_order((background,)):  # of a half precision, it is computed
             _place(tensor, schedule)
         pieces = ((background, (0,) * len(join.shape)), *pieces)
     at_least = len(schedule.stages) if join.fill is not None else 0

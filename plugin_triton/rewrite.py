@@ -1,0 +1,53 @@
+"""Rewrites a tensor program for tensor cores: products of halves need no float32 copies of their operands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from plugin_disc.loops.group import in_order
+from plugin_disc.tensors import Pointwise, Product, Tensor, View
+
+from .functions import HALVES
+
+
+def for_tensor_cores(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Gives the same tensors, with products of operands in half precision where these were made float32 for them.
+
+    A kernel accumulates in float32 either way, and products of two halves are exact in it.
+    """
+    known: dict[Tensor, Tensor] = {}
+    for tensor in in_order(outputs):
+        parts = {each.name: _rewritten(getattr(tensor, each.name), known) for each in fields(tensor)}
+        is_same = all(part is getattr(tensor, name) for name, part in parts.items())
+        found = tensor if is_same else replace(tensor, **parts)
+        known[tensor] = _halved(found) if isinstance(found, Product) else found
+    return tuple(known[tensor] for tensor in outputs)
+
+
+def _rewritten(value: Any, known: Mapping[Tensor, Tensor]) -> Any:
+    """Gives a field with the tensors in it replaced; itself where nothing changed."""
+    if isinstance(value, Tensor):
+        return known[value]
+    if not isinstance(value, tuple):
+        return value
+    parts = tuple(_rewritten(each, known) for each in value)
+    return value if all(old is new for old, new in zip(value, parts, strict=True)) else parts
+
+
+def _halved(product: Product) -> Product:
+    left, right = _before_cast(product.left), _before_cast(product.right)
+    is_possible = left is not None and right is not None and left.dtype == right.dtype
+    return replace(product, left=left, right=right) if is_possible else product
+
+
+def _before_cast(operand: Tensor) -> Tensor | None:
+    """Gives the half-precision tensor behind a cast, under the same views; None where there is none."""
+    if isinstance(operand, View):
+        source = _before_cast(operand.source)
+        return None if source is None else replace(operand, source=source, dtype=source.dtype)
+    if isinstance(operand, Pointwise) and operand.function == "cast" and operand.dtype == "f32":
+        (source,) = operand.arguments
+        return source if source.dtype in HALVES else None
+    return None
