@@ -120,12 +120,13 @@ def _called(function: str, dtype: str, arguments: Sequence[Value]) -> str:
 
 
 def cast(value: Value, dtype: str) -> str:
-    """Gives a value as a number of another dtype: what is not 0 is true, float64 is halved through float32."""
+    """Gives a value as a number of another dtype: what is not 0 is true, halves come from float32."""
     if value.dtype == dtype:
         return value.text
     if dtype == "i1":
         return f"({value.text} != 0)"
-    text = f"{value.text}.to(tl.float32)" if value.dtype == "f64" and dtype in HALVES else value.text
+    is_long_way = dtype in HALVES and value.dtype not in (*HALVES, "f32")  # rounded twice, as PyTorch does
+    text = f"{value.text}.to(tl.float32)" if is_long_way else value.text
     return f"{text}.to({TYPES[dtype]})"
 
 

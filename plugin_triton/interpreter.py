@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,18 @@ from typing import Any
 from .reductions import INTERPRETED
 
 _loading = threading.Lock()
+_calling = threading.Lock()
+"""Held during calls: the interpreter replaces parts of Triton's language while it runs a kernel."""
 _numbers = itertools.count()
+
+
+@contextlib.contextmanager
+def interpreting() -> Iterator[None]:
+    """Has one call in the interpreter at a time, which says nothing of infinities and NaN."""
+    import numpy as np
+
+    with _calling, np.errstate(all="ignore"):
+        yield
 
 
 def loaded(path: Path, *, is_interpreted: bool) -> ModuleType:
@@ -77,8 +89,7 @@ def _rows(function: str) -> Callable[[Any], Any]:
         import triton.language as tl
         from triton.runtime.interpreter import TensorHandle
 
-        with np.errstate(all="ignore"):
-            result = getattr(np, function)(tile.handle.data, axis=1).astype(tile.handle.data.dtype)
+        result = getattr(np, function)(tile.handle.data, axis=1).astype(tile.handle.data.dtype)
         scalar = tile.dtype.scalar
         return tl.tensor(TensorHandle(result, scalar), tl.block_type(scalar, list(result.shape)))
 

@@ -113,15 +113,15 @@ class Elements:
     """Writes the values of a group's members where their loops are open."""
 
     def __init__(
-        self, writer: Writer, group: Group, merged: frozenset[int], masks: Mapping[int, str], one: tuple[str, str]
+        self, writer: Writer, group: Group, merged: frozenset[int], masks: Mapping[int, str], whole: Mapping[str, str]
     ) -> None:
         self.writer = writer
         self.group = group
         self.merged = merged
         self.masks = masks
         """The mask of each loop that may run past its end."""
-        self.one = one
-        """Mask and place of the only element of a tensor that no such loop runs along."""
+        self.whole = whole
+        """Masks, and indices, of what every result's tile spreads along, even where its size is 1."""
 
     def member(self, tensor: Tensor, scope: Scope) -> Value:
         """Gives a member's value, written now if it was not before."""
@@ -172,9 +172,9 @@ class Elements:
         """Gives the mask under which a place is there; "" where it always is."""
         return self._masked(variable for variable, _ in index.terms)
 
-    def _masked(self, loops: Iterable[int | None]) -> str:
-        used = {self.masks[loop] for loop in loops if loop is not None and loop in self.masks}
-        return " & ".join(name for name in dict.fromkeys(self.masks.values()) if name in used)
+    def _masked(self, loops: Iterable[int | None], also: Sequence[str] = ()) -> str:
+        used = {*also, *(self.masks[loop] for loop in loops if loop is not None and loop in self.masks)}
+        return " & ".join(name for name in dict.fromkeys((*self.masks.values(), *self.whole)) if name in used)
 
     def _load(self, tensor: Tensor, place: Affine, scope: Scope) -> str:
         text = f"{self.writer.memory(tensor)} + {self.writer.affine(place, scope, self.merged)}"
@@ -194,7 +194,7 @@ class Elements:
             place = self.value(part, index, scope)
             inside = writer.fresh(scope, f"tl.minimum(tl.maximum({place.text}, 0), {writer.size(size)} - 1)")
             mask = self._masked(self.group.members[tensor])
-            wrong = writer.fresh(scope, f"({place.text} != {inside})" + (f" & {mask}" if mask else ""))
+            wrong = writer.fresh(scope, f"tl.where({mask or next(iter(self.whole))}, {place.text}, {inside}) != {inside}")
             writer.line(scope, f"tl.store(flag + {wrong}.to(tl.int32) * 0, 1, {wrong})")
             writer.may_leave = True
             texts.append(inside if stride == 1 else f"{inside} * {writer.size(stride)}")
@@ -209,10 +209,11 @@ class Elements:
         place = tuple(part + Affine(offset) for part, offset in zip(placement, store.offsets, strict=True))
         index = linear(place, strides_of(store.into.shape))
         value = self.member(store.member, scope)
-        mask, place_text = self.mask(index), self.writer.affine(index, scope, self.merged)
-        if not mask:  # one element, of tiles that have one
-            mask, place_text = self.one[0], f"{place_text} + {self.one[1]}"
-        target = f"{self.writer.memory(store.into)} + {place_text}"
+        mask = self._masked((variable for variable, _ in index.terms), [*self.whole])
+        place_text = self.writer.affine(index, scope, self.merged)
+        used = {self.masks[variable] for variable, _ in index.terms if variable in self.masks}
+        missing = "".join(f" + {name} * 0" for mask_name, name in self.whole.items() if mask_name not in used)
+        target = f"{self.writer.memory(store.into)} + {place_text}{missing}"
         self.writer.line(scope, f"tl.store({target}, {value.text}{f', {mask}' if mask else ''})")
 
 
@@ -243,7 +244,7 @@ class _GroupKernel:
         self.columns = product(self.nest.sizes[loop] for loop in self.inner)
         self.phase = phases_of(group)
         masks = {loop: "rmask" if loop in group.reduced else "xmask" for loop in range(len(self.nest.sizes))}
-        self.elements = Elements(writer, group, self.nest.merged, masks, ("xmask", "x"))
+        self.elements = Elements(writer, group, self.nest.merged, masks, {"xmask": "x"})
 
     def written(self) -> Kernel:
         is_reducing = bool(self.group.reduced)

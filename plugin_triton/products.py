@@ -172,7 +172,7 @@ def _finish(tensor: Product, epilogue: Epilogue | None, value: Value, scope: Sco
     after = Scope({loop: _digit(digit, writer) for loop, digit in epilogue.loops.items()}, {})
     after.known |= dict.fromkeys(epilogue.aliases, Value(name, value.dtype))
     masks = {loop: f"{digit.index}mask" for loop, digit in epilogue.loops.items() if digit.index != "b"}
-    elements = Elements(writer, epilogue.group, frozenset(), masks, ("mmask & nmask", "m + n"))
+    elements = Elements(writer, epilogue.group, frozenset(), masks, {"mmask": "m", "nmask": "n"})
     for store in epilogue.group.stores:
         elements.store(store, after)
 

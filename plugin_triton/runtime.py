@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from hub.graph import Cluster, TensorSpec
 from plugin_disc.layout import memory_order
 from plugin_disc.lower import lower, weights_of
 
-from .interpreter import loaded
+from .interpreter import interpreting, loaded
 from .source import file_of
 
 NAME = "triton"
@@ -34,8 +37,9 @@ class TritonExecutable(Executable):
         self._device = device
         self._orders = [memory_order(spec) if isinstance(spec, TensorSpec) else () for spec in cluster.inputs]
         self._weights = [weight.to(device) for weight in weights_of(cluster).values()]
-        self._folder = tempfile.TemporaryDirectory(prefix="hub-triton-")  # Triton reads a kernel's source again
-        path = Path(self._folder.name) / KERNELS_FILE
+        folder = tempfile.mkdtemp(prefix="hub-triton-")  # kept as long as the kernels: Triton reads their source again
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        path = Path(folder) / KERNELS_FILE
         try:
             path.write_text(text)
             self._call = loaded(path, is_interpreted=device.type == "cpu").call
@@ -49,7 +53,8 @@ class TritonExecutable(Executable):
         """Runs one call; new packed tensors, permuted where the cluster's specs say so."""
         packed = [self._packed(place, value) for place, value in enumerate(inputs)]
         try:
-            return self._call(*packed, *self._weights, self._device)
+            with interpreting() if self._device.type == "cpu" else contextlib.nullcontext():
+                return self._call(*packed, *self._weights, self._device)
         except HubError:
             raise
         except IndexError as error:

@@ -33,7 +33,7 @@ def scan_kernel(tensor: Scan, name: str, writer: Writer, *, is_interpreted: bool
     writer.line(body, "r = start + tl.arange(0, RBLOCK)[None, :]")
     writer.line(body, f"mask = xmask & (r < {length})")
     place = linear(tuple(variable(dim) for dim in range(len(tensor.shape))), strides_of(tensor.shape))
-    shown = writer.affine(place, body)
+    shown = writer.affine(place, body) + ("" if others else " + x * 0")  # tiles have rows, if only one
     loaded = cast(Value(f"tl.load({writer.memory(tensor.source)} + {shown}, mask, {start})", tensor.dtype), kind)
     writer.line(body, f"tile = {loaded}")
     sign, run, whole = ("+", "running_sum", "row_sum(tile)") if start == 0 else ("*", "running_prod", "row_prod(tile)")

@@ -163,4 +163,4 @@ def _launch(kernel: Kernel) -> str:
     blocks = [f"{name}={size}" for name, size in kernel.blocks.sizes.items()]
     handed = [*kernel.parameters, *(["flag"] if kernel.may_leave else []), *blocks]
     grid = "".join(part + ", " for part in kernel.grid)
-    return f"{kernel.name}[({grid})]({', '.join(handed)}, num_warps={kernel.blocks.warps})"
+    return f"{kernel.name}[({grid})]({', '.join(handed)}, num_warps={kernel.blocks.warps}, enable_fp_fusion=False)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub.support import OperatorTable, tensors_of
+from hub.support import OperatorTable, dtypes, tensors_of
 from plugin_disc.support import OPERATORS as LOWERED
 
 if TYPE_CHECKING:
@@ -19,6 +19,11 @@ def on_gpu(node: fx.Node) -> str | None:
     )
 
 
-OPERATORS = OperatorTable(LOWERED.rows, everywhere=(on_gpu,))
-INTERPRETED = OperatorTable(LOWERED.rows, everywhere=LOWERED.everywhere)
+_ATTENTION = "aten.scaled_dot_product_attention.default"
+_SINGLE = dtypes("float32", "float16", "bfloat16", "bool")
+"""Not float64, in which another order of additions is more than some roundings away."""
+ROWS = {**LOWERED.rows, _ATTENTION: (_SINGLE, *LOWERED.rows[_ATTENTION])}
+
+OPERATORS = OperatorTable(ROWS, everywhere=(on_gpu,))
+INTERPRETED = OperatorTable(ROWS, everywhere=LOWERED.everywhere)
 """The same on the CPU."""

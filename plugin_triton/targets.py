@@ -105,7 +105,9 @@ def _compiled(function: Any, kernel: Kernel, file: File, target: Target) -> Stag
     signature |= dict.fromkeys(kernel.blocks.sizes, "constexpr")
     source = ASTSource(fn=function, signature=signature, constexprs=dict(kernel.blocks.sizes))
     try:
-        found = triton.compile(source, target=target.triton, options={"num_warps": kernel.blocks.warps})
+        found = triton.compile(
+            source, target=target.triton, options={"num_warps": kernel.blocks.warps, "enable_fp_fusion": False}
+        )
         stages = {name: found.asm[name] for name in found.asm if name in _TEXTS or isinstance(found.asm[name], bytes)}
         registers, spilled = _counted(stages)
     except CompileError:
