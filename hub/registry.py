@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 
 from hub import hookspecs
 from hub.backend import API_VERSION, Backend, BackendInfo
-from hub.compilation.state import kept_state
+from hub.compilation.state import HERE, kept_state, told_changes
 from hub.errors import ContractError, HubError, OptionError, PluginLoadError, text_of
 from hub.plugin_fault import is_plugins
 from hub.settings import Setting, from_environment, is_variable, of_backend
@@ -155,7 +155,7 @@ def _entries_of(point: metadata.EntryPoint, manager: pluggy.PluginManager, fault
             infos = registered(module) if hasattr(module, "hub_backends") else ()
             entries = [Entry(_checked(info), package, version, _status(info)) for info in infos]
             entries = [_under_variables(entry) for entry in entries]
-        note = f"importing it changed {', '.join(changed)} of this process, which was restored" if changed else ""
+        note = told_changes(changed, HERE, "importing it")
         return tuple(replace(entry, note=note) for entry in entries)
     except BaseException as error:
         if not is_plugins(error):

@@ -1,4 +1,4 @@
-"""`hub disc`, or `python -m plugin_disc`; and `disc-replay`: run a recorded cluster again."""
+"""`hub disc`, or `python -m plugin_disc`; and alone, `disc-compile` and `disc-replay`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,51 @@ from hub.cli.flags import command
 Folder = Annotated[
     Path, typer.Argument(help="A cluster's debug folder, from somebody you trust: it holds pickles and code.")
 ]
+Source = Annotated[Path, typer.Argument(metavar="IN.MLIR", help="A program in StableHLO, or in MHLO as BladeDISC has it.")]
+Library = Annotated[Path, typer.Argument(metavar="OUT.SO", help="The shared library; OUT.SO.pbtxt beside it describes it.")]
+Elide = Annotated[
+    int | None,
+    typer.Option("--mlir-elide-elementsattrs-if-larger", help="Taken as disc_compiler_main's; nothing is logged in part."),
+]
+Multi = Annotated[bool, typer.Option("--multi-cc-support", help="Refused: code is written for this processor only.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads one call may use; all cores unless given.")]
 Anew = Annotated[bool, typer.Option("--compile", help="Compile anew, strictly, instead of running the saved machine code.")]
 
 
 def _app() -> typer.Typer:
-    return typer.Typer(help="DISC: recorded clusters.", no_args_is_help=True, pretty_exceptions_enable=False)
+    return typer.Typer(
+        help="DISC: compiled programs and recorded clusters.", no_args_is_help=True, pretty_exceptions_enable=False
+    )
 
 
 app = _app()
 alone = _app()
+compiler = _app()
 
 
-@app.callback()
-def _group() -> None:  # without it typer makes the only command the whole program
-    """DISC: recorded clusters."""
+@app.command("compile")
+@compiler.command()
+@command
+def compile_program(
+    source: Source, library: Library, *, elide: Elide = None, multi: Multi = False, threads: Threads = None
+) -> None:
+    """Compile a program to a shared library, as BladeDISC's disc_compiler_main does.
+
+    Variables: TAO_MLIR_ENABLE_AMP=true has matrix products take bfloat16; DISC_CPU_FAST_MATH_LEVEL is 0 to 4, 0 unless set.
+    """
+    import torch  # late, as all that `--help` does without
+
+    from hub.backend_settings import checked
+    from hub.errors import CompileError
+
+    from .settings import Settings
+    from .standalone import MULTI_REFUSED, compile_file
+
+    del elide  # it shortens what BladeDISC's compiler logs, not what is compiled
+    if multi:
+        raise CompileError(MULTI_REFUSED, backend="disc")
+    found = compile_file(source, library, checked("disc", Settings, {}), threads=threads or torch.get_num_threads())
+    typer.echo(f"{library}: {found.described()}")
 
 
 @app.command()

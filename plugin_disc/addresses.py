@@ -12,12 +12,18 @@ from hub.errors import CompileError
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def library_path() -> Path:
+    """Gives PyTorch's library that holds these functions. Raises CompileError."""
     folder = Path(torch.__file__).parent / "lib"
     for name in ("libtorch_cpu.so", "libtorch.so"):
         if (folder / name).is_file():
-            return ctypes.CDLL(str(folder / name))
+            return folder / name
     raise CompileError(f"no libtorch_cpu.so in {folder}", backend="disc")
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(str(library_path()))
 
 
 @cache

@@ -53,7 +53,9 @@ class Disc(Backend):
         return f"{found} is not called: HUB_DISC_COMPILER does not name it; and {CANNOT_RUN}" if found else ""
 
     def supports(self, node: fx.Node) -> Support:
-        """Looks the node up in the operator table."""
+        """Looks the node up in the operator table, unless the user keeps it from DISC."""
+        if denial := self._own.denial(node):
+            return refused(denial)
         return OPERATORS.supports(node)
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:

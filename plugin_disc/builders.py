@@ -24,6 +24,8 @@ from .tensors import (
 
 FLOATS = ("f64", "f32", "f16", "bf16")
 HALVES = ("f16", "bf16")
+BITS = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8, "i1": 1}
+"""Of each kind of integer."""
 COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 
@@ -168,7 +170,11 @@ def cast(source: Tensor, dtype: str) -> Tensor:
 def _cast_number(value: float, dtype: str) -> float:
     if dtype == "i1":
         return bool(value)
-    return float(value) if dtype in FLOATS else int(value)
+    if dtype in FLOATS:
+        return float(value)
+    bits = BITS[dtype]
+    wrapped = int(value) & (1 << bits) - 1
+    return wrapped - (1 << bits) if dtype != "u8" and wrapped >> bits - 1 else wrapped
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
@@ -231,12 +237,12 @@ def scanned(function: str, source: Tensor, dim: int) -> Tensor:
     return Scan(source.shape, source.dtype, function, _stored(source), dim)
 
 
-def matrix_product(left: Tensor, right: Tensor) -> Tensor:
-    """Gives left [..., M, K] times right [..., K, N]; leading dims are broadcast."""
+def matrix_product(left: Tensor, right: Tensor, dtype: str | None = None) -> Tensor:
+    """Gives left [..., M, K] times right [..., K, N]; leading dims are broadcast. bfloat16 gives float32 only."""
     lead = broadcast_shape(Fill(left.shape[:-2], "f32", 0), Fill(right.shape[:-2], "f32", 0))
     left = broadcast(left, (*lead, *left.shape[-2:]))
     right = broadcast(right, (*lead, *right.shape[-2:]))
-    return Product((*lead, left.shape[-2], right.shape[-1]), left.dtype, _as_operand(left), _as_operand(right))
+    return Product((*lead, left.shape[-2], right.shape[-1]), dtype or left.dtype, _as_operand(left), _as_operand(right))
 
 
 def _as_operand(source: Tensor) -> Tensor:

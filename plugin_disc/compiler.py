@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,15 +41,8 @@ class Code:
 
 def compile_text(text: str) -> Code:
     """Gives the machine code of a program. Raises CompileError."""
-    from torch_mlir import ir  # heavy, and only compiling needs it
-    from torch_mlir.execution_engine import ExecutionEngine
-
-    try:
-        with ir.Context() as context:
-            engine = ExecutionEngine(lowered_module(text, context), opt_level=3, enable_object_dump=True)
-    except Exception as error:
-        raise CompileError(f"MLIR refused the program: {str(error)[:2000]}", backend=NAME) from error
-    linker = shutil.which(os.environ.get("CC", "") or "cc")
+    engine = _engine(text)
+    linker = _linker()
     if linker is None:
         address = engine.raw_lookup(ENTRY)
         if not address:
@@ -57,7 +50,35 @@ def compile_text(text: str) -> Code:
         packed = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         return Code(_unpacked(packed), None, engine)
     with tempfile.TemporaryDirectory(prefix="disc-") as folder:
-        return _linked(engine, linker, Path(folder))
+        library = _linked(engine, linker, Path(folder))
+        return loaded(library.read_bytes(), library)
+
+
+def shared_library(text: str, needed: Sequence[Path] = ()) -> bytes:
+    """Gives a shared library that needs some others, whose functions the program calls by name. Raises CompileError."""
+    linker = _linker()
+    if linker is None:
+        hint = "install a C compiler, or name one in the variable CC"
+        raise CompileError(f"there is no {os.environ.get('CC') or 'cc'} to link with", backend=NAME, hint=hint)
+    engine = _engine(text, needed)
+    with tempfile.TemporaryDirectory(prefix="disc-") as folder:
+        return _linked(engine, linker, Path(folder), needed).read_bytes()
+
+
+def _linker() -> str | None:
+    return shutil.which(os.environ.get("CC", "") or "cc")
+
+
+def _engine(text: str, needed: Sequence[Path] = ()) -> Any:
+    from torch_mlir import ir  # heavy, and only compiling needs it
+    from torch_mlir.execution_engine import ExecutionEngine
+
+    try:
+        with ir.Context() as context:
+            module = lowered_module(text, context)
+            return ExecutionEngine(module, opt_level=3, enable_object_dump=True, shared_libs=[str(each) for each in needed])
+    except Exception as error:
+        raise CompileError(f"MLIR refused the program: {str(error)[:2000]}", backend=NAME) from error
 
 
 def lowered_module(text: str, context: Any) -> Any:
@@ -81,20 +102,31 @@ def _unpacked(packed: Any) -> Callable[[Any], None]:
     return run
 
 
-def _linked(engine: Any, linker: str, folder: Path) -> Code:
+def _linked(engine: Any, linker: str, folder: Path, needed: Sequence[Path] = ()) -> Path:
     objects, library = folder / "k.o", folder / "k.so"
     try:
-        engine.dump_to_object_file(str(objects))
-        if not objects.is_file() or not objects.stat().st_size:
-            raise CompileError(f"LLVM wrote no object file to {folder}: is the disk full?", backend=NAME)
+        objects.write_bytes(_object_code(engine))
         command = [linker, "-shared", "-nostdlib", "-Wl,-z,notext,--no-warnings", "-o", str(library), str(objects)]
+        for each in needed:
+            command += [f"-L{each.parent}", f"-l:{each.name}", f"-Wl,-rpath,{each.parent}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LINK_S, check=False)
     except (OSError, subprocess.SubprocessError) as error:
-        raise CompileError(f"{linker} could not be run: {error}", backend=NAME) from error
+        hint = "see that the disk has room and that the compiler driver can be run"
+        raise CompileError(f"{linker} could not be run on the object file: {error}", backend=NAME, hint=hint) from error
     if done.returncode or not library.is_file():
         tail = done.stderr.strip()[-500:]
         raise CompileError(f"{linker} ended with status {done.returncode}: {tail}", backend=NAME)
-    return loaded(library.read_bytes(), library)
+    return library
+
+
+def _object_code(engine: Any) -> bytes:
+    """Gives the object file, written into memory: on a full disk LLVM would end the process. Raises OSError."""
+    with os.fdopen(os.memfd_create("disc"), "rb") as memory:
+        engine.dump_to_object_file(f"/proc/self/fd/{memory.fileno()}")
+        content = memory.read()
+    if not content:
+        raise CompileError("LLVM wrote no object file", backend=NAME)
+    return content
 
 
 def loaded(content: bytes, path: Path) -> Code:

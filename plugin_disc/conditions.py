@@ -8,7 +8,6 @@ from hub.conditions import one_of
 from hub.support import (
     Condition,
     argument,
-    dtype_name,
     elements,
     is_symbolic,
     operator_name,
@@ -33,15 +32,6 @@ def small_power(node: fx.Node) -> str | None:
     exponent = argument(node, "exponent")
     is_float = node.meta["val"].dtype.is_floating_point
     return None if is_float or exponent in range(65) else f"integers to the power {exponent}, 0 to 64 here"
-
-
-def float_to_known_integer(node: fx.Node) -> str | None:
-    """Floats become no integers narrower than 32 bits: what is out of range then differs from machine to machine."""
-    source, result = value_of(node.args[0]), node.meta["val"]
-    is_narrow = not result.dtype.is_floating_point and result.dtype.itemsize < 4 and dtype_name(result.dtype) != "bool"
-    if getattr(source, "dtype", None) is not None and source.dtype.is_floating_point and is_narrow:
-        return f"{dtype_name(source.dtype)} to {dtype_name(result.dtype)}"
-    return None
 
 
 def static_space(count: int) -> Condition:
@@ -97,3 +87,4 @@ def no_masked_rows(node: fx.Node) -> str | None:
 
 
 usual_norm = one_of("ord", 0, 1, 2, float("inf"), float("-inf"))
+includes_self = one_of("include_self", True)

@@ -33,7 +33,7 @@ METADATA_FILE = "external.so.pbtxt"
 LOG_FILE = "external.log"
 TAIL = 2000
 """Characters of a log that a message repeats."""
-_MAGIC = 0x1234567890ABCDEF
+MAGIC = 0x1234567890ABCDEF
 _WORD = struct.Struct("<Q")
 _ELF = b"\x7fELF"
 
@@ -123,7 +123,7 @@ def constants_in(data: bytes) -> tuple[Constant, ...]:
     It holds a magic number; for each constant a bool (is it for the host?), a length and the key, a length and the data;
     and, last, the number of constants. Numbers are little-endian and have 64 bits.
     """
-    if len(data) < 2 * _WORD.size or _WORD.unpack_from(data)[0] != _MAGIC:
+    if len(data) < 2 * _WORD.size or _WORD.unpack_from(data)[0] != MAGIC:
         raise ValueError("it does not begin with the magic number")
     (count,) = _WORD.unpack_from(data, len(data) - _WORD.size)
     body, place = memoryview(data)[: -_WORD.size], _WORD.size

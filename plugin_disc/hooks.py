@@ -17,7 +17,7 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             summary="a native compiler that fuses memory-bound operators into vectorised loops",
             requires=("torch-mlir>=20260801",),
             install="pip install 'compiler-hub[disc]'",
-            dtypes=("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool"),
+            dtypes=("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"),
             operators="plugin_disc.support:OPERATORS",
             dynamic_shapes=True,
             training=True,

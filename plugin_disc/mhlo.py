@@ -24,8 +24,8 @@ from .compiler import NAME
 TO_BACKEND = "builtin.module(func.func(torch-match-quantized-custom-ops),torchdynamo-export-to-torch-backend-pipeline)"
 TO_STABLEHLO = "builtin.module(torch-backend-to-stablehlo-backend-pipeline)"
 _LISTS = {"array<i64": "i64", "array<i1": "i1"}
-_RESOURCE = re.compile(r"dense_resource<([^>]+)>")
-_BLOB = re.compile(r"^\s*(\S+): \"0x([0-9A-Fa-f]+)\"", re.MULTILINE)
+RESOURCE = re.compile(r"dense_resource<([^>]+)>")
+_BLOB = re.compile(r"(\S+): \"0x([0-9A-Fa-f]+)\"")
 _ALIGNMENT_DIGITS = 8
 """Hexadecimal digits before a blob's data, which give its alignment."""
 
@@ -49,7 +49,7 @@ def program(cluster: Cluster) -> str:
             context.enable_multithreading(False)
             torch_dialect.register_dialect(context)
             module = _stablehlo(_decomposed(with_weights(cluster).module), context)
-            return _Printer(_blobs(str(module))).program(module)
+            return _Printer(blobs(str(module))).program(module)
     except CompileError:
         raise
     except Exception as error:
@@ -100,7 +100,7 @@ def _stablehlo(module: fx.GraphModule, context: Any) -> Any:
     return importer.module
 
 
-def _blobs(text: str) -> dict[str, str]:
+def blobs(text: str) -> dict[str, str]:
     """Gives the hexadecimal digits of large constants, which MLIR prints apart from the program, by name."""
     _, _, resources = text.partition("{-#")
     return {name: digits[_ALIGNMENT_DIGITS:] for name, digits in _BLOB.findall(resources)}
@@ -177,7 +177,7 @@ class _Printer:
         return f" {{{', '.join(found)}}}" if found else ""
 
     def _attribute(self, text: str, is_hlo: bool) -> str:
-        if (resource := _RESOURCE.match(text)) is not None:
+        if (resource := RESOURCE.match(text)) is not None:
             if text.endswith("xi1>"):
                 raise CompileError("a constant of bools is too large to be written as MHLO", backend=NAME)
             return f'dense<"0x{self._blobs[resource[1]]}">{text[resource.end() :]}'

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from hub.backend_settings import BackendSettings
 
+from .lists import entries, entry_for
+
+if TYPE_CHECKING:
+    from torch import fx
+
+_Entries = Annotated[tuple[str, ...], BeforeValidator(entries)]
 _TRUTH = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
 
 
@@ -75,6 +81,22 @@ class Settings(BackendSettings):
         "DISC_COMPILE_FOR_MULTI_CUDA_TARGETS"
     )
     """Has BladeDISC's compiler write code for several kinds of GPU. Our own has none for any."""
+
+    deny: _Entries = ()
+    """Operators that DISC leaves to others: "aten.add", "aten.add.Tensor", with "@2" the third one of the graph, or "*"."""
+    allow: _Entries = ()
+    """Operators that it may have though `deny` says otherwise; with `deny` "*", these only."""
+    customize_op_black_list: _Entries = ()
+    """TorchBlade's name for `deny`; both count."""
+    customize_op_white_list: _Entries = ()
+    """TorchBlade's name for `allow`; both count. What DISC has no rule for it does not take all the same."""
+
+    def denial(self, node: fx.Node) -> str:
+        """Gives why the user keeps a node from DISC; "" where it may have it."""
+        entry = entry_for(node, (*self.deny, *self.customize_op_black_list))
+        if not entry or entry_for(node, (*self.allow, *self.customize_op_white_list)):
+            return ""
+        return f"kept from disc by {entry!r} in its setting 'deny'"
 
     def refusal(self) -> str:
         """Gives which setting our own compiler cannot honour and why; "" where it honours all."""

@@ -23,8 +23,8 @@ from hub.support import Condition, OperatorTable, absent, attribute, dtypes, ran
 
 from .conditions import (
     counts_padding,
-    float_to_known_integer,
     group_matches,
+    includes_self,
     no_masked_rows,
     real_division,
     small_power,
@@ -39,9 +39,12 @@ SINGLE = dtypes("float32", "float16", "bfloat16")
 """Not float64, in which results differ from PyTorch's by more than some roundings where terms cancel."""
 FLOATING = dtypes("float32", "float64", "float16", "bfloat16")
 FLOATING_MASKED = dtypes("float32", "float64", "float16", "bfloat16", "bool")
-INTEGER = dtypes("int64", "int32", "bool")
-NUMBER = dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32")
-ANY = dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool")
+_WHOLE = ("int64", "int32", "int16", "int8", "uint8")
+SHIFTED = dtypes(*_WHOLE)
+INTEGER = dtypes(*_WHOLE, "bool")
+SINGLE_OR_WHOLE = dtypes("float32", "float64", *_WHOLE)
+NUMBER = dtypes("float32", "float64", "float16", "bfloat16", *_WHOLE)
+ANY = dtypes("float32", "float64", "float16", "bfloat16", *_WHOLE, "bool")
 
 
 def _rows(names: str, *conditions: Condition) -> dict[str, tuple[Condition, ...]]:
@@ -101,12 +104,13 @@ OPERATORS = OperatorTable(
         **_both("eq ne ge gt le lt", ANY),
         **_all("logical_and logical_or logical_xor", ANY),
         **_both("bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__", INTEGER),
+        **_rows("bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar bitwise_left_shift.Scalar_Tensor", SHIFTED),
+        **_rows("bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Scalar_Tensor", SHIFTED),
+        **_both("__lshift__ __rshift__", SHIFTED),
         **_rows("where.self where.ScalarOther where.ScalarSelf where.Scalar", ANY),
         **_rows("masked_fill.Scalar masked_fill.Tensor", ANY),
         # casts, copies, new tensors
-        **_rows(
-            "_to_copy.default to.dtype to.dtype_layout to.device to.other type_as.default", ANY, float_to_known_integer
-        ),
+        **_rows("_to_copy.default to.dtype to.dtype_layout to.device to.other type_as.default", ANY),
         **_all("clone alias contiguous detach lift_fresh_copy", ANY),
         **_all("zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full", ANY),
         **_rows("fill.Scalar fill.Tensor scalar_tensor.default", ANY),
@@ -128,15 +132,15 @@ OPERATORS = OperatorTable(
         **_rows("repeat.default tile.default repeat_interleave.self_int", ANY),
         **_all("constant_pad_nd", ANY),
         **_all("pad", ANY, one_of("mode", "constant")),
-        **_all("diff", dtypes("float32", "float64", "int64", "int32", "bool"), has_dims, some_differences, static_input),
+        **_all("diff", dtypes("float32", "float64", *_WHOLE, "bool"), has_dims, some_differences, static_input),
         **_all("unfold", ANY, has_dims, static_dim("dimension")),
         **_all("pixel_shuffle pixel_unshuffle", ANY, static_space(0), has_elements),
         # reductions and scans
         **_rows("sum.default sum.dim_IntList", ANY),
-        **_rows("prod.default prod.dim_int", dtypes("float32", "float64", "int64", "int32")),
+        **_rows("prod.default prod.dim_int", SINGLE_OR_WHOLE),
         **_rows("mean.default mean.dim", FLOATING),
         **_rows("amax.default amin.default max.default min.default", NUMBER),
-        **_rows("max.dim min.dim argmax.default argmin.default", dtypes("float32", "float64", "int64", "int32"), has_dims),
+        **_rows("max.dim min.dim argmax.default argmin.default", SINGLE_OR_WHOLE, has_dims),
         **_rows("any.default any.dim any.dims all.default all.dim all.dims", ANY),
         **_rows("count_nonzero.default count_nonzero.dim_IntList", ANY),
         **_rows("var.default var.dim var.correction std.default std.dim std.correction", FLOAT),
@@ -145,7 +149,7 @@ OPERATORS = OperatorTable(
         **_all("linalg_vector_norm", FLOAT, usual_norm),
         **_rows("softmax.int _softmax.default log_softmax.int _log_softmax.default _safe_softmax.default", FLOATING),
         **_all("cumsum", ANY),
-        **_all("cumprod", dtypes("float32", "float64", "int64", "int32")),
+        **_all("cumprod", SINGLE_OR_WHOLE),
         # normalisations and losses
         **_all("layer_norm native_layer_norm rms_norm", SINGLE),
         **_all("batch_norm", FLOAT, inference),
@@ -188,6 +192,17 @@ OPERATORS = OperatorTable(
         # gathering
         **_all("embedding index_select gather", ANY, has_dims),
         **_rows("index.Tensor _unsafe_index.Tensor", ANY, integer_indices),
+        # putting in
+        **_rows("scatter.src scatter.value", ANY),
+        **_rows("scatter.reduce scatter.value_reduce", NUMBER),
+        **_all("scatter_add", NUMBER),
+        **_rows("scatter_reduce.two", SINGLE_OR_WHOLE, one_of("reduce", "sum", "prod", "amax", "amin"), includes_self),
+        **_all("index_add", NUMBER, plain("alpha")),
+        **_all("index_copy", ANY),
+        **_rows("index_fill.int_Scalar index_fill.int_Tensor", ANY),
+        **_all("index_put _unsafe_index_put", ANY, integer_indices),
+        **_rows("slice_scatter.default", ANY, plain("step"), one_of("step", 1), has_dims),
+        **_all("select_scatter", ANY, has_dims),
         # gradients
         **_all("tanh_backward sigmoid_backward silu_backward threshold_backward gelu_backward", FLOATING),
         **_all("leaky_relu_backward hardtanh_backward", FLOATING),

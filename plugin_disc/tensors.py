@@ -114,6 +114,21 @@ class Scan(Tensor):
     dim: int
 
 
+@dataclass(frozen=True, eq=False)
+class Put(Tensor):
+    """A tensor with elements put in at places that other tensors give, one after the other.
+
+    Each element of `values` is combined with the one at its place by `function`, or replaces it ("set"). Sources lie in
+    memory.
+    """
+
+    function: str
+    source: Tensor
+    values: Tensor
+    index: tuple[Affine | Tensor, ...]
+    """Of each dim of the source: over the dims of `values`, or a tensor (i64) of its shape."""
+
+
 def arguments_of(tensor: Tensor) -> tuple[Tensor, ...]:
     """Gives the tensors that a tensor is directly defined by."""
     if isinstance(tensor, Pointwise):
@@ -124,12 +139,14 @@ def arguments_of(tensor: Tensor) -> tuple[Tensor, ...]:
         return tuple(piece for piece, _ in tensor.pieces)
     if isinstance(tensor, Product):
         return (tensor.left, tensor.right)
+    if isinstance(tensor, Put):
+        return (tensor.source, tensor.values, *(part for part in tensor.index if isinstance(part, Tensor)))
     if isinstance(tensor, (View, Reshape, Reduce, Scan)):
         return (tensor.source,)
     return ()
 
 
-IN_MEMORY = (Source, Reshape, Join, Product, Scan)
+IN_MEMORY = (Source, Reshape, Join, Product, Scan, Put)
 """Kinds whose elements lie packed in memory by nature."""
 COMPUTED = (Pointwise, Take, Reduce)
 """Kinds whose elements are computed in loops, and lie in memory only where something needs that."""

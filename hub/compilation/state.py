@@ -173,6 +173,24 @@ _THINGS = (
 )
 
 
+WORKER, HERE = "its worker process", "this process"
+"""Whose state it is that a plugin changed, in messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a plugin answered, and what it changed of the process on the way."""
+
+    answer: object
+    changed: str = ""
+    """A sentence for people; "" where it changed nothing."""
+
+
+def told_changes(changed: Sequence[str], where: str, who: str = "it") -> str:
+    """Gives the sentence about what was changed and restored; "" where nothing was."""
+    return f"{who} changed {', '.join(changed)} of {where}, which was restored" if changed else ""
+
+
 @contextmanager
 def kept_state() -> Generator[list[str]]:
     """Restores the process's state at the end. The list that it gives then names what had changed."""

@@ -17,7 +17,7 @@ from hub.backend import CompileSettings
 from hub.cache.artifacts import check_artifact
 from hub.compilation.build import build_cluster, load_cluster, plugin_edge
 from hub.compilation.leftovers import leftovers, more
-from hub.compilation.state import kept_state
+from hub.compilation.state import WORKER, Said, kept_state, told_changes
 from hub.compilation.transfer import Sample, read_sample
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Assembled, Loaded, assemble
@@ -108,25 +108,26 @@ def answers(backend: str, options: Options) -> Answers:
     """Asks a backend about every node of the graph. Raises HubError where it cannot be loaded."""
     with kept_state() as changed:
         found = verdicts.answers(_state.loaded_sample.graph, _state.registry, options, backend)
-    if not changed:
+    if not (message := told_changes(changed, WORKER)):
         return found
-    message = f"it changed {', '.join(changed)} of its worker process, which was restored"
     return replace(found, events=(*found.events, Event(kind="note", stage="support", backend=backend, message=message)))
 
 
-def estimate(backend: str, nodes: Sequence[str], settings: CompileSettings, peaks: Peaks) -> object:
+def estimate(backend: str, nodes: Sequence[str], settings: CompileSettings, peaks: Peaks) -> Said:
     """Asks a backend what a cluster would cost on a machine with such peaks."""
     settle(settings.threads, peaks)
-    with plugin_edge(backend, None, "estimate"), kept_state():
-        return _state.registry.backend(backend).estimate(_cut("estimate", nodes), settings)
+    with plugin_edge(backend, None, "estimate"), kept_state() as changed:
+        answer = _state.registry.backend(backend).estimate(_cut("estimate", nodes), settings)
+    return Said(answer, told_changes(changed, WORKER))
 
 
-def explain(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings) -> object:
+def explain(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings) -> Said:
     """Asks a backend what it has to tell of a cluster on its real inputs."""
     cluster = _cut(name, nodes)
     prepare(cluster.input_names)
-    with plugin_edge(backend, name, "explain"), kept_state():
-        return _state.registry.backend(backend).explain(cluster, settings, _inputs(cluster))
+    with plugin_edge(backend, name, "explain"), kept_state() as changed:
+        answer = _state.registry.backend(backend).explain(cluster, settings, _inputs(cluster))
+    return Said(answer, told_changes(changed, WORKER))
 
 
 def offered() -> tuple[Offered, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from hub.backend import CompileSettings
 from hub.cache.store import Store
 from hub.compilation.build import build_cluster, load_and_verify, plugin_edge
-from hub.compilation.state import kept_state
+from hub.compilation.state import HERE, WORKER, kept_state, told_changes
 from hub.compilation.transfer import cut_sample
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Loaded
@@ -139,7 +139,7 @@ class Builder:
             registry=self.scene.registry,
             fingerprint=None if earlier is None else earlier.fingerprint,
         )
-        self._note_changed(built.changed, "this process", found.backend, cluster.name)
+        self._note_changed(built.changed, HERE, found.backend, cluster.name)
         self.verify_s += built.verify_s
         return built.loaded
 
@@ -159,7 +159,7 @@ class Builder:
         built = build_cluster(
             cluster, backend, settings, inputs=inputs, registry=registry, folder=own, is_finite_only=known
         )
-        self._note_changed(built.changed, "this process", backend, cluster.name)
+        self._note_changed(built.changed, HERE, backend, cluster.name)
         self.verify_s += built.verify_s
         self._note_unsaved(built.saved.problem, backend, cluster.name)
         if cluster.name not in self._told:  # a worker compiled it before, and that is told already
@@ -186,7 +186,7 @@ class Builder:
             remember_failure(scene, found, settings, offer.failure)
             raise offer.failure
         self._heard(offer, name)
-        self._note_changed(offer.changed, "its worker process", found.backend, name)
+        self._note_changed(offer.changed, WORKER, found.backend, name)
         self._note_unsaved(offer.problem, found.backend, name)
         self._tell_compiled(found.backend, name, offer.compile_s)
 
@@ -194,7 +194,7 @@ class Builder:
         """Imports a backend's library while a worker, which has imported it safely, compiles with it."""
         with kept_state() as changed, contextlib.suppress(PluginError), plugin_edge(backend, name, "load"):
             self.scene.registry.backend(backend)
-        self._note_changed(changed, "this process", backend, name)
+        self._note_changed(changed, HERE, backend, name)
 
     def _tried_alone(self, order: Order, values: Mapping[str, Any]) -> Offer:
         """Tries a cluster in a worker that gets nothing else: the graph holds something that only this process knows."""
@@ -208,8 +208,8 @@ class Builder:
             return Offer(order, failure=failure)
 
     def _note_changed(self, changed: Sequence[str], where: str, backend: str, name: str) -> None:
-        if changed:
-            self._note(f"it changed {', '.join(changed)} of {where}, which was restored", "load", backend, name)
+        if message := told_changes(changed, where):
+            self._note(message, "load", backend, name)
 
     def _note_unsaved(self, problem: str, backend: str, name: str) -> None:
         if problem:

@@ -22,7 +22,7 @@ def _told(cluster: PlannedCluster, plan: Plan, scene: Scene, events: list[Event]
     if entry is None or not entry.info.explains or not entry.status.accepted:
         return cluster
     try:
-        text = scene.explain(Group(cluster.backend, cluster.nodes), cluster.name, settings_of(plan))
+        said = scene.explain(Group(cluster.backend, cluster.nodes), cluster.name, settings_of(plan))
     except HubError as error:
         problem = error.message
     except BaseException as error:
@@ -30,8 +30,11 @@ def _told(cluster: PlannedCluster, plan: Plan, scene: Scene, events: list[Event]
             raise
         problem = text_of(error)
     else:
-        if isinstance(text, str):
-            return cluster.model_copy(update={"report": text.rstrip()})
-        problem = f"explain gave a {type(text).__name__}, text expected"
-    events.append(Event(kind="note", stage="explain", message=problem, backend=cluster.backend, cluster=cluster.name))
+        problem = said.changed
+        if isinstance(said.answer, str):
+            cluster = cluster.model_copy(update={"report": said.answer.rstrip()})
+        else:
+            problem = f"explain gave a {type(said.answer).__name__}, text expected"
+    if problem:
+        events.append(Event(kind="note", stage="explain", message=problem, backend=cluster.backend, cluster=cluster.name))
     return cluster

@@ -9,6 +9,7 @@ from typing import Literal
 
 from hub.backend import CompileSettings
 from hub.cache.measurements import machine_digest
+from hub.compilation.state import WORKER, told_changes
 from hub.errors import InputRefused, PluginError
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import EAGER, Group
@@ -242,8 +243,8 @@ class _Measuring:
 
     def _note_oddities(self, offer: Offer) -> None:
         """Notes what costs a backend no candidate: once, though it may happen to each of its clusters."""
-        odd = [f"it changed {', '.join(offer.changed)} of its worker process, which was restored"] if offer.changed else []
-        for message in (*odd, *([UNSAVED.format(offer.problem)] if offer.problem else ())):
+        problem = UNSAVED.format(offer.problem) if offer.problem else ""
+        for message in filter(None, (told_changes(offer.changed, WORKER), problem)):
             note = Event(kind="note", stage="compile", backend=offer.order.group.backend, message=message)
             self.events += [] if note in self.events else [note]
 

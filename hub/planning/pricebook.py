@@ -179,7 +179,9 @@ class PriceBook:
         cost: Any = None
         if found.backend not in self._silent:
             try:
-                cost = self._scene.estimate(found, settings)
+                said = self._scene.estimate(found, settings)
+                self._note_changed(found.backend, said.changed)
+                cost = said.answer
                 if cost is not None and not isinstance(cost, Cost):
                     raise TypeError(f"estimate() gave a {type(cost).__name__}, no Cost")
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the roofline takes its place
@@ -187,6 +189,10 @@ class PriceBook:
                 self._failed(found.backend, f"estimate raised {text_of(error)}")
                 cost = None
         return cost if cost is not None else cluster_estimate(self._scene.cluster(found, "estimate"), settings.threads)
+
+    def _note_changed(self, backend: str, changed: str) -> None:
+        if changed:
+            self.note([Event(kind="note", stage="estimate", backend=backend, message=changed)])
 
     def _failed(self, backend: str, message: str) -> None:
         self.note([Event(kind="failed", stage="estimate", backend=backend, message=message)])

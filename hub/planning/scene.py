@@ -10,6 +10,7 @@ from hub.backend import CompileSettings
 from hub.cache.keys import artifact_parts, digest_of
 from hub.cache.measurements import Measurements, Subject, machine_digest, versions_of
 from hub.compilation.limits import Limits, default_memory_bytes
+from hub.compilation.state import HERE, Said, kept_state, told_changes
 from hub.compilation.transfer import Sample
 from hub.compilation.values import values_at
 from hub.errors import WorkerError
@@ -70,20 +71,24 @@ class Scene:
                 return self.session.offered()
         return offered_by_plugins(self.graph, self.registry)
 
-    def estimate(self, found: Group, settings: CompileSettings) -> object:
+    def estimate(self, found: Group, settings: CompileSettings) -> Said:
         """Gives what a backend itself predicts of a cluster. Raises whatever it raises."""
         if self.session is not None:
             return self.session.estimate(found, settings)
-        return self.registry.backend(found.backend).estimate(self.cluster(found, "estimate"), settings)
+        with kept_state() as changed:
+            answer = self.registry.backend(found.backend).estimate(self.cluster(found, "estimate"), settings)
+        return Said(answer, told_changes(changed, HERE))
 
-    def explain(self, found: Group, name: str, settings: CompileSettings) -> object:
+    def explain(self, found: Group, name: str, settings: CompileSettings) -> Said:
         """Gives what a backend tells of a cluster on the sample. Raises whatever it raises."""
         if self.session is not None:
             return self.session.explain(found, name, settings)
         cluster = self.cluster(found, name)
         values = values_at(self.graph, self.sample.values, cluster.input_names)
         inputs = [values[node] for node in cluster.input_names]
-        return self.registry.backend(found.backend).explain(cluster, settings, inputs)
+        with kept_state() as changed:
+            answer = self.registry.backend(found.backend).explain(cluster, settings, inputs)
+        return Said(answer, told_changes(changed, HERE))
 
     def cluster(self, found: Group, name: str) -> Cluster:
         """Gives a group as a program of its own, weights as constants."""

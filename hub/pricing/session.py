@@ -18,6 +18,7 @@ from hub.backend import CompileSettings
 from hub.compilation.channel import Worker
 from hub.compilation.limits import WATCH_S, Limits
 from hub.compilation.pool import POOL
+from hub.compilation.state import Said
 from hub.compilation.transfer import Sample, write_sample
 from hub.cost import Cost
 from hub.dispatch.codegen import Step
@@ -253,14 +254,14 @@ class Session:
             self.estimating.add(backend)
         return found
 
-    def estimate(self, found: Group, settings: CompileSettings) -> object:
+    def estimate(self, found: Group, settings: CompileSettings) -> Said:
         """Gives what a backend predicts of a cluster, None where it predicts nothing. Raises HubError where it fails."""
         if found.backend not in self.estimating:
-            return None
+            return Said(None)
         facts = {"backend": found.backend, "nodes": found.nodes, "settings": settings, "peaks": peaks(settings.threads)}
         return self._ask(self._home(found.backend), "estimate", ESTIMATE_LIMIT_S, **facts)
 
-    def explain(self, found: Group, name: str, settings: CompileSettings) -> object:
+    def explain(self, found: Group, name: str, settings: CompileSettings) -> Said:
         """Gives what a backend tells of a cluster on the sample. Raises HubError where it fails, or takes too long."""
         facts = {"name": name, "backend": found.backend, "nodes": found.nodes, "settings": settings}
         return self._ask(self._home(found.backend), "explain", RUN_LIMIT_S, **facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from .functions import emitted
-from .writer import Value, Writer
+from .writer import SCALAR, Value, Writer
 
 FUNCTION = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 """Function of a `Reduce` -> function of two elements."""
@@ -37,10 +37,12 @@ def across_lanes(writer: Writer, function: str, value: Value) -> Value:
     operation = {"sum": "arith.addf", "prod": "arith.mulf", "max": "arith.maximumf", "min": "arith.minimumf"}.get(function)
     kind = value.dtype
     if kind not in ("f32", "f64") or operation is None:
-        word = {"sum": "add", "prod": "mul", "max": "maxsi", "min": "minsi", "any": "or", "all": "and"}[function]
+        sign = "u" if kind == "u8" else "s"
+        words = {"sum": "add", "prod": "mul", "max": f"max{sign}i", "min": f"min{sign}i", "any": "or", "all": "and"}
+        word = words[function]
         shown = writer.vector(kind)
         return writer.put(
-            f"vector.reduction <{word}>, {name} : {shown} into {kind}", kind, is_wide=False, level=value.level
+            f"vector.reduction <{word}>, {name} : {shown} into {SCALAR[kind]}", kind, is_wide=False, level=value.level
         )
     while width > 1:
         half = width // 2

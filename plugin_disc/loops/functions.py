@@ -60,11 +60,12 @@ def _kind(writer: Writer, value: Value) -> str:
     return writer.type_of(value.dtype, is_wide=value.is_wide)
 
 
-def _plain(for_floats: str, for_integers: str = "", for_booleans: str = "") -> Emit:
+def _plain(for_floats: str, for_integers: str = "", for_booleans: str = "", for_bytes: str = "") -> Emit:
     """An operation whose operands and result have one type."""
 
     def emit(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
         name = for_floats if dtype in ("f32", "f64") else for_booleans if dtype == "i1" else for_integers
+        name = for_bytes if for_bytes and dtype == "u8" else name
         if not name:
             raise NotImplementedError(f"{for_floats} of {dtype}")
         names = ", ".join(argument.name for argument in arguments)
@@ -115,6 +116,31 @@ def _absolute(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
     return _put(writer, text, dtype, arguments)
 
 
+def _divided(name: str, *, is_quotient: bool) -> Emit:
+    """Integer division towards zero by anything, also in lanes that hold nothing: an instruction that divides by 0, or the
+    smallest number by -1, ends the process. By 0 it is as by 1."""
+
+    def emit(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
+        left, right = arguments
+        is_wide = left.is_wide
+
+        def is_equal(number: int) -> Value:
+            return emitted(writer, "eq", "i1", (right, writer.constant(number, dtype, is_wide=is_wide)))
+
+        is_bad, is_turned = is_equal(0), None
+        if dtype != "u8":
+            is_turned = is_equal(-1)
+            is_bad = emitted(writer, "or", "i1", (is_bad, is_turned))
+        by = emitted(writer, "select", dtype, (is_bad, writer.constant(1, dtype, is_wide=is_wide), right))
+        operation = f"arith.{name}{'ui' if dtype == 'u8' else 'si'}"
+        result = _put(writer, f"{operation} {left.name}, {by.name} : {_kind(writer, left)}", dtype, (left, by))
+        if is_turned is None or not is_quotient:
+            return result
+        return emitted(writer, "select", dtype, (is_turned, _negated(writer, dtype, (left,)), result))
+
+    return emit
+
+
 def _not(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
     (value,) = arguments
     ones = writer.constant(True if dtype == "i1" else -1, dtype, is_wide=value.is_wide)
@@ -131,10 +157,27 @@ def _cast(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
     kinds = f"{_kind(writer, value)} to {writer.type_of(dtype, is_wide=value.is_wide)}"
     if dtype == "i1":
         return _is_nonzero(writer, value)
+    if value.dtype not in INTEGERS and dtype in _NARROW:
+        return _cast(writer, dtype, (_wrapping(writer, value),))
     name = _conversion(value.dtype, dtype)
     if not name:  # u8 to i8 and back
         return Value(value.name, dtype, value.is_wide, value.level)
     return _put(writer, f"{name} {value.name} : {kinds}", dtype, arguments)
+
+
+_NARROW = ("i16", "i8", "u8")
+_TWO_TO_31 = 2147483648.0
+
+
+def _wrapping(writer: Writer, value: Value) -> Value:
+    """Gives a float as i32, as eager has it on its way to narrower integers: what does not fit, and NaN, is the lowest."""
+    if _bits(value.dtype) == 16:
+        value = _cast(writer, "f32", (value,))
+    low, high = (writer.constant(limit, value.dtype, is_wide=value.is_wide) for limit in (-_TWO_TO_31, _TWO_TO_31))
+    fits = emitted(
+        writer, "and", "i1", [emitted(writer, "ge", "i1", (value, low)), emitted(writer, "lt", "i1", (value, high))]
+    )
+    return _cast(writer, "i32", (emitted(writer, "select", value.dtype, (fits, value, low)),))
 
 
 def _conversion(source: str, dtype: str) -> str:
@@ -281,15 +324,16 @@ FUNCTIONS: dict[str, Emit] = {
     "div": _plain("arith.divf"),
     "fmod": _plain("arith.remf"),
     "fma": _plain("math.fma"),
-    "max": _plain("arith.maximumf", "arith.maxsi", "arith.ori"),
-    "min": _plain("arith.minimumf", "arith.minsi", "arith.andi"),
-    "idiv": _plain("", "arith.divsi"),
-    "irem": _plain("", "arith.remsi"),
+    "max": _plain("arith.maximumf", "arith.maxsi", "arith.ori", "arith.maxui"),
+    "min": _plain("arith.minimumf", "arith.minsi", "arith.andi", "arith.minui"),
+    "idiv": _divided("div", is_quotient=True),
+    "irem": _divided("rem", is_quotient=False),
     "and": _plain("", "arith.andi", "arith.andi"),
     "or": _plain("", "arith.ori", "arith.ori"),
     "xor": _plain("", "arith.xori", "arith.xori"),
     "shl": _plain("", "arith.shli"),
-    "shr": _plain("", "arith.shrsi"),
+    "shr": _plain("", "arith.shrsi", "", "arith.shrui"),
+    "shru": _plain("", "arith.shrui"),
     "neg": _negated,
     "abs": _absolute,
     "not": _not,

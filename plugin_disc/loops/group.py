@@ -16,6 +16,7 @@ from ..tensors import (
     Number,
     Pointwise,
     Product,
+    Put,
     Reduce,
     Reshape,
     Scan,
@@ -49,7 +50,7 @@ class Group:
     stores: list[Store] = field(default_factory=list[Store])
 
 
-Stage = Group | Product | Scan
+Stage = Group | Product | Scan | Put
 
 
 @dataclass(eq=False)
@@ -136,7 +137,7 @@ def _place(tensor: Tensor, schedule: Schedule) -> None:
         _place_computed(tensor, schedule)
     elif isinstance(tensor, Join):
         _place_join(tensor, schedule)
-    elif isinstance(tensor, (Product, Scan)):
+    elif isinstance(tensor, (Product, Scan, Put)):
         for source in arguments_of(tensor):
             for read, _ in behind(source, identity(source.shape)):
                 keep(read, schedule)

@@ -11,6 +11,8 @@ from .kernel import Kernel, SlotOf
 from .memory import Loops, affine
 from .writer import Value, Writer, literal
 
+MIXED_PRODUCT = "gemm_bf16bf16f32_"
+"""MKL's product of bfloat16 with sums in float32."""
 _NORMAL, _TRANSPOSED = ord("N"), ord("T")
 
 
@@ -38,7 +40,8 @@ def product_of(tensor: Product, name: str, frame: Frame, lanes: int, slot_of: Sl
         None,
         _integer(writer, columns, at_least=1),
     ]
-    function = writer.slot(frame.function("sgemm_" if tensor.dtype == "f32" else "dgemm_"), "!llvm.ptr")
+    name_of = MIXED_PRODUCT if tensor.left.dtype == "bf16" else "sgemm_" if tensor.dtype == "f32" else "dgemm_"
+    function = writer.slot(frame.function(name_of), "!llvm.ptr")
     lead = tensor.shape[:-2]
 
     def one(place: Value, _: list[str]) -> list[str]:

@@ -8,12 +8,13 @@ from typing import Any
 
 from ..affine import Affine
 from ..sizes import is_static, product, python_text, times
-from ..tensors import Product, Reshape, Source, Tensor, arguments_of
+from ..tensors import Product, Put, Reshape, Scan, Source, Tensor, arguments_of
 from .frame import OUTSIDE, Frame
 from .group import Group, Schedule, Stage, behind, reads, scheduled
 from .kernel import Kernel, kernel_of
 from .memory import ITEM_BYTES
 from .products import product_of
+from .puts import put_of
 from .scans import scan_of
 from .writer import Value, Writer
 
@@ -61,6 +62,9 @@ def machine_program(
     return MachineProgram("\n".join(texts), tuple(frame.slots), workspace, names)
 
 
+_WRITERS: Mapping[type[Stage], Any] = {Group: kernel_of, Product: product_of, Scan: scan_of, Put: put_of}
+
+
 def _kernel(
     stage: Stage, number: int, symbols: Mapping[Any, str], lanes: int, threads: int, places: Mapping[Tensor, str]
 ) -> Kernel:
@@ -69,8 +73,8 @@ def _kernel(
     def slot_of(tensor: Tensor) -> int:
         return frame.slot(places[tensor])
 
-    write = kernel_of if isinstance(stage, Group) else product_of if isinstance(stage, Product) else scan_of
-    kernel = write(stage, NAME, frame, lanes, slot_of)  # pyright: ignore[reportArgumentType] - as just chosen
+    write = next(write for kind, write in _WRITERS.items() if isinstance(stage, kind))
+    kernel = write(stage, NAME, frame, lanes, slot_of)
     text = kernel.text
     if _may_share(kernel, threads):
         text += "\n" + _shared(frame.slot(python_text(kernel.tasks, symbols)), frame, lanes)

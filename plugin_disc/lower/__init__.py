@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..builders import copied, permuted
 from ..layout import inverse, memory_order
 from ..sizes import size_of
 from ..tensors import COMPUTED, IN_MEMORY, Number, Reshape, Source, Tensor
-from . import backward, casts, elementwise, indexing, layers, moves, products, reductions, windows
+from . import backward, casts, elementwise, indexing, layers, moves, products, puts, reductions, windows
 from .call import DTYPES, Call, Rule
 
 RULES: Mapping[str, Rule] = {
@@ -27,6 +27,7 @@ RULES: Mapping[str, Rule] = {
     **casts.RULES,
     **moves.RULES,
     **indexing.RULES,
+    **puts.RULES,
     **reductions.RULES,
     **products.RULES,
     **layers.RULES,
@@ -117,9 +118,11 @@ def _lowered(node: fx.Node, values: Mapping[fx.Node, Any], cluster: Cluster) -> 
 
 
 def _output(tensor: Tensor, spec: TensorSpec, earlier: list[Tensor]) -> Tensor:
-    """Gives a tensor in the memory order of its spec that can have memory of its own, apart from other outputs'."""
-    order = memory_order(spec)
-    tensor = permuted(tensor, order)
+    return with_own_memory(permuted(tensor, memory_order(spec)), earlier)
+
+
+def with_own_memory(tensor: Tensor, earlier: Sequence[Tensor]) -> Tensor:
+    """Gives a tensor that can have packed memory of its own, apart from other outputs'."""
     root = tensor
     while isinstance(root, Reshape):
         root = root.source

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from ..builders import FLOATS, broadcast, cast, fill, pointwise, select
+from ..builders import BITS, FLOATS, broadcast, cast, fill, pointwise, select
 from ..tensors import Tensor
 from .call import INT_TO_FLOAT, Call, Rule, computing
 
@@ -37,6 +37,11 @@ def plus(source: Tensor, value: float) -> Tensor:
 def by(source: Tensor, value: float) -> Tensor:
     """Gives source * value."""
     return mul(source, number(value, source))
+
+
+def rounded(function: str, source: Tensor) -> Tensor:
+    """Gives whole numbers near to floats; integers are whole."""
+    return pointwise(function if source.dtype in FLOATS else "copy", source)
 
 
 def reciprocal(source: Tensor) -> Tensor:
@@ -272,6 +277,22 @@ def _quotient(call: Call) -> Tensor:
     return _shaped(pointwise("idiv", left, right), call)
 
 
+def _left_shifted(source: Tensor, count: Tensor) -> Tensor:
+    """Gives source * 2^count, and 0 where as many bits as there are, or more, or fewer than none, are shifted."""
+    bits = BITS[source.dtype]
+    inside = pointwise("and", ge(count, number(0, count)), lt(count, number(bits, count)))
+    shifted = pointwise("shl", source, select(inside, count, number(0, count)))
+    return select(inside, shifted, number(0, source))
+
+
+def _right_shifted(source: Tensor, count: Tensor) -> Tensor:
+    """Gives source / 2^count rounded down; by too many bits, or fewer than none, only the sign is left."""
+    last = BITS[source.dtype] - 1
+    inside = pointwise("and", ge(count, number(0, count)), le(count, number(last, count)))
+    shifted = pointwise("shr", source, select(inside, count, number(last, count)))
+    return shifted if source.dtype != "u8" else select(inside, shifted, number(0, source))
+
+
 def _compared(function: Function) -> Rule:
     def rule(call: Call) -> Tensor:
         left, right = call.promoted("self", "other")
@@ -393,8 +414,8 @@ _MATHEMATICS = "exp expm1 exp2 log log2 log10 log1p sqrt sin cos tan asin acos a
 
 RULES: dict[str, Rule] = {
     **{f"aten.{name}.default": _floating(apply(name)) for name in _MATHEMATICS.split()},
-    **{f"aten.{name}.default": _same(apply(name)) for name in ("floor", "ceil", "trunc", "round")},
-    "aten.fix.default": _same(apply("trunc")),
+    **{f"aten.{name}.default": _same(partial(rounded, name)) for name in ("floor", "ceil", "trunc", "round")},
+    "aten.fix.default": _same(partial(rounded, "trunc")),
     "aten.abs.default": _same(apply("abs")),
     "aten.neg.default": _same(apply("neg")),
     "aten.relu.default": _same(lambda source: maximum(source, number(0, source))),
@@ -479,6 +500,13 @@ RULES: dict[str, Rule] = {
         for name in ("eq", "ne", "lt", "le", "gt", "ge")
         for form in ("Tensor", "Scalar")
     },
+    **{
+        f"aten.bitwise_{name}_shift.{form}": _pair(function)
+        for name, function in (("left", _left_shifted), ("right", _right_shifted))
+        for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    },
+    **{f"aten.__lshift__.{form}": _pair(_left_shifted) for form in ("Tensor", "Scalar")},
+    **{f"aten.__rshift__.{form}": _pair(_right_shifted) for form in ("Tensor", "Scalar")},
     **{f"aten.logical_{name}.default": _logical(name) for name in ("and", "or", "xor")},
     **{
         f"aten.{prefix}.{form}": _pair(apply(name))

@@ -41,7 +41,7 @@ def _padded_space(source: Tensor, padding: Sequence[int], value: float, after: S
 # --- Convolutions -----------------------------------------------------------------------------------------------------
 
 
-def _convolved(
+def convolved(
     source: Tensor,
     weight: Tensor,
     shape: Sequence[Size],
@@ -91,7 +91,7 @@ def _convolution(call: Call) -> Tensor:
     else:
         before = after = _each(padding, space)
     ready = _padded_space(source, before, 0.0, after)
-    result = _convolved(ready, weight, call.shape, stride, dilation, call.raw("groups"))
+    result = convolved(ready, weight, call.shape, stride, dilation, call.raw("groups"))
     if call.has("bias"):
         bias = computing(call.tensor("bias"))
         result = add(result, reshaped(bias, (bias.shape[0], *([1] * space))))

@@ -33,6 +33,14 @@ def test_float64_becomes_half_precision_as_in_eager(dtype: torch.dtype) -> None:
     assert torch.equal(result, inputs[0].to(dtype))
 
 
+@pytest.mark.parametrize("name", ["floor", "ceil", "trunc", "round"])
+def test_integers_are_whole(name: str) -> None:
+    """Rounding gives them as they are."""
+    cluster, inputs = whole_cluster(Wrapped(getattr(torch, name)), (torch.tensor([-(2**62) - 1, 0, 7]),))
+    (result,) = create().compile(cluster, ONE)(*inputs)
+    assert torch.equal(result, inputs[0])
+
+
 def test_an_input_of_another_dtype_is_refused() -> None:
     """Some of eager's kernels give other dtypes than fake tensors announce: such calls are nobody's fault."""
     cluster, values = whole_cluster(Wrapped(torch.relu), (torch.ones(5),))

@@ -24,6 +24,7 @@ from hub.support import Support
 from hub.testing.single import whole_cluster
 from plugin_disc.backend import Disc
 from plugin_disc.external import Constant, constants_in
+from plugin_disc.hlo.text import as_stablehlo
 from plugin_disc.mhlo import program, with_weights
 from plugin_disc.runtime import DiscExecutable, restore
 from plugin_disc.settings import Settings
@@ -31,7 +32,6 @@ from tests.plugin_disc.programs import PROGRAMS, Wrapped, inputs_of
 
 ONE = CompileSettings(threads=1)
 STAND_IN = Path(__file__).with_name("stand_in.py")
-LIST = re.compile(r"(\w+) = dense<\[?([^\]>\"]*)\]?> : tensor<\d+x(i64|i1)>(?=[,}])")
 INEXPRESSIBLE = {"swiglu", "group_norm_silu", "column_statistics", "running"}
 """What torch-mlir cannot make StableHLO of with symbolic sizes."""
 
@@ -50,16 +50,6 @@ def layer() -> tuple[Cluster, Sequence[torch.Tensor]]:
     """softmax(linear(x)) with its weights."""
     torch.manual_seed(0)
     return whole_cluster(nn.Sequential(nn.Linear(40, 8), nn.Softmax(-1)), (torch.randn(3, 40),))
-
-
-def as_stablehlo(text: str) -> str:
-    """Undoes what makes MHLO of StableHLO."""
-
-    def as_list(found: re.Match[str]) -> str:
-        name, numbers, kind = found.groups()
-        return found[0] if name == "value" else f"{name} = array<{kind}{f': {numbers}' if numbers else ''}>"
-
-    return LIST.sub(as_list, text.replace("#mhlo", "#stablehlo").replace('"mhlo.', '"stablehlo.'))
 
 
 def parsed(text: str) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from hub import plans
 from hub.backend import CompileSettings
 from hub.backend_settings import checked
 from hub.errors import CompileError, OptionError
@@ -106,3 +107,61 @@ def test_every_level_computes_softmax(level: int) -> None:
     cluster, inputs = whole_cluster(Wrapped(lambda x: torch.softmax(x * 0.5, -1)), (scores,))
     executable = create(Settings(cpu_fast_math_level=level)).compile(cluster, ONE)
     torch.testing.assert_close(executable(*inputs)[0], torch.softmax(scores * 0.5, -1), rtol=1e-5, atol=1e-7)
+
+
+def chain() -> Cluster:
+    """sin(x) + x + 1 + 2: three additions of two overloads."""
+    return whole_cluster(Wrapped(lambda x: (x.sin() + x + 1.0) + 2.0), (torch.ones(3),))[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ({}, "sin add add add"),
+        ({"deny": ["aten.add"]}, "sin"),
+        ({"deny": ["aten::add@1"]}, "sin add - add"),
+        ({"customize_op_black_list": ["aten.sin.default"]}, "- add add add"),
+        ({"deny": "*", "allow": "aten.sin, aten.add@2"}, "sin - - add"),
+        ({"deny": ["aten.add"], "customize_op_white_list": ["aten.add.Tensor@0"]}, "sin add"),
+        ({"deny": ["aten.ad", "aten.add.out", "aten.add@7"]}, "sin add add add"),
+    ],
+)
+def test_operators_are_kept_from_disc(given: dict[str, object], taken: str) -> None:
+    """By name, overload or occurrence, in TorchBlade's words or ours; what is allowed comes back, and nothing else."""
+    backend = create(Settings(**given))  # pyright: ignore[reportArgumentType] - text is taken, too
+    nodes = [node for node in chain().module.graph.nodes if node.op == "call_function"]
+    words = [str(node.target).split(".")[1] if backend.supports(node).accepted else "-" for node in nodes]
+    assert " ".join(words).rstrip(" -") == taken
+    reasons = [verdict.reason for node in nodes if not (verdict := backend.supports(node)).accepted]
+    assert all("in its setting 'deny'" in reason for reason in reasons)
+
+
+def test_a_list_that_names_no_operator_is_an_error(tmp_path) -> None:
+    """Also where it comes from a variable, as text with commas."""
+    environ = {"HUB_DISC_DENY": "aten.add@2,aten::mul", "HUB_DISC_ALLOW": "add"}
+    with pytest.raises(OptionError, match="'add' names no operator"):
+        registry().configured(resolve(None, environ, tmp_path))
+    own = (
+        registry().configured(resolve(None, {"HUB_DISC_DENY": environ["HUB_DISC_DENY"]}, tmp_path)).entries["disc"].settings
+    )
+    assert isinstance(own, Settings)
+    assert own.deny == ("aten.add@2", "aten::mul")
+
+
+def test_a_denied_operator_runs_elsewhere(tmp_path) -> None:
+    """The plan of a model gives it to eager, and says why."""
+    torch.compiler.reset()
+    options = {
+        "backends": ["disc"],
+        "tune": "off",
+        "isolate": False,
+        "cache_dir": str(tmp_path),
+        "disc": {"deny": ["aten.tanh"]},
+    }
+    x = torch.randn(64)
+    assert torch.equal(torch.compile(torch.tanh, backend="hub", options=options)(x), torch.tanh(x))
+    model = torch.compile(lambda x: torch.tanh(x * 2.0 + 1.0) * 3.0, backend="hub", options=options)
+    torch.testing.assert_close(model(x), torch.tanh(x * 2.0 + 1.0) * 3.0)
+    (plan,) = plans(model)
+    where = {name: cluster.backend for cluster in plan.clusters for name in cluster.nodes}
+    assert where == {"mul": "disc", "add": "disc", "tanh": "eager", "mul_1": "disc"}

@@ -117,7 +117,7 @@ def test_workers_estimate_by_the_peaks_of_the_process_that_they_work_for(
     with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
         session.answers("frail", Options())
         cost: Any = session.estimate(Group("frail", names), SETTINGS)
-    assert cost.run_s == 123.0
+    assert cost.answer.run_s == 123.0
 
 
 def test_without_workers_for_measuring_there_are_some_for_estimates(

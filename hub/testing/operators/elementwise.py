@@ -253,11 +253,17 @@ _LOGIC: Table = {
         call(b(4), True),
     ),
     **rows(
-        "bitwise_left_shift.Tensor bitwise_right_shift.Tensor",
+        "bitwise_left_shift.Tensor bitwise_right_shift.Tensor __lshift__.Tensor __rshift__.Tensor",
         call(i64(5, low=0), at(5, below=4)),
         call(i32(4, low=0), i32(4, low=0, high=3)),
     ),
-    **rows("bitwise_left_shift.Tensor_Scalar bitwise_right_shift.Tensor_Scalar", call(i64(5), 2), call(i32(5), 1)),
+    **rows(
+        "bitwise_left_shift.Tensor_Scalar bitwise_right_shift.Tensor_Scalar __lshift__.Scalar __rshift__.Scalar",
+        call(i64(5), 2),
+        call(i32(5), 1),
+        call(u8(5), 3),
+    ),
+    **rows("bitwise_left_shift.Scalar_Tensor bitwise_right_shift.Scalar_Tensor", call(100, at(5, below=4))),
 }
 
 _CHOICE: Table = {

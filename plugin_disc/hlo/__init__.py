@@ -1,0 +1,1 @@
+"""Reads StableHLO, and the MHLO that BladeDISC's compiler takes, into DISC's tensor program."""

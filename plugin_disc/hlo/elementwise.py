@@ -1,0 +1,194 @@
+"""Operations that work element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..builders import BITS, FLOATS, HALVES, broadcast, cast, pointwise, select
+from ..lower import elementwise as functions
+from ..lower.elementwise import add, apply, eq, ge, lt, mul, ne, number, sub
+from ..tensors import Fill, Tensor
+from .values import Op, Rule, same_size
+
+Function = Callable[..., Tensor]
+
+
+def computing(source: Tensor) -> Tensor:
+    """Gives halves as float32, and everything else as it is."""
+    return cast(source, "f32") if source.dtype in HALVES else source
+
+
+def _aligned(op: Op) -> list[Tensor]:
+    """Gives the operands, whose sizes have to be equal, apart from single numbers."""
+    found = op.tensors()
+    shapes = [tensor.shape for tensor in found if tensor.shape]
+    for shape in shapes[1:]:
+        for one, other in zip(shapes[0], shape, strict=True):
+            same_size(one, other)
+    return found
+
+
+def _rule(function: Function) -> Rule:
+    """A function of all operands, halves computed as float32."""
+
+    def rule(op: Op) -> Tensor:
+        return cast(function(*map(computing, _aligned(op))), op.kind)
+
+    return rule
+
+
+def _floating(function: Function) -> Rule:
+    """The same, for floats only."""
+    inner = _rule(function)
+
+    def rule(op: Op) -> Tensor:
+        if op.tensor(0).dtype not in FLOATS:
+            raise op.refused(f"of {op.tensor(0).dtype}, floats here")
+        return inner(op)  # type: ignore[return-value]
+
+    return rule
+
+
+def _negated(source: Tensor) -> Tensor:
+    return pointwise("neg", source)
+
+
+def _sign(source: Tensor) -> Tensor:
+    """-1, 0 or 1; zeros and NaN as they are."""
+    if source.dtype not in FLOATS:
+        return functions.sign(source)
+    is_kept = pointwise("or", eq(source, number(0.0, source)), ne(source, source))
+    return select(is_kept, source, pointwise("copysign", number(1.0, source), source))
+
+
+def _from_zero(source: Tensor) -> Tensor:
+    """The nearest integer, halves away from zero."""
+    whole = pointwise("trunc", source)
+    is_far = ge(pointwise("abs", sub(source, whole)), number(0.5, source))
+    return select(is_far, add(whole, pointwise("copysign", number(1.0, source), source)), whole)
+
+
+def divided(left: Tensor, right: Tensor) -> Tensor:
+    """Gives the quotient; of integers that towards zero, and -1 by zero."""
+    if left.dtype in FLOATS:
+        return pointwise("div", left, right)
+    ones = number(-1 if left.dtype != "u8" else 255, left)
+    return select(eq(right, number(0, left)), ones, pointwise("idiv", left, right))
+
+
+def _remainder(left: Tensor, right: Tensor) -> Tensor:
+    """What division towards zero leaves; of integers everything by zero."""
+    if left.dtype in FLOATS:
+        return pointwise("fmod", left, right)
+    return select(eq(right, number(0, left)), left, pointwise("irem", left, right))
+
+
+def _power(op: Op) -> Tensor:
+    base, exponent = map(computing, _aligned(op))
+    if base.dtype in FLOATS:
+        known = isinstance(exponent, Fill)
+        found = functions.power(base, exponent.value) if known else pointwise("pow", base, exponent)  # type: ignore[union-attr]
+        return cast(broadcast(found, base.shape), op.kind)
+    if isinstance(exponent, Fill) and 0 <= exponent.value <= 64:
+        return functions.power(base, int(exponent.value))
+    raise op.refused("integers to a power that is not a constant from 0 to 64")
+
+
+_DIRECTIONS = {"EQ": "eq", "NE": "ne", "GE": "ge", "GT": "gt", "LE": "le", "LT": "lt"}
+
+
+def _compared(op: Op) -> Tensor:
+    if op.word("compare_type") == "TOTALORDER":
+        raise op.refused("the total order of floats")
+    left, right = map(computing, _aligned(op))
+    return pointwise(_DIRECTIONS[op.word("comparison_direction")], left, right)
+
+
+def _chosen(op: Op) -> Tensor:
+    condition, yes, no = _aligned(op)
+    return select(broadcast(condition, yes.shape), yes, no)
+
+
+def _clamped(low: Tensor, source: Tensor, high: Tensor) -> Tensor:
+    return pointwise("min", pointwise("max", source, broadcast(low, source.shape)), broadcast(high, source.shape))
+
+
+def _shifted(function: str, *, keeps_sign: bool = False) -> Rule:
+    """A shift; by as many bits as there are, or more, nothing is left but the sign."""
+
+    def rule(op: Op) -> Tensor:
+        source, by = _aligned(op)
+        bits = BITS[source.dtype]
+        last = number(bits - 1, by)
+        inside = pointwise("and", ge(by, number(0, by)), lt(by, number(min(bits, 127), by)))
+        if keeps_sign:
+            return pointwise(function, source, select(inside, by, last))
+        return select(inside, pointwise(function, source, select(inside, by, last)), number(0, source))
+
+    return rule
+
+
+def _logistic(source: Tensor) -> Tensor:
+    return functions.sigmoid(source)
+
+
+def _converted(op: Op) -> Tensor:
+    return cast(op.tensor(0), op.kind)
+
+
+def _maximum(left: Tensor, right: Tensor) -> Tensor:
+    return pointwise("max", left, right)
+
+
+_CHLO = ("erf", "erfc", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan")
+_FLOATING: dict[str, Function] = {
+    "stablehlo.ceil": apply("ceil"),
+    "stablehlo.cosine": apply("cos"),
+    "stablehlo.exponential": apply("exp"),
+    "stablehlo.exponential_minus_one": apply("expm1"),
+    "stablehlo.floor": apply("floor"),
+    "stablehlo.is_finite": functions.is_finite,
+    "stablehlo.log": apply("log"),
+    "stablehlo.log_plus_one": apply("log1p"),
+    "stablehlo.logistic": _logistic,
+    "stablehlo.round_nearest_afz": _from_zero,
+    "stablehlo.round_nearest_even": apply("round"),
+    "stablehlo.rsqrt": lambda source: functions.reciprocal(pointwise("sqrt", source)),
+    "stablehlo.sine": apply("sin"),
+    "stablehlo.sqrt": apply("sqrt"),
+    "stablehlo.tan": apply("tan"),
+    "stablehlo.tanh": apply("tanh"),
+    "stablehlo.atan2": apply("atan2"),
+    "chlo.square": lambda source: mul(source, source),
+    "chlo.is_inf": functions.is_infinite,
+    **{f"chlo.{name}": apply(name) for name in _CHLO},
+}
+_ANY: dict[str, Function] = {
+    "stablehlo.abs": apply("abs"),
+    "stablehlo.negate": _negated,
+    "stablehlo.sign": _sign,
+    "stablehlo.not": apply("not"),
+    "stablehlo.add": add,
+    "stablehlo.subtract": sub,
+    "stablehlo.multiply": mul,
+    "stablehlo.divide": divided,
+    "stablehlo.remainder": _remainder,
+    "stablehlo.maximum": _maximum,
+    "stablehlo.minimum": apply("min"),
+    "stablehlo.and": apply("and"),
+    "stablehlo.or": apply("or"),
+    "stablehlo.xor": apply("xor"),
+    "stablehlo.clamp": _clamped,
+}
+
+RULES: dict[str, Rule] = {
+    **{name: _floating(function) for name, function in _FLOATING.items()},
+    **{name: _rule(function) for name, function in _ANY.items()},
+    "stablehlo.power": _power,
+    "stablehlo.compare": _compared,
+    "stablehlo.select": _chosen,
+    "stablehlo.convert": _converted,
+    "stablehlo.shift_left": _shifted("shl"),
+    "stablehlo.shift_right_arithmetic": _shifted("shr", keeps_sign=True),
+    "stablehlo.shift_right_logical": _shifted("shru"),
+}

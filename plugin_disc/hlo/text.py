@@ -1,0 +1,64 @@
+"""From text to a module of MLIR: names of MHLO become StableHLO's, and messages name the line."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hub.errors import CompileError
+
+from ..compiler import NAME
+from ..mhlo import RESOURCE, blobs
+
+_LIST = re.compile(r"(\w+) = dense<(\[?)([^\]>\"]*)\]?> : tensor<(\d+)x(i64|i1)>(?=\s*[,}])")
+"""Attributes that are lists of numbers: dense tensors in MHLO, arrays in StableHLO."""
+_CUSTOM_CHLO = re.compile(r"= chlo\.(\w+) ((?:%[\w#]+(?:, )?)+) : (?:\(([^)]*)\)|([^()]+?)) -> (.+)$", re.MULTILINE)
+_PLACE = re.compile(r"\"-\":(\d+):(\d+): ")
+
+
+def as_stablehlo(text: str) -> str:
+    """Gives a program with MHLO's names and forms replaced by StableHLO's, line by line; StableHLO stays as it is.
+
+    CHLO's short forms become generic ones, which need no dialect.
+    """
+    found = re.sub(r"([\"#\s(])mhlo(?=[.<])", r"\1stablehlo", _inlined(text))
+    return _CUSTOM_CHLO.sub(_generic, _LIST.sub(_as_array, found))
+
+
+def _inlined(text: str) -> str:
+    """Puts constants that stand behind the program where they are used."""
+    program, mark, _ = text.partition("{-#")
+    if not mark:
+        return text
+    digits = blobs(text)
+    return RESOURCE.sub(lambda found: f'dense<"0x{digits[found[1]]}">' if found[1] in digits else found[0], program)
+
+
+def _as_array(found: re.Match[str]) -> str:
+    name, bracket, numbers, count, kind = found.groups()
+    if name == "value":  # a constant's
+        return found[0]
+    listed = numbers if bracket or not numbers else ", ".join([numbers] * int(count))
+    return f"{name} = array<{kind}{f': {listed}' if listed else ''}>"
+
+
+def _generic(found: re.Match[str]) -> str:
+    name, operands, several, one, result = found.groups()
+    return f'= "chlo.{name}"({operands}) : ({several or one}) -> {result}'
+
+
+def parsed(text: str, context: Any) -> Any:
+    """Gives a verified module in a context that is entered. Raises CompileError, which names the line."""
+    from torch_mlir import ir  # heavy, and only compiling needs it
+    from torch_mlir._mlir_libs import _stablehlo
+
+    context.enable_multithreading(False)
+    context.allow_unregistered_dialects = True  # the attribute of the dialect `tf`, and CHLO
+    _stablehlo.register_dialect(context)
+    try:
+        return ir.Module.parse(as_stablehlo(text))
+    except Exception as error:
+        lines = str(error).splitlines()
+        said = "; ".join(_PLACE.sub(r"line \1, column \2: ", line.strip()) for line in lines[1:3] or lines)
+        hint = "give one function in StableHLO or MHLO, as text"
+        raise CompileError(f"the program does not parse: {said[:2000]}", backend=NAME, hint=hint) from error

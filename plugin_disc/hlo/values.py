@@ -1,0 +1,233 @@
+"""What an operation's operands are: tensors, or sizes and shapes that are known before a call's loops run."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+
+from hub.errors import CompileError
+
+from ..builders import cast, fill, joined, reshaped, view
+from ..compiler import NAME
+from ..lower.call import DTYPES
+from ..sizes import Size
+from ..tensors import Number, Source, Tensor
+
+KINDS = {
+    "f64": "f64",
+    "f32": "f32",
+    "f16": "f16",
+    "bf16": "bf16",
+    "i64": "i64",
+    "i32": "i32",
+    "i16": "i16",
+    "i8": "i8",
+    "ui8": "u8",
+    "i1": "i1",
+    "index": "i64",
+}
+"""MLIR's element types -> ours."""
+TORCH = {name: dtype for dtype, name in DTYPES.items()}
+
+
+class UnequalSizesError(Exception):
+    """Two sizes have to be equal, and are not yet known to be."""
+
+    def __init__(self, one: Size, other: Size) -> None:
+        super().__init__(f"{one} and {other}")
+        self.sizes = one, other
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Integers that are known before the loops run: a size, or a list of sizes such as a shape."""
+
+    values: tuple[Size, ...]
+    shape: tuple[Size, ...]
+    """() for one number, (n,) for a list."""
+    kind: str = "i64"
+    """The dtype they have where they are read as a tensor."""
+
+
+Value = Tensor | Sizes
+
+
+@dataclass
+class Given:
+    """What a program has besides its operations."""
+
+    data: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """Bytes of constants that lie in the library, by name."""
+    held: dict[Tensor, Size] = field(default_factory=dict[Tensor, Size])
+    """Inputs that are one integer each, by which sizes may be given."""
+
+    def tensor(self, values: torch.Tensor) -> Tensor:
+        """Gives a tensor that holds some values; one number everywhere takes no memory."""
+        kind, shape = DTYPES[values.dtype], tuple(values.shape)
+        if values.numel() and bool((values == values.reshape(-1)[0]).all()):
+            return fill(values.reshape(-1)[0].item(), kind, shape)
+        name = f"c{len(self.data)}"
+        self.data[name] = values.contiguous().view(torch.uint8).numpy().tobytes()
+        return Source(shape, kind, name)
+
+
+def shape_and_kind(type_: Any) -> tuple[tuple[int | None, ...], str]:
+    """Gives the sizes, None where they are left open, and the dtype of a type. Raises CompileError for others."""
+    from torch_mlir import ir
+
+    text = str(type_)
+    if not text.startswith("tensor<"):
+        return (), _kind_of(text)
+    ranked = ir.RankedTensorType(type_)
+    sizes = tuple(None if ranked.is_dynamic_dim(dim) else ranked.get_dim_size(dim) for dim in range(ranked.rank))
+    return sizes, _kind_of(str(ranked.element_type))
+
+
+def _kind_of(text: str) -> str:
+    if text not in KINDS:
+        raise CompileError(f"elements of type {text}: {', '.join(KINDS)} here", backend=NAME)
+    return KINDS[text]
+
+
+def as_tensor(value: Value, given: Given) -> Tensor:
+    """Gives a value as a tensor."""
+    if isinstance(value, Tensor):
+        return value
+    if all(isinstance(size, int) for size in value.values):
+        whole = torch.tensor([int(size) for size in value.values], dtype=torch.int64).to(TORCH[value.kind])
+        return given.tensor(whole.reshape([int(size) for size in value.shape]))
+    numbers = [_number(size, value.kind) for size in value.values]
+    return view(numbers[0], value.shape, ()) if len(numbers) == 1 else joined([reshaped(each, (1,)) for each in numbers], 0)
+
+
+def _number(size: Size, kind: str) -> Tensor:
+    return fill(size, kind) if isinstance(size, int) else cast(Number((), "i64", size), kind)
+
+
+def same_size(one: Size, other: Size) -> Size:
+    """Gives a size under which two are known to be one. Raises UnequalSizesError."""
+    if one != other:
+        raise UnequalSizesError(one, other)
+    return one
+
+
+def is_open(size: Size) -> bool:
+    """True for a size that is a plain symbol, which may turn out to be another one."""
+    return isinstance(size, sympy.Symbol)
+
+
+# --- Operations -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation with its operands read."""
+
+    raw: Any
+    operands: tuple[Value, ...]
+    given: Given
+    enable_amp: bool
+
+    @property
+    def name(self) -> str:
+        """Its name, with the dialect."""
+        return self.raw.name
+
+    @property
+    def kind(self) -> str:
+        """Dtype of the first result."""
+        return shape_and_kind(self.raw.results[0].type)[1]
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """Sizes of the first result as declared."""
+        return shape_and_kind(self.raw.results[0].type)[0]
+
+    def tensor(self, place: int) -> Tensor:
+        """Gives an operand as a tensor."""
+        return as_tensor(self.operands[place], self.given)
+
+    def tensors(self) -> list[Tensor]:
+        """Gives all operands as tensors."""
+        return [as_tensor(each, self.given) for each in self.operands]
+
+    def shape(self, place: int) -> tuple[Size, ...]:
+        """Gives an operand that is a list of sizes. Raises CompileError where it depends on data."""
+        value = self.operands[place]
+        if isinstance(value, Sizes):
+            return value.values
+        raise self.refused(f"operand {place} depends on data, sizes have to be known before the call's loops run")
+
+    def has(self, name: str) -> bool:
+        """True where an attribute is given."""
+        return name in self.raw.attributes
+
+    def attribute(self, name: str) -> Any:
+        """Gives an attribute as MLIR has it."""
+        if not self.has(name):
+            raise self.refused(f"no attribute {name}")
+        return self.raw.attributes[name]
+
+    def integers(self, name: str, default: Sequence[int] | None = None) -> list[int]:
+        """Gives an attribute that is a list of integers."""
+        if default is not None and not self.has(name):
+            return list(default)
+        return [int(value) for value in self.attribute(name)]
+
+    def word(self, name: str) -> str:
+        """Gives an attribute that is a word, such as LT of `#stablehlo<comparison_direction LT>`."""
+        return re.split(r"[ .<>]+", str(self.attribute(name)).rstrip(">"))[-1] if self.has(name) else ""
+
+    def refused(self, reason: str) -> CompileError:
+        """Gives the error that says why this operation is not compiled, and where it stands."""
+        place = re.search(r":(\d+):\d+\)$", str(self.raw.location))
+        line = f"line {place[1]}: " if place else ""
+        return CompileError(f"{line}{self.name}: {reason}", backend=NAME)
+
+
+Rule = Callable[[Op], Value | tuple[Value, ...]]
+
+
+def constant_values(op: Op, name: str = "value") -> torch.Tensor:
+    """Gives the numbers of a constant."""
+    from torch_mlir import ir
+
+    attribute = op.attribute(name)
+    sizes, kind = shape_and_kind(op.raw.results[0].type)
+    shape = [int(size) for size in sizes if size is not None]
+    if isinstance(attribute, (ir.IntegerAttr, ir.FloatAttr, ir.BoolAttr)):
+        return torch.tensor(attribute.value, dtype=TORCH[kind])
+    text = str(attribute)
+    if text.startswith("dense_resource"):
+        raise op.refused("the constant is kept apart from the program; print it in full")
+    if kind == "bf16":
+        return _bfloat16(text).expand(shape) if attribute.is_splat else _bfloat16(text).reshape(shape)
+    if not shape or 0 not in shape:
+        values = torch.tensor(attribute.get_splat_value().value) if attribute.is_splat else _listed(attribute, kind)
+        return values.to(TORCH[kind]).expand(shape) if attribute.is_splat else values.reshape(shape)
+    return torch.empty(shape, dtype=TORCH[kind])
+
+
+def _listed(attribute: Any, kind: str) -> torch.Tensor:
+    import numpy
+
+    return torch.from_numpy(numpy.array(attribute)).to(TORCH[kind])
+
+
+def _bfloat16(text: str) -> torch.Tensor:
+    """Reads numbers from the text of a constant, because the bindings have no type for them."""
+    inside = text[text.index("<") + 1 : text.rindex(">", 0, text.rindex(":"))]
+    if inside.startswith('"0x'):
+        return torch.frombuffer(bytearray.fromhex(inside[3:-1]), dtype=torch.bfloat16).clone()
+    words = [word for word in re.split(r"[\[\],\s]+", inside) if word]
+    return torch.tensor([_bits(word) if word.startswith("0x") else float(word) for word in words]).bfloat16()
+
+
+def _bits(word: str) -> float:
+    return struct.unpack("<f", struct.pack("<I", int(word, 16) << 16))[0]

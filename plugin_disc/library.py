@@ -1,0 +1,105 @@
+"""Loads what `disc-compile` wrote, and calls it with tensors."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+
+from hub.errors import CompileError, InputRefused, RunError
+
+from .compiler import NAME
+from .entry import CALL, DONE, OUT_OF_RANGE, SHAPES, WORKSPACE
+from .loops.machine import lanes
+from .lower.call import DTYPES
+from .standalone import Signature, metadata_path
+
+_TORCH = {name: dtype for dtype, name in DTYPES.items()}
+ALIGNMENT = 64
+"""Bytes that divide the workspace's address."""
+
+
+class Library:
+    """A compiled program. Calls may run in several threads at once."""
+
+    def __init__(self, path: Path, signature: Signature) -> None:
+        self.signature = signature
+        self._path = path
+        try:
+            self._library = ctypes.CDLL(str(path))
+            functions = [getattr(self._library, name) for name in (CALL, WORKSPACE, SHAPES)]
+        except (OSError, AttributeError) as error:
+            raise CompileError(f"{path} cannot be loaded: {error}", backend=NAME) from error
+        self._call, self._workspace, self._shapes = functions
+        self._call.restype = self._workspace.restype = ctypes.c_int64
+        self._shapes.restype = None
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Runs one call; gives new packed tensors. Raises InputRefused for inputs that it was not compiled for."""
+        self._check(inputs)
+        packed = [value.contiguous() for value in inputs]
+        sizes = _words([size for value in packed for size in value.shape])
+        given = _pointers(packed)
+        outputs = self._outputs(given, sizes)
+        room = torch.empty(int(self._workspace(given, sizes)) + ALIGNMENT, dtype=torch.uint8)
+        start = -(-room.data_ptr() // ALIGNMENT) * ALIGNMENT
+        code = self._call(given, sizes, _pointers(outputs), ctypes.c_void_p(start))
+        if code == DONE:
+            return outputs
+        shown = ", ".join(str(list(value.shape)) for value in inputs)
+        why = "an index is out of range" if code == OUT_OF_RANGE else f"inputs of sizes {shown} do not fit together"
+        raise InputRefused(f"{self._path}: {why}", backend=NAME)
+
+    def _check(self, inputs: Sequence[torch.Tensor]) -> None:
+        declared = self.signature.inputs
+        if len(inputs) != len(declared):
+            raise RunError(f"{self._path} takes {len(declared)} inputs, {len(inputs)} were given", backend=NAME)
+        for place, (value, (shape, kind)) in enumerate(zip(inputs, declared, strict=True)):
+            if value.dtype is not _TORCH[kind] or value.dim() != len(shape) or not value.is_cpu:
+                wanted = f"{_TORCH[kind]}{['?' if size is None else size for size in shape]} on cpu"
+                found = f"{value.dtype}{list(value.shape)} on {value.device}"
+                raise InputRefused(f"input {place} is {found}, {wanted} was compiled", backend=NAME)
+
+    def _outputs(
+        self, given: ctypes.Array[ctypes.c_void_p], sizes: ctypes.Array[ctypes.c_int64]
+    ) -> tuple[torch.Tensor, ...]:
+        ranks = [len(shape) for shape, _ in self.signature.outputs]
+        found = _words([0] * sum(ranks))
+        self._shapes(given, sizes, found)
+        left = iter(found)
+        shapes = [[max(next(left), 0) for _ in range(rank)] for rank in ranks]
+        kinds = [kind for _, kind in self.signature.outputs]
+        return tuple(torch.empty(shape, dtype=_TORCH[kind]) for shape, kind in zip(shapes, kinds, strict=True))
+
+
+def load(path: Path) -> Library:
+    """Loads a library that `disc-compile` wrote; it holds machine code, so it has to be trusted.
+
+    Raises CompileError where a file is missing, the two do not belong together, or this processor cannot run it.
+    """
+    try:
+        signature = Signature.read(metadata_path(path).read_bytes())
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise CompileError(f"{path} is no library of disc-compile: {error}", backend=NAME) from error
+    if sha256(content).hexdigest() != signature.digest:
+        raise CompileError(f"{path} and {metadata_path(path).name} are not from one compilation", backend=NAME)
+    if signature.lanes > lanes():
+        message = f"{path} is for registers of {signature.lanes} floats, this processor has {lanes()}"
+        raise CompileError(message, backend=NAME)
+    return Library(path, signature)
+
+
+def _words(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+def _pointers(values: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    """Addresses; an empty tensor, which has none, gets that of something else."""
+    return (ctypes.c_void_p * len(values))(*(value.data_ptr() or _SPARE.data_ptr() for value in values))
+
+
+_SPARE = torch.zeros(1 << 16)

@@ -1,0 +1,53 @@
+"""Operators that users keep from DISC, or let through: by name, or by name and which one it is in the graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import fx
+
+EVERYTHING = "*"
+_ENTRY = re.compile(r"(\w+)(?:\.|::)(\w+)(?:\.(\w+))?(?:@(\d+))?")
+
+
+def entries(value: Any) -> Any:
+    """Gives entries from a list, or from text with commas. Raises ValueError for what names no operator."""
+    found = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else list(value)
+    for entry in found:
+        if entry != EVERYTHING and not _ENTRY.fullmatch(entry):
+            raise ValueError(f"{entry!r} names no operator; for example aten.add, aten.add.Tensor, aten::add or aten.add@0")
+    return tuple(found)
+
+
+def entry_for(node: fx.Node, listed: Sequence[str]) -> str:
+    """Gives the first entry that a node fits, "" for none. Occurrences count from 0, in the order of the graph."""
+    return next((entry for entry in listed if _fits(node, entry)), "")
+
+
+def _fits(node: fx.Node, entry: str) -> bool:
+    if entry == EVERYTHING:
+        return True
+    name, _, occurrence = entry.replace("::", ".").partition("@")
+    if not _is_called(node, name):
+        return False
+    return not occurrence or _place(node, name) == int(occurrence)
+
+
+def _is_called(node: fx.Node, name: str) -> bool:
+    from hub.support import operator_name  # late: settings are read where there is no torch
+
+    overload = operator_name(node)
+    return overload == name or overload.rpartition(".")[0] == name
+
+
+def _place(node: fx.Node, name: str) -> int:
+    """Gives how many nodes before this one have such a name."""
+    place = 0
+    for other in node.graph.nodes:
+        if other is node:
+            break
+        place += other.op == "call_function" and _is_called(other, name)
+    return place

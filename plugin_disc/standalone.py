@@ -1,0 +1,192 @@
+"""`disc-compile`: DISC's compiler as a program of its own, with the command line of BladeDISC's `disc_compiler_main`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from hub.errors import CompileError
+
+from .addresses import library_path
+from .compiler import NAME, shared_library
+from .entry import Face, entry_text
+from .external import MAGIC, constants_in
+from .fastmath import with_fast_math
+from .hlo.reader import HloProgram, read
+from .loops.machine import lanes
+from .loops.program import machine_program
+from .lower import with_own_memory
+from .settings import Settings
+from .sizes import Size
+from .tensors import Tensor
+
+KEY = "disc_program"
+"""Under which `out.so.pbtxt` says what the library takes and gives."""
+MULTI_REFUSED = (
+    "--multi-cc-support: DISC's own compiler writes code for this processor only; run it once on each kind of machine"
+)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a compiled library takes and gives, for callers."""
+
+    inputs: tuple[tuple[tuple[int | None, ...], str], ...]
+    """Sizes, None where any will do, and dtype of each."""
+    outputs: tuple[tuple[tuple[int | None, ...], str], ...]
+    lanes: int
+    """Float32 of one vector register; a machine with fewer cannot run the code."""
+    threads: int
+    fast_math_level: int
+    enable_amp: bool
+    digest: str
+    """SHA-256 of the library."""
+
+    def described(self) -> str:
+        """Gives what it takes and gives, for people."""
+        sides = (", ".join(_typed(*each) for each in side) for side in (self.inputs, self.outputs))
+        return " -> ".join(sides)
+
+    def written(self) -> bytes:
+        """Gives the bytes of `out.so.pbtxt`, in BladeDISC's format for constants."""
+        key, data = KEY.encode(), json.dumps(asdict(self)).encode()
+        size = struct.Struct("<Q")
+        return struct.pack("<Q?Q", MAGIC, True, len(key)) + key + size.pack(len(data)) + data + size.pack(1)
+
+    @classmethod
+    def read(cls, data: bytes) -> Signature:
+        """Reads what `written` gave. Raises ValueError."""
+        facts: dict[str, Any] = next((json.loads(each.data) for each in constants_in(data) if each.key == KEY), {})
+        try:
+            shapes = {name: tuple((tuple(shape), kind) for shape, kind in facts[name]) for name in ("inputs", "outputs")}
+            return cls(**{**facts, **shapes})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"it does not describe a library of disc-compile: {error}") from error
+
+
+def _typed(shape: tuple[int | None, ...], kind: str) -> str:
+    return f"{kind}[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled program."""
+
+    library: bytes
+    signature: Signature
+    text: str
+    """The machine program."""
+
+
+def compile_file(source: Path, library: Path, settings: Settings, *, threads: int) -> Signature:
+    """Compiles a program in StableHLO or MHLO, and writes the library and what describes it: both files or none.
+
+    Raises CompileError for a program that does not parse, an operation that is not compiled, a missing or failing `cc`, and
+    a disk on which there is no room.
+    """
+    try:
+        text = source.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CompileError(f"{source} cannot be read: {error}", backend=NAME) from error
+    try:
+        built = compile_program_text(text, settings, threads=threads)
+    except CompileError as error:
+        error.message = f"{source}: {error.message}"
+        raise
+    _write_both(library, built)
+    return built.signature
+
+
+def compile_program_text(text: str, settings: Settings, *, threads: int) -> Built:
+    """Compiles a program in StableHLO or MHLO. Raises CompileError."""
+    if not lanes():
+        raise CompileError("this processor has neither AVX2 nor AVX-512", backend=NAME)
+    program = read(text, enable_amp=settings.enable_amp)
+    outputs: list[Tensor] = []
+    for tensor in program.outputs:
+        outputs.append(with_own_memory(tensor, outputs))
+    try:
+        machine = machine_program(
+            outputs,
+            inputs={name: f"{name}.data_ptr()" for name in (*_input_names(program), *program.constants)},
+            symbols=program.symbols,
+            lanes=lanes(),
+            threads=threads,
+        )
+        face = Face(
+            [(each.shape, each.kind) for each in program.inputs],
+            [(each.shape, each.dtype) for each in outputs],
+            program.symbols,
+        )
+        written = "\n".join((machine.text, entry_text(machine, face, program.constants)))
+    except (ValueError, NotImplementedError, KeyError) as error:
+        raise CompileError(f"the program cannot be lowered: {error}", backend=NAME) from error
+    written = with_fast_math(written, settings.cpu_fast_math_level)
+    library = shared_library(written, (library_path(),) if machine.functions else ())
+    signature = Signature(
+        inputs=tuple((_shown(each.shape), each.kind) for each in program.inputs),
+        outputs=tuple((_shown(each.shape), each.dtype) for each in outputs),
+        lanes=lanes(),
+        threads=threads,
+        fast_math_level=settings.cpu_fast_math_level,
+        enable_amp=settings.enable_amp,
+        digest=sha256(library).hexdigest(),
+    )
+    return Built(library, signature, written)
+
+
+def _input_names(program: HloProgram) -> list[str]:
+    return [f"i{place}" for place in range(len(program.inputs))]
+
+
+def _shown(shape: Sequence[Size]) -> tuple[int | None, ...]:
+    return tuple(size if isinstance(size, int) else None for size in shape)
+
+
+# --- Files ------------------------------------------------------------------------------------------------------------
+
+
+def metadata_path(library: Path) -> Path:
+    """Gives where the description of a library lies."""
+    return library.with_name(f"{library.name}.pbtxt")
+
+
+def _write_both(library: Path, built: Built) -> None:
+    """Puts both files in place, whole, or leaves neither. Raises CompileError."""
+    metadata = metadata_path(library)
+    try:
+        with contextlib.ExitStack() as stack:
+            drafts = [
+                _draft(each, content, stack)
+                for each, content in ((metadata, built.signature.written()), (library, built.library))
+            ]
+            drafts[0].replace(metadata)
+            try:
+                drafts[1].replace(library)
+            except OSError:
+                metadata.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        hint = "see that the folder is there, may be written to, and has room"
+        raise CompileError(f"{library} cannot be written: {error}", backend=NAME, hint=hint) from error
+
+
+def _draft(path: Path, content: bytes, stack: contextlib.ExitStack) -> Path:
+    """Writes a file beside its place, under a name that is deleted unless it is moved there. Raises OSError."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    draft = Path(name)
+    stack.callback(draft.unlink, missing_ok=True)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.chmod(0o644)
+    return draft
