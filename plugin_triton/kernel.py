@@ -39,6 +39,8 @@ class Kernel:
     """Functions in it, for people."""
     may_leave: bool = False
     """True where it reads at indices that may be out of range, and then writes 1 to `flag`."""
+    copied: tuple[str, str] | None = None
+    """Memory that it writes into, and whose elements that has before."""
 
 
 def memory_index(tensor: Tensor, index: Index) -> Affine:
@@ -222,12 +224,20 @@ def kernel_of(group: Group, name: str, writer: Writer, *, is_interpreted: bool) 
     return _GroupKernel(group, name, writer, is_interpreted=is_interpreted).written()
 
 
-def finished(name: str, described: str, writer: Writer, grid: tuple[str, ...], blocks: Blocks) -> Kernel:
+def finished(
+    name: str,
+    described: str,
+    writer: Writer,
+    grid: tuple[str, ...],
+    blocks: Blocks,
+    *,
+    copied: tuple[str, str] | None = None,
+) -> Kernel:
     """Gives a kernel of what was written."""
     parameters = tuple(writer.parameters)
     head = [*parameters, *(["flag"] if writer.may_leave else []), *(f"{block}: tl.constexpr" for block in blocks.sizes)]
     text = "\n".join(["@triton.jit", f"def {name}({', '.join(head)}):", f'    """{described}"""', *writer.lines])
-    return Kernel(name, text + "\n", parameters, grid, blocks, described, writer.may_leave)
+    return Kernel(name, text + "\n", parameters, grid, blocks, described, writer.may_leave, copied)
 
 
 class _GroupKernel:

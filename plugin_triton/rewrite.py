@@ -1,4 +1,4 @@
-"""Rewrites a tensor program for tensor cores: products of halves need no float32 copies of their operands."""
+"""Rewrites a tensor program for a GPU: products of halves on tensor cores, sums of halves at places in float32."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ from dataclasses import fields, replace
 from typing import Any
 
 from plugin_disc.loops.group import in_order
-from plugin_disc.tensors import Pointwise, Product, Tensor, View
+from plugin_disc.tensors import Pointwise, Product, Put, Tensor, View
 
 from .functions import HALVES
 
 
-def for_tensor_cores(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Gives the same tensors, with products of operands in half precision where these were made float32 for them.
+def for_gpu(outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Gives the same tensors by what a GPU does best.
 
-    A kernel accumulates in float32 either way, and products of two halves are exact in it.
+    Products take operands in half precision where these were made float32 for them: a kernel accumulates in float32 either
+    way, and products of two halves are exact in it. What is added up in half precision at places is added up in float32.
     """
     known: dict[Tensor, Tensor] = {}
     for tensor in in_order(outputs):
         parts = {each.name: _rewritten(getattr(tensor, each.name), known) for each in fields(tensor)}
         is_same = all(part is getattr(tensor, name) for name, part in parts.items())
         found = tensor if is_same else replace(tensor, **parts)
-        known[tensor] = _halved(found) if isinstance(found, Product) else found
+        if isinstance(found, Product):
+            found = _halved(found)
+        elif isinstance(found, Put) and found.function == "sum" and found.dtype in HALVES:
+            found = _summed_in_single(found)
+        known[tensor] = found
     return tuple(known[tensor] for tensor in outputs)
 
 
@@ -51,3 +56,9 @@ def _before_cast(operand: Tensor) -> Tensor | None:
         (source,) = operand.arguments
         return source if source.dtype in HALVES else None
     return None
+
+
+def _summed_in_single(put: Put) -> Tensor:
+    source, values = (Pointwise(each.shape, "f32", "cast", (each,)) for each in (put.source, put.values))
+    total = replace(put, dtype="f32", source=source, values=values)
+    return Pointwise(put.shape, put.dtype, "cast", (total,))

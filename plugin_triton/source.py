@@ -12,12 +12,13 @@ from plugin_disc.layout import inverse, memory_order
 from plugin_disc.loops.group import Group, Schedule, scheduled
 from plugin_disc.lower import Lowered
 from plugin_disc.sizes import Size, python_text, size_of
-from plugin_disc.tensors import Product, Scan, Source, Tensor
+from plugin_disc.tensors import Product, Put, Scan, Source, Tensor
 
 from .kernel import Kernel, Writer, kernel_of, root_of
 from .products import Epilogue, epilogue_of, product_kernel
+from .puts import put_kernel
 from .reductions import helpers
-from .rewrite import for_tensor_cores
+from .rewrite import for_gpu
 from .scans import scan_kernel
 
 TORCH_TYPES: Mapping[str, str] = {
@@ -67,7 +68,7 @@ def file_of(cluster: Cluster, lowered: Lowered, *, is_interpreted: bool) -> File
 class _File:
     def __init__(self, cluster: Cluster, lowered: Lowered, *, is_interpreted: bool) -> None:
         self.cluster = cluster
-        self.lowered = lowered = replace(lowered, outputs=for_tensor_cores(lowered.outputs))
+        self.lowered = lowered = replace(lowered, outputs=for_gpu(lowered.outputs))
         self.is_interpreted = is_interpreted
         self.sizes: dict[Size, str] = {}
         self.names: dict[Tensor, str] = {}
@@ -96,6 +97,8 @@ class _File:
                 self.kernels.append(product_kernel(stage, None, name, writer, is_interpreted=self.is_interpreted))
             elif isinstance(stage, Scan):
                 self.kernels.append(scan_kernel(stage, name, writer, is_interpreted=self.is_interpreted))
+            elif isinstance(stage, Put):
+                self.kernels.append(put_kernel(stage, name, writer, is_interpreted=self.is_interpreted))
             elif isinstance(stage, Group) and id(stage) not in within:
                 self.kernels.append(kernel_of(stage, name, writer, is_interpreted=self.is_interpreted))
             elif isinstance(stage, Group):
@@ -140,7 +143,11 @@ class _File:
             lines.append(f"    {name} = torch.empty(({shape}), dtype=torch.{TORCH_TYPES[tensor.dtype]}, device=device)")
         if may_leave:
             lines.append("    flag = torch.zeros(1, dtype=torch.int32, device=device)")
-        lines += [f"    {_launch(kernel)}" for kernel in self.kernels]
+        for kernel in self.kernels:
+            if kernel.copied:
+                into, source = kernel.copied
+                lines.append(f"    {into}.view(-1).copy_({source}.view(-1))")
+            lines.append(f"    {_launch(kernel)}")
         if may_leave:
             lines.append("    check(flag)")
         results: list[str] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub.support import OperatorTable, dtypes, tensors_of
+from hub.support import Condition, OperatorTable, argument, dtypes, tensors_of
 from plugin_disc.support import OPERATORS as LOWERED
 
 if TYPE_CHECKING:
@@ -19,10 +19,40 @@ def on_gpu(node: fx.Node) -> str | None:
     )
 
 
-_ATTENTION = "aten.scaled_dot_product_attention.default"
 _SINGLE = dtypes("float32", "float16", "bfloat16", "bool")
 """Not float64, in which another order of additions is more than some roundings away."""
-ROWS = {**LOWERED.rows, _ATTENTION: (_SINGLE, *LOWERED.rows[_ATTENTION])}
+_ADDED = dtypes("float32", "float64", "float16", "bfloat16", "int32", "int64")
+"""What memory adds up by itself."""
+_COMPARED = dtypes("int32", "int64")
+"""Not floats, of which memory's own extremes lose NaN."""
+
+
+def _narrowed(names: str, *conditions: Condition) -> dict[str, tuple[Condition, ...]]:
+    """Gives DISC's rows with further conditions."""
+    return {f"aten.{name}": (*conditions, *LOWERED.rows[f"aten.{name}"]) for name in names.split()}
+
+
+def _combined_in_memory(node: fx.Node) -> str | None:
+    """Values that meet at a place are added up, or the larger or smaller one stays: what memory does by itself."""
+    reduce = argument(node, "reduce")
+    if reduce in ("add", "sum"):
+        return _ADDED(node)
+    return _COMPARED(node) if reduce in ("amax", "amin") else f"reduce {reduce!r}, only sums and extremes here"
+
+
+def _added_in_memory(node: fx.Node) -> str | None:
+    """Values are put in, or added up where memory does that."""
+    return _ADDED(node) if argument(node, "accumulate") else None
+
+
+ROWS = {
+    **LOWERED.rows,
+    **_narrowed("scaled_dot_product_attention.default", _SINGLE),
+    **_narrowed("scatter_add.default index_add.default", _ADDED),
+    **_narrowed("scatter.reduce scatter.value_reduce", _combined_in_memory),
+    **_narrowed("scatter_reduce.two", _combined_in_memory),
+    **_narrowed("index_put.default _unsafe_index_put.default", _added_in_memory),
+}
 
 OPERATORS = OperatorTable(ROWS, everywhere=(on_gpu,))
 INTERPRETED = OperatorTable(ROWS, everywhere=LOWERED.everywhere)

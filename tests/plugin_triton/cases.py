@@ -44,6 +44,18 @@ CASES: Mapping[str, Case] = {
     "padded": (lambda x: F.pad(x, (1, 2), value=3.0), lambda n: (random(2, n),)),
     "running": (lambda x: (x.cumsum(1), x[:, :9].cumprod(0)), lambda n: (random(3, n),)),
     "embedding": (lambda i, w: F.embedding(i, w) * 2.0, lambda n: (torch.arange(n) % 7, random(7, 5))),
+    "scatter add": (
+        lambda x, i, v: x.scatter_add(1, i, v) * 2.0,
+        lambda n: (random(2, n), torch.arange(6).reshape(2, 3) % n, random(2, 3)),
+    ),
+    "rows added": (
+        lambda g, i: torch.zeros(7, 5).index_put((i,), g, accumulate=True),
+        lambda n: (random(n, 5), torch.arange(n) % 7),
+    ),
+    "rows replaced": (
+        lambda cache, place, new: cache.index_copy(1, place, new).sum(2),
+        lambda n: (random(2, n, 3), torch.tensor([n - 1]), random(2, 1, 3)),
+    ),
     "gather": (lambda x, i: x.gather(1, i).tanh(), lambda n: (random(2, n), torch.arange(6).reshape(2, 3) % n)),
     "cross entropy": (
         lambda x, i: -x.log_softmax(1).gather(1, i[:, None]).mean(),
@@ -54,6 +66,10 @@ HALF: Mapping[str, Case] = {
     "pointwise": (lambda x: F.gelu(x) + x, lambda n: (random(3, n),)),
     "softmax": (lambda x: x.softmax(-1), lambda n: (random(3, n),)),
     "product": (lambda x, w: F.relu(x @ w), lambda n: (random(n, 19), random(19, 23))),
+    "rows added": (
+        lambda x: torch.zeros(3, x.shape[1], dtype=x.dtype).index_add(0, torch.tensor([1, 1, 0]), x),
+        lambda n: (random(3, n),),
+    ),
     "overflow": (lambda x: (x * 60000.0, (x * 300.0).float().square().to(x.dtype)), lambda n: (random(3, n),)),
 }
 """Run in half precision."""
