@@ -11,29 +11,16 @@ from typing import Any
 import torch
 
 from hub.errors import InputRefused
-from hub.graph import Cluster, ScalarSpec, TensorSpec, priced_size
+from hub.graph import Cluster, TensorSpec, priced_size
+from hub.lowering.layout import inverse, memory_order
+from hub.lowering.sizes import python_text, size_of, strides_of
 from hub.support import is_symbolic
 
 from .addresses import address_of
-from .layout import inverse, memory_order
 from .pages import LARGE, ask_for_large_pages
-from .sizes import parts_shown, python_text, size_of, strides_of
 
 _SPARE = torch.zeros(1 << 16)
 """Its address stands in for that of empty tensors, which have none."""
-
-
-def symbol_texts(cluster: Cluster) -> dict[Any, str]:
-    """Gives, for each symbolic size that an input shows, the Python text that reads it; inputs are i0, i1, ..."""
-    found: dict[Any, str] = {}
-    for position, spec in enumerate(cluster.inputs):
-        if isinstance(spec, TensorSpec):
-            for dim, size in enumerate(spec.shape):
-                if is_symbolic(size):
-                    found.setdefault(size_of(size), f"i{position}.shape[{dim}]")
-        elif spec.kind == "int" and is_symbolic(spec.value):
-            found.setdefault(size_of(spec.value), f"i{position}")
-    return parts_shown(found)
 
 
 def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str, symbols: Mapping[Any, str]) -> str:
@@ -156,11 +143,6 @@ def compiled(
 def _bits(value: float) -> int:
     """Gives a float's bits as an integer."""
     return struct.unpack("<q", struct.pack("<d", value))[0]
-
-
-def number_text(position: int, spec: ScalarSpec) -> str:
-    """Gives the Python text of an input that is a plain number, as its slot holds it."""
-    return f"bits(i{position})" if spec.kind == "float" else f"int(i{position})"
 
 
 def _outside_of(cluster: Cluster) -> Callable[[], None]:

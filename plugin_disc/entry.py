@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hub.lowering.sizes import Size, python_text
+
 from .loops.program import ENTRY, MachineProgram
-from .sizes import Size, python_text
 
 CALL, WORKSPACE, SHAPES = "disc_call", "disc_workspace", "disc_shapes"
 DONE, OUT_OF_RANGE, WRONG_SIZES = 0, 1, 2

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 from hub.errors import CompileError, InputRefused, RunError
+from hub.lowering.rules.call import DTYPES
 
 from .compiler import NAME
 from .entry import CALL, DONE, OUT_OF_RANGE, SHAPES, WORKSPACE
 from .loops.machine import lanes
-from .lower.call import DTYPES
 from .standalone import Signature, metadata_path
 
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}

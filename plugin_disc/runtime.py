@@ -15,15 +15,16 @@ import torch
 from hub.backend import CompileSettings, Executable
 from hub.errors import CompileError, HubError, RunError
 from hub.graph import Cluster
+from hub.lowering.cluster import Lowered, lower, weights_of
+from hub.lowering.symbols import symbol_texts
 
 from .assembly import hot_loop, instructions, llvm_ir
-from .binding import compiled, run_source, symbol_texts
+from .binding import compiled, run_source
 from .compiler import NAME, Code, compile_text, loaded
 from .external import Foreign
 from .fastmath import with_fast_math
 from .loops.machine import lanes
 from .loops.program import MachineProgram, machine_program
-from .lower import Lowered, lower, weights_of
 from .recording import write_cluster, write_inputs
 
 _log = logging.getLogger("hub")
@@ -136,6 +137,12 @@ def build(cluster: Cluster, settings: CompileSettings, *, level: int = 0, foreig
     return DiscExecutable(cluster, call, code, lowered.weights, Origin(settings.threads, level, foreign))
 
 
+def _addresses(cluster: Cluster, lowered: Lowered) -> dict[str, str]:
+    """Gives the Python text of each source's address, as the binding has it."""
+    inputs = {f"i{place}": f"a{place}.data_ptr()" for place in range(len(cluster.inputs))}
+    return inputs | {name: f"{name}.data_ptr()" for name in lowered.weights}
+
+
 def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram, Lowered]:
     """Gives the machine program of a cluster. Raises CompileError."""
     try:
@@ -143,7 +150,7 @@ def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram
         symbols = symbol_texts(cluster)
         texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols)}
         program = machine_program(
-            lowered.outputs, inputs=lowered.addresses, symbols=texts, lanes=lanes(), threads=settings.threads
+            lowered.outputs, inputs=_addresses(cluster, lowered), symbols=texts, lanes=lanes(), threads=settings.threads
         )
     except HubError:
         raise

@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from hub.errors import CompileError
+from hub.lowering.cluster import with_own_memory
+from hub.lowering.sizes import Size
+from hub.lowering.tensors import Tensor
 
 from .addresses import library_path
 from .compiler import NAME, shared_library
@@ -23,10 +26,7 @@ from .fastmath import with_fast_math
 from .hlo.reader import HloProgram, read
 from .loops.machine import lanes
 from .loops.program import machine_program
-from .lower import with_own_memory
 from .settings import Settings
-from .sizes import Size
-from .tensors import Tensor
 
 KEY = "disc_program"
 """Under which `out.so.pbtxt` says what the library takes and gives."""

@@ -9,11 +9,9 @@ from typing import Any
 import torch
 
 from hub.backend import CompileSettings
-from hub.graph import Graph
 from hub.partition.extract import extract
-from hub.partition.group import EAGER, group
-from hub.support import Support
-from hub.testing.single import capture
+from hub.partition.group import EAGER
+from hub.testing.single import capture, groups_of
 
 from .backend import Mdla
 from .settings import read_settings
@@ -26,12 +24,10 @@ def survey(module: torch.nn.Module, inputs: Sequence[Any], calibration: Path | N
     if calibration is not None:
         settings = settings.model_copy(update={"calibration": str(calibration)})
     backend = Mdla(settings)
-    verdicts = _verdicts(captured.graph, backend)
-    backend_of = {name: "mdla" if answer.accepted else EAGER for name, answer in verdicts.items()}
-    backend_of |= {node.name: EAGER for node in captured.graph.nodes if node.name not in backend_of}
+    groups, refusals = groups_of(captured.graph, "mdla", backend.supports)
     values = dict(zip((node.name for node in captured.graph.placeholders), captured.inputs, strict=True))
     texts: list[str] = []
-    for index, item in enumerate(group(captured.graph, backend_of)):
+    for index, item in enumerate(groups):
         cluster = extract(captured.graph, item.nodes, f"group{index}", captured.weights)
         given = [values[name] for name in cluster.input_names]
         with torch.no_grad():
@@ -39,16 +35,4 @@ def survey(module: torch.nn.Module, inputs: Sequence[Any], calibration: Path | N
         if item.backend == EAGER:
             continue
         texts.append(f"group{index}: {backend.explain(cluster, CompileSettings(threads=1), given)}")
-    refusals = dict.fromkeys(answer.reason for answer in verdicts.values() if not answer.accepted)
     return "\n".join((*texts, *(f"not taken: {reason}" for reason in refusals), ""))
-
-
-def _verdicts(graph: Graph, backend: Mdla) -> dict[str, Support]:
-    found: dict[str, Support] = {}
-    for node in graph.nodes:
-        if node.name in graph.pinned:
-            continue
-        source = node.args[0] if node.args else None
-        is_element = getattr(node.target, "__name__", "") == "getitem"
-        found[node.name] = found[source.name] if is_element and source is not None else backend.supports(node)  # pyright: ignore
-    return found

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import sympy
 from torch.utils._sympy.functions import FloorDiv
 
-from ..builders import cast, pointwise, reshaped
-from ..sizes import Size, plus, product, settled, times
+from hub.lowering.builders import cast, pointwise, reshaped
+from hub.lowering.sizes import Size, plus, product, settled, times
+
 from .values import Op, Rule, Sizes, Value, constant_values, same_size
 
 SMALL = 32

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hub.lowering.builders import FLOATS, cast, matrix_product, padded, permuted, pointwise, reduced, reshaped, without
+from hub.lowering.rules.windows import convolved
+from hub.lowering.sizes import Size, product
+from hub.lowering.tensors import Tensor
+
 from ..addresses import has
-from ..builders import FLOATS, cast, matrix_product, padded, permuted, pointwise, reduced, reshaped, without
 from ..loops.products import MIXED_PRODUCT
-from ..lower.windows import convolved
-from ..sizes import Size, product
-from ..tensors import Tensor
 from .elementwise import computing
 from .values import Op, Rule, same_size
 from .windows import pairs_of

@@ -9,11 +9,11 @@ from typing import Any
 import sympy
 
 from hub.errors import CompileError, HubError
+from hub.lowering.builders import reshaped
+from hub.lowering.sizes import Size
+from hub.lowering.tensors import Source, Tensor
 
-from ..builders import reshaped
 from ..compiler import NAME
-from ..sizes import Size
-from ..tensors import Source, Tensor
 from . import elementwise, layout, numbers, products, windows
 from .text import parsed
 from .values import (

@@ -12,12 +12,12 @@ import sympy
 import torch
 
 from hub.errors import CompileError
+from hub.lowering.builders import cast, fill, joined, reshaped, view
+from hub.lowering.rules.call import DTYPES
+from hub.lowering.sizes import Size
+from hub.lowering.tensors import Number, Source, Tensor
 
-from ..builders import cast, fill, joined, reshaped, view
 from ..compiler import NAME
-from ..lower.call import DTYPES
-from ..sizes import Size
-from ..tensors import Number, Source, Tensor
 
 KINDS = {
     "f64": "f64",

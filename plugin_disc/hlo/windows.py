@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..builders import cast, padded, pointwise, reduced, without
+from hub.lowering.builders import cast, padded, pointwise, reduced, without
+from hub.lowering.rules.windows import windows_of
+from hub.lowering.sizes import Size, ceil_div, plus
+from hub.lowering.tensors import Fill, Tensor
+
 from ..loops.combine import FUNCTION, neutral
-from ..lower.windows import windows_of
-from ..sizes import Size, ceil_div, plus
-from ..tensors import Fill, Tensor
 from .elementwise import computing
 from .values import Op, Rule
 

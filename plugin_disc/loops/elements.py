@@ -6,22 +6,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ..affine import Affine, Index, composed, linear
-from ..sizes import Size, strides_of
-from ..tensors import Fill, Iota, Number, Reduce, Reshape, Take, Tensor, View, arguments_of
+from hub.fusion.groups import Group, Store
+from hub.fusion.nest import loop_index, memory_index
+from hub.lowering.affine import Affine, Index, composed, linear
+from hub.lowering.sizes import Size, strides_of
+from hub.lowering.tensors import Fill, Iota, Number, Reduce, Reshape, Take, Tensor, View, arguments_of
+
 from .functions import emitted
-from .group import Group, Store
 from .memory import Loops, affine_wide, further, gathered, read, write
-from .nest import loop_index
 from .writer import Value, Writer
 
 SlotOf = Callable[[Tensor], int]
 """Gives the frame's slot with the address of a tensor in memory."""
-
-
-def memory_index(tensor: Tensor, index: Index) -> Affine:
-    """Gives where an element of a tensor lies in its memory."""
-    return linear(index, strides_of(tensor.shape))
 
 
 class Elements:
@@ -104,8 +100,9 @@ class Elements:
 
     def _number(self, tensor: Number) -> Value:
         if isinstance(tensor.value, str):
-            kind = {"f64": "f64", "i64": "i64", "i1": "i64"}[tensor.dtype]
-            value = self.writer.slot(self.writer.frame.slot(tensor.value), kind)
+            kind = "f64" if tensor.dtype == "f64" else "i64"
+            text = f"{'bits' if kind == 'f64' else 'int'}({tensor.value})"
+            value = self.writer.slot(self.writer.frame.slot(text), kind)
             return emitted(self.writer, "cast", "i1", (value,)) if tensor.dtype == "i1" else value
         return self.writer.number(tensor.value)
 

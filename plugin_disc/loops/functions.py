@@ -40,8 +40,6 @@ _SLEEF = {
 }
 _WRITTEN_OUT = {"exp": exponential, "tanh": hyperbolic_tangent}
 """In float32."""
-EXPENSIVE = frozenset(_SLEEF)
-"""Functions that cost more than reading their result again."""
 
 
 def emitted(writer: Writer, function: str, dtype: str, arguments: Sequence[Value]) -> Value:

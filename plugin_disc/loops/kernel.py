@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..sizes import Size, ceil_div, is_static, product
-from ..tensors import Reduce
-from .elements import Elements, SlotOf, memory_index
+from hub.fusion.groups import Group, Store
+from hub.fusion.movable import EXPENSIVE
+from hub.fusion.nest import Nest, is_inner, nest_of, phases_of
+from hub.lowering.sizes import Size, ceil_div, is_static, product
+from hub.lowering.tensors import Reduce
+
+from .elements import Elements, SlotOf
 from .frame import Frame
-from .functions import EXPENSIVE
-from .group import Group, Store
 from .memory import Loops, lane_mask
-from .nest import Nest, is_inner, nest_of, phases_of
 from .rows import Rows, passes_of
 from .tiles import Tile, columns_of, note_column, tile_of
 from .writer import Value, Writer
@@ -47,7 +48,7 @@ class _Kernel:
     def __init__(self, group: Group, name: str, frame: Frame, lanes: int, slot_of: SlotOf) -> None:
         self.group = group
         self.name = name
-        self.nest = nest_of(group, memory_index) if group.domain else None
+        self.nest = nest_of(group) if group.domain else None
         self.writer = Writer(frame, lanes, rows=COLUMN_ROWS if self._is_wide_column(COLUMN_ROWS * lanes) else 1)
         self.phase = phases_of(group)
         merged = self.nest.merged if self.nest else frozenset[int]()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ..affine import Affine
-from ..sizes import Size
+from hub.lowering.affine import Affine
+from hub.lowering.sizes import Size
+
 from .writer import SCALAR, Value, Writer
 
 _ALIGNED = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "i1": 1}

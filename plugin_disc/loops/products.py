@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ..affine import Affine, linear, variable
-from ..builders import matrix_layout
-from ..sizes import Size, product, strides_of
-from ..tensors import Product, Reshape, Tensor, View
+from hub.lowering.affine import Affine, linear, variable
+from hub.lowering.builders import matrix_layout
+from hub.lowering.sizes import Size, product, strides_of
+from hub.lowering.tensors import Product, Reshape, Tensor, View
+
 from .elements import SlotOf
 from .frame import Frame
 from .kernel import Kernel

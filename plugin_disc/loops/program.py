@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..affine import Affine
-from ..sizes import is_static, product, python_text, times
-from ..tensors import Product, Put, Reshape, Scan, Source, Tensor, arguments_of
+from hub.fusion.groups import Group, Schedule, Stage, scheduled
+from hub.fusion.reading import behind, in_order, reads
+from hub.fusion.simplify import simplified
+from hub.lowering.affine import Affine
+from hub.lowering.sizes import is_static, product, python_text, times
+from hub.lowering.tensors import Product, Put, Reshape, Scan, Source, Tensor, arguments_of
+
 from .frame import OUTSIDE, Frame
-from .group import Group, Schedule, Stage, behind, in_order, reads, scheduled
 from .kernel import Kernel, kernel_of
 from .memory import ITEM_BYTES
 from .products import product_of
 from .puts import put_of
 from .scans import scan_of
-from .simplify import simplified
 from .writer import Value, Writer
 
 ENTRY = "disc_main"

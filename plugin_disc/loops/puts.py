@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..affine import Affine, linear, variable
-from ..sizes import Size, product, strides_of
-from ..tensors import Put, Reshape, Tensor
+from hub.lowering.affine import Affine, linear, variable
+from hub.lowering.sizes import Size, product, strides_of
+from hub.lowering.tensors import Put, Reshape, Tensor
+
 from .combine import combined
 from .elements import SlotOf
 from .frame import Frame

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..sizes import is_static, product
-from ..tensors import Reduce
+from hub.fusion.groups import Group, Store
+from hub.fusion.movable import EXPENSIVE
+from hub.fusion.nest import Nest, inner_index, is_inner
+from hub.lowering.sizes import is_static, product
+from hub.lowering.tensors import Reduce
+
 from .combine import across_lanes, combined, neutral
 from .elements import Elements, members_behind
-from .functions import EXPENSIVE, emitted
-from .group import Group, Store
+from .functions import emitted
 from .memory import lane_mask
-from .nest import Nest, inner_index, is_inner
 from .writer import Value, Writer
 
 FEW_ROUNDINGS = 4096

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..affine import linear, variable
-from ..sizes import product, strides_of
-from ..tensors import Reshape, Scan
+from hub.lowering.affine import linear, variable
+from hub.lowering.sizes import product, strides_of
+from hub.lowering.tensors import Reshape, Scan
+
 from .combine import neutral
 from .elements import SlotOf
 from .frame import Frame

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..affine import Affine, Index, composed
-from ..sizes import is_static
-from ..tensors import Fill, Iota, Number, Pointwise, Tensor, View, arguments_of
-from .elements import Elements, memory_index
-from .group import Group
+from hub.fusion.groups import Group
+from hub.fusion.nest import Nest, loop_index, memory_index
+from hub.lowering.affine import Affine, Index, composed
+from hub.lowering.sizes import is_static
+from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Tensor, View, arguments_of
+
+from .elements import Elements
 from .memory import read, read_key
-from .nest import Nest, loop_index
 from .writer import Value
 
 MOST_MEMBERS = 12

@@ -7,7 +7,8 @@ import struct
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
-from ..sizes import Size
+from hub.lowering.sizes import Size
+
 from .frame import Frame
 
 SCALAR = {

@@ -11,10 +11,10 @@ import torch
 from hub.backend import CompileSettings
 from hub.errors import CompileError, InputRefused, RunError
 from hub.graph import Cluster
+from hub.lowering.rules import RULES
 from hub.testing.single import whole_cluster
 from plugin_disc import compiler, runtime
 from plugin_disc.backend import create
-from plugin_disc.lower import RULES
 from plugin_disc.runtime import CALL_FILE, LIBRARY_FILE, DiscExecutable, build, restore
 from plugin_disc.support import OPERATORS
 from tests.plugin_disc.programs import Wrapped

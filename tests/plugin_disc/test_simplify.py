@@ -10,14 +10,15 @@ from torch.nn import functional
 
 from hub.backend import CompileSettings
 from hub.errors import InputRefused
+from hub.fusion.groups import Group, scheduled
+from hub.fusion.reading import in_order
+from hub.fusion.simplify import simplified
+from hub.lowering.cluster import lower
+from hub.lowering.sizes import product
+from hub.lowering.tensors import Join
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.single import whole_cluster
 from plugin_disc.backend import create
-from plugin_disc.loops.group import Group, in_order, scheduled
-from plugin_disc.loops.simplify import simplified
-from plugin_disc.lower import lower
-from plugin_disc.sizes import product
-from plugin_disc.tensors import Join
 from tests.plugin_disc.programs import PROGRAMS, Wrapped, inputs_of
 
 ONE = CompileSettings(threads=1)

@@ -258,7 +258,9 @@ _SCATTERS: Table = {
         call(f(3, 4), 1, at(3, 5, below=4), f(3, 5), reduce="add"),
         call(f(4), 0, lit(1, 1, 0), f(3), reduce="multiply"),
     ),
-    "aten.scatter.value_reduce": (call(f(3, 4), 0, at(2, 4, below=3), 1.5, reduce="multiply"),),
+    "aten.scatter.value_reduce": tuple(
+        call(f(3, 4), 0, at(2, 4, below=3), 1.5, reduce=reduce) for reduce in ("multiply", "add")
+    ),
     "aten.scatter.src": (
         call(f(3, 4), 1, at(3, 1, below=4), f(3, 1)),
         call(f(3, 4), 0, at(1, 4, below=3), f(1, 4)),

@@ -1,0 +1,53 @@
+"""What a tensor is computed from, behind views, and the order that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hub.lowering.affine import Index, composed, identity
+from hub.lowering.sizes import Size
+from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Reduce, Take, Tensor, View, arguments_of
+
+
+def reads(tensor: Tensor) -> Iterator[tuple[Tensor, Index | None]]:
+    """Gives what a tensor is computed from, behind views, with the index over its loops; None if that depends on data."""
+    if isinstance(tensor, Reduce):
+        yield from behind(tensor.source, identity(tensor.source.shape))
+    elif isinstance(tensor, Pointwise):
+        for argument in tensor.arguments:
+            yield from behind(argument, identity(tensor.shape))
+    elif isinstance(tensor, Take):
+        yield from ((source, None) for source, _ in behind(tensor.source, identity(tensor.source.shape)))
+        for part in tensor.index:
+            if isinstance(part, Tensor):
+                yield from behind(part, identity(tensor.shape))
+
+
+def behind(tensor: Tensor, index: Index) -> Iterator[tuple[Tensor, Index]]:
+    """Gives what lies behind views, with the index there; nothing for numbers."""
+    while isinstance(tensor, View):
+        index = composed(tensor.index, index)
+        tensor = tensor.source
+    if not isinstance(tensor, (Fill, Number, Iota)):
+        yield tensor, index
+
+
+def space_of(tensor: Tensor) -> tuple[Size, ...]:
+    """Gives the sizes of the loops in which a tensor is computed."""
+    return tensor.source.shape if isinstance(tensor, Reduce) else tensor.shape
+
+
+def in_order(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Gives tensors and all that they are computed from, sources first."""
+    order: dict[Tensor, None] = {}
+    stack: list[tuple[Tensor, bool]] = [(tensor, False) for tensor in reversed(outputs)]
+    while stack:
+        tensor, is_ready = stack.pop()
+        if tensor in order:
+            continue
+        if is_ready:
+            order[tensor] = None
+            continue
+        stack.append((tensor, True))
+        stack.extend((source, False) for source in reversed(arguments_of(tensor)) if source not in order)
+    return list(order)

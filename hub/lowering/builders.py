@@ -1,0 +1,278 @@
+"""Makes tensors: broadcasting, casts, reductions and views, with what is known folded away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub.lowering.affine import Affine, Index, composed, identity, linear, variable
+from hub.lowering.sizes import Size, plus, product, strides_of, times
+from hub.lowering.tensors import (
+    COMPUTED,
+    IN_MEMORY,
+    Fill,
+    Iota,
+    Join,
+    Number,
+    Pointwise,
+    Product,
+    Reduce,
+    Reshape,
+    Scan,
+    Tensor,
+    View,
+)
+
+FLOATS = ("f64", "f32", "f16", "bf16")
+HALVES = ("f16", "bf16")
+BITS = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8, "i1": 1}
+"""Of each kind of integer."""
+COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+
+
+def fill(value: float, dtype: str, shape: Sequence[Size] = ()) -> Tensor:
+    """Gives a constant."""
+    return cast(Fill(tuple(shape), "f32", value), dtype) if dtype in HALVES else Fill(tuple(shape), dtype, value)
+
+
+# --- Views ------------------------------------------------------------------------------------------------------------
+
+
+def view(source: Tensor, shape: Sequence[Size], index: Index) -> Tensor:
+    """Gives the elements of `source` at `index`, whose variables number the dims of `shape`."""
+    shape = tuple(shape)
+    if isinstance(source, Fill):
+        return Fill(shape, source.dtype, source.value)
+    if isinstance(source, Number):
+        return Number(shape, source.dtype, source.value)
+    if isinstance(source, View):
+        source, index = source.source, composed(source.index, index)
+    if shape == source.shape and index == identity(shape):
+        return source
+    return View(shape, source.dtype, source, index)
+
+
+def broadcast(source: Tensor, shape: Sequence[Size]) -> Tensor:
+    """Gives a tensor of a larger shape by PyTorch's rules: dims are added in front, sizes of 1 repeated."""
+    shape = tuple(shape)
+    lead = len(shape) - len(source.shape)
+    index = tuple(Affine() if size == 1 else variable(dim + lead) for dim, size in enumerate(source.shape))
+    return view(source, shape, index)
+
+
+def permuted(source: Tensor, dims: Sequence[int]) -> Tensor:
+    """Gives dims in another order: dim n of the result is dim `dims[n]`."""
+    shape = tuple(source.shape[dim] for dim in dims)
+    places = {dim: place for place, dim in enumerate(dims)}
+    index = tuple(Affine() if size == 1 else variable(places[dim]) for dim, size in enumerate(source.shape))
+    return view(source, shape, index)
+
+
+def swapped(source: Tensor, one: int, other: int) -> Tensor:
+    """Gives two dims in each other's place."""
+    dims = list(range(len(source.shape)))
+    dims[one], dims[other] = dims[other], dims[one]
+    return permuted(source, dims)
+
+
+def sliced(source: Tensor, dim: int, start: Size, size: Size, step: int = 1) -> Tensor:
+    """Gives `size` entries along a dim, from `start` in steps."""
+    shape = tuple(size if place == dim else each for place, each in enumerate(source.shape))
+    index = list(identity(shape))
+    index[dim] = Affine(start) if size == 1 else variable(dim, step, start)
+    return view(source, shape, tuple(index))
+
+
+def reshaped(source: Tensor, shape: Sequence[Size]) -> Tensor:
+    """Gives the elements in row-major order under another shape: by an affine view where dims are only cut or added."""
+    shape = tuple(shape)
+    if shape == source.shape:
+        return source
+    if isinstance(source, (Fill, Number)):
+        return view(source, shape, ())
+    if not isinstance(source, IN_MEMORY):
+        index = cut_index(source.shape, shape)
+        if index is not None:
+            return view(source, shape, index)
+    if isinstance(source, Reshape):
+        source = source.source
+    return Reshape(shape, source.dtype, stored(source))
+
+
+def stored(source: Tensor) -> Tensor:
+    """Gives a tensor of which every element can lie packed in memory."""
+    return source if isinstance(source, (*IN_MEMORY, *COMPUTED)) else copied(source)
+
+
+def copied(source: Tensor) -> Tensor:
+    """Gives a tensor as one that is computed, and so has memory of its own."""
+    return Pointwise(source.shape, source.dtype, "copy", (source,))
+
+
+def cut_index(old: Sequence[Size], new: Sequence[Size]) -> Index | None:
+    """Gives where a reshape reads if every new dim is part of one old dim; None where dims are joined."""
+    index: list[Affine] = []
+    place = 0
+    for size in old:
+        if size == 1:
+            index.append(Affine())
+            continue
+        parts: list[int] = []
+        covered: Size = 1
+        while covered != size:
+            if place == len(new) or (isinstance(covered, int) and isinstance(size, int) and covered >= size):
+                return None
+            if new[place] != 1:
+                parts.append(place)
+                covered = times(covered, new[place])
+            place += 1
+        part = Affine()
+        step: Size = 1
+        for dim in reversed(parts):
+            part = part + variable(dim, step)
+            step = times(step, new[dim])
+        index.append(part)
+    return tuple(index) if all(size == 1 for size in new[place:]) else None
+
+
+# --- Elements ---------------------------------------------------------------------------------------------------------
+
+
+def broadcast_shape(*tensors: Tensor) -> tuple[Size, ...]:
+    """Gives the shape to which tensors are broadcast together."""
+    rank = max(len(tensor.shape) for tensor in tensors)
+    sizes: list[Size] = [1] * rank
+    for tensor in tensors:
+        for place, size in enumerate(tensor.shape, rank - len(tensor.shape)):
+            if sizes[place] == 1 or (isinstance(size, int) and size != 1):
+                sizes[place] = size
+    return tuple(sizes)
+
+
+def pointwise(function: str, *arguments: Tensor, dtype: str | None = None) -> Tensor:
+    """Gives a function of the elements of tensors, broadcast; the dtype is the first one's, or i1 of a comparison."""
+    shape = broadcast_shape(*arguments)
+    kind = dtype or ("i1" if function in COMPARISONS else arguments[0].dtype)
+    return Pointwise(shape, kind, function, tuple(broadcast(argument, shape) for argument in arguments))
+
+
+def cast(source: Tensor, dtype: str) -> Tensor:
+    """Gives the elements as numbers of another dtype."""
+    if source.dtype == dtype:
+        return source
+    if isinstance(source, Fill):
+        number = source if source.dtype in FLOATS else Fill(source.shape, "f32", float(source.value))
+        if dtype in HALVES:
+            return Pointwise(source.shape, dtype, "cast", (number,))
+        return Fill(source.shape, dtype, _cast_number(source.value, dtype))
+    return Pointwise(source.shape, dtype, "cast", (source,))
+
+
+def _cast_number(value: float, dtype: str) -> float:
+    if dtype == "i1":
+        return bool(value)
+    if dtype in FLOATS:
+        return float(value)
+    bits = BITS[dtype]
+    wrapped = int(value) & (1 << bits) - 1
+    return wrapped - (1 << bits) if dtype != "u8" and wrapped >> bits - 1 else wrapped
+
+
+def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """Gives `yes` where the condition holds, else `no`."""
+    return pointwise("select", condition, yes, no, dtype=yes.dtype)
+
+
+def iota(shape: Sequence[Size], dim: int) -> Tensor:
+    """Gives the index along a dim."""
+    return Iota(tuple(shape), "i64", dim)
+
+
+# --- Along dims -------------------------------------------------------------------------------------------------------
+
+
+def normal_dims(dims: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Gives dims counted from the front, each once, in order."""
+    return tuple(sorted({dim % rank for dim in dims})) if rank else ()
+
+
+def reduced(function: str, source: Tensor, dims: Sequence[int], dtype: str | None = None) -> Tensor:
+    """Gives elements combined along dims, which stay with size 1."""
+    dims = tuple(dim for dim in dims if source.shape[dim] != 1)
+    if not dims:
+        return source if dtype is None else cast(source, dtype)
+    shape = tuple(1 if dim in dims else size for dim, size in enumerate(source.shape))
+    return Reduce(shape, dtype or source.dtype, function, source, dims)
+
+
+def without(source: Tensor, dims: Sequence[int]) -> Tensor:
+    """Gives a tensor without some dims of size 1."""
+    kept = [dim for dim in range(len(source.shape)) if dim not in dims]
+    index = [Affine() for _ in source.shape]
+    for place, dim in enumerate(kept):
+        index[dim] = Affine() if source.shape[dim] == 1 else variable(place)
+    return view(source, [source.shape[dim] for dim in kept], tuple(index))
+
+
+def joined(pieces: Sequence[Tensor], dim: int) -> Tensor:
+    """Gives tensors one after the other along a dim."""
+    offset: Size = 0
+    placed: list[tuple[Tensor, tuple[Size, ...]]] = []
+    for piece in pieces:
+        placed.append((piece, tuple(offset if place == dim else 0 for place in range(len(piece.shape)))))
+        offset = plus(offset, piece.shape[dim])
+    shape = tuple(offset if place == dim else size for place, size in enumerate(pieces[0].shape))
+    return Join(shape, pieces[0].dtype, tuple(placed))
+
+
+def padded(source: Tensor, before: Sequence[Size], after: Sequence[Size], value: float) -> Tensor:
+    """Gives a tensor with a constant around it; no negative widths."""
+    if all(width == 0 for width in (*before, *after)):
+        return source
+    shape = tuple(plus(plus(size, low), high) for size, low, high in zip(source.shape, before, after, strict=True))
+    return Join(shape, source.dtype, ((source, tuple(before)),), value)
+
+
+def scanned(function: str, source: Tensor, dim: int) -> Tensor:
+    """Gives running totals."""
+    return Scan(source.shape, source.dtype, function, stored(source), dim)
+
+
+def matrix_product(left: Tensor, right: Tensor, dtype: str | None = None) -> Tensor:
+    """Gives left [..., M, K] times right [..., K, N]; leading dims are broadcast. bfloat16 gives float32 only."""
+    lead = broadcast_shape(Fill(left.shape[:-2], "f32", 0), Fill(right.shape[:-2], "f32", 0))
+    left = broadcast(left, (*lead, *left.shape[-2:]))
+    right = broadcast(right, (*lead, *right.shape[-2:]))
+    return Product((*lead, left.shape[-2], right.shape[-1]), dtype or left.dtype, _as_operand(left), _as_operand(right))
+
+
+def _as_operand(source: Tensor) -> Tensor:
+    """Gives a matrix that the library can read where it lies: rows or columns without gaps; else a packed copy."""
+    if not isinstance(source, View):
+        return stored(source)
+    if isinstance(source.source, (*IN_MEMORY, *COMPUTED)) and matrix_layout(source) is not None:
+        return source
+    return copied(source)
+
+
+def matrix_layout(source: Tensor) -> tuple[bool, Size] | None:
+    """Gives whether columns are what lies without gaps, and how far apart the others are; None where neither does."""
+    rows, columns = source.shape[-2:]
+    if not isinstance(source, View):
+        return False, columns
+    place = linear(source.index, strides_of(source.source.shape))
+    down, along = (place.factor(len(source.shape) - back) for back in (2, 1))
+    if (along == 1 or columns == 1) and (rows == 1 or _reaches(down, columns)):
+        return False, columns if rows == 1 else down
+    if (down == 1 or rows == 1) and (columns == 1 or _reaches(along, rows)):
+        return True, rows if columns == 1 else along
+    return None
+
+
+def _reaches(step: Size, count: Size) -> bool:
+    """True where rows that lie `step` apart do not overlap."""
+    return step >= count if isinstance(step, int) and isinstance(count, int) else step != 0
+
+
+def count_of(source: Tensor, dims: Sequence[int]) -> Size:
+    """Gives how many elements are combined along dims."""
+    return product(source.shape[dim] for dim in dims)

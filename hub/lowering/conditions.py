@@ -1,0 +1,90 @@
+"""Conditions on single nodes under which an operator is taken. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub.conditions import one_of
+from hub.support import (
+    Condition,
+    argument,
+    elements,
+    is_symbolic,
+    operator_name,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from torch import fx
+
+
+def real_division(node: fx.Node) -> str | None:
+    """Integers are divided by known numbers only: an instruction that divides by 0, or by -1, may end the process."""
+    if node.meta["val"].dtype.is_floating_point:
+        return None
+    by = argument(node, "other")
+    is_known = isinstance(by, int) and by not in (0, -1)
+    return None if is_known else "integer division by something other than a known number apart from 0 and -1"
+
+
+def small_power(node: fx.Node) -> str | None:
+    """Integers are raised to 0 to 64, by multiplication."""
+    exponent = argument(node, "exponent")
+    is_float = node.meta["val"].dtype.is_floating_point
+    return None if is_float or exponent in range(65) else f"integers to the power {exponent}, 0 to 64 here"
+
+
+def static_space(count: int) -> Condition:
+    """All but the first `count` dims of the input and of the first result are known."""
+
+    def condition(node: fx.Node) -> str | None:
+        result = elements(node.meta["val"])[0]
+        shape = (*value_of(node.args[0]).shape[count:], *result.shape[count:])
+        return f"symbolic dims {list(shape)}" if any(map(is_symbolic, shape)) else None
+
+    return condition
+
+
+def whole_factors(node: fx.Node) -> str | None:
+    """Each size in space grows by a whole number, known while compiling."""
+    source, result = value_of(node.args[0]).shape[2:], node.meta["val"].shape[2:]
+    for old, new in zip(source, result, strict=True):
+        if is_symbolic(old) or is_symbolic(new) or not old or new % old:
+            return f"nearest neighbours from {old} to {new}, only whole factors here"
+    return None
+
+
+def counts_padding(node: fx.Node) -> str | None:
+    """An average divides by the whole window everywhere."""
+    padding = argument(node, "padding")
+    is_padded = any(elements(padding))
+    return "padding that does not count" if is_padded and not argument(node, "count_include_pad") else None
+
+
+def some_differences(node: fx.Node) -> str | None:
+    """Some difference is left."""
+    shape, count = node.meta["val"].shape, argument(node, "n")
+    return f"{count} differences give {list(shape)}" if count < 1 or any(size == 0 for size in shape) else None
+
+
+def group_matches(node: fx.Node) -> str | None:
+    """Attention has equally many dims in its parts, and a known width; grouped heads are known and divide."""
+    query, key, value = (value_of(argument(node, name)).shape for name in ("query", "key", "value"))
+    if not len(query) == len(key) == len(value):
+        return f"query of {len(query)} dims with key of {len(key)} and value of {len(value)}"
+    if is_symbolic(query[-1]):
+        return "symbolic head size"
+    is_grouped = operator_name(node) == "aten.scaled_dot_product_attention.default" and argument(node, "enable_gqa")
+    if is_grouped and (len(query) < 3 or is_symbolic(query[-3]) or is_symbolic(key[-3])):
+        return "symbolic head count"
+    return None
+
+
+def no_masked_rows(node: fx.Node) -> str | None:
+    """Some key is there: attention over none is 0 or nothing, as the kernel has it."""
+    sizes = value_of(argument(node, "key")).shape[-2:-1]
+    return "no keys" if any(not is_symbolic(size) and size == 0 for size in sizes) else None
+
+
+usual_norm = one_of("ord", 0, 1, 2, float("inf"), float("-inf"))
+includes_self = one_of("include_self", True)

@@ -1,0 +1,209 @@
+"""Operators with a rule, one row each with its conditions. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hub.conditions import (
+    equal_windows,
+    floating_result,
+    has_dims,
+    has_elements,
+    inference,
+    integer_indices,
+    no_dropout,
+    not_ceil,
+    one_of,
+    only_output,
+    plain,
+    same_rank,
+    static_dim,
+    static_input,
+)
+from hub.lowering.conditions import (
+    counts_padding,
+    group_matches,
+    includes_self,
+    no_masked_rows,
+    real_division,
+    small_power,
+    some_differences,
+    static_space,
+    usual_norm,
+    whole_factors,
+)
+from hub.support import Condition, absent, attribute, dtypes, rank, static
+
+FLOAT = dtypes("float32", "float64")
+SINGLE = dtypes("float32", "float16", "bfloat16")
+"""Not float64, in which results differ from PyTorch's by more than some roundings where terms cancel."""
+FLOATING = dtypes("float32", "float64", "float16", "bfloat16")
+FLOATING_MASKED = dtypes("float32", "float64", "float16", "bfloat16", "bool")
+_WHOLE = ("int64", "int32", "int16", "int8", "uint8")
+SHIFTED = dtypes(*_WHOLE)
+INTEGER = dtypes(*_WHOLE, "bool")
+SINGLE_OR_WHOLE = dtypes("float32", "float64", *_WHOLE)
+NUMBER = dtypes("float32", "float64", "float16", "bfloat16", *_WHOLE)
+ANY = dtypes("float32", "float64", "float16", "bfloat16", *_WHOLE, "bool")
+
+
+def _rows(names: str, *conditions: Condition) -> dict[str, tuple[Condition, ...]]:
+    return {f"aten.{name}": conditions for name in names.split()}
+
+
+def _all(names: str, *conditions: Condition) -> dict[str, tuple[Condition, ...]]:
+    return {f"aten.{name}.default": conditions for name in names.split()}
+
+
+def _both(names: str, *conditions: Condition) -> dict[str, tuple[Condition, ...]]:
+    return {f"aten.{name}.{form}": conditions for name in names.split() for form in ("Tensor", "Scalar")}
+
+
+_CONVOLUTION = (
+    SINGLE,
+    static("weight"),
+    same_rank("input", "weight"),
+    static_space(1),
+    plain("stride", "dilation", "padding"),
+    has_elements,
+)
+
+ROWS: Mapping[str, tuple[Condition, ...]] = {
+    # pointwise: one input
+    **_all("exp expm1 exp2 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh", ANY),
+    **_all("acosh atanh erf erfc rsqrt reciprocal sigmoid", ANY),
+    **_all("floor ceil trunc fix round", NUMBER),
+    **_all("abs neg sign sgn square positive relu", NUMBER),
+    **_all("frac deg2rad rad2deg", FLOATING),
+    **_all("isnan isinf isfinite logical_not", ANY),
+    **_all("bitwise_not", INTEGER),
+    **_all("nan_to_num", FLOAT),
+    # pointwise: activations
+    **_all("silu mish log_sigmoid gelu hardsigmoid hardswish relu6 hardtanh selu elu celu", FLOATING),
+    **_all("leaky_relu softplus threshold hardshrink", FLOATING),
+    **_all("log_sigmoid_forward", FLOATING, only_output(0)),
+    **_all("prelu _prelu_kernel", FLOAT),
+    **_all("glu", FLOATING),
+    # pointwise: arithmetic
+    **_both("add sub rsub", ANY, plain("alpha")),
+    **_both("mul div", ANY),
+    **_rows("true_divide.Tensor", ANY),
+    **_rows("div.Tensor_mode div.Scalar_mode floor_divide.default floor_divide.Scalar", NUMBER, real_division),
+    **_both("remainder fmod", NUMBER, real_division),
+    **_rows("pow.Tensor_Scalar", NUMBER, plain("exponent"), small_power),
+    **_rows("pow.Tensor_Tensor pow.Scalar", NUMBER, floating_result),
+    **_rows("atan2.default hypot.default copysign.Tensor logaddexp.default xlogy.Tensor", FLOAT),
+    **_rows("maximum.default minimum.default max.other min.other", ANY),
+    **_all("fmax fmin", FLOATING),
+    **_rows("clamp.default clamp.Tensor clamp_min.default clamp_max.default clamp_min.Tensor clamp_max.Tensor", NUMBER),
+    **_all("addcmul addcdiv", FLOATING, plain("value")),
+    **_rows("lerp.Scalar lerp.Tensor", FLOAT),
+    # pointwise: comparisons, logic, choice
+    **_both("eq ne ge gt le lt", ANY),
+    **_all("logical_and logical_or logical_xor", ANY),
+    **_both("bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__", INTEGER),
+    **_rows("bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar bitwise_left_shift.Scalar_Tensor", SHIFTED),
+    **_rows("bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Scalar_Tensor", SHIFTED),
+    **_both("__lshift__ __rshift__", SHIFTED),
+    **_rows("where.self where.ScalarOther where.ScalarSelf where.Scalar", ANY),
+    **_rows("masked_fill.Scalar masked_fill.Tensor", ANY),
+    # casts, copies, new tensors
+    **_rows("_to_copy.default to.dtype to.dtype_layout to.device to.other type_as.default", ANY),
+    **_all("clone alias contiguous detach lift_fresh_copy", ANY),
+    **_all("zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full", ANY),
+    **_rows("fill.Scalar fill.Tensor scalar_tensor.default", ANY),
+    **_rows("arange.default arange.start arange.start_step", NUMBER),
+    **_rows("eye.default eye.m", ANY),
+    **_all("one_hot", INTEGER, attribute("num_classes", lambda value: value > 0, "a known number of classes")),
+    # views and rearrangement
+    **_all("view reshape _unsafe_view view_as reshape_as ravel squeeze unsqueeze", ANY),
+    **_rows("flatten.using_ints unflatten.int squeeze.dim squeeze.dims", ANY),
+    **_all("permute t mT numpy_T swapaxes expand expand_as broadcast_to diagonal", ANY),
+    **_rows("transpose.int movedim.int movedim.intlist", ANY),
+    **_rows("slice.Tensor", ANY, plain("step")),
+    **_rows("narrow.default select.int", ANY),
+    **_rows("cat.default concat.default stack.default", ANY),
+    **_rows("split.Tensor split_with_sizes.default split.sizes chunk.default tensor_split.sections", ANY),
+    **_rows("unsafe_split.Tensor unbind.int", ANY),
+    **_rows("flip.default tril.default triu.default", ANY),
+    **_all("roll", ANY, static_space(0)),
+    **_rows("repeat.default tile.default repeat_interleave.self_int", ANY),
+    **_all("constant_pad_nd", ANY),
+    **_all("pad", ANY, one_of("mode", "constant")),
+    **_all("diff", dtypes("float32", "float64", *_WHOLE, "bool"), has_dims, some_differences, static_input),
+    **_all("unfold", ANY, has_dims, static_dim("dimension")),
+    **_all("pixel_shuffle pixel_unshuffle", ANY, static_space(0), has_elements),
+    # reductions and scans
+    **_rows("sum.default sum.dim_IntList", ANY),
+    **_rows("prod.default prod.dim_int", SINGLE_OR_WHOLE),
+    **_rows("mean.default mean.dim", FLOATING),
+    **_rows("amax.default amin.default max.default min.default", NUMBER),
+    **_rows("max.dim min.dim argmax.default argmin.default", SINGLE_OR_WHOLE, has_dims),
+    **_rows("any.default any.dim any.dims all.default all.dim all.dims", ANY),
+    **_rows("count_nonzero.default count_nonzero.dim_IntList", ANY),
+    **_rows("var.default var.dim var.correction std.default std.dim std.correction", FLOAT),
+    **_rows("var_mean.correction std_mean.correction", FLOAT),
+    **_all("logsumexp", FLOAT),
+    **_all("linalg_vector_norm", FLOAT, usual_norm),
+    **_rows("softmax.int _softmax.default log_softmax.int _log_softmax.default _safe_softmax.default", FLOATING),
+    **_all("cumsum", ANY),
+    **_all("cumprod", SINGLE_OR_WHOLE),
+    # normalisations and losses
+    **_all("layer_norm native_layer_norm rms_norm", SINGLE),
+    **_all("batch_norm", FLOAT, inference),
+    **_all("_native_batch_norm_legit_no_training", FLOAT, only_output(0)),
+    **_all("native_batch_norm", FLOAT, inference, only_output(0)),
+    **_all("group_norm native_group_norm", FLOAT, static_space(1)),
+    **_all("mse_loss l1_loss", FLOAT),
+    # products
+    **_all("linear addmm baddbmm addmv matmul mm bmm mv dot", FLOATING),
+    **_all("outer ger", NUMBER),
+    **_all("scaled_dot_product_attention", FLOATING_MASKED, no_dropout, group_matches, no_masked_rows),
+    **_all(
+        "_scaled_dot_product_flash_attention_for_cpu",
+        FLOATING_MASKED,
+        no_dropout,
+        group_matches,
+        no_masked_rows,
+        only_output(0),
+    ),
+    # windows
+    **_rows("conv1d.default conv2d.default conv3d.default conv1d.padding conv2d.padding conv3d.padding", *_CONVOLUTION),
+    **_all("convolution", *_CONVOLUTION, attribute("transposed", lambda value: not value, "only False")),
+    **_all("max_pool1d", FLOAT, rank("self", 3, 3), static_space(1), not_ceil),
+    **_all("max_pool2d", FLOAT, rank("self", 4, 4), static_space(1), not_ceil),
+    **_all("max_pool2d_with_indices", dtypes("float32", "float64", "int64"), static_space(1), not_ceil, only_output(0)),
+    **_all("max_pool3d", FLOAT, rank("self", 5, 5), static_space(1), not_ceil),
+    **_all("avg_pool1d", FLOAT, rank("self", 3, 3), static_space(1), not_ceil, counts_padding),
+    **_all(
+        "avg_pool2d avg_pool3d",
+        FLOAT,
+        static_space(1),
+        not_ceil,
+        counts_padding,
+        absent("divisor_override"),
+        rank("self", 4, 5),
+    ),
+    **_all("adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_avg_pool3d", FLOAT, equal_windows),
+    **_rows("upsample_nearest1d.vec upsample_nearest1d.default upsample_nearest2d.vec", FLOAT, whole_factors),
+    **_rows("upsample_nearest2d.default upsample_nearest3d.vec", FLOAT, whole_factors),
+    # gathering
+    **_all("embedding index_select gather", ANY, has_dims),
+    **_rows("index.Tensor _unsafe_index.Tensor", ANY, integer_indices),
+    # putting in
+    **_rows("scatter.src scatter.value", ANY),
+    **_rows("scatter.reduce scatter.value_reduce", NUMBER),
+    **_all("scatter_add", NUMBER),
+    **_rows("scatter_reduce.two", SINGLE_OR_WHOLE, one_of("reduce", "sum", "prod", "amax", "amin"), includes_self),
+    **_all("index_add", NUMBER, plain("alpha")),
+    **_all("index_copy", ANY),
+    **_rows("index_fill.int_Scalar index_fill.int_Tensor", ANY),
+    **_all("index_put _unsafe_index_put", ANY, integer_indices),
+    **_rows("slice_scatter.default", ANY, plain("step"), one_of("step", 1), has_dims),
+    **_all("select_scatter", ANY, has_dims),
+    # gradients
+    **_all("tanh_backward sigmoid_backward silu_backward threshold_backward gelu_backward", FLOATING),
+    **_all("leaky_relu_backward hardtanh_backward", FLOATING),
+    **_all("_softmax_backward_data _log_softmax_backward_data", FLOAT),
+}
+"""What a code generator takes that has loops, products and scans for all tensors. Conditions on devices are its own."""

@@ -1,0 +1,22 @@
+"""What each operator is made of: one rule an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hub.lowering.rules import backward, casts, elementwise, indexing, layers, moves, products, puts, reductions, windows
+from hub.lowering.rules.call import Rule
+
+RULES: Mapping[str, Rule] = {
+    **elementwise.RULES,
+    **casts.RULES,
+    **moves.RULES,
+    **indexing.RULES,
+    **puts.RULES,
+    **reductions.RULES,
+    **products.RULES,
+    **layers.RULES,
+    **windows.RULES,
+    **backward.RULES,
+}
+"""Overload name -> rule."""

@@ -1,0 +1,146 @@
+"""Matrix products and attention."""
+
+from __future__ import annotations
+
+import math
+
+from hub.lowering.builders import (
+    broadcast,
+    cast,
+    fill,
+    iota,
+    matrix_product,
+    reshaped,
+    select,
+    swapped,
+)
+from hub.lowering.rules.call import Call, Rule, computing
+from hub.lowering.rules.elementwise import add, by, le, mul
+from hub.lowering.rules.reductions import safe_softmax
+from hub.lowering.sizes import Size, product
+from hub.lowering.tensors import Tensor
+
+
+def _with_bias(result: Tensor, bias: Tensor | None) -> Tensor:
+    return result if bias is None else add(result, bias)
+
+
+def flat_product(left: Tensor, right: Tensor) -> Tensor:
+    """Gives left [..., K] times right [K, N], as one product."""
+    lead = left.shape[:-1]
+    flat = reshaped(left, (product(lead), left.shape[-1]))
+    return reshaped(matrix_product(flat, right), (*lead, right.shape[-1]))
+
+
+def _linear(call: Call) -> Tensor:
+    source, weight = computing(call.tensor("input")), computing(call.tensor("weight"))
+    bias = computing(call.tensor("bias")) if call.has("bias") else None
+    result = flat_product(source, swapped(weight, 0, 1))
+    return cast(reshaped(_with_bias(result, bias), call.shape), call.dtype)
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Gives matmul's product: rows and columns are put in and taken out again for tensors of one dim."""
+    is_row, is_column = len(left.shape) == 1, len(right.shape) == 1
+    left = reshaped(left, (1, *left.shape)) if is_row else left
+    right = reshaped(right, (*right.shape, 1)) if is_column else right
+    result = flat_product(left, right) if len(right.shape) == 2 else matrix_product(left, right)
+    shape = (*result.shape[:-2], *(() if is_row else (result.shape[-2],)), *(() if is_column else (result.shape[-1],)))
+    return reshaped(result, shape)
+
+
+def _matmul(one: str, other: str) -> Rule:
+    def rule(call: Call) -> Tensor:
+        result = _product(computing(call.tensor(one)), computing(call.tensor(other)))
+        return cast(reshaped(result, call.shape), call.dtype)
+
+    return rule
+
+
+def _added(one: str, other: str) -> Rule:
+    """beta * self + alpha * product; self is not read with beta = 0."""
+
+    def rule(call: Call) -> Tensor:
+        result = _product(computing(call.tensor(one)), computing(call.tensor(other)))
+        alpha, beta = call.number("alpha"), call.number("beta")
+        result = result if alpha == 1 else by(result, alpha)
+        if beta != 0:
+            source = computing(call.tensor("self"))
+            result = add(result, source if beta == 1 else by(source, beta))
+        return cast(broadcast(result, call.shape), call.dtype)
+
+    return rule
+
+
+def _outer(call: Call) -> Tensor:
+    left, right = call.promoted("self", "vec2")
+    return cast(mul(reshaped(left, (left.shape[0], 1)), right), call.dtype)
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, *, is_causal: bool
+) -> Tensor:
+    """Gives softmax(query key^T scale + mask) value; rows that see nothing give 0."""
+    width = query.shape[-1]
+    scale = 1.0 / math.sqrt(width) if scale is None else scale
+    scores = by(matrix_product(query, swapped(key, -2, -1)), scale)
+    rank = len(scores.shape)
+    if is_causal:
+        row, column = (iota(scores.shape, rank - back) for back in (2, 1))
+        scores = select(le(column, row), scores, fill(-math.inf, scores.dtype))
+    if mask is not None and mask.dtype == "i1":
+        scores = select(broadcast(mask, scores.shape), scores, fill(-math.inf, scores.dtype))
+    elif mask is not None:
+        scores = add(scores, cast(mask, scores.dtype))
+    return matrix_product(safe_softmax(scores, rank - 1), value)
+
+
+def _attention(call: Call) -> Tensor:
+    query, key, value = (computing(call.tensor(name)) for name in ("query", "key", "value"))
+    mask = call.tensor("attn_mask") if call.has("attn_mask") else None
+    is_grouped = call.has("enable_gqa") and call.raw("enable_gqa") and query.shape[-3] != key.shape[-3]
+    if is_grouped:
+        query, mask = _grouped(query, mask, key.shape[-3])
+        key, value = (reshaped(each, (*each.shape[:-2], 1, *each.shape[-2:])) for each in (key, value))
+    found = attention(query, key, value, mask, call.number("scale"), is_causal=call.raw("is_causal"))
+    return cast(reshaped(found, call.result(0 if _has_several(call) else None)[0]), query_dtype(call))
+
+
+def query_dtype(call: Call) -> str:
+    """Gives the dtype of an attention's result."""
+    return call.result(0 if _has_several(call) else None)[1]
+
+
+def _has_several(call: Call) -> bool:
+    return isinstance(call.node.meta["val"], (tuple, list))
+
+
+def _grouped(query: Tensor, mask: Tensor | None, heads: Size) -> tuple[Tensor, Tensor | None]:
+    """Cuts the queries' heads into groups that share a head of the keys; a mask with heads likewise."""
+    *lead, count, rows, width = query.shape
+    query = reshaped(query, (*lead, heads, count // heads, rows, width))
+    if mask is not None and len(mask.shape) >= 3:
+        *lead, count, rows, columns = mask.shape
+        parts = (1, 1) if count == 1 else (heads, count // heads)
+        mask = reshaped(mask, (*lead, *parts, rows, columns))
+    return query, mask
+
+
+def _attention_first(call: Call) -> tuple[Tensor, ...]:
+    return (_attention(call),)
+
+
+RULES: dict[str, Rule] = {
+    "aten.linear.default": _linear,
+    "aten.matmul.default": _matmul("self", "other"),
+    "aten.mm.default": _matmul("self", "mat2"),
+    "aten.bmm.default": _matmul("self", "mat2"),
+    "aten.mv.default": _matmul("self", "vec"),
+    "aten.dot.default": _matmul("self", "tensor"),
+    "aten.addmm.default": _added("mat1", "mat2"),
+    "aten.baddbmm.default": _added("batch1", "batch2"),
+    "aten.addmv.default": _added("mat", "vec"),
+    **{f"aten.{name}.default": _outer for name in ("outer", "ger")},
+    "aten.scaled_dot_product_attention.default": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention_first,
+}

@@ -1,0 +1,168 @@
+"""Operators that write at places given by other tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub.lowering.affine import Affine, variable
+from hub.lowering.builders import (
+    broadcast,
+    broadcast_shape,
+    cast,
+    fill,
+    joined,
+    pointwise,
+    reshaped,
+    select,
+    sliced,
+    stored,
+)
+from hub.lowering.rules.call import Call, Rule
+from hub.lowering.rules.elementwise import by
+from hub.lowering.sizes import Size, plus, times
+from hub.lowering.tensors import Number, Put, Tensor
+
+_REDUCTIONS = {
+    "add": "sum",
+    "sum": "sum",
+    "multiply": "prod",
+    "prod": "prod",
+    "amax": "max",
+    "amin": "min",
+}
+
+
+def put(function: str, source: Tensor, values: Tensor, index: Sequence[Affine | Tensor]) -> Tensor:
+    """Gives `source` with values put in at places; numbers of a shape are a tensor's by then."""
+    kept = tuple(stored(part) if isinstance(part, Tensor) else part for part in index)
+    return Put(source.shape, source.dtype, function, stored(source), stored(values), kept)
+
+
+def _along(shape: Sequence[Size], dim: int) -> Affine:
+    return Affine() if shape[dim] == 1 else variable(dim)
+
+
+def _scattered(function: str | None = None) -> Rule:
+    """Values at index[i][j][k] along one dim; only as many are taken as there are indices."""
+
+    def rule(call: Call) -> Tensor:
+        source, places = call.tensor("self"), cast(call.tensor("index"), "i64")
+        if not source.shape:
+            source, places = reshaped(source, (1,)), reshaped(places, (1,))
+        rank = len(source.shape)
+        dim = call.raw("dim") % rank
+        name = "src" if call.has("src") else "value"
+        values = cast(call.tensor(name), call.dtype)
+        if values.shape or name == "src":
+            values = values if len(values.shape) == rank else reshaped(values, (1,))
+            for place, size in enumerate(places.shape):
+                values = sliced(values, place, 0, size) if values.shape[place] != size else values
+        else:
+            values = broadcast(values, places.shape)
+        index = [places if place == dim else _along(places.shape, place) for place in range(rank)]
+        found = function or (_REDUCTIONS[call.raw("reduce")] if call.has("reduce") else "set")
+        return reshaped(put(found, source, values, index), call.shape)
+
+    return rule
+
+
+def _at_rows(function: str) -> Rule:
+    """Whole slices at the indices of one dim."""
+
+    def rule(call: Call) -> Tensor:
+        source, places = call.tensor("self"), cast(call.tensor("index"), "i64")
+        values = cast(call.tensor("source" if call.has("source") else "value"), call.dtype)
+        if not source.shape:
+            source, values = reshaped(source, (1,)), reshaped(values, (1,))
+        dim = call.raw("dim") % len(source.shape)
+        count = places.shape[0] if places.shape else 1
+        shape = tuple(count if place == dim else size for place, size in enumerate(source.shape))
+        values = broadcast(values, shape) if not values.shape or values.shape != shape else values
+        if call.has("alpha") and call.number("alpha") != 1:
+            values = cast(
+                by(cast(values, "f32" if values.dtype in ("f16", "bf16") else values.dtype), call.number("alpha")),
+                call.dtype,
+            )
+        spread = broadcast(reshaped(places, tuple(count if place == dim else 1 for place in range(len(shape)))), shape)
+        index = [
+            _counted_from_end(spread, source.shape[dim]) if place == dim else _along(shape, place)
+            for place in range(len(shape))
+        ]
+        return reshaped(put(function, source, values, index), call.shape)
+
+    return rule
+
+
+def _counted_from_end(places: Tensor, size: Size) -> Tensor:
+    """Gives indices of which negative ones count from the end."""
+    last = fill(size, "i64") if isinstance(size, int) else Number((), "i64", size)
+    return select(pointwise("lt", places, fill(0, "i64")), pointwise("add", places, last), places)
+
+
+def _index_put(call: Call) -> Tensor:
+    """Values at the places that integer indices of some dims give together; they stand where `index` would put them."""
+    source = call.tensor("self")
+    given = list(call.raw("indices"))
+    given += [None] * (len(source.shape) - len(given))
+    tensors = {dim: cast(call.as_tensor(value), "i64") for dim, value in enumerate(given) if value is not None}
+    dims = list(tensors)
+    shape = broadcast_shape(*tensors.values())
+    start = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
+    others = [dim for dim in range(len(source.shape)) if dim not in tensors]
+    front, back = others[:start], others[start:]
+    whole = (*(source.shape[dim] for dim in front), *shape, *(source.shape[dim] for dim in back))
+    places = {dim: place for place, dim in enumerate(front)}
+    places |= {dim: place + start + len(shape) for place, dim in enumerate(back)}
+    index: list[Affine | Tensor] = []
+    for dim, size in enumerate(source.shape):
+        if dim in tensors:
+            found = tensors[dim]
+            spread = reshaped(found, (*found.shape, *([1] * len(back))))
+            index.append(broadcast(_counted_from_end(spread, size), whole))
+        else:
+            index.append(_along(whole, places[dim]))
+    values = broadcast(cast(call.tensor("values"), call.dtype), whole)
+    function = "sum" if call.has("accumulate") and call.raw("accumulate") else "set"
+    return put(function, source, values, index)
+
+
+def _sliced_in(call: Call) -> Tensor:
+    """What stands before and behind a slice, with other elements between."""
+    source, values = call.tensor("self"), cast(call.tensor("src"), call.dtype)
+    dim = call.raw("dim") % len(source.shape)
+    size = source.shape[dim]
+    start = call.as_size(call.raw("start")) if call.has("start") else 0
+    if isinstance(start, int) and isinstance(size, int):
+        start = min(max(start + size if start < 0 else start, 0), size)
+    return _between(source, values, dim, start)
+
+
+def _between(source: Tensor, values: Tensor, dim: int, start: Size) -> Tensor:
+    end = plus(start, values.shape[dim])
+    left = plus(source.shape[dim], times(end, -1))
+    pieces = [(start, sliced(source, dim, 0, start)), (1, values), (left, sliced(source, dim, end, left))]
+    kept = [piece for size, piece in pieces if size != 0]
+    return joined(kept, dim) if len(kept) > 1 else kept[0]
+
+
+def _selected_in(call: Call) -> Tensor:
+    source, values = call.tensor("self"), cast(call.tensor("src"), call.dtype)
+    dim = call.raw("dim") % len(source.shape)
+    index = call.as_size(call.raw("index"))
+    if isinstance(index, int) and index < 0:
+        index = plus(source.shape[dim], index)
+    shape = tuple(1 if place == dim else size for place, size in enumerate(source.shape))
+    return _between(source, reshaped(values, shape), dim, index)
+
+
+RULES: dict[str, Rule] = {
+    **{f"aten.scatter.{form}": _scattered() for form in ("src", "value", "reduce", "value_reduce")},
+    "aten.scatter_add.default": _scattered("sum"),
+    "aten.scatter_reduce.two": _scattered(),
+    "aten.index_add.default": _at_rows("sum"),
+    "aten.index_copy.default": _at_rows("set"),
+    **{f"aten.index_fill.int_{form}": _at_rows("set") for form in ("Scalar", "Tensor")},
+    **{f"aten.{name}.default": _index_put for name in ("index_put", "_unsafe_index_put")},
+    "aten.slice_scatter.default": _sliced_in,
+    "aten.select_scatter.default": _selected_in,
+}

@@ -1,0 +1,104 @@
+"""Sizes: plain ints where they are known, sympy expressions over the cluster's symbols where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import sympy
+from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.printers import PythonPrinter
+
+_sympy: Any = sympy
+_printer: Any = PythonPrinter()
+"""Without types of their own."""
+Size = Any
+"""int or sympy.Expr."""
+
+
+def size_of(value: Any) -> Size:
+    """Gives the size behind an int or SymInt."""
+    return int(value) if isinstance(value, int) else settled(value.node.expr)
+
+
+def settled(value: Any) -> Size:
+    """Gives an expression as an int where it is one, else multiplied out, so that equal sizes are equal values."""
+    if isinstance(value, int):
+        return value
+    plain: Any = _sympy.expand(value)
+    return int(plain) if plain.is_Integer else plain
+
+
+def plus(left: Size, right: Size) -> Size:
+    """Gives the sum."""
+    return settled(left + right)
+
+
+def at_least_zero(size: Size) -> Size:
+    """Gives the size, 0 where it would be less."""
+    return max(size, 0) if isinstance(size, int) else _sympy.Max(0, size)
+
+
+def times(left: Size, right: Size) -> Size:
+    """Gives the product."""
+    return settled(left * right)
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """Gives the product of all; 1 of none."""
+    result: Size = 1
+    for size in sizes:
+        result = times(result, size)
+    return result
+
+
+def ceil_div(size: Size, by: int) -> Size:
+    """Gives how many blocks of `by` cover a size."""
+    return -(-size // by) if isinstance(size, int) else settled(FloorDiv(size + (by - 1), sympy.Integer(by)))
+
+
+def strides_of(shape: Iterable[Size]) -> tuple[Size, ...]:
+    """Gives the strides of packed row-major elements."""
+    strides: list[Size] = []
+    step: Size = 1
+    for size in reversed(tuple(shape)):
+        strides.append(step)
+        step = times(step, size)
+    return tuple(reversed(strides))
+
+
+def is_static(size: Size) -> bool:
+    """True for a size known while compiling."""
+    return isinstance(size, int)
+
+
+def python_text(size: Size, known: Mapping[Any, str]) -> str:
+    """Gives the Python expression of a size, over the texts that read symbols and other parts that inputs show.
+
+    Raises ValueError where it depends on a symbol that no input shows.
+    """
+    if isinstance(size, int):
+        return str(size)
+    if size in known:
+        return known[size]
+    stand_ins = {shown: sympy.Symbol(f"_{place}_", integer=True) for place, shown in enumerate(known)}
+    replaced = size.xreplace(stand_ins)
+    if unknown := replaced.free_symbols - set(stand_ins.values()):
+        raise ValueError(f"size {size} depends on {', '.join(map(str, unknown))}, which no input shows")
+    text: str = _printer.doprint(replaced)
+    for shown, stand_in in stand_ins.items():
+        text = text.replace(stand_in.name, known[shown])
+    return f"int({text})"
+
+
+def parts_shown(known: Mapping[Any, str]) -> dict[Any, str]:
+    """Gives the texts of what stands behind sizes of the form c * part + d: the part may be all that other sizes need."""
+    found = dict(known)
+    for size, text in known.items():
+        if size.is_Symbol:
+            continue
+        extra, rest = _sympy.expand(size).as_coeff_Add()
+        factor, part = rest.as_coeff_Mul()
+        if factor.is_Integer and extra.is_Integer and not part.is_Add and not part.is_Mul:
+            found.setdefault(part, f"(({text} - {int(extra)}) // {int(factor)})")
+    return found

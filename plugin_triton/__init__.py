@@ -1,0 +1,1 @@
+"""Triton code generation: a cluster becomes one Python file of kernels."""

@@ -1,0 +1,90 @@
+"""The Triton backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import fx
+
+from hub.backend import Backend, CompileSettings, Executable
+from hub.cost import Cost
+from hub.errors import HubError
+from hub.graph import Cluster, TensorSpec
+from hub.pricing.roofline import cluster_estimate
+from hub.support import ACCEPTED, Support, refused
+
+from .runtime import NAME, build, device_of, restore
+from .settings import Settings
+from .support import INTERPRETED, OPERATORS
+
+EFFICIENCY = 0.8
+"""Share of the peaks that memory-bound kernels reach."""
+CALL_S = 1e-5
+"""Seconds to launch one kernel from Python."""
+INTERPRETED_S = 0.05
+"""Seconds that the interpreter takes at least for a cluster: more than any rival, so that nobody buys it on price."""
+REFERENCE = "the interpreter: reference only"
+
+
+class Triton(Backend):
+    """Writes kernels in Triton's language, one file for each cluster."""
+
+    def __init__(self, own: Settings) -> None:
+        self._own = own
+
+    def probe(self) -> Support:
+        """Compiles and runs one addition on the GPU, or in the interpreter where settings ask for that."""
+        if not torch.cuda.is_available() and not self._own.interpret:
+            return refused("no CUDA device here; HUB_TRITON_INTERPRET=1 has kernels interpreted on the CPU, for reference")
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        value = torch.tensor([1.0, 2.0], device=device)
+        try:
+            (result,) = self.compile(_doubling(device), CompileSettings(threads=1))(value)
+        except HubError as error:
+            return refused(str(error))
+        if not torch.equal(result, value + value):
+            return refused(f"1+1 and 2+2 gave {result.tolist()}")
+        return ACCEPTED if device.type == "cuda" else Support(accepted=True, reason=REFERENCE)
+
+    def supports(self, node: fx.Node) -> Support:
+        """Looks the node up in the operator table: of a GPU, or of the interpreter where settings ask for that."""
+        found = OPERATORS.supports(node)
+        return found if found.accepted or not self._own.interpret else INTERPRETED.supports(node)
+
+    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:
+        """Predicts one warm call; in the interpreter one that no rival takes."""
+        if device_of(cluster).type == "cpu":
+            return Cost(INTERPRETED_S * len(cluster.nodes), detail=REFERENCE)
+        return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
+
+    def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - no threads, no effort
+        """Writes and loads kernels. Raises CompileError."""
+        try:
+            return build(cluster)
+        except HubError as error:
+            error.backend, error.cluster = NAME, cluster.name
+            raise
+
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - as above
+        """Loads saved kernels."""
+        return restore(folder, cluster)
+
+
+def create(own: Settings | None = None) -> Triton:
+    """Gives the backend."""
+    return Triton(Settings() if own is None else own)
+
+
+def _doubling(device: torch.device) -> Cluster:
+    """x + x over two elements."""
+    graph = fx.Graph()
+    value = graph.placeholder("x")
+    total = graph.call_function(torch.ops.aten.add.Tensor, (value, value))
+    graph.output((total,))
+    for node in (value, total):
+        node.meta["val"] = torch.empty(2, device="meta")
+    spec = TensorSpec((2,), (1,), torch.float32, device)
+    return Cluster(
+        "probe", fx.GraphModule(torch.nn.Module(), graph), (total.name,), ("x",), (total.name,), (spec,), (spec,)
+    )

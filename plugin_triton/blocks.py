@@ -1,0 +1,54 @@
+"""Block sizes and warps of a kernel: how much one program computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hub.lowering.sizes import Size, is_static
+
+TILE = 4096
+"""Elements of a tile of a reducing kernel: 32 for each thread of 4 warps."""
+POINTWISE = 1024
+INTERPRETED = 1 << 18
+"""Elements of a tile in the interpreter, for which a program costs milliseconds and an element next to nothing."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Sizes by name, and warps of 32 threads."""
+
+    sizes: Mapping[str, int]
+    warps: int = 4
+    stages: int = 3
+
+
+def blocks_of(kind: str, rows: Size, columns: Size, *, is_down: bool, is_interpreted: bool) -> Blocks:
+    """Gives the blocks of a kernel of one group: `rows` elements along x, `columns` along r.
+
+    `is_down` says that neighbours in memory lie along x.
+    """
+    if kind == "pointwise":
+        return Blocks({"XBLOCK": _within(rows, INTERPRETED if is_interpreted else POINTWISE)})
+    tile = INTERPRETED if is_interpreted else TILE
+    if kind == "persistent":
+        columns_block = power_of_two(columns)
+        at_most = max(1, tile // columns_block)
+        return Blocks({"XBLOCK": _within(rows, at_most), "RBLOCK": columns_block}, warps=_warps(columns_block))
+    if is_down:
+        return Blocks({"XBLOCK": _within(rows, 512 if is_interpreted else 64), "RBLOCK": 512 if is_interpreted else 64})
+    wide = 16384 if is_interpreted else 2048
+    return Blocks({"XBLOCK": _within(rows, max(1, tile // wide)), "RBLOCK": wide}, warps=8)
+
+
+def power_of_two(size: int) -> int:
+    """Gives the smallest power of two that is at least a size."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def _within(size: Size, most: int) -> int:
+    return min(most, power_of_two(max(1, size))) if is_static(size) else most
+
+
+def _warps(columns: int) -> int:
+    return 4 if columns <= 2048 else 8 if columns <= 8192 else 16

@@ -1,0 +1,146 @@
+"""The functions of single elements as expressions in Triton's language. Imports neither torch nor triton."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+TYPES: Mapping[str, str] = {
+    "f64": "tl.float64",
+    "f32": "tl.float32",
+    "f16": "tl.float16",
+    "bf16": "tl.bfloat16",
+    "i64": "tl.int64",
+    "i32": "tl.int32",
+    "i16": "tl.int16",
+    "i8": "tl.int8",
+    "u8": "tl.uint8",
+    "i1": "tl.int1",
+}
+"""Names of a tensor program's dtypes in Triton."""
+FLOATS = ("f64", "f32", "f16", "bf16")
+HALVES = ("f16", "bf16")
+
+_INFIX: Mapping[str, str] = {
+    **{"add": "+", "sub": "-", "mul": "*", "idiv": "//", "irem": "%"},
+    **{"and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"},
+    **{"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="},
+}
+_INFIX_OF_BOOLEANS: Mapping[str, str] = {"add": "|", "mul": "&", "max": "|", "min": "&"}
+_ORDERED = ("lt", "le", "gt", "ge")
+_CALLS: Mapping[str, str] = {"abs": "tl.abs", "floor": "tl.floor", "ceil": "tl.ceil", "fma": "tl.fma"}
+_LIBRARY: Mapping[str, str] = {
+    "round": "nearbyint",
+    **{
+        name: name
+        for name in [
+            "exp",
+            "expm1",
+            "exp2",
+            "log",
+            "log2",
+            "log10",
+            "log1p",
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "erf",
+            "erfc",
+            "pow",
+            "atan2",
+            "hypot",
+            "fmod",
+            "trunc",
+            "copysign",
+        ]
+    },
+}
+"""Function -> name in libdevice, whose results are within a few ULP; Triton's own exp and log are approximations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An expression with its dtype; constants know their number."""
+
+    text: str
+    dtype: str
+    number: float | None = None
+
+
+def constant(number: float, dtype: str) -> Value:
+    """Gives one number everywhere."""
+    shown = _shown(number, dtype)
+    return Value(f"tl.full((), {shown}, {TYPES[dtype]})", dtype, number)
+
+
+def expression(function: str, dtype: str, arguments: Sequence[Value]) -> str:
+    """Gives a function of values whose result has a dtype. Raises KeyError for an unknown function."""
+    first = arguments[0]
+    if function == "copy":
+        return first.text
+    if function == "cast":
+        return cast(first, dtype)
+    if function == "select":
+        return f"tl.where({', '.join(argument.text for argument in arguments)})"
+    if first.dtype == "i1" and function in _INFIX_OF_BOOLEANS:
+        return f"({first.text} {_INFIX_OF_BOOLEANS[function]} {arguments[1].text})"
+    if first.dtype == "i1" and function in _ORDERED:
+        arguments = [Value(cast(argument, "i32"), "i32") for argument in arguments]
+    if function in _INFIX:
+        return f"({_operand(arguments, 0)} {_INFIX[function]} {_operand(arguments, 1)})"
+    return _called(function, dtype, arguments)
+
+
+def _called(function: str, dtype: str, arguments: Sequence[Value]) -> str:
+    texts = ", ".join(argument.text for argument in arguments)
+    if function in ("max", "min"):
+        name = "tl.maximum" if function == "max" else "tl.minimum"
+        return f"{name}({texts}, propagate_nan=tl.PropagateNan.ALL)" if dtype in FLOATS else f"{name}({texts})"
+    if function == "neg":  # 0 - x would lose the sign of zero
+        return f"({texts} * -1.0)" if dtype in FLOATS else f"(-{texts})"
+    if function == "not":
+        return f"(~{texts})"
+    if function == "div":
+        return f"tl.div_rn({texts})" if dtype == "f32" else f"({arguments[0].text} / {arguments[1].text})"
+    if function == "sqrt":
+        return f"tl.sqrt_rn({texts})" if dtype == "f32" else f"tl.sqrt({texts})"
+    if function in _CALLS:
+        return f"{_CALLS[function]}({texts})"
+    return f"libdevice.{_LIBRARY[function]}({texts})"
+
+
+def cast(value: Value, dtype: str) -> str:
+    """Gives a value as a number of another dtype: what is not 0 is true, halves come from float32."""
+    if value.dtype == dtype:
+        return value.text
+    if dtype == "i1":
+        return f"({value.text} != 0)"
+    is_long_way = dtype in HALVES and value.dtype not in (*HALVES, "f32")  # rounded twice, as PyTorch does
+    text = f"{value.text}.to(tl.float32)" if is_long_way else value.text
+    return f"{text}.to({TYPES[dtype]})"
+
+
+def _operand(arguments: Sequence[Value], place: int) -> str:
+    """Gives an operand of an infix operation; a number beside a tensor takes its dtype by itself."""
+    value = arguments[place]
+    is_beside = any(other.number is None and other.dtype == value.dtype for other in arguments)
+    return _shown(value.number, value.dtype) if value.number is not None and is_beside else value.text
+
+
+def _shown(number: float, dtype: str) -> str:
+    if dtype == "i1":
+        return str(bool(number))
+    if dtype not in FLOATS:
+        return str(int(number))
+    number = float(number)
+    return repr(number) if math.isfinite(number) else f'float("{number}")'

@@ -1,0 +1,27 @@
+"""Registers the backend. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from hub.backend import BackendInfo
+from hub.hookspecs import hookimpl
+
+
+@hookimpl
+def hub_backends() -> tuple[BackendInfo, ...]:
+    """Registers `triton`; its settings say whether the interpreter may stand in for a GPU."""
+    return (
+        BackendInfo(
+            name="triton",
+            factory="plugin_triton.backend:create",
+            settings="plugin_triton.settings:Settings",
+            summary="readable Triton kernels for GPUs; without one an interpreter, for reference only",
+            requires=("triton>=3.6,<3.10",),
+            install="pip install 'compiler-hub[triton]'",
+            devices=("cuda", "cpu"),
+            dtypes=("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool"),
+            operators="plugin_triton.support:OPERATORS",
+            dynamic_shapes=True,
+            training=True,
+            saveable=True,
+        ),
+    )

@@ -1,0 +1,96 @@
+"""Loads a file of kernels: for a GPU, or for Triton's interpreter, which runs them on tensors in the CPU's memory."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .reductions import INTERPRETED
+
+_loading = threading.Lock()
+_calling = threading.Lock()
+"""Held during calls: the interpreter replaces parts of Triton's language while it runs a kernel."""
+_numbers = itertools.count()
+
+
+@contextlib.contextmanager
+def interpreting() -> Iterator[None]:
+    """Has one call in the interpreter at a time, which says nothing of infinities and NaN."""
+    import numpy as np
+
+    with _calling, np.errstate(all="ignore"):
+        yield
+
+
+def loaded(path: Path, *, is_interpreted: bool) -> ModuleType:
+    """Imports a file of kernels under a name of its own. Raises what its code raises."""
+    name = f"plugin_triton_{path.stem}_{next(_numbers)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    import triton
+
+    with _loading:  # `triton.jit` asks a setting of the process
+        before = triton.knobs.runtime.interpret
+        triton.knobs.runtime.interpret = is_interpreted
+        sys.modules[name] = module  # where triton.jit looks for the source
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            triton.knobs.runtime.interpret = before
+            del sys.modules[name]
+    if is_interpreted:
+        module.libdevice = _Library()
+        for name, function in INTERPRETED.items():
+            setattr(module, name, _rows(function))
+    return module
+
+
+class _Library:
+    """What stands in for libdevice in the interpreter: PyTorch's functions of the same elements."""
+
+    _NAMES = {"nearbyint": "round", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2"}
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        import torch
+
+        function = getattr(torch, self._NAMES.get(name, name), None) or getattr(torch.special, name)
+        return lambda *arguments: _applied(function, arguments)
+
+
+def _applied(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    import numpy as np
+    import torch
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    kind = next(argument for argument in arguments if isinstance(argument, tl.tensor))
+    arrays = [argument.handle.data if isinstance(argument, tl.tensor) else np.asarray(argument) for argument in arguments]
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    values = [torch.from_numpy(np.broadcast_to(array, shape).copy()) for array in arrays]
+    with torch.no_grad():
+        result = function(*values).numpy()
+    scalar = kind.dtype.scalar
+    return tl.tensor(TensorHandle(result, scalar), tl.block_type(scalar, list(shape)) if shape else scalar)
+
+
+def _rows(function: str) -> Callable[[Any], Any]:
+    """A reduction along rows: Triton's interpreter would walk through it element by element."""
+
+    def reduce(tile: Any) -> Any:
+        import numpy as np
+        import triton.language as tl
+        from triton.runtime.interpreter import TensorHandle
+
+        result = getattr(np, function)(tile.handle.data, axis=1).astype(tile.handle.data.dtype)
+        scalar = tile.dtype.scalar
+        return tl.tensor(TensorHandle(result, scalar), tl.block_type(scalar, list(result.shape)))
+
+    return reduce

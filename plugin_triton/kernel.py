@@ -1,0 +1,395 @@
+"""Writes one group of a schedule as a Triton kernel: rows of a tile along `x`, what is reduced along `r`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hub.fusion.groups import Group, Store
+from hub.fusion.nest import Nest, inner_index, is_inner, loop_index, memory_index, nest_of, phases_of
+from hub.lowering.affine import Affine, Index, composed, linear
+from hub.lowering.sizes import Size, is_static, product, strides_of
+from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Reduce, Reshape, Take, Tensor, View, arguments_of
+
+from .blocks import Blocks, blocks_of
+from .functions import TYPES, Value, cast, constant, expression
+from .reductions import accumulator_dtype, combined, neutral, reduced
+
+PERSISTENT = 16384
+"""Longest row that one program holds whole."""
+WIDE = 1 << 31
+"""Elements from which on places do not fit into 32 bits."""
+
+NameOf = Callable[[Tensor], str]
+"""Gives the name of a tensor's memory."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's text, and how it is launched."""
+
+    name: str
+    text: str
+    parameters: tuple[str, ...]
+    """Names of what it is handed, in order: memory, numbers and sizes."""
+    grid: tuple[str, ...]
+    """Programs along each dim, as Python text over sizes and block sizes."""
+    blocks: Blocks
+    nodes: tuple[str, ...]
+    """Nodes of the cluster that it computes, or parts of them."""
+    may_leave: bool = False
+    """True where it reads at indices that may be out of range, and then writes 1 to `flag`."""
+    copied: tuple[str, str] | None = None
+    """Memory that it writes into, and whose elements that has before."""
+
+
+@dataclass
+class Scope:
+    """What is known at a place in a kernel's text."""
+
+    loops: dict[int, str]
+    """Variable of each loop."""
+    known: dict[Tensor, Value]
+    indent: int = 1
+
+    def inner(self, loops: Mapping[int, str]) -> Scope:
+        """Gives the scope within a loop."""
+        return Scope({**self.loops, **loops}, dict(self.known), self.indent + 1)
+
+
+@dataclass
+class Writer:
+    """Lines of one kernel, and what it needs from outside."""
+
+    name_of: NameOf
+    sizes: dict[Size, str]
+    """Names of symbolic sizes, shared by all kernels of a file."""
+    origins: Mapping[Tensor, str]
+    """The node for which a tensor is computed."""
+    lines: list[str] = field(default_factory=list[str])
+    parameters: dict[str, None] = field(default_factory=dict[str, None])
+    count: int = 0
+    may_leave: bool = False
+
+    def line(self, scope: Scope, text: str) -> None:
+        """Adds a line."""
+        self.lines.append("    " * scope.indent + text)
+
+    def fresh(self, scope: Scope, text: str, comment: str = "") -> str:
+        """Gives a new variable for an expression."""
+        name = f"v{self.count}"
+        self.count += 1
+        self.line(scope, f"{name} = {text}" + (f"  # {comment}" if comment else ""))
+        return name
+
+    def size(self, size: Size) -> str:
+        """Gives a size as text: a number, or a parameter."""
+        if is_static(size):
+            return str(size)
+        name = self.sizes.setdefault(size, f"n{len(self.sizes)}")
+        self.parameters[name] = None
+        return name
+
+    def memory(self, tensor: Tensor) -> str:
+        """Gives the parameter with a tensor's memory."""
+        name = self.name_of(tensor)
+        self.parameters[name] = None
+        return name
+
+    def affine(self, expression: Affine, scope: Scope, merged: frozenset[int] = frozenset()) -> str:
+        """Gives an index as text."""
+        parts: list[str] = []
+        for variable, factor in expression.terms:
+            if variable not in merged:
+                name = scope.loops[variable]
+                parts.append(name if factor == 1 else f"{name} * {self.size(factor)}")
+        if expression.constant != 0 or not parts:
+            parts.append(self.size(expression.constant))
+        return " + ".join(parts)
+
+
+class Elements:
+    """Writes the values of a group's members where their loops are open."""
+
+    def __init__(
+        self, writer: Writer, group: Group, merged: frozenset[int], masks: Mapping[int, str], whole: Mapping[str, str]
+    ) -> None:
+        self.writer = writer
+        self.group = group
+        self.merged = merged
+        self.masks = masks
+        """The mask of each loop that may run past its end."""
+        self.whole = whole
+        """Masks, and indices, of what every result's tile spreads along, even where its size is 1."""
+
+    def member(self, tensor: Tensor, scope: Scope) -> Value:
+        """Gives a member's value, written now if it was not before."""
+        if found := scope.known.get(tensor):
+            return found
+        assert not isinstance(tensor, Reduce), "a reduction is read before its loop has run"
+        index = loop_index(self.group.members[tensor])
+        if isinstance(tensor, Take):
+            text, label = self._taken(tensor, index, scope), "take"
+        else:
+            assert isinstance(tensor, Pointwise)
+            values = [self.value(argument, index, scope) for argument in tensor.arguments]
+            text, label = expression(tensor.function, tensor.dtype, values), tensor.function
+        value = Value(self.writer.fresh(scope, text, label if label == "take" else ""), tensor.dtype)
+        scope.known[tensor] = value
+        return value
+
+    def value(self, tensor: Tensor, index: Index, scope: Scope) -> Value:
+        """Gives the element of a tensor at an index over the group's loops."""
+        while isinstance(tensor, View):
+            index = composed(tensor.index, index)
+            tensor = tensor.source
+        if isinstance(tensor, Fill):
+            return constant(tensor.value, tensor.dtype)
+        if isinstance(tensor, Number):
+            return self._number(tensor)
+        if isinstance(tensor, Iota):
+            text = self.writer.affine(index[tensor.dim], scope, self.merged)
+            return Value(self._as_tensor(text, index[tensor.dim]), "i64")
+        if tensor in scope.known:
+            return scope.known[tensor]
+        if tensor in self.group.members:
+            return self.member(tensor, scope)
+        return Value(self._load(tensor, memory_index(tensor, index), scope), tensor.dtype)
+
+    def _as_tensor(self, text: str, index: Affine) -> str:
+        is_plain = not any(variable not in self.merged for variable, _ in index.terms)
+        return f"tl.full((), {text}, tl.int64)" if is_plain else f"({text}).to(tl.int64)"
+
+    def _number(self, tensor: Number) -> Value:
+        if isinstance(tensor.value, str):
+            self.writer.parameters[tensor.value] = None
+            return Value(f"tl.full((), {tensor.value}, {TYPES[tensor.dtype]})", tensor.dtype)
+        return Value(f"tl.full((), {self.writer.size(tensor.value)}, tl.int64)", "i64")
+
+    def mask(self, index: Affine) -> str:
+        """Gives the mask under which a place is there; "" where it always is."""
+        return self._masked(variable for variable, _ in index.terms)
+
+    def _masked(self, loops: Iterable[int | None], also: Sequence[str] = ()) -> str:
+        used = {*also, *(self.masks[loop] for loop in loops if loop is not None and loop in self.masks)}
+        return " & ".join(name for name in dict.fromkeys((*self.masks.values(), *self.whole)) if name in used)
+
+    def _load(self, tensor: Tensor, place: Affine, scope: Scope) -> str:
+        text = f"{self.writer.memory(tensor)} + {self.writer.affine(place, scope, self.merged)}"
+        mask = self.mask(place)
+        key = f"tl.load({text}, {mask}, 0)" if mask else f"tl.load({text})"
+        return self.writer.fresh(scope, key)
+
+    def _taken(self, tensor: Take, index: Index, scope: Scope) -> str:
+        writer = self.writer
+        fixed = Affine()
+        texts: list[str] = []
+        mask = ""
+        for part, size, stride in zip(tensor.index, tensor.source.shape, strides_of(tensor.source.shape), strict=True):
+            if isinstance(part, Affine):
+                fixed = fixed + part.at(index).scaled(stride)
+                continue
+            place = self.value(part, index, scope)
+            inside = writer.fresh(scope, f"tl.minimum(tl.maximum({place.text}, 0), {writer.size(size)} - 1)")
+            mask = self._masked(self.group.members[tensor])
+            wrong = writer.fresh(scope, f"tl.where({mask or next(iter(self.whole))}, {place.text}, {inside}) != {inside}")
+            writer.line(scope, f"tl.store(flag + {wrong}.to(tl.int32) * 0, 1, {wrong})")
+            writer.may_leave = True
+            texts.append(inside if stride == 1 else f"{inside} * {writer.size(stride)}")
+        rest = writer.affine(fixed, scope, self.merged)
+        place = " + ".join([*texts, *([rest] if rest != "0" else [])])
+        memory = writer.memory(tensor.source)
+        return f"tl.load({memory} + tl.where({mask}, {place}, 0), {mask}, 0)" if mask else f"tl.load({memory} + {place})"
+
+    def store(self, store: Store, scope: Scope) -> None:
+        """Writes a member into memory."""
+        placement = loop_index(self.group.members[store.member])
+        place = tuple(part + Affine(offset) for part, offset in zip(placement, store.offsets, strict=True))
+        index = linear(place, strides_of(store.into.shape))
+        value = self.member(store.member, scope)
+        mask = self._masked((variable for variable, _ in index.terms), [*self.whole])
+        place_text = self.writer.affine(index, scope, self.merged)
+        used = {self.masks[variable] for variable, _ in index.terms if variable in self.masks}
+        missing = "".join(f" + {name} * 0" for mask_name, name in self.whole.items() if mask_name not in used)
+        target = f"{self.writer.memory(store.into)} + {place_text}{missing}"
+        self.writer.line(scope, f"tl.store({target}, {value.text}{f', {mask}' if mask else ''})")
+
+
+def kernel_of(group: Group, name: str, writer: Writer, *, is_interpreted: bool) -> Kernel:
+    """Gives a group as a kernel."""
+    return _GroupKernel(group, name, writer, is_interpreted=is_interpreted).written()
+
+
+def finished(
+    name: str,
+    covered: Iterable[Tensor],
+    writer: Writer,
+    grid: tuple[str, ...],
+    blocks: Blocks,
+    *,
+    copied: tuple[str, str] | None = None,
+) -> Kernel:
+    """Gives a kernel of what was written, which computes some tensors."""
+    parameters = tuple(writer.parameters)
+    nodes = tuple(dict.fromkeys(writer.origins[tensor] for tensor in covered if tensor in writer.origins))
+    head = [*parameters, *(["flag"] if writer.may_leave else []), *(f"{block}: tl.constexpr" for block in blocks.sizes)]
+    about = textwrap.wrap(", ".join(nodes) or "copies", 100)
+    comment = [f"    # {line}" for line in about]
+    text = "\n".join([*("@triton.jit", f"def {name}({', '.join(head)}):"), *comment, *writer.lines])
+    return Kernel(name, text + "\n", parameters, grid, blocks, nodes, writer.may_leave, copied)
+
+
+class _GroupKernel:
+    def __init__(self, group: Group, name: str, writer: Writer, *, is_interpreted: bool) -> None:
+        self.group = group
+        self.is_interpreted = is_interpreted
+        self.name = name
+        self.writer = writer
+        self.nest = nest_of(group) if group.domain else Nest((), 0, frozenset())
+        loops = [loop for loop in range(len(self.nest.sizes)) if loop not in self.nest.merged]
+        self.kept = [loop for loop in loops if loop not in group.reduced]
+        self.inner = [loop for loop in loops if loop in group.reduced]
+        self.rows = product(self.nest.sizes[loop] for loop in self.kept)
+        self.columns = product(self.nest.sizes[loop] for loop in self.inner)
+        self.phase = phases_of(group)
+        masks = {loop: "rmask" if loop in group.reduced else "xmask" for loop in range(len(self.nest.sizes))}
+        self.elements = Elements(writer, group, self.nest.merged, masks, {"xmask": "x"})
+
+    def written(self) -> Kernel:
+        is_reducing = bool(self.group.reduced)
+        is_persistent = is_reducing and is_static(self.columns) and self.columns <= PERSISTENT
+        scope = Scope({}, {})
+        self._open_rows(scope, is_reducing=is_reducing)
+        if not is_reducing:
+            for store in self.group.stores:
+                self.elements.store(store, scope)
+        elif is_persistent:
+            self._open_columns(scope, "tl.arange(0, RBLOCK)[None, :]")
+            self._whole(scope)
+        else:
+            self._phases(scope)
+        kind = "persistent" if is_persistent else "looped" if is_reducing else "pointwise"
+        blocks = blocks_of(kind, self.rows, self.columns, is_down=self._is_down(), is_interpreted=self.is_interpreted)
+        grid = (f"triton.cdiv({self.writer.size(self.rows)}, {blocks.sizes['XBLOCK']})",)
+        return finished(self.name, self.group.members, self.writer, grid, blocks)
+
+    def _is_down(self) -> bool:
+        """True where neighbours in memory lie along rows that are not reduced, so that columns are summed up."""
+        return self.nest.lane not in self.group.reduced
+
+    # --- loops ---
+
+    def _open_rows(self, scope: Scope, *, is_reducing: bool) -> None:
+        writer = self.writer
+        block = program_id(0, (self.rows, self.columns))
+        suffix = "[:, None]" if is_reducing else ""
+        writer.line(scope, f"x = {block} * XBLOCK + tl.arange(0, XBLOCK){suffix}")
+        writer.line(scope, f"xmask = x < {writer.size(self.rows)}")
+        self._split(scope, "x", self.kept)
+
+    def _open_columns(self, scope: Scope, text: str) -> None:
+        writer = self.writer
+        writer.line(scope, f"r = {text}")
+        writer.line(scope, f"rmask = r < {writer.size(self.columns)}")
+        self._split(scope, "r", self.inner)
+
+    def _split(self, scope: Scope, name: str, loops: Sequence[int]) -> None:
+        """Gives each of several loops that are walked as one its own variable."""
+        step: Size = 1
+        for place, loop in reversed(list(enumerate(loops))):
+            size = self.nest.sizes[loop]
+            text = name if step == 1 else f"{name} // {self.writer.size(step)}"
+            if place:
+                text = f"{text} % {self.writer.size(size)}" if step == 1 else f"({text}) % {self.writer.size(size)}"
+            if text == name:
+                scope.loops[loop] = name
+            else:
+                scope.loops[loop] = f"{name}{place}"
+                self.writer.line(scope, f"{name}{place} = {text}")
+            step = product((step, size))
+
+    # --- reductions ---
+
+    def _whole(self, scope: Scope) -> None:
+        """Holds whole rows: every member is computed once."""
+        for member in self.group.members:
+            if isinstance(member, Reduce):
+                kind = accumulator_dtype(member)
+                value = self._reduced_value(member, kind, scope)
+                name = self.writer.fresh(scope, reduced(member.function, value), member.function)
+                scope.known[member] = Value(cast(Value(name, kind), member.dtype), member.dtype)
+        for store in self.group.stores:
+            self.elements.store(store, scope)
+
+    def _reduced_value(self, reduce: Reduce, kind: str, scope: Scope) -> str:
+        """Gives the elements that a reduction takes in; what is not there changes nothing."""
+        index = inner_index(reduce, self.group, self.group.members[reduce])
+        value = self.elements.value(reduce.source, index, scope)
+        shown = cast(value, kind)
+        nothing = constant(neutral(reduce.function, kind), kind).text
+        return self.writer.fresh(scope, f"tl.where(xmask & rmask, {shown}, {nothing})")
+
+    def _phases(self, scope: Scope) -> None:
+        """Walks over the rows in blocks, as often as values of whole rows need it."""
+        last = max(self.phase.values(), default=0)
+        for phase in range(last + 1):
+            stores = [store for store in self.group.stores if self.phase[store.member] == phase]
+            for store in stores:
+                if not is_inner(store.member, self.group):
+                    self.elements.store(store, scope)
+            inner = [store for store in stores if is_inner(store.member, self.group)]
+            reduces = [
+                member for member in self.group.members if isinstance(member, Reduce) and self.phase[member] == phase + 1
+            ]
+            if reduces or inner:
+                self._walk(reduces, inner, scope)
+
+    def _walk(self, reduces: Sequence[Reduce], stores: Sequence[Store], scope: Scope) -> None:
+        writer = self.writer
+        for member in self._needed([*reduces, *(store.member for store in stores)], scope):
+            if not is_inner(member, self.group) and not isinstance(member, Reduce):
+                self.elements.member(member, scope)
+        totals: list[tuple[Reduce, str, str]] = []
+        for reduce in reduces:
+            kind = accumulator_dtype(reduce)
+            start = constant(neutral(reduce.function, kind), kind).text.removeprefix("tl.full((), ")
+            totals.append((reduce, kind, writer.fresh(scope, f"tl.full((XBLOCK, RBLOCK), {start}")))
+        writer.line(scope, f"for start in range(0, {writer.size(self.columns)}, RBLOCK):")
+        body = scope.inner({})
+        self._open_columns(body, "start + tl.arange(0, RBLOCK)[None, :]")
+        for reduce, kind, total in totals:
+            value = self._reduced_value(reduce, kind, body)
+            writer.line(body, f"{total} = {combined(reduce.function, total, value)}")
+        for store in stores:
+            self.elements.store(store, body)
+        for reduce, kind, total in totals:
+            name = writer.fresh(scope, reduced(reduce.function, total), reduce.function)
+            scope.known[reduce] = Value(cast(Value(name, kind), reduce.dtype), reduce.dtype)
+
+    def _needed(self, roots: Sequence[Tensor], scope: Scope) -> Iterator[Tensor]:
+        """Gives members that others need and that are not known here, in order."""
+        needed: set[Tensor] = set()
+        stack = list(roots)
+        while stack:
+            tensor = stack.pop()
+            while isinstance(tensor, View):
+                tensor = tensor.source
+            if tensor not in self.group.members or tensor in needed or tensor in scope.known:
+                continue
+            needed.add(tensor)
+            stack.extend(arguments_of(tensor))
+        return (member for member in self.group.members if member in needed)
+
+
+def program_id(axis: int, sizes: Sequence[Size]) -> str:
+    """Gives the program's number, in 64 bits where places may not fit into 32."""
+    count = product(sizes)
+    return f"tl.program_id({axis})" + (".to(tl.int64)" if not is_static(count) or count >= WIDE else "")
+
+
+def root_of(tensor: Tensor) -> Tensor:
+    """Gives the tensor whose memory another one is."""
+    while isinstance(tensor, Reshape):
+        tensor = tensor.source
+    return tensor

@@ -1,0 +1,91 @@
+"""Compiles all kernels of a model for a target, and lists what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hub.errors import HubError, OptionError
+from hub.lowering.cluster import lower
+from hub.partition.extract import extract
+from hub.report.columns import columns
+from hub.report.numbers import count
+from hub.testing.single import capture, groups_of
+
+from .kernel import Kernel
+from .runtime import NAME
+from .source import file_of
+from .support import INTERPRETED
+from .targets import Needs, Target, compiled
+
+_HEADERS = ("cluster", "kernel", "registers", "spilled", "shared", "warps", "nodes")
+_MOST = 60
+_NUMBERS = frozenset(("registers", "spilled", "shared", "warps"))
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What became of a model."""
+
+    rows: tuple[tuple[str, Kernel, Needs], ...]
+    """Cluster, kernel, and what that needs."""
+    eager: int
+    """Nodes that are left to eager."""
+    refusals: tuple[str, ...]
+
+
+def listing(module: torch.nn.Module, inputs: Sequence[Any], target: Target, folder: Path) -> Listing:
+    """Compiles every cluster that Triton would get of a model, and writes kernels and stages to `folder`/CLUSTER.
+
+    Raises CompileError, and OptionError where the folder cannot be written.
+    """
+    captured = capture(module, inputs)
+    groups, refusals = groups_of(captured.graph, NAME, INTERPRETED.supports)
+    rows: list[tuple[str, Kernel, Needs]] = []
+    for index, item in enumerate(group for group in groups if group.backend == NAME):
+        cluster = extract(captured.graph, item.nodes, f"c{index}", captured.weights)
+        try:
+            file = file_of(cluster, lower(cluster), is_interpreted=False)
+            found = compiled(file, target)
+            into = folder / cluster.name
+            into.mkdir(parents=True, exist_ok=True)
+            (into / "kernels.py").write_text(file.text)
+            for each in found:
+                each.write(into)
+        except HubError as error:
+            error.backend, error.cluster = NAME, cluster.name
+            raise
+        except OSError as error:
+            raise OptionError(f"{folder} cannot be written: {error}", backend=NAME) from error
+        rows += [(cluster.name, kernel, each.needs) for kernel, each in zip(file.kernels, found, strict=True)]
+    eager = sum(len(item.nodes) for item in groups if item.backend != NAME)
+    return Listing(tuple(rows), eager, refusals)
+
+
+def summary(found: Listing, folder: Path) -> list[str]:
+    """Gives the lines of a table, and what is not in it."""
+    rows = [
+        (
+            cluster,
+            kernel.name,
+            *map(str, (needs.registers, needs.spilled, needs.shared, needs.warps)),
+            _short(", ".join(kernel.nodes)),
+        )
+        for cluster, kernel, needs in found.rows
+    ]
+    lines = columns(_HEADERS, rows, right=_NUMBERS) if rows else []
+    spilling = sum(1 for _, _, needs in found.rows if needs.spilled)
+    lines.append(f"{count(len(rows), 'kernel')} in {folder}, {spilling} spilling; {count(found.eager, 'node')} in eager")
+    return lines + [f"not taken: {reason}" for reason in found.refusals]
+
+
+def _shown(needs: Needs) -> tuple[str, ...]:
+    return tuple(map(str, (needs.registers, needs.spilled, needs.shared, needs.warps)))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST else text[: _MOST - 3] + "..."

@@ -1,0 +1,193 @@
+"""Matrix products as kernels: tiles of the result, with what follows element by element computed on the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from hub.fusion.groups import Group, Schedule
+from hub.fusion.nest import loop_index, memory_index
+from hub.fusion.reading import behind, reads
+from hub.lowering.affine import Affine, Index, composed, identity, linear, variable
+from hub.lowering.sizes import Size, is_static, product, strides_of, times
+from hub.lowering.tensors import Product, Take, Tensor, View, arguments_of
+
+from .blocks import Blocks, power_of_two
+from .functions import HALVES, TYPES, Value
+from .kernel import Elements, Kernel, Scope, Writer, finished, program_id, root_of
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """A group that is computed on the tiles of a product."""
+
+    group: Group
+    loops: Mapping[int, Digit]
+    """Where each of the group's loops is in the product's result."""
+    aliases: frozenset[Tensor]
+    """Tensors by which the group reads the product: itself, or its elements under other shapes."""
+
+
+@dataclass(frozen=True)
+class Digit:
+    """A loop as a part of the index along rows, columns or the batch: index // step % size."""
+
+    index: str
+    """"m", "n" or "b"."""
+    step: Size
+    size: Size
+    is_first: bool
+    """True where nothing is left above it, so that no remainder has to be taken."""
+
+
+def epilogue_of(tensor: Product, schedule: Schedule, kept: Set[Tensor]) -> Epilogue | None:
+    """Gives the one group that reads a product, if it reads every element once; `kept` is read from elsewhere, too."""
+    if tensor in kept:
+        return None
+    readers: list[tuple[Group, Affine]] = []
+    aliases: set[Tensor] = set()
+    for stage in schedule.stages:
+        if not isinstance(stage, Group):
+            operands = (read for each in arguments_of(stage) for read, _ in behind(each, identity(each.shape)))
+            if any(root_of(read) is tensor for read in operands):
+                return None
+            continue
+        for member, placement in stage.members.items():
+            for source, index in reads(member):
+                if root_of(source) is tensor:
+                    if index is None or stage.reduced or isinstance(member, Take):
+                        return None
+                    place = linear(composed(index, loop_index(placement)), strides_of(source.shape))
+                    readers.append((stage, place))
+                    aliases.add(source)
+    if not readers or any(each != readers[0] for each in readers):
+        return None
+    group, place = readers[0]
+    loops = _digits(place, group.domain, tensor)
+    return None if loops is None else Epilogue(group, loops, frozenset(aliases))
+
+
+def _digits(place: Affine, domain: Sequence[Size], tensor: Product) -> dict[int, Digit] | None:
+    """Gives loops as digits of row, column and batch, if together they count through the product's memory; else None."""
+    axes = [("n", tensor.shape[-1]), ("m", tensor.shape[-2]), ("b", product(tensor.shape[:-2]))]
+    found: dict[int, Digit] = {}
+    expected: Size = 1
+    step: Size = 1
+    left = {factor: loop for loop, factor in place.terms}
+    for name, size in axes:
+        step = 1
+        while step != size:
+            loop = left.pop(expected, None)
+            if loop is None or (is_static(step) and is_static(size) and step >= size):
+                return None
+            following = times(step, domain[loop])
+            found[loop] = Digit(name, step, domain[loop], following == size)
+            step, expected = following, times(expected, domain[loop])
+    is_whole = not left and place.constant == 0 and len(found) == len(domain)
+    return found if is_whole else None
+
+
+def product_kernel(
+    tensor: Product, epilogue: Epilogue | None, name: str, writer: Writer, *, is_interpreted: bool
+) -> Kernel:
+    """Gives matrix products left [..., M, K] times right [..., K, N] as a kernel, accumulated in float32 or float64."""
+    rank = len(tensor.shape)
+    rows, columns, inner = rank - 2, rank - 1, rank
+    lead = tensor.shape[:-2]
+    kind = "f64" if tensor.dtype == "f64" else "f32"
+    sizes = {size: writer.size(size) for size in (*tensor.shape, tensor.left.shape[-1])}
+    m, n, k = sizes[tensor.shape[-2]], sizes[tensor.shape[-1]], sizes[tensor.left.shape[-1]]
+    scope = Scope({}, {})
+    writer.line(scope, f"tile = {program_id(0, tensor.shape)}")
+    writer.line(scope, f"tiles = ({n} + BN - 1) // BN")
+    writer.line(scope, "m = (tile // tiles * BM + tl.arange(0, BM))[:, None]")
+    writer.line(scope, "n = (tile % tiles * BN + tl.arange(0, BN))[None, :]")
+    writer.line(scope, f"mmask = m < {m}")
+    writer.line(scope, f"nmask = n < {n}")
+    scope.loops |= {rows: "m", columns: "n"}
+    _split_batch(lead, writer, scope)
+    writer.line(scope, f"total = tl.full((BM, BN), 0, {TYPES[kind]})")
+    writer.line(scope, f"for start in range(0, {k}, BK):")
+    body = scope.inner({})
+    writer.line(body, "k = start + tl.arange(0, BK)")
+    writer.line(body, f"kmask = k < {k}")
+    left = _operand(tensor.left, (*range(rank - 2), rows, inner), writer, body.inner({inner: "k[None, :]"}))
+    right = _operand(tensor.right, (*range(rank - 2), inner, columns), writer, body.inner({inner: "k[:, None]"}))
+    writer.line(body, f"left = tl.load({left}, mmask & kmask[None, :], 0)")
+    writer.line(body, f"right = tl.load({right}, kmask[:, None] & nmask, 0)")
+    exact = ', input_precision="ieee"' if tensor.left.dtype == "f32" else ""
+    if is_interpreted and tensor.left.dtype == "bf16":  # whose bits the interpreter would multiply
+        writer.line(body, "left, right = left.to(tl.float32), right.to(tl.float32)")
+    writer.line(body, f"total = tl.dot(left, right, total{exact}, out_dtype={TYPES[kind]})")
+    value = Value("total" if tensor.dtype == kind else f"total.to({TYPES[tensor.dtype]})", tensor.dtype)
+    _finish(tensor, epilogue, value, scope, writer)
+    blocks = _blocks(tensor, is_interpreted=is_interpreted)
+    tiles = f"triton.cdiv({m}, {blocks.sizes['BM']}) * triton.cdiv({n}, {blocks.sizes['BN']})"
+    covered = (tensor, *(epilogue.group.members if epilogue else ()))
+    return finished(name, covered, writer, (tiles, writer.size(product(lead))), blocks)
+
+
+def _split_batch(lead: tuple[Size, ...], writer: Writer, scope: Scope) -> None:
+    writer.line(scope, f"b = {program_id(1, lead)}")
+    step: Size = 1
+    for dim, size in reversed(list(enumerate(lead))):
+        if size == 1:
+            continue
+        by = "" if step == 1 else f" // {writer.size(step)}"
+        writer.line(scope, f"b{dim} = b{by} % {writer.size(size)}")
+        scope.loops[dim] = f"b{dim}"
+        step = product((step, size))
+
+
+def _operand(tensor: Tensor, variables: tuple[int, ...], writer: Writer, scope: Scope) -> str:
+    index: Index = tuple(
+        Affine() if size == 1 and dim not in scope.loops else variable(dim)
+        for dim, size in zip(variables, tensor.shape, strict=True)
+    )
+    while isinstance(tensor, View):
+        index = composed(tensor.index, index)
+        tensor = tensor.source
+    place = memory_index(tensor, index)
+    across = variables[-2:]
+    missing = "".join(f" + {scope.loops[dim]} * 0" for dim in across if place.factor(dim) == 0)  # the tile is a matrix
+    return f"{writer.memory(tensor)} + {writer.affine(place, scope)}{missing}"
+
+
+def _finish(tensor: Product, epilogue: Epilogue | None, value: Value, scope: Scope, writer: Writer) -> None:
+    if epilogue is None:
+        index = tuple(
+            Affine() if size == 1 and dim not in scope.loops else variable(dim) for dim, size in enumerate(tensor.shape)
+        )
+        target = f"{writer.memory(tensor)} + {writer.affine(memory_index(tensor, index), scope)}"
+        writer.line(scope, f"tl.store({target}, {value.text}, mmask & nmask)")
+        return
+    name = writer.fresh(scope, value.text)
+    after = Scope({loop: _digit(digit, writer) for loop, digit in epilogue.loops.items()}, {})
+    after.known |= dict.fromkeys(epilogue.aliases, Value(name, value.dtype))
+    masks = {loop: f"{digit.index}mask" for loop, digit in epilogue.loops.items() if digit.index != "b"}
+    elements = Elements(writer, epilogue.group, frozenset(), masks, {"mmask": "m", "nmask": "n"})
+    for store in epilogue.group.stores:
+        elements.store(store, after)
+
+
+def _digit(digit: Digit, writer: Writer) -> str:
+    text = digit.index if digit.step == 1 else f"{digit.index} // {writer.size(digit.step)}"
+    if digit.is_first:
+        return text if digit.step == 1 else f"({text})"
+    return f"({text} % {writer.size(digit.size)})"
+
+
+def _blocks(tensor: Product, *, is_interpreted: bool) -> Blocks:
+    """Gives tile sizes, each at least the 16 of the tensor cores."""
+    m, n, k = tensor.shape[-2], tensor.shape[-1], tensor.left.shape[-1]
+    if is_interpreted:
+        most = (256, 256, 256)
+    elif tensor.left.dtype in HALVES:
+        most = (128, 128, 64)
+    else:
+        most = (64, 64, 16) if tensor.dtype == "f64" else (64, 64, 32)
+    sizes = [
+        max(16, min(limit, power_of_two(size))) if is_static(size) else limit
+        for size, limit in zip((m, n, k), most, strict=True)
+    ]
+    return Blocks(dict(zip(("BM", "BN", "BK"), sizes, strict=True)), warps=8 if most[0] == 128 else 4)

@@ -1,0 +1,69 @@
+"""Reductions: the value to begin with, how two are combined, and how a tile becomes a column. NaN comes through."""
+
+from __future__ import annotations
+
+import math
+
+from hub.lowering.tensors import Reduce
+
+from .functions import FLOATS, HALVES
+
+_LOWEST = {"i64": -(2**63), "i32": -(2**31), "i16": -(2**15), "i8": -128, "u8": 0, "i1": 0}
+_HIGHEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 127, "u8": 255, "i1": 1}
+_COMBINING = {
+    "prod": "a * b",
+    "max": "tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)",
+    "min": "tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)",
+}
+_HELPERS = {
+    **{f"combine_{name}": (f"combine_{name}(a, b)", text) for name, text in _COMBINING.items()},
+    **{f"row_{name}": (f"row_{name}(tile)", f"tl.reduce(tile, 1, combine_{name})") for name in _COMBINING},
+    "row_sum": ("row_sum(tile)", "tl.sum(tile, 1)"),
+    "row_any": ("row_any(tile)", "tl.max(tile, 1)"),
+    "row_all": ("row_all(tile)", "tl.min(tile, 1)"),
+    "running_sum": ("running_sum(tile)", "tl.cumsum(tile, 1)"),
+    "running_prod": ("running_prod(tile)", "tl.cumprod(tile, 1)"),
+}
+"""Functions of tiles that kernels call: head and result. Triton's own extremes lose NaN."""
+INTERPRETED = {
+    **{"row_sum": "sum", "row_prod": "prod", "row_max": "amax", "row_min": "amin", "row_any": "amax", "row_all": "amin"},
+    **{"running_sum": "cumsum", "running_prod": "cumprod"},
+}
+"""NumPy's functions that stand in for them in the interpreter, which would walk from element to element."""
+
+
+def helpers(text: str) -> str:
+    """Gives the functions that the text of some kernels calls, and those that these call."""
+    used = [name for name in _HELPERS if f"{name}(" in text or f"row_{name.removeprefix('combine_')}(" in text]
+    return "".join(f"\n\n@triton.jit\ndef {_HELPERS[name][0]}:\n    return {_HELPERS[name][1]}\n" for name in used)
+
+
+def accumulator_dtype(reduce: Reduce) -> str:
+    """Gives the dtype in which totals are kept: float32 for half precision; truth as int32."""
+    kind = reduce.source.dtype
+    return "f32" if kind in HALVES else "i32" if kind == "i1" else kind
+
+
+def neutral(function: str, dtype: str) -> float:
+    """Gives the value that changes nothing."""
+    if function in ("sum", "any"):
+        return 0
+    if function in ("prod", "all"):
+        return 1
+    if dtype in FLOATS:
+        return -math.inf if function == "max" else math.inf
+    return (_LOWEST if function == "max" else _HIGHEST)[dtype]
+
+
+def combined(function: str, left: str, right: str) -> str:
+    """Gives two tiles combined element by element."""
+    if function == "sum":
+        return f"{left} + {right}"
+    if function in ("any", "all"):
+        return f"tl.maximum({left}, {right})" if function == "any" else f"tl.minimum({left}, {right})"
+    return f"combine_{function}({left}, {right})"
+
+
+def reduced(function: str, tile: str) -> str:
+    """Gives a tile's rows, each combined into one."""
+    return f"row_{function}({tile})[:, None]"

@@ -1,0 +1,64 @@
+"""Rewrites a tensor program for a GPU: products of halves on tensor cores, sums of halves at places in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from hub.fusion.reading import in_order
+from hub.lowering.tensors import Pointwise, Product, Put, Tensor, View
+
+from .functions import HALVES
+
+
+def for_gpu(outputs: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """Gives what stands for each tensor behind some outputs, made of what a GPU does best.
+
+    Products take operands in half precision where these were made float32 for them: a kernel accumulates in float32 either
+    way, and products of two halves are exact in it. What is added up in half precision at places is added up in float32.
+    """
+    known: dict[Tensor, Tensor] = {}
+    for tensor in in_order(outputs):
+        parts = {each.name: _rewritten(getattr(tensor, each.name), known) for each in fields(tensor)}
+        is_same = all(part is getattr(tensor, name) for name, part in parts.items())
+        found = tensor if is_same else replace(tensor, **parts)
+        if isinstance(found, Product):
+            found = _halved(found)
+        elif isinstance(found, Put) and found.function == "sum" and found.dtype in HALVES:
+            found = _summed_in_single(found)
+        known[tensor] = found
+    return known
+
+
+def _rewritten(value: Any, known: Mapping[Tensor, Tensor]) -> Any:
+    """Gives a field with the tensors in it replaced; itself where nothing changed."""
+    if isinstance(value, Tensor):
+        return known[value]
+    if not isinstance(value, tuple):
+        return value
+    parts = tuple(_rewritten(each, known) for each in value)
+    return value if all(old is new for old, new in zip(value, parts, strict=True)) else parts
+
+
+def _halved(product: Product) -> Product:
+    left, right = _before_cast(product.left), _before_cast(product.right)
+    is_possible = left is not None and right is not None and left.dtype == right.dtype
+    return replace(product, left=left, right=right) if is_possible else product
+
+
+def _before_cast(operand: Tensor) -> Tensor | None:
+    """Gives the half-precision tensor behind a cast, under the same views; None where there is none."""
+    if isinstance(operand, View):
+        source = _before_cast(operand.source)
+        return None if source is None else replace(operand, source=source, dtype=source.dtype)
+    if isinstance(operand, Pointwise) and operand.function == "cast" and operand.dtype == "f32":
+        (source,) = operand.arguments
+        return source if source.dtype in HALVES else None
+    return None
+
+
+def _summed_in_single(put: Put) -> Tensor:
+    source, values = (Pointwise(each.shape, "f32", "cast", (each,)) for each in (put.source, put.values))
+    total = replace(put, dtype="f32", source=source, values=values)
+    return Pointwise(put.shape, put.dtype, "cast", (total,))

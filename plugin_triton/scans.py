@@ -1,0 +1,45 @@
+"""Running totals as kernels: rows in blocks, from left to right."""
+
+from __future__ import annotations
+
+from hub.lowering.affine import linear, variable
+from hub.lowering.sizes import Size, product, strides_of
+from hub.lowering.tensors import Scan
+
+from .blocks import Blocks
+from .functions import TYPES, Value, cast
+from .kernel import Kernel, Scope, Writer, finished, program_id
+
+
+def scan_kernel(tensor: Scan, name: str, writer: Writer, *, is_interpreted: bool) -> Kernel:
+    """Gives running totals as a kernel. Float32 is added in float64, as PyTorch does on CPUs."""
+    kind = "f64" if tensor.dtype == "f32" else "f32" if tensor.dtype in ("f16", "bf16") else tensor.dtype
+    others = [dim for dim in range(len(tensor.shape)) if dim != tensor.dim]
+    rows = product(tensor.shape[dim] for dim in others)
+    length = writer.size(tensor.shape[tensor.dim])
+    scope = Scope({}, {})
+    writer.line(scope, f"x = {program_id(0, tensor.shape)} * XBLOCK + tl.arange(0, XBLOCK)[:, None]")
+    writer.line(scope, f"xmask = x < {writer.size(rows)}")
+    step: Size = 1
+    for dim in reversed(others):
+        by = "" if step == 1 else f" // {writer.size(step)}"
+        writer.line(scope, f"x{dim} = x{by} % {writer.size(tensor.shape[dim])}")
+        scope.loops[dim] = f"x{dim}"
+        step = product((step, tensor.shape[dim]))
+    start = 0 if tensor.function == "sum" else 1
+    writer.line(scope, f"total = tl.full((XBLOCK, 1), {start}, {TYPES[kind]})")
+    writer.line(scope, f"for start in range(0, {length}, RBLOCK):")
+    body = scope.inner({tensor.dim: "r"})
+    writer.line(body, "r = start + tl.arange(0, RBLOCK)[None, :]")
+    writer.line(body, f"mask = xmask & (r < {length})")
+    place = linear(tuple(variable(dim) for dim in range(len(tensor.shape))), strides_of(tensor.shape))
+    shown = writer.affine(place, body) + ("" if others else " + x * 0")  # tiles have rows, if only one
+    loaded = cast(Value(f"tl.load({writer.memory(tensor.source)} + {shown}, mask, {start})", tensor.dtype), kind)
+    writer.line(body, f"tile = {loaded}")
+    sign, run, whole = ("+", "running_sum", "row_sum(tile)") if start == 0 else ("*", "running_prod", "row_prod(tile)")
+    result = cast(Value(f"({run}(tile) {sign} total)", kind), tensor.dtype)
+    writer.line(body, f"tl.store({writer.memory(tensor)} + {shown}, {result}, mask)")
+    writer.line(body, f"total = total {sign} {whole}[:, None]")
+    blocks = Blocks({"XBLOCK": 64, "RBLOCK": 1024} if is_interpreted else {"XBLOCK": 1, "RBLOCK": 1024})
+    grid = (f"triton.cdiv({writer.size(rows)}, {blocks.sizes['XBLOCK']})",)
+    return finished(name, (tensor,), writer, grid, blocks)

@@ -1,0 +1,154 @@
+"""Compiles kernels for a GPU that is not here, stage by stage, and reads what each one needs of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hub.errors import CompileError, OptionError
+
+from .functions import TYPES
+from .interpreter import loaded
+from .kernel import Kernel
+from .source import File
+
+NAME = "triton"
+_POINTERS: Mapping[str, str] = {
+    **{"f64": "*fp64", "f32": "*fp32", "f16": "*fp16", "bf16": "*bf16", "i64": "*i64", "i32": "*i32", "i16": "*i16"},
+    **{"i8": "*i8", "u8": "*u8", "i1": "*i1"},
+}
+assert _POINTERS.keys() == TYPES.keys()
+_WARP = {"cuda": 32, "hip": 64}
+_TEXTS = ("source", "ttir", "ttgir", "llir", "ptx", "amdgcn")
+_ALIGNED = [["tt.divisibility", 16]]
+"""What a launch tells the compiler of memory that begins at a multiple of 16 bytes, as PyTorch's does."""
+_LISTED_S = 60.0
+"""Seconds after which a tool that lists a binary counts as hanging."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A GPU to compile for."""
+
+    backend: str
+    """"cuda" or "hip"."""
+    arch: str
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Reads "cuda:90" or "hip:gfx942". Raises OptionError."""
+        backend, colon, arch = text.partition(":")
+        if backend == "xpu":
+            raise OptionError(
+                "xpu is compiled for by the wheel pytorch-triton-xpu, which takes triton's place", backend=NAME
+            )
+        if backend not in _WARP or not colon or not arch or (backend == "cuda" and not arch.isdecimal()):
+            raise OptionError(f"{text!r} is no target", backend=NAME, hint="write cuda:90 or hip:gfx942")
+        return cls(backend, arch)
+
+    @property
+    def triton(self) -> Any:
+        """As Triton has it."""
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget(self.backend, int(self.arch) if self.backend == "cuda" else self.arch, _WARP[self.backend])
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one kernel takes of a multiprocessor."""
+
+    kernel: str
+    registers: int
+    """Of 32 bits, for each thread."""
+    spilled: int
+    """Bytes of registers' values for each thread that lie in memory."""
+    shared: int
+    """Bytes for each program."""
+    warps: int
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A kernel compiled for a target: texts and binaries by stage, in order."""
+
+    needs: Needs
+    stages: Mapping[str, str | bytes]
+
+    def write(self, folder: Path) -> None:
+        """Writes every stage into a folder, as KERNEL.STAGE."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for stage, content in self.stages.items():
+            path = folder / f"{self.needs.kernel}.{stage}"
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def compiled(file: File, target: Target) -> tuple[Stages, ...]:
+    """Compiles every kernel of a file. Raises CompileError with the kernel's name."""
+    with tempfile.TemporaryDirectory(prefix="hub-triton-") as folder:
+        path = Path(folder) / "kernels.py"
+        path.write_text(file.text)
+        module = loaded(path, is_interpreted=False)
+        return tuple(_compiled(getattr(module, kernel.name), kernel, file, target) for kernel in file.kernels)
+
+
+def _compiled(function: Any, kernel: Kernel, file: File, target: Target) -> Stages:
+    import triton
+    from triton.compiler import ASTSource
+
+    signature = {name: _kind(name, file) for name in kernel.parameters}
+    if kernel.may_leave:
+        signature["flag"] = "*i32"
+    signature |= dict.fromkeys(kernel.blocks.sizes, "constexpr")
+    aligned = {(place,): _ALIGNED for place, kind in enumerate(signature.values()) if kind.startswith("*")}
+    source = ASTSource(fn=function, signature=signature, constexprs=dict(kernel.blocks.sizes), attrs=aligned)
+    try:
+        found = triton.compile(
+            source, target=target.triton, options={"num_warps": kernel.blocks.warps, "enable_fp_fusion": False}
+        )
+        stages = {name: found.asm[name] for name in found.asm if name in _TEXTS or isinstance(found.asm[name], bytes)}
+        registers, spilled = _counted(stages)
+    except CompileError:
+        raise
+    except Exception as error:
+        message = f"{kernel.name} cannot be compiled for {target.backend}:{target.arch}: {type(error).__name__}: {error}"
+        raise CompileError(message, backend=NAME) from error
+    return Stages(Needs(kernel.name, registers, spilled, found.metadata.shared, kernel.blocks.warps), stages)
+
+
+def _kind(name: str, file: File) -> str:
+    if name in file.dtypes:
+        return _POINTERS[file.dtypes[name]]
+    return file.numbers.get(name, "i64")
+
+
+def _counted(stages: Mapping[str, Any]) -> tuple[int, int]:
+    """Gives registers and spilled bytes, of the binary for NVIDIA, of the assembly for AMD."""
+    if "cubin" in stages:
+        return _of_cubin(stages["cubin"])
+    text = str(stages["amdgcn"])
+    registers = max(map(int, re.findall(r"\.vgpr_count:\s*(\d+)", text)), default=0)
+    spilled = max(map(int, re.findall(r"\.vgpr_spill_count:\s*(\d+)", text)), default=0)
+    return registers, 4 * spilled
+
+
+def _of_cubin(binary: bytes) -> tuple[int, int]:
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(binary)
+        command = [str(tool), "--dump-resource-usage", file.name]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_LISTED_S, check=False)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise CompileError(f"{tool} could not be run: {error}", backend=NAME) from error
+    found = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout)
+    if found is None:
+        raise CompileError(f"{tool} says nothing of registers: {done.stdout[-300:]}{done.stderr[-300:]}", backend=NAME)
+    return int(found[1]), int(found[2])

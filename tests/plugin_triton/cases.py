@@ -1,0 +1,77 @@
+"""Programs with what the code generator has templates for, as functions with inputs by size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+Inputs = tuple[torch.Tensor, ...]
+Case = tuple[Callable[..., Any], Callable[[int], Inputs]]
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Normal numbers."""
+    return torch.randn(shape).to(dtype)
+
+
+CASES: Mapping[str, Case] = {
+    "pointwise": (lambda x, b: F.silu(x) * b.exp(), lambda n: (random(3, n), random(n))),
+    "transposed": (lambda x: x.transpose(0, 1) + 1.0, lambda n: (random(5, n),)),
+    "expanded": (lambda x, y: x.expand_as(y) - y, lambda n: (random(n, 1), random(n, 3))),
+    "sliced": (lambda x: x[:, ::2] * 2.0, lambda n: (random(4, 2 * n),)),
+    "softmax": (lambda x: x.softmax(-1), lambda n: (random(3, n),)),
+    "columns": (lambda x: (x.sum(0), x.amax(0)), lambda n: (random(n, 6),)),
+    "layer norm": (
+        lambda x, w, b: F.layer_norm(x + 1.0, (x.shape[1],), w, b),
+        lambda n: (random(2, n), random(n), random(n)),
+    ),
+    "all": (lambda x: (x.sum(), x.mean(), (x > 0).any()), lambda n: (random(2, n),)),
+    "product": (lambda x, w, b: F.gelu(F.linear(x, w, b)), lambda n: (random(n, 19), random(23, 19), random(23))),
+    "deep product": (torch.matmul, lambda n: (random(2, n), random(n, 3))),
+    "batched product": (lambda x, y: torch.bmm(x, y).relu(), lambda n: (random(2, 3, n), random(2, n, 5))),
+    "attention": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        lambda n: (random(1, 2, n, 8), random(1, 2, n, 8), random(1, 2, n, 8)),
+    ),
+    "convolution": (
+        lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)),
+        lambda n: (random(1, 3, 4, n), random(5, 3, 3, 3), random(5)),
+    ),
+    "cat": (lambda x, y: torch.cat((x, y.neg()), 1), lambda n: (random(2, n), random(2, 3))),
+    "padded": (lambda x: F.pad(x, (1, 2), value=3.0), lambda n: (random(2, n),)),
+    "running": (lambda x: (x.cumsum(1), x[:, :9].cumprod(0)), lambda n: (random(3, n),)),
+    "embedding": (lambda i, w: F.embedding(i, w) * 2.0, lambda n: (torch.arange(n) % 7, random(7, 5))),
+    "scatter add": (
+        lambda x, i, v: x.scatter_add(1, i, v) * 2.0,
+        lambda n: (random(2, n), torch.arange(6).reshape(2, 3) % n, random(2, 3)),
+    ),
+    "rows added": (
+        lambda g, i: torch.zeros(7, 5).index_put((i,), g, accumulate=True),
+        lambda n: (random(n, 5), torch.arange(n) % 7),
+    ),
+    "rows replaced": (
+        lambda cache, place, new: cache.index_copy(1, place, new).sum(2),
+        lambda n: (random(2, n, 3), torch.tensor([n - 1]), random(2, 1, 3)),
+    ),
+    "gather": (lambda x, i: x.gather(1, i).tanh(), lambda n: (random(2, n), torch.arange(6).reshape(2, 3) % n)),
+    "cross entropy": (
+        lambda x, i: -x.log_softmax(1).gather(1, i[:, None]).mean(),
+        lambda n: (random(5, n), torch.arange(5) % n),
+    ),
+}
+HALF: Mapping[str, Case] = {
+    "pointwise": (lambda x: F.gelu(x) + x, lambda n: (random(3, n),)),
+    "softmax": (lambda x: x.softmax(-1), lambda n: (random(3, n),)),
+    "product": (lambda x, w: F.relu(x @ w), lambda n: (random(n, 19), random(19, 23))),
+    "rows added": (
+        lambda x: torch.zeros(3, x.shape[1], dtype=x.dtype).index_add(0, torch.tensor([1, 1, 0]), x),
+        lambda n: (random(3, n),),
+    ),
+    "overflow": (lambda x: (x * 60000.0, (x * 300.0).float().square().to(x.dtype)), lambda n: (random(3, n),)),
+}
+"""Run in half precision."""
+RAGGED = (1, 7, 127, 129, 1000)
+"""Sizes below, at and above those of blocks."""
