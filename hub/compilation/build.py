@@ -82,6 +82,7 @@ def build_cluster(
     is_wanted = folder is not None and registry.entries[backend].info.saveable
 
     fingerprint: Fingerprint | None = None
+    changed_by_loading: list[str] = []
 
     def check(saved: Path) -> None:
         nonlocal fingerprint
@@ -89,12 +90,13 @@ def build_cluster(
             cluster, backend, settings, saved, inputs=inputs, registry=registry, reference=verified.reference
         )
         fingerprint = again.verified.fingerprint
+        changed_by_loading.extend(again.changed)
 
     saved = Saved(is_done=False)
     if is_wanted and folder is not None:
         with kept_state() as changed_by_saving:
             saved = _save(executable, cluster, backend, folder, check, is_finite_only=is_guarded)
-        changed.extend(changed_by_saving)
+        changed = list(dict.fromkeys((*changed, *changed_by_saving, *changed_by_loading)))
     loaded = Loaded(cluster, backend, _guarded(executable, cluster, is_finite_only=is_guarded))
     return Built(_restrided(loaded, verified), verified, saved, verify_s, tuple(changed), fingerprint)
 

@@ -203,7 +203,8 @@ def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileS
         reason = found.problem or "it was removed meanwhile"
         raise CompileError(f"the saved executable cannot be loaded: {reason}", backend=backend, cluster=name)
     cluster = _cut(name, nodes)
-    _state.built[name] = load_cluster(cluster, backend, settings, Path(folder), _state.registry)
+    with kept_state():  # what it changes was told when the worker that saved it loaded it back
+        _state.built[name] = load_cluster(cluster, backend, settings, Path(folder), _state.registry)
 
 
 def time_cluster(name: str, at_least_s: float, spin: bool) -> Timing:
