@@ -66,7 +66,8 @@ bench-dispatch: $(VENV)/.dev  ## time what dispatch adds to a backend's own call
 	$(BIN)/python benchmarks/dispatch.py
 
 bench-isolation: $(VENV)/.dev  ## time what worker processes and verification add to a cold compilation
-	$(BIN)/python benchmarks/isolation.py
+	$(BIN)/python benchmarks/isolation.py --tune fast
+	$(BIN)/python benchmarks/isolation.py --tune off
 
 bench-mdla: $(VENV)/.dev  ## measure how exact MDLA's fixed point is, and how fast its software device
 	$(BIN)/python -m benchmarks.mdla
