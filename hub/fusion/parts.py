@@ -12,8 +12,6 @@ from hub.lowering.functions import TRANSCENDENTAL
 from hub.lowering.sizes import Size, is_static, product
 from hub.lowering.tensors import Pointwise, Reduce, Reshape, Take, Tensor, View, arguments_of
 
-FEW = 8
-"""With more results than these there are enough rows to share."""
 MOST_PARTS = 64
 PART = 4096
 """Elements from which on a part is worth a task."""
@@ -54,11 +52,11 @@ def readers_of(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Readers:
     return {tensor: frozenset(readers) for tensor, readers in found.items()}
 
 
-def parts_of(tensor: Reduce) -> Parts | None:
-    """Gives how to cut a reduction; None where it has enough rows, few elements, or unknown sizes."""
+def parts_of(tensor: Reduce, threads: int) -> Parts | None:
+    """Gives how to cut a reduction; None where it has rows enough for the threads, few elements, or unknown sizes."""
     source = tensor.source
     results, elements = product(tensor.shape), product(source.shape)
-    if not is_static(results) or not is_static(elements) or results > FEW or tensor.dtype in HALVES:
+    if not is_static(results) or not is_static(elements) or results >= threads or tensor.dtype in HALVES:
         return None
     counts = {dim: _count(source.shape[dim], elements) for dim in tensor.dims}
     dim = max(counts, key=lambda each: counts[each])

@@ -57,12 +57,12 @@ from hub.lowering.tensors import (
 )
 
 
-def simplified(outputs: Sequence[Tensor], order: Sequence[Tensor], *, in_parts: bool = False) -> list[Tensor]:
+def simplified(outputs: Sequence[Tensor], order: Sequence[Tensor], *, threads: int = 1) -> list[Tensor]:
     """Gives the outputs of an equal program; `order` holds all tensors behind them, sources first.
 
-    `in_parts` has reductions to a few values made in two steps, for threads to share.
+    Reductions to fewer values than there are threads are made in two steps.
     """
-    moved = _Moved(readers_of(outputs, order) if in_parts else None)
+    moved = _Moved(readers_of(outputs, order), threads)
     for tensor in order:
         moved.done[tensor] = moved.rebuilt(tensor)
     found: list[Tensor] = []
@@ -81,8 +81,9 @@ def _with_own_memory(tensor: Tensor, earlier: Sequence[Tensor]) -> Tensor:
 class _Moved:
     """Tensors of the program as they were rebuilt."""
 
-    def __init__(self, readers: Readers | None) -> None:
+    def __init__(self, readers: Readers, threads: int) -> None:
         self._readers = readers
+        self._threads = threads
         self.done: dict[Tensor, Tensor] = {}
         self._seen: dict[tuple[Tensor, tuple[Size, ...], Index], Tensor] = {}
 
@@ -213,9 +214,9 @@ class _Moved:
 
     def _in_parts(self, found: Tensor, tensor: Reduce) -> Tensor:
         """Gives what a reduction has become, in two steps where that pays."""
-        if self._readers is None or not isinstance(found, Reduce) or not may_be_cut(tensor, self._readers):
+        if not isinstance(found, Reduce) or not may_be_cut(tensor, self._readers):
             return found
-        parts = parts_of(found)
+        parts = parts_of(found, self._threads)
         return found if parts is None else parts.joined(found, self.behind(found.source, parts.shape, parts.index))
 
     # --- reads at computed places ---

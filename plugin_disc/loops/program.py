@@ -53,7 +53,7 @@ def machine_program(
     `inputs` gives the Python text of each source's address, `symbols` that of each symbol's value.
     """
     frame = Frame(symbols)
-    outputs = simplified(outputs, in_order(outputs), in_parts=threads > 1)
+    outputs = simplified(outputs, in_order(outputs), threads=threads)
     schedule = scheduled(outputs, narrow=NARROW)
     places, workspace = _places(outputs, schedule, symbols)
     for tensor in schedule.stage_of:

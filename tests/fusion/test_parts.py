@@ -8,6 +8,8 @@ from hub.fusion.simplify import simplified
 from hub.lowering.builders import pointwise, reduced
 from hub.lowering.tensors import Reduce, Source, Tensor
 
+THREADS = 4
+
 
 def total(source: Tensor, *dims: int) -> Reduce:
     result = reduced("sum", source, dims or range(len(source.shape)))
@@ -17,7 +19,7 @@ def total(source: Tensor, *dims: int) -> Reduce:
 
 def reductions(*outputs: Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Gives what is reduced to what in a program that threads share."""
-    order = in_order(simplified(outputs, in_order(outputs), in_parts=True))
+    order = in_order(simplified(outputs, in_order(outputs), threads=THREADS))
     return [(each.source.shape, each.shape) for each in order if isinstance(each, Reduce)]
 
 
@@ -29,22 +31,22 @@ def test_a_sum_of_everything_is_one_of_parts() -> None:
 
 def test_parts_are_worth_a_task() -> None:
     """No part has less than 4,096 elements, and a size that nothing divides is left whole."""
-    parts = parts_of(total(Source((128, 1024), "f32", "x")))
+    parts = parts_of(total(Source((128, 1024), "f32", "x")), THREADS)
     assert parts is not None and parts.count == 32
-    assert parts_of(total(Source((4, 1024), "f32", "x"))) is None
-    assert parts_of(total(Source((65537,), "f32", "x"))) is None
+    assert parts_of(total(Source((4, 1024), "f32", "x")), THREADS) is None
+    assert parts_of(total(Source((65537,), "f32", "x")), THREADS) is None
 
 
 def test_rows_enough_are_left_whole() -> None:
-    """Threads share rows; a few channels of many elements are cut."""
-    assert parts_of(total(Source((64, 4096), "f32", "x"), 1)) is None
-    parts = parts_of(total(Source((16, 3, 64, 64), "f32", "x"), 0, 2, 3))
+    """Threads share rows; fewer channels than threads, of many elements, are cut."""
+    assert parts_of(total(Source((64, 4096), "f32", "x"), 1), THREADS) is None
+    parts = parts_of(total(Source((16, 3, 64, 64), "f32", "x"), 0, 2, 3), THREADS)
     assert parts is not None and (parts.dim, parts.shape) == (2, (16, 3, 32, 2, 64))
 
 
 def test_half_precision_is_not_rounded_twice() -> None:
     """Results of parts would be kept in half precision."""
-    assert parts_of(total(Source((256, 1024), "bf16", "x"))) is None
+    assert parts_of(total(Source((256, 1024), "bf16", "x")), THREADS) is None
 
 
 def test_what_is_read_elsewhere_is_not_computed_twice() -> None:
