@@ -133,11 +133,9 @@ def test_memory_that_changed_hands_is_let_go(change: Callable[[torch.UntypedStor
     keeper = Kept(LIMIT)
     first = piece(keeper)
     change(first.untyped_storage())
-    place = first.untyped_storage().data_ptr()
     del first
     second = piece(keeper)
     assert (second.untyped_storage().nbytes(), second.is_shared()) == (LARGE, False)
-    assert place == 0 or second.data_ptr() != place
     assert kept_bytes() == LARGE
     del second
 
