@@ -19,6 +19,7 @@ from hub.compilation.pool import POOL
 from hub.compiled import CompiledGraph, eager_plan
 from hub.errors import CaptureError, HubError, HubWarning, OptionError
 from hub.graph import Graph
+from hub.interrupts import held_back
 from hub.options import Options, check_backends, resolve
 from hub.ownership import calling_wrapper, register
 from hub.planning.evidence import Mode
@@ -43,7 +44,14 @@ def hub_backend(
     except OptionError as error:
         return _raising(error)
     _expect_work(chosen)
-    owner = calling_wrapper()
+    with held_back():
+        return _captured(module, example_inputs, chosen, calling_wrapper())
+
+
+def _captured(
+    module: fx.GraphModule, example_inputs: Sequence[Any], chosen: Options, owner: object | None
+) -> Callable[..., Any]:
+    """Captures for inference where no input needs gradients, for training elsewhere."""
 
     def compile_graph(graph: Graph, kind: Mode, original: Callable[..., Any] | None = None) -> CompiledGraph:
         compiled = CompiledGraph(graph, kind, chosen, original or graph.module, owner)

@@ -144,12 +144,26 @@ def _set_numpy_state(wanted: Any) -> None:
     numpy.random.set_state((name, numpy.frombuffer(keys, dtype=numpy.uint32), *rest))
 
 
+def _modes() -> list[Any]:
+    return sys.modules["torch.utils._python_dispatch"]._get_current_dispatch_mode_stack()
+
+
+def _set_modes(wanted: list[Any]) -> None:
+    dispatch: Any = sys.modules["torch.utils._python_dispatch"]
+    while _modes():
+        dispatch._pop_mode()
+    for mode in wanted:
+        dispatch._push_mode(mode)
+
+
 def _of_torch(name: str, read: str, write: str) -> _Thing:
     """A setting of PyTorch, by the names of the functions that give and set it."""
     return _Thing(name, lambda: getattr(_torch(), read)(), lambda value: getattr(_torch(), write)(value), "torch")
 
 
 _THINGS = (
+    # First: some of what is read below makes tensors, which a mode that was left on would get.
+    _Thing("PyTorch's modes", _modes, _set_modes, "torch.utils._python_dispatch"),
     _Thing("the environment", _environment, _set_environment, details=_changed_variables),
     _Thing("the working directory", Path.cwd, os.chdir),
     _Thing("signal handlers", _handlers, _set_handlers),

@@ -15,10 +15,13 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
 from hub.compilation.state import _set_signal_stack, _signal_stack, kept_state
 
 CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "PyTorch's modes": (lambda: FakeTensorMode().__enter__(), _get_current_dispatch_mode_stack),
     "the environment": (lambda: os.environ.update(HUB_TEST_CHANGE="1"), lambda: "HUB_TEST_CHANGE" in os.environ),
     "the working directory": (lambda: os.chdir("/"), Path.cwd),
     "signal handlers": (
@@ -91,3 +94,20 @@ def test_a_failure_is_no_excuse() -> None:
         torch.set_default_dtype(torch.float64)
         raise RuntimeError("fault")
     assert torch.get_default_dtype() == before
+
+
+class _Passing(TorchDispatchMode):
+    """Has every call made as it is."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_that_was_ended_is_on_again() -> None:
+    """Code that ends a mode of its caller's is named, and the mode goes on."""
+    with _Passing() as mode:
+        with kept_state() as changed:
+            _pop_mode()
+        assert changed == ["PyTorch's modes"]
+        assert _get_current_dispatch_mode_stack() == [mode]
+    assert _get_current_dispatch_mode_stack() == []

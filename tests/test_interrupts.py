@@ -1,0 +1,96 @@
+"""Ctrl-C where PyTorch must not be interrupted: it waits until that is done, and then comes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hub.capture import inference, training
+from hub.interrupts import held_back
+
+
+def interrupt() -> None:
+    """What Ctrl-C does, at once: the handler runs before the next line."""
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interruption_waits() -> None:
+    """What is inside comes to its end; then the interruption comes, and the handler is as before."""
+    before, done = signal.getsignal(signal.SIGINT), []
+    with pytest.raises(KeyboardInterrupt), held_back():
+        interrupt()
+        done.append(True)
+    assert done
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interruption_does_not_wait() -> None:
+    """Somebody who insists is heard at once, and once."""
+    done: list[bool] = []
+    with pytest.raises(KeyboardInterrupt), held_back():
+        interrupt()
+        interrupt()
+        done.append(True)
+    assert done == []
+
+
+def test_without_an_interruption_nothing_is_raised() -> None:
+    """Errors pass, and the handler is as before."""
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ValueError, match="inside"), held_back():
+        raise ValueError("inside")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_ignored_interruption_stays_ignored() -> None:
+    """A process that ignores Ctrl-C, as in a shell's background, goes on doing so."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with held_back():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            interrupt()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_leave_signals_alone() -> None:
+    """Only the main thread may set handlers."""
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with held_back():
+                pass
+        except BaseException as error:  # noqa: BLE001 - any of them
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert raised == []
+
+
+@pytest.mark.parametrize("wants_gradients", [False, True])
+def test_a_capture_that_is_interrupted_harms_no_later_one(wants_gradients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while AOTAutograd traces is raised behind it; the same model compiles and is right afterwards."""
+    module, name = (training, "aot_autograd") if wants_gradients else (inference, "aot_export_module")
+    real: Callable[..., Any] = getattr(module, name)
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        interrupt()
+        return real(*args, **kwargs)
+
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4)
+    with torch.set_grad_enabled(wants_gradients):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                torch.compile(model, backend="hub", options={"tune": "off"})(x)
+        torch.compiler.reset()
+        torch.testing.assert_close(torch.compile(model, backend="hub", options={"tune": "off"})(x), model(x))
