@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,21 @@ def test_strides_that_depend_on_data_are_eagers(backend: str, tmp_path: Path) ->
     (plan,) = hub.plans(call)
     assert {event.kind for event in plan.events} <= {"note"}
     assert backend in plan.backends
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, number: nn.functional.leaky_relu(x, number),
+        lambda x, number: nn.functional.layer_norm(x, (3,), eps=number),
+        lambda x, number: torch.exp(torch.tensor(number)) * x,
+    ],
+    ids=["leaky_relu", "layer_norm", "tensor"],
+)
+def test_a_number_that_cannot_vary_is_captured_as_it_is(function: Callable[..., torch.Tensor]) -> None:
+    """Where PyTorch finds that a float cannot stay symbolic it captures again; that is no failure to capture."""
+    x = torch.randn(3, requires_grad=True)
+    compiled = torch.compile(function, backend="hub", dynamic=True, options={"tune": "off", "strict": True})
+    for number in (2.5, 3.5):
+        torch.testing.assert_close(compiled(x, number), function(x, number))
+    assert all(cluster.nodes for plan in hub.plans(compiled) for cluster in plan.clusters)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import fx
+from torch._dynamo.exc import RestartAnalysis
 from torch._functorch.aot_autograd import aot_export_module
 from torch._ops import OperatorBase
 
@@ -36,6 +37,8 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
     try:
         with torch.no_grad():
             exported, signature = aot_export_module(module, tuple(inputs), trace_joint=False, pre_dispatch=True)
+    except RestartAnalysis:
+        raise  # Dynamo's own: it captures the program anew, with less of it symbolic
     except Exception as error:
         raise CaptureError(
             f"AOTAutograd cannot express the program: {type(error).__name__}: {error}",

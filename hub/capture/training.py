@@ -9,6 +9,7 @@ from typing import Any, Literal
 from functorch.compile import make_boxed_func
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import RestartAnalysis
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
 
@@ -48,6 +49,8 @@ def capture_with_autograd(
     )
     try:
         return capture(module, inputs)
+    except RestartAnalysis:
+        raise  # Dynamo's own: it captures the program anew, with less of it symbolic
     except Exception as error:
         raise CaptureError(
             f"AOTAutograd cannot express the program: {type(error).__name__}: {error}",
