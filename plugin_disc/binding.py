@@ -30,19 +30,21 @@ def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str, symbol
     texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols)}
     tensors = [(position, spec) for position, spec in enumerate(cluster.inputs) if isinstance(spec, TensorSpec)]
     checked = [line for position, spec in tensors for line in _prepare(position, spec)]
-    checked += [f"s{place} = {text}" for place, text in enumerate(symbols.values())]
+    sizes = [f"s{place} = {text}" for place, text in enumerate(symbols.values())]
+    shapes: list[str] = []
     for position, spec in tensors:
         shape = _shape_text([spec.shape[dim] for dim in range(len(spec.shape))], texts)
-        checked.append(f"if i{position}.shape != {shape}: wrong({position}, i{position})")
+        shapes.append(f"if i{position}.shape != {shape}: wrong({position}, i{position})")
     if can_be_expected(cluster):
         lines += [
+            *sizes,  # numbers among the inputs
             f"if expected({', '.join(f'i{position}' for position, _ in tensors)}):",
             *(f"    a{position} = i{position}" for position, _ in tensors),
             "else:",
-            *(f"    {line}" for line in checked),
+            *(f"    {line}" for line in (*checked, *shapes)),
         ]
     else:
-        lines += checked
+        lines += [*checked, *sizes, *shapes]
     for position, spec in enumerate(cluster.outputs):
         order = memory_order(spec)
         shape = _shape_text([spec.shape[dim] for dim in order], texts)

@@ -93,3 +93,10 @@ def sums_without_mask(node: fx.Node) -> str | None:
 
 usual_norm = one_of("ord", 0, 1, 2, float("inf"), float("-inf"))
 includes_self = one_of("include_self", True)
+
+
+def known_floats(node: fx.Node) -> str | None:
+    """Sizes may follow from whole numbers that are known only at run time, not from floats."""
+    values = (value_of(item) for item in node.args)
+    is_known = not any(type(value).__name__ == "SymFloat" for value in values)
+    return None if is_known else "its size depends on a float that is known only at run time"
