@@ -25,7 +25,8 @@ from hub.testing.single import whole_cluster
 from plugin_disc.backend import Disc
 from plugin_disc.external import Constant, constants_in
 from plugin_disc.hlo.text import as_stablehlo
-from plugin_disc.mhlo import program, with_weights
+from hub.lowering.arguments import with_weights
+from plugin_disc.mhlo import program
 from plugin_disc.runtime import DiscExecutable, restore
 from plugin_disc.settings import Settings
 from tests.plugin_disc.programs import FIXED_SIZES, IMAGES, PROGRAMS, Wrapped, inputs_of
