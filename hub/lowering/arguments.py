@@ -65,7 +65,8 @@ class Specialised:
 
     module: fx.GraphModule
     fed: tuple[int, ...]
-    """For each argument, its position among the cluster's inputs and, behind these, its weights. What nobody reads is out."""
+    """For each argument, its position among the cluster's inputs and, behind these, its weights. What nobody reads is left
+    out."""
     weights: tuple[str, ...]
 
 

@@ -14,10 +14,10 @@ from hub.backend import Backend, CompileSettings
 from hub.errors import CompileError, HubError
 from hub.lowering.arguments import Sizes, captured_sizes
 from hub.pricing.roofline import cluster_estimate
-from hub.support import ACCEPTED, Support, refused
-from plugin_xla.client import client
+from hub.support import ACCEPTED, Support, operator_name, refused
+from plugin_xla.client import client, options
 from plugin_xla.lower import lower
-from plugin_xla.support import OPERATORS
+from plugin_xla.support import DECLINED, OPERATORS
 
 if TYPE_CHECKING:
     from torch import fx
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NAME = "xla"
 META = "xla.json"
 EFFICIENCY = 0.5
-"""Share of the floating-point peak: a guess that stands between eager and the prepacked products of OpenVINO; not measured."""
+"""Share of the floating-point peak: a guess between eager and OpenVINO's prepacked products, not measured."""
 CALL_S = 3e-05
 """Seconds to enter and leave: a guess. Evidence replaces both as soon as a cluster has run."""
 _PROBE = """
@@ -52,7 +52,7 @@ class Xla(Backend):
         """Compiles and runs one addition."""
         try:
             one = client(1)
-            loaded = one.compile_and_load(_PROBE, [one.local_devices()[0]])
+            loaded = one.compile_and_load(_PROBE, [one.local_devices()[0]], options())
             from plugin_xla.runtime import array, tensor
 
             got = tensor(loaded.execute([array(torch.tensor([1.0, 2.0]), one.local_devices()[0])])[0]).tolist()
@@ -61,8 +61,9 @@ class Xla(Backend):
         return ACCEPTED if got == [2.0, 4.0] else refused(f"1+1 and 2+2 gave {got}")
 
     def supports(self, node: fx.Node) -> Support:
-        """Looks the node up in the operator table."""
-        return OPERATORS.supports(node)
+        """Looks the node up in the operator table, and says why the core's table has operators that are not in there."""
+        name = operator_name(node)
+        return refused(f"{name}: {DECLINED[name]}") if name in DECLINED else OPERATORS.supports(node)
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
         """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""
@@ -98,7 +99,7 @@ def build(cluster: Cluster, settings: CompileSettings, sizes: Sizes) -> Program:
         raise _failure("make StableHLO of", error, cluster, "torch-mlir") from error
     try:
         one = client(settings.threads)
-        loaded = one.compile_and_load(lowered.text, [one.local_devices()[0]])
+        loaded = one.compile_and_load(lowered.text, [one.local_devices()[0]], options())
     except Exception as error:
         raise _failure("compile", error, cluster) from error
     return Program(loaded, lowered.fed, lowered.text)
@@ -117,7 +118,7 @@ def _loaded(folder: Path, place: int, entry: Any, settings: CompileSettings) -> 
     if hashlib.sha256(code).hexdigest() != entry["sha256"]:  # XLA runs whatever it deserialises
         raise ValueError(f"program{place}.xla is damaged")
     one = client(settings.threads)
-    loaded = one.deserialize_executable(code, [one.local_devices()[0]])
+    loaded = one.deserialize_executable(code, [one.local_devices()[0]], options())
     sizes = tuple(tuple(size) if isinstance(size, list) else size for size in entry["sizes"])
     return sizes, Program(loaded, tuple(entry["fed"]))
 

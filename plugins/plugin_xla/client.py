@@ -36,3 +36,15 @@ def _made(threads: int) -> Any:
             del os.environ[_THREADS]
         else:
             os.environ[_THREADS] = before
+
+
+def options() -> Any:
+    """Gives the options of a compilation. They hold whatever `XLA_FLAGS` says.
+
+    Without options of its own `compile_and_load` (jaxlib 0.10.2) takes some under which `maximum` loses NaN.
+    """
+    from jaxlib import xla_client
+
+    found = xla_client.CompileOptions()
+    found.env_option_overrides = [("xla_cpu_enable_fast_math", False), ("xla_cpu_enable_fast_min_max", False)]
+    return found

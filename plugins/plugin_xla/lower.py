@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Any
 
 from torch import fx
 
 from hub.graph import Cluster
 from hub.lowering.arguments import Sizes, specialised
+from hub.lowering.decompositions import completed
 from hub.lowering.mlir_text import inlined
 
 TO_BACKEND = "builtin.module(func.func(torch-match-quantized-custom-ops),torchdynamo-export-to-torch-backend-pipeline)"
 TO_STABLEHLO = "builtin.module(torch-backend-to-stablehlo-backend-pipeline)"
+_BOOL_COMPARISON = re.compile(r"(stablehlo\.compare \w+, [^:\n]*, )SIGNED( : \(tensor<(?:[\dx]+x)?i1>)")
+"""torch-mlir 20261001 compares booleans as signed numbers, which XLA refuses."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ def lower(cluster: Cluster, sizes: Sizes) -> Lowered:
     """Gives the program for these sizes. Raises whatever torch-mlir raises."""
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
-    program = specialised(cluster, sizes, get_decomposition_table())
+    program = specialised(cluster, sizes, completed(get_decomposition_table()))
     return Lowered(_stablehlo(program.module), program.fed)
 
 
@@ -46,5 +49,4 @@ def _stablehlo(module: fx.GraphModule) -> str:
         importer.import_graph_module(module, func_name="main")
         for passes in (TO_BACKEND, TO_STABLEHLO):
             PassManager.parse(passes).run(importer.module.operation)
-        found: Any = importer.module
-        return inlined(str(found))
+        return _BOOL_COMPARISON.sub(r"\1UNSIGNED\2", inlined(str(importer.module)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax  # noqa: F401 - imported before jaxlib it keeps XLA from logging to stderr
 import torch
 from jaxlib import _jax
 from torch.utils.dlpack import to_dlpack
@@ -53,7 +54,7 @@ class XlaExecutable(Executable):
         self._dtypes = tuple(spec.dtype if isinstance(spec, TensorSpec) else None for spec in cluster.inputs)
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        """Runs one call. Raises InputRefused for sizes beyond `MOST_SIZES`, RunError for what else XLA or the hub refuses."""
+        """Runs one call. Raises InputRefused for sizes beyond `MOST_SIZES`, RunError for anything else."""
         try:
             program = self._program(inputs)
             values = [self._argument(position, inputs) for position in program.fed]
@@ -90,6 +91,8 @@ class XlaExecutable(Executable):
     def _further(self, sizes: Sizes) -> Program:
         if problem := self._misfit(sizes):
             raise RunError(problem)
+        if any(0 in size for size in sizes if isinstance(size, tuple)):
+            raise InputRefused(f"sizes {list(sizes)}: no elements, over which torch-mlir may end the process")
         with self._lock:
             if (found := self._programs.get(sizes)) is not None:
                 return found
