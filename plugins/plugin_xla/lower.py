@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import dataclass
 
 from torch import fx
@@ -14,6 +15,8 @@ from hub.lowering.mlir_text import inlined
 
 TO_BACKEND = "builtin.module(func.func(torch-match-quantized-custom-ops),torchdynamo-export-to-torch-backend-pipeline)"
 TO_STABLEHLO = "builtin.module(torch-backend-to-stablehlo-backend-pipeline)"
+_TRACING = threading.Lock()
+"""make_fx patches modules of PyTorch while it traces, so one thread traces at a time."""
 _BOOL_COMPARISON = re.compile(r"(stablehlo\.compare \w+, [^:\n]*, )SIGNED( : \(tensor<(?:[\dx]+x)?i1>)")
 """torch-mlir 20261001 compares booleans as signed numbers, which XLA refuses."""
 
@@ -31,7 +34,8 @@ def lower(cluster: Cluster, sizes: Sizes) -> Lowered:
     """Gives the program for these sizes. Raises whatever torch-mlir raises."""
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
-    program = specialised(cluster, sizes, completed(get_decomposition_table()))
+    with _TRACING:
+        program = specialised(cluster, sizes, completed(get_decomposition_table()))
     return Lowered(_stablehlo(program.module), program.fed)
 
 

@@ -35,7 +35,8 @@ def _names(names: str) -> tuple[str, ...]:
 
 
 _NEGATIVE = _names(
-    "index.Tensor _unsafe_index.Tensor index_put.default _unsafe_index_put.default index_fill.int_Scalar index_fill.int_Tensor"
+    "index.Tensor _unsafe_index.Tensor index_put.default _unsafe_index_put.default "
+    "index_fill.int_Scalar index_fill.int_Tensor"
 )
 _UNKNOWN = _names(
     "cumprod.default diagonal.default erfc.default fmod.Scalar hypot.default copysign.Tensor fmax.default fmin.default "
@@ -49,6 +50,7 @@ DECLINED: Mapping[str, str] = {
     **dict.fromkeys(_NEGATIVE, "indices may be negative, which torch-mlir reads as they are"),
     **dict.fromkeys(_UNKNOWN, "torch-mlir makes no StableHLO of it"),
     **dict.fromkeys(_names("remainder.Scalar remainder.Tensor"), "torch-mlir gives the sign of the dividend"),
+    "aten.slice_scatter.default": "torch-mlir runs out of memory over an end beyond the size",
     "aten.isfinite.default": "torch-mlir takes NaN for finite",
 }
 """Operators of the core's table that are left out, and why."""
