@@ -26,6 +26,16 @@ class BackendSettings(BaseModel):
         return None
 
     @property
+    def missing(self) -> str:
+        """What this machine lacks, under these settings, beside distributions: a device, say; "" for nothing."""
+        return ""
+
+    @property
+    def remark(self) -> str:
+        """What users should know before they buy, under these settings; "" for nothing."""
+        return ""
+
+    @property
     def error_class(self) -> float | None:
         """How far off results may be under these settings; None means what `BackendInfo.error_class` says."""
         return None

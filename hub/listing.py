@@ -55,7 +55,7 @@ class ListedBackend:
     probe: str = ""
     """"passed", or why the probe failed; empty where no probe ran."""
     note: str = ""
-    """What a probe that passed had to say."""
+    """What its settings, or a probe that passed, had to say."""
 
     @property
     def operators(self) -> str:
@@ -101,6 +101,7 @@ def _listed(entry: Entry) -> ListedBackend:
         training=info.training,
         saveable=info.saveable,
         summary=info.summary,
+        note="" if entry.settings is None or not entry.status.accepted else entry.settings.remark,
     )
 
 
@@ -147,7 +148,7 @@ def _with_probe(backend: ListedBackend) -> ListedBackend:
         return backend
     verdict = probe(backend.name)
     if verdict.accepted:
-        return replace(backend, probe="passed", note=verdict.reason)
+        return replace(backend, probe="passed", note=verdict.reason or backend.note)
     return replace(backend, probe=verdict.reason, available=False, reason=f"the probe failed: {verdict.reason}")
 
 

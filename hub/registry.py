@@ -191,7 +191,10 @@ def _configured(entry: Entry, given: Mapping[str, Setting]) -> Entry:
     settings = checked(entry.name, load_attribute(entry.info.settings), given)
     found = {"requires": settings.requires, "error_class": settings.error_class, "saturates": settings.saturates}
     info = replace(entry.info, **{key: value for key, value in found.items() if value is not None})
-    return replace(entry, info=info, status=_status(info), settings=settings)
+    status = _status(info)
+    if status.accepted and settings.missing:
+        status = refused(settings.missing)
+    return replace(entry, info=info, status=status, settings=settings)
 
 
 def _checked(info: Any) -> BackendInfo:

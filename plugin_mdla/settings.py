@@ -13,11 +13,8 @@ from hub.backend_settings import BackendSettings, checked
 from hub.options import resolve
 
 LIBRARY = "libmicrondla.so"
-SDK = "micron-mdla-sdk"
-"""What is said to be missing where there is neither the SDK's library nor the software device. No package of any index."""
 Format = Literal["auto", "varfp", "q8.8", "int8"]
 FORMATS: tuple[str, ...] = get_args(Format)
-_ONNX = "onnx>=1.18"
 _LOADER_FOLDERS = ("/usr/local/lib", "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/lib/x86_64-linux-gnu")
 _ERRORS: Mapping[str, float] = {"auto": 0.01, "varfp": 0.05, "q8.8": 0.12, "int8": 0.15}
 """Largest max|error| / max|reference| by format. The SDK's convolution gives 0.02, 0.2, 8 to 11 and 2.6 % here
@@ -84,9 +81,9 @@ class Settings(BackendSettings):
         return self.saturate
 
     @property
-    def requires(self) -> tuple[str, ...]:
-        """What has to be installed; without a device that is the SDK, so that nobody plans with what cannot run."""
-        return (_ONNX,) if self.is_simulated or library_path(self) else (_ONNX, SDK)
+    def missing(self) -> str:
+        """Says so where there is no device, so that nobody plans with what cannot run."""
+        return "" if self.is_simulated or library_path(self) else f"Micron's SDK ({LIBRARY}) is not here"
 
     @property
     def bits(self) -> int:

@@ -15,7 +15,7 @@ from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
 
 from .runtime import NAME, build, device_of, restore
-from .settings import Settings
+from .settings import REFERENCE, Settings
 from .support import INTERPRETED, OPERATORS
 
 EFFICIENCY = 0.8
@@ -24,7 +24,6 @@ CALL_S = 1e-5
 """Seconds to launch one kernel from Python."""
 INTERPRETED_S = 0.05
 """Seconds that the interpreter takes at least for a cluster: more than any rival, so that nobody buys it on price."""
-REFERENCE = "the interpreter: reference only"
 
 
 class Triton(Backend):

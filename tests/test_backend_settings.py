@@ -33,6 +33,7 @@ SOURCE = """
 
 
     class Settings(BackendSettings):
+        power: bool = True
         offset: float = Field(0.0, ge=0, description="a number, 0 at least")
         device: Literal["board", "software"] = "board"
 
@@ -43,6 +44,14 @@ SOURCE = """
         @property
         def requires(self):
             return () if self.device == "software" else ("hub-test-board",)
+
+        @property
+        def missing(self):
+            return "" if self.power else "no power is here"
+
+        @property
+        def remark(self):
+            return f"off by {self.offset}" if self.offset else ""
 
 
     class Off(Executable):
@@ -145,7 +154,7 @@ def test_settings_come_from_all_places_in_order(tmp_path: Path, monkeypatch: pyt
     chosen = resolve({"offset": {}}, environ, tmp_path, home=tmp_path)
     assert chosen.own == {"offset": {"device": "software", "offset": "0.25"}}
     entry = registry().configured(chosen).entries["offset"]
-    assert backend_parts(entry)["backend_settings"] == {"device": "software", "offset": 0.25}
+    assert backend_parts(entry)["backend_settings"] == {"device": "software", "offset": 0.25, "power": True}
     first = resolve({"offset": {"offset": 0.75}}, environ, tmp_path, home=tmp_path)
     assert registry().configured(first).entries["offset"].info.error_class == 3.0
     monkeypatch.setenv("HUB_OFFSET_DEVICE", "software")
@@ -220,6 +229,18 @@ def cli(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", command, *arguments], capture_output=True, text=True, check=False, env=environ
     )
+
+
+@pytest.mark.usefixtures("offset")
+def test_what_a_machine_lacks_and_what_users_should_know_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the settings have it: a backend without its device is no candidate, and says what it lacks."""
+    monkeypatch.setenv("HUB_OFFSET_DEVICE", "software")
+    monkeypatch.setenv("HUB_OFFSET_OFFSET", "0.5")
+    (listed,) = (each for each in hub.list_backends() if each.name == "offset")
+    assert (listed.available, listed.reason, listed.note) == (True, "", "off by 0.5")
+    monkeypatch.setenv("HUB_OFFSET_POWER", "0")
+    (listed,) = (each for each in hub.list_backends() if each.name == "offset")
+    assert (listed.available, listed.reason, listed.note) == (False, "no power is here", "")
 
 
 def bring_command(tmp_path: Path, name: str) -> None:

@@ -151,6 +151,7 @@ def verify_cluster(
 
     One that changes something in the process raises ContractError.
     """
+    executable = _watched(executable, backend, cluster.name)
     with _running(backend, cluster.name):
         if budget_s is None:
             return verify(cluster, backend, executable, inputs, accuracy)
@@ -167,10 +168,26 @@ def verify_loaded(
     fingerprint: Fingerprint | None,
 ) -> Verified:
     """Verifies what was saved before, on real inputs; without eager where it gives the same again. Raises PluginError."""
+    executable = _watched(executable, backend, cluster.name)
     with _running(backend, cluster.name):
         if fingerprint is not None and (known := recognized(cluster, backend, executable, inputs, fingerprint)):
             return known
         return verify(cluster, backend, executable, inputs, accuracy, reference=reference)
+
+
+def _watched(executable: Callable[..., Any], backend: str, cluster: str) -> Callable[..., Any]:
+    """Gives an executable whose first call is looked at alone: what two calls change may cancel."""
+    is_first = True
+
+    def call(*inputs: Any) -> Any:
+        nonlocal is_first
+        if not is_first:
+            return executable(*inputs)
+        is_first = False
+        with _running(backend, cluster):
+            return executable(*inputs)
+
+    return call
 
 
 @contextmanager

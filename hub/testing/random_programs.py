@@ -452,6 +452,8 @@ class _Drawing:
     def __init__(self, inputs: Sequence[Input], numbers: Mapping[str, float]) -> None:
         self.numbers = numbers
         self.values = [_Value(given.name, given.build(), is_exact=True) for given in inputs]
+        self.kept = {value.memory for value in self.values if not value.may_be_written}
+        """Memory of expanded inputs: PyTorch captures no write to a part of one either."""
         self.lines: list[Line] = []
 
     def fitting(self, form: Form) -> list[_Value]:
@@ -462,7 +464,7 @@ class _Drawing:
             if value.kind in form.kinds
             and value.tensor.dim() >= form.rank
             and (value.is_exact or not form.needs_exact)
-            and (value.may_be_written or not form.writes)
+            and (not form.writes or (value.may_be_written and value.memory not in self.kept))
         ]
 
     def others(self, form: Form, x: _Value) -> list[_Value]:

@@ -44,6 +44,10 @@ _UNKNOWN = _names(
 )
 _ARGUMENTS = _names("argmax.default argmin.default max.dim min.dim")
 _LOGICAL = _names("logical_not.default logical_and.default logical_or.default logical_xor.default")
+_RIGHT = _names(
+    "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Scalar_Tensor "
+    "__rshift__.Tensor __rshift__.Scalar"
+)
 _SOFTMAX = _names("softmax.int _softmax.default log_softmax.int _log_softmax.default _safe_softmax.default")
 
 DECLINED: Mapping[str, str] = {
@@ -60,6 +64,8 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     **dict.fromkeys(_ARGUMENTS, (_WHOLE,)),
     # XLA takes the smallest floats (denormals) for zero.
     **dict.fromkeys(_LOGICAL, (_WHOLE,)),
+    # torch-mlir shifts signs in, also into uint8.
+    **dict.fromkeys(_RIGHT, (dtypes("int64", "int32", "int16", "int8"),)),
     # torch-mlir ends the process over a tensor without dims.
     **dict.fromkeys(_SOFTMAX, (has_dims,)),
     # torch-mlir divides in float64, where large int64 lose bits and floors of quotients round up.

@@ -1,0 +1,57 @@
+"""Backward graphs as kernels: gradients of a small language model are eager's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import hub
+
+OPTIONS = {"backends": ("triton",), "tune": "off", "isolate": False, "triton": {"interpret": True}}
+
+
+class Language(nn.Module):
+    """One block with embedding, norms, attention, an MLP and a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 16)
+        self.first, self.second = nn.LayerNorm(16), nn.RMSNorm(16)
+        self.mixed, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.wide, self.narrow = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.embedding(tokens)
+        batch, length, size = hidden.shape
+        parts = self.mixed(self.first(hidden)).view(batch, length, 3, 2, size // 2).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+        hidden = hidden + self.out(attended.transpose(1, 2).reshape(batch, length, size))
+        hidden = hidden + self.narrow(F.gelu(self.wide(self.second(hidden))))
+        logits = hidden @ self.embedding.weight.t()
+        return F.cross_entropy(logits[:, :-1].reshape(-1, 11), tokens[:, 1:].reshape(-1))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
+def test_gradients_are_eagers() -> None:
+    """Reductions over the batch, gradients of norms and of attention, and rows added up in the embedding's."""
+    torch.manual_seed(3)
+    torch._dynamo.reset()
+    model = Language()
+    tokens = torch.randint(0, 11, (2, 7))
+    wanted = torch.autograd.grad(model(tokens), tuple(model.parameters()))
+    compiled: Any = torch.compile(model, backend="hub", options=OPTIONS)
+    found = torch.autograd.grad(compiled(tokens), tuple(model.parameters()))
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    forward, backward = hub.plans(compiled)
+    assert (forward.mode, backward.mode) == ("forward", "backward")
+    assert [event for plan in (forward, backward) for event in plan.events if event.kind in ("failed", "fallback")] == []
+    print(
+        {b: sum(len(c.nodes) for c in backward.clusters if c.backend == b) for b in backward.backends},
+        [n for c in backward.clusters if c.backend == "eager" for n in c.nodes],
+        [n for c in forward.clusters if c.backend == "eager" for n in c.nodes],
+    )
