@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._decomp import get_decompositions  # pyright: ignore[reportUnknownVariableType]
+from torch import _decomp
 
 from hub.lowering.arguments import Decompositions
 
@@ -33,8 +33,8 @@ def completed(table: Decompositions) -> Decompositions:
 
 @cache
 def _further() -> Decompositions:
-    pytorchs: Any = get_decompositions  # its annotations leave the decompositions' types open
-    found: dict[Any, Callable[..., Any]] = {**pytorchs([_overload(name) for name in (*UNKNOWN, *WRONG)])}
+    pytorchs: Any = _decomp  # whose annotations leave the functions' types open
+    found: dict[Any, Callable[..., Any]] = pytorchs.get_decompositions([_overload(name) for name in (*UNKNOWN, *WRONG)])
     for name in ("and", "or", "xor"):
         found[_overload(f"bitwise_{name}.Scalar")] = _between(_overload(f"bitwise_{name}.Tensor"))
     for side, short in SHIFTS.items():
