@@ -17,8 +17,8 @@ TO_BACKEND = "builtin.module(func.func(torch-match-quantized-custom-ops),torchdy
 TO_STABLEHLO = "builtin.module(torch-backend-to-stablehlo-backend-pipeline)"
 _TRACING = threading.Lock()
 """make_fx patches modules of PyTorch while it traces, so one thread traces at a time."""
-_BOOL_COMPARISON = re.compile(r"(stablehlo\.compare \w+, [^:\n]*, )SIGNED( : \(tensor<(?:[\dx]+x)?i1>)")
-"""torch-mlir 20261001 compares booleans as signed numbers, which XLA refuses."""
+_UNSIGNED_COMPARISON = re.compile(r"(stablehlo\.compare \w+, [^:\n]*, )SIGNED( : \(tensor<(?:[\dx]+x)?(?:i1|ui\d+)>)")
+"""torch-mlir 20261001 compares booleans and unsigned numbers as signed ones, which XLA refuses."""
 
 
 @dataclass(frozen=True)
@@ -53,4 +53,4 @@ def _stablehlo(module: fx.GraphModule) -> str:
         importer.import_graph_module(module, func_name="main")
         for passes in (TO_BACKEND, TO_STABLEHLO):
             PassManager.parse(passes).run(importer.module.operation)
-        return _BOOL_COMPARISON.sub(r"\1UNSIGNED\2", inlined(str(importer.module)))
+        return _UNSIGNED_COMPARISON.sub(r"\1UNSIGNED\2", inlined(str(importer.module)))

@@ -40,7 +40,7 @@ _NEGATIVE = _names(
 )
 _UNKNOWN = _names(
     "cumprod.default diagonal.default erfc.default fmod.Scalar hypot.default copysign.Tensor fmax.default fmin.default "
-    "rms_norm.default scatter.reduce scatter.value_reduce scatter_reduce.two"
+    "rms_norm.default unfold.default scatter.reduce scatter.value_reduce scatter_reduce.two"
 )
 _ARGUMENTS = _names("argmax.default argmin.default max.dim min.dim")
 _LOGICAL = _names("logical_not.default logical_and.default logical_or.default logical_xor.default")
