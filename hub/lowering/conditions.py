@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub.conditions import one_of
+from hub.conditions import one_of, only_output
 from hub.support import (
     Condition,
     argument,
@@ -84,6 +84,11 @@ def no_masked_rows(node: fx.Node) -> str | None:
     """Some key is there: attention over none is 0 or nothing, as the kernel has it."""
     sizes = value_of(argument(node, "key")).shape[-2:-1]
     return "no keys" if any(not is_symbolic(size) and size == 0 for size in sizes) else None
+
+
+def sums_without_mask(node: fx.Node) -> str | None:
+    """The sums of powers are read only where no mask may leave a row without any."""
+    return (only_output(0, 1) if argument(node, "attn_mask") is None else only_output(0))(node)
 
 
 usual_norm = one_of("ord", 0, 1, 2, float("inf"), float("-inf"))

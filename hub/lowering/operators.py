@@ -29,6 +29,7 @@ from hub.lowering.conditions import (
     small_power,
     some_differences,
     static_space,
+    sums_without_mask,
     usual_norm,
     whole_factors,
 )
@@ -38,6 +39,8 @@ FLOAT = dtypes("float32", "float64")
 SINGLE = dtypes("float32", "float16", "bfloat16")
 """Not float64, in which results differ from PyTorch's by more than some roundings where terms cancel."""
 FLOATING = dtypes("float32", "float64", "float16", "bfloat16")
+FLOATING_PLACED = dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32")
+CLASSIFIED = dtypes("float32", "float64", "int64")
 FLOATING_MASKED = dtypes("float32", "float64", "float16", "bfloat16", "bool")
 _WHOLE = ("int64", "int32", "int16", "int8", "uint8")
 SHIFTED = dtypes(*_WHOLE)
@@ -58,6 +61,8 @@ def _all(names: str, *conditions: Condition) -> dict[str, tuple[Condition, ...]]
 def _both(names: str, *conditions: Condition) -> dict[str, tuple[Condition, ...]]:
     return {f"aten.{name}.{form}": conditions for name in names.split() for form in ("Tensor", "Scalar")}
 
+
+unmasked, unweighted = absent("attn_mask"), absent("weight")
 
 _CONVOLUTION = (
     SINGLE,
@@ -165,7 +170,7 @@ ROWS: Mapping[str, tuple[Condition, ...]] = {
         no_dropout,
         group_matches,
         no_masked_rows,
-        only_output(0),
+        sums_without_mask,
     ),
     # windows
     **_rows("conv1d.default conv2d.default conv3d.default conv1d.padding conv2d.padding conv3d.padding", *_CONVOLUTION),
@@ -205,5 +210,13 @@ ROWS: Mapping[str, tuple[Condition, ...]] = {
     **_all("tanh_backward sigmoid_backward silu_backward threshold_backward gelu_backward", FLOATING),
     **_all("leaky_relu_backward hardtanh_backward", FLOATING),
     **_all("_softmax_backward_data _log_softmax_backward_data", FLOAT),
+    **_all("native_layer_norm_backward", SINGLE),
+    **_all(
+        "_scaled_dot_product_flash_attention_for_cpu_backward", SINGLE, no_dropout, group_matches, no_masked_rows, unmasked
+    ),
+    **_all("slice_backward", ANY, plain("start", "step"), one_of("step", 1)),
+    **_all("select_backward", ANY, plain("index")),
+    **_all("embedding_dense_backward", FLOATING_PLACED, one_of("scale_grad_by_freq", False)),
+    **_all("nll_loss_forward nll_loss_backward", CLASSIFIED, rank("self", 2, 2), unweighted, one_of("reduction", 1, 2)),
 }
 """What a code generator takes that has loops, products and scans for all tensors. Conditions on devices are its own."""

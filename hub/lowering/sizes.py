@@ -34,6 +34,11 @@ def plus(left: Size, right: Size) -> Size:
     return settled(left + right)
 
 
+def minus(left: Size, right: Size) -> Size:
+    """Gives the difference."""
+    return settled(left - right)
+
+
 def at_least_zero(size: Size) -> Size:
     """Gives the size, 0 where it would be less."""
     return max(size, 0) if isinstance(size, int) else _sympy.Max(0, size)

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hub.lowering.rules import backward, casts, elementwise, indexing, layers, moves, products, puts, reductions, windows
+from hub.lowering.rules import (
+    backward,
+    casts,
+    elementwise,
+    gradients,
+    indexing,
+    layers,
+    moves,
+    products,
+    puts,
+    reductions,
+    windows,
+)
 from hub.lowering.rules.call import Rule
 
 RULES: Mapping[str, Rule] = {
@@ -18,5 +30,6 @@ RULES: Mapping[str, Rule] = {
     **layers.RULES,
     **windows.RULES,
     **backward.RULES,
+    **gradients.RULES,
 }
 """Overload name -> rule."""

@@ -10,7 +10,7 @@ from hub.lowering.sizes import Size
 from hub.lowering.tensors import COMPUTED, IN_MEMORY, Take, Tensor
 
 
-def _take(source: Tensor, shape: tuple[Size, ...], index: tuple[Affine | Tensor, ...]) -> Tensor:
+def take(source: Tensor, shape: tuple[Size, ...], index: tuple[Affine | Tensor, ...]) -> Tensor:
     source = source if isinstance(source, (*IN_MEMORY, *COMPUTED)) else copied(source)
     return Take(shape, source.dtype, source, index)
 
@@ -22,7 +22,7 @@ def _along(shape: tuple[Size, ...], dim: int) -> Affine:
 def _embedding(call: Call) -> Tensor:
     table, places = call.tensor("weight"), cast(call.tensor("indices"), "i64")
     rows = broadcast(reshaped(places, (*places.shape, 1)), call.shape)
-    return _take(table, call.shape, (rows, _along(call.shape, len(call.shape) - 1)))
+    return take(table, call.shape, (rows, _along(call.shape, len(call.shape) - 1)))
 
 
 def _index_select(call: Call) -> Tensor:
@@ -31,14 +31,14 @@ def _index_select(call: Call) -> Tensor:
     dim = call.raw("dim") % rank
     spread = reshaped(places, tuple(call.shape[place] if place == dim else 1 for place in range(rank)))
     index = tuple(broadcast(spread, call.shape) if place == dim else _along(call.shape, place) for place in range(rank))
-    return _take(source, call.shape, index)
+    return take(source, call.shape, index)
 
 
 def _gather(call: Call) -> Tensor:
     source, places = call.tensor("self"), cast(call.tensor("index"), "i64")
     dim = call.raw("dim") % len(source.shape)
     index = tuple(places if place == dim else _along(call.shape, place) for place in range(len(source.shape)))
-    return _take(source, call.shape, index)
+    return take(source, call.shape, index)
 
 
 def _index(call: Call) -> Tensor:
@@ -63,7 +63,7 @@ def _index(call: Call) -> Tensor:
             index.append(broadcast(spread, call.shape))
         else:
             index.append(_along(call.shape, order.index(dim)))
-    return _take(source, call.shape, tuple(index))
+    return take(source, call.shape, tuple(index))
 
 
 def _size_tensor(size: Size) -> Tensor:

@@ -10,13 +10,14 @@ from hub.lowering.builders import (
     fill,
     iota,
     matrix_product,
+    reduced,
     reshaped,
     select,
     swapped,
 )
 from hub.lowering.rules.call import Call, Rule, computing
-from hub.lowering.rules.elementwise import add, by, le, mul
-from hub.lowering.rules.reductions import safe_softmax
+from hub.lowering.rules.elementwise import add, by, exp, le, log, mul, sub
+from hub.lowering.rules.reductions import safe_softmax, total
 from hub.lowering.sizes import Size, product
 from hub.lowering.tensors import Tensor
 
@@ -77,22 +78,17 @@ def _outer(call: Call) -> Tensor:
     return cast(mul(reshaped(left, (left.shape[0], 1)), right), call.dtype)
 
 
-def attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, *, is_causal: bool
-) -> Tensor:
-    """Gives softmax(query key^T scale + mask) value; rows that see nothing give 0."""
-    width = query.shape[-1]
-    scale = 1.0 / math.sqrt(width) if scale is None else scale
+def scores_of(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | None, *, is_causal: bool) -> Tensor:
+    """Gives query key^T scale + mask; minus infinity where nothing is to be seen."""
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = by(matrix_product(query, swapped(key, -2, -1)), scale)
     rank = len(scores.shape)
     if is_causal:
         row, column = (iota(scores.shape, rank - back) for back in (2, 1))
         scores = select(le(column, row), scores, fill(-math.inf, scores.dtype))
     if mask is not None and mask.dtype == "i1":
-        scores = select(broadcast(mask, scores.shape), scores, fill(-math.inf, scores.dtype))
-    elif mask is not None:
-        scores = add(scores, cast(mask, scores.dtype))
-    return matrix_product(safe_softmax(scores, rank - 1), value)
+        return select(broadcast(mask, scores.shape), scores, fill(-math.inf, scores.dtype))
+    return scores if mask is None else add(scores, cast(mask, scores.dtype))
 
 
 def _attention(call: Call) -> Tensor:
@@ -102,17 +98,9 @@ def _attention(call: Call) -> Tensor:
     if is_grouped:
         query, mask = _grouped(query, mask, key.shape[-3])
         key, value = (reshaped(each, (*each.shape[:-2], 1, *each.shape[-2:])) for each in (key, value))
-    found = attention(query, key, value, mask, call.number("scale"), is_causal=call.raw("is_causal"))
-    return cast(reshaped(found, call.result(0 if _has_several(call) else None)[0]), query_dtype(call))
-
-
-def query_dtype(call: Call) -> str:
-    """Gives the dtype of an attention's result."""
-    return call.result(0 if _has_several(call) else None)[1]
-
-
-def _has_several(call: Call) -> bool:
-    return isinstance(call.node.meta["val"], (tuple, list))
+    scores = scores_of(query, key, mask, call.number("scale"), is_causal=call.raw("is_causal"))
+    found = matrix_product(safe_softmax(scores, len(scores.shape) - 1), value)
+    return cast(reshaped(found, call.shape), call.dtype)
 
 
 def _grouped(query: Tensor, mask: Tensor | None, heads: Size) -> tuple[Tensor, Tensor | None]:
@@ -126,8 +114,16 @@ def _grouped(query: Tensor, mask: Tensor | None, heads: Size) -> tuple[Tensor, T
     return query, mask
 
 
-def _attention_first(call: Call) -> tuple[Tensor, ...]:
-    return (_attention(call),)
+def _attention_for_training(call: Call) -> tuple[Tensor, Tensor]:
+    """Gives the result, rows that see nothing being 0, and the logarithms of the sums of powers."""
+    query, key, value = (computing(call.tensor(name)) for name in ("query", "key", "value"))
+    mask = call.tensor("attn_mask") if call.has("attn_mask") else None
+    scores = scores_of(query, key, mask, call.number("scale"), is_causal=call.raw("is_causal"))
+    dims = (len(scores.shape) - 1,)
+    top = reduced("max", scores, dims)
+    sums = add(log(total(exp(sub(scores, top)), dims)), top)
+    (_, dtype), (shape, kind) = call.result(0), call.result(1)
+    return cast(matrix_product(safe_softmax(scores, dims[0]), value), dtype), cast(reshaped(sums, shape), kind)
 
 
 RULES: dict[str, Rule] = {
@@ -142,5 +138,5 @@ RULES: dict[str, Rule] = {
     "aten.addmv.default": _added("mat", "vec"),
     **{f"aten.{name}.default": _outer for name in ("outer", "ger")},
     "aten.scaled_dot_product_attention.default": _attention,
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention_first,
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention_for_training,
 }

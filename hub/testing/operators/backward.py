@@ -93,10 +93,21 @@ _INDICES: Table = {
         call(f(3, 4), at(3, below=7), 7, -1, False),
         call(f(2, 3, 4), at(2, 3, below=7), 7, 0, False),
     ),
-    "aten.slice_backward.default": (call(f(2, 3), [4, 3], 0, 1, 3, 1),),
-    "aten.select_backward.default": (call(f(3), [4, 3], 0, 1),),
+    "aten.slice_backward.default": (
+        call(f(2, 3), [4, 3], 0, 1, 3, 1),
+        call(f(4, 2), [4, 3], 1, -2, 9223372036854775807, 1),
+        call(f(2, 3), [4, 3], 0, 0, 4, 2),
+    ),
+    "aten.select_backward.default": (call(f(3), [4, 3], 0, 1), call(f(4), [4, 3], 1, -1)),
     "aten.mse_loss_backward.default": (call(f(), f(3, 4), f(3, 4), 1), call(f(3, 4), f(3, 4), f(3, 4), 0)),
-    "aten.nll_loss_backward.default": (call(f(), f(4, 5), at(4, below=5), None, 1, -100, pos()),),
+    "aten.nll_loss_backward.default": (
+        call(f(), f(4, 5), at(4, below=5), None, 1, -100, pos()),
+        call(f(), f(4, 5), at(4, below=5), None, 2, 3, pos()),
+    ),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (
+        call(*(f(1, 2, 3, 8) for _ in range(5)), pos(1, 2, 3), 0.0, False),
+        call(*(f(1, 2, 3, 8) for _ in range(5)), pos(1, 2, 3), 0.0, True, scale=0.5),
+    ),
 }
 
 TABLE: Table = {**_ACTIVATIONS, **_SOFTMAX, **_NORMS, **_WINDOWS, **_INDICES}

@@ -178,6 +178,7 @@ _ATTENTION: Table = {
     "aten._scaled_dot_product_flash_attention_for_cpu.default": (
         call(_Q, _K, _V).reads(0),
         call(_Q, _Q, _Q, 0.0, True).reads(0),
+        call(_Q, _K, _V),
         call(_Q, _K, _V, 0.0, False, attn_mask=f(3, 5), scale=0.3).reads(0),
     ),
     "aten._safe_softmax.default": (call(f(3, 4), -1), call(lit(-inf, -inf), 0)),
@@ -377,6 +378,7 @@ _LOSSES: Table = {
     "aten.nll_loss_forward.default": (
         call(f(4, 5), at(4, below=5), None, 1, -100),
         call(f(4, 5), at(4, below=5), None, 2, -100).reads(0),
+        call(f(4, 5), lit(0, 3, 4, 3), None, 1, 3),
     ),
     **rows(
         "mse_loss.default l1_loss.default smooth_l1_loss.default huber_loss.default",

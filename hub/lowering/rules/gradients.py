@@ -1,0 +1,145 @@
+"""Gradients of layers, of attention, and of what reads a part of a tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hub.lowering.affine import Affine, variable
+from hub.lowering.builders import broadcast, cast, fill, iota, matrix_product, padded, reshaped, select, swapped
+from hub.lowering.rules.call import Call, Rule, computing
+from hub.lowering.rules.elementwise import by, div, eq, exp, le, mul, ne, number, sub
+from hub.lowering.rules.indexing import take
+from hub.lowering.rules.puts import put
+from hub.lowering.rules.reductions import mean_of, total
+from hub.lowering.sizes import Size, minus, plus, product
+from hub.lowering.tensors import Tensor
+
+
+def _layer_norm(call: Call) -> tuple[Tensor | None, ...]:
+    """Source: with x' = (x - mean) / deviation and g = grad * weight, (g - mean(g) - x' mean(g x')) / deviation."""
+    grad, source = computing(call.tensor("grad_out")), computing(call.tensor("input"))
+    mean, steepness = (cast(call.tensor(name), source.dtype) for name in ("mean", "rstd"))
+    rank, count = len(source.shape), len(call.raw("normalized_shape"))
+    inner, outer = range(rank - count, rank), range(rank - count)
+    plain = mul(sub(source, mean), steepness)
+    scaled = mul(grad, computing(call.tensor("weight"))) if call.has("weight") else grad
+    away = sub(sub(scaled, mean_of(scaled, inner)), mul(plain, mean_of(mul(scaled, plain), inner)))
+    found = (mul(away, steepness), total(mul(grad, plain), outer), total(grad, outer))
+    return tuple(
+        _result(call, place, each) if is_wanted else None
+        for place, (each, is_wanted) in enumerate(zip(found, call.raw("output_mask"), strict=True))
+    )
+
+
+def _result(call: Call, place: int, tensor: Tensor) -> Tensor:
+    shape, dtype = call.result(place)
+    return cast(reshaped(tensor, shape), dtype)
+
+
+def _attention(call: Call) -> tuple[Tensor, ...]:
+    """Source: FlashAttention (Dao et al. 2022), appendix B.2, of which nothing is kept but log-sum-exps."""
+    names = ("grad_out", "query", "key", "value", "out")
+    grad, query, key, value, out = (computing(call.tensor(name)) for name in names)
+    scale = call.number("scale") if call.has("scale") else 1.0 / math.sqrt(query.shape[-1])
+    scores = by(matrix_product(query, swapped(key, -2, -1)), scale)
+    logsum = cast(call.tensor("logsumexp"), scores.dtype)
+    shares = exp(sub(scores, reshaped(logsum, (*logsum.shape, 1))))
+    rank = len(scores.shape)
+    if call.raw("is_causal"):
+        row, column = (iota(scores.shape, rank - back) for back in (2, 1))
+        shares = select(le(column, row), shares, fill(0.0, shares.dtype))
+    away = sub(matrix_product(grad, swapped(value, -2, -1)), total(mul(grad, out), (rank - 1,)))
+    steps = by(mul(shares, away), scale)
+    found = (
+        matrix_product(steps, key),
+        matrix_product(swapped(steps, -2, -1), query),
+        matrix_product(swapped(shares, -2, -1), grad),
+    )
+    return tuple(_result(call, place, each) for place, each in enumerate(found))
+
+
+# --- Parts of tensors -------------------------------------------------------------------------------------------------
+
+
+def _within(grad: Tensor, shape: Sequence[Size], dim: int, start: Size) -> Tensor:
+    """Gives zeros with a gradient in them, from `start` along a dim."""
+    before = [start if place == dim else 0 for place in range(len(shape))]
+    rest = minus(shape[dim], plus(start, grad.shape[dim]))
+    after = [rest if place == dim else 0 for place in range(len(shape))]
+    return padded(grad, before, after, 0.0)
+
+
+def _slice(call: Call) -> Tensor:
+    grad, shape = call.tensor("grad_output"), call.sizes("input_sizes")
+    dim = call.raw("dim") % len(shape)
+    start, size = call.size("start"), shape[dim]
+    if start < 0:
+        start = max(plus(start, size), 0) if isinstance(size, int) else plus(start, size)
+    return _within(grad, shape, dim, min(start, size) if isinstance(size, int) else start)
+
+
+def _select(call: Call) -> Tensor:
+    grad, shape = call.tensor("grad_output"), call.sizes("input_sizes")
+    dim = call.raw("dim") % len(shape)
+    index = call.size("index")
+    row = reshaped(grad, (*grad.shape[:dim], 1, *grad.shape[dim:]))
+    return _within(row, shape, dim, plus(index, shape[dim]) if index < 0 else index)
+
+
+def _embedding(call: Call) -> Tensor:
+    """Rows added up; those of the padding are nothing's."""
+    grad, places = call.tensor("grad_output"), cast(call.tensor("indices"), "i64")
+    count, width = product(places.shape), grad.shape[-1]
+    rows, places = reshaped(grad, (count, width)), reshaped(places, (count, 1))
+    rows = select(ne(places, number(call.number("padding_idx"), places)), rows, fill(0.0, rows.dtype))
+    return put("sum", fill(0.0, call.dtype, call.shape), rows, (broadcast(places, rows.shape), _along(rows.shape, 1)))
+
+
+def _along(shape: Sequence[Size], dim: int) -> Affine:
+    return Affine() if shape[dim] == 1 else variable(dim)
+
+
+# --- Losses -----------------------------------------------------------------------------------------------------------
+
+
+def _is_chosen(call: Call, shape: Sequence[Size]) -> Tensor:
+    """Gives where the class of each row is, and nowhere in rows that are ignored."""
+    target = cast(call.tensor("target"), "i64")
+    column = reshaped(target, (*target.shape, 1))
+    counted = ne(column, number(call.number("ignore_index"), column))
+    return mul(eq(iota(shape, len(shape) - 1), column), counted)
+
+
+def _counted(call: Call) -> Tensor:
+    target = cast(call.tensor("target"), "i64")
+    each = cast(ne(target, number(call.number("ignore_index"), target)), call.result(1)[1])
+    return reshaped(total(each, range(len(target.shape))), ())
+
+
+def _negative_log_likelihood(call: Call) -> tuple[Tensor, Tensor]:
+    source, target = call.tensor("self"), cast(call.tensor("target"), "i64")
+    is_counted = ne(target, number(call.number("ignore_index"), target))
+    places = select(is_counted, target, fill(0, "i64"))  # read, and so checked, as eager does
+    picked = select(is_counted, take(source, target.shape, (variable(0), places)), fill(0.0, source.dtype))
+    loss = by(reshaped(total(picked, (0,)), ()), -1.0)
+    count = _counted(call)
+    return (div(loss, count) if call.raw("reduction") == 1 else loss), count
+
+
+def _negative_log_likelihood_backward(call: Call) -> Tensor:
+    grad = call.tensor("grad_output")
+    if call.raw("reduction") == 1:
+        grad = div(grad, call.tensor("total_weight"))
+    return select(_is_chosen(call, call.shape), broadcast(by(grad, -1.0), call.shape), fill(0.0, call.dtype))
+
+
+RULES: dict[str, Rule] = {
+    "aten.native_layer_norm_backward.default": _layer_norm,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention,
+    "aten.slice_backward.default": _slice,
+    "aten.select_backward.default": _select,
+    "aten.embedding_dense_backward.default": _embedding,
+    "aten.nll_loss_forward.default": _negative_log_likelihood,
+    "aten.nll_loss_backward.default": _negative_log_likelihood_backward,
+}
