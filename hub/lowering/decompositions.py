@@ -39,8 +39,7 @@ def _further() -> Decompositions:
         found[_overload(f"bitwise_{name}.Scalar")] = _between(_overload(f"bitwise_{name}.Tensor"))
     for side, short in SHIFTS.items():
         shift = _between(_overload(f"bitwise_{side}_shift.Tensor"))
-        for name in (f"bitwise_{side}_shift.Tensor_Scalar", f"bitwise_{side}_shift.Scalar_Tensor"):
-            found[_overload(name)] = shift
+        found[_overload(f"bitwise_{side}_shift.Tensor_Scalar")] = shift
         found[_overload(f"{short}.Scalar")] = found[_overload(f"{short}.Tensor")] = shift
     return found
 

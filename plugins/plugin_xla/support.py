@@ -15,8 +15,7 @@ from hub.support import Condition, OperatorTable, argument, attribute, dtypes, r
 if TYPE_CHECKING:
     from torch import fx
 
-_SMALL = ("int32", "int16", "int8", "uint8")
-_WHOLE = dtypes("int64", *_SMALL, "bool")
+_WHOLE = dtypes("int64", "int32", "int16", "int8", "uint8", "bool")
 
 
 def whole_bounds(node: fx.Node) -> str | None:
@@ -44,10 +43,7 @@ _UNKNOWN = _names(
 )
 _ARGUMENTS = _names("argmax.default argmin.default max.dim min.dim")
 _LOGICAL = _names("logical_not.default logical_and.default logical_or.default logical_xor.default")
-_RIGHT = _names(
-    "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Scalar_Tensor "
-    "__rshift__.Tensor __rshift__.Scalar"
-)
+_RIGHT = _names("bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar __rshift__.Tensor __rshift__.Scalar")
 _SOFTMAX = _names("softmax.int _softmax.default log_softmax.int _log_softmax.default _safe_softmax.default")
 
 _TAKEN = _names(
@@ -61,15 +57,15 @@ _TAKEN = _names(
     "selu.default elu.default celu.default leaky_relu.default softplus.default threshold.default hardshrink.default "
     "log_sigmoid_forward.default prelu.default _prelu_kernel.default glu.default add.Tensor add.Scalar sub.Tensor "
     "sub.Scalar rsub.Tensor rsub.Scalar mul.Tensor mul.Scalar div.Tensor div.Scalar true_divide.Tensor "
-    "div.Tensor_mode div.Scalar_mode floor_divide.default floor_divide.Scalar fmod.Tensor pow.Tensor_Scalar "
+    "div.Tensor_mode div.Scalar_mode fmod.Tensor pow.Tensor_Scalar "
     "pow.Tensor_Tensor pow.Scalar atan2.default logaddexp.default xlogy.Tensor maximum.default minimum.default "
     "max.other min.other clamp.default clamp.Tensor clamp_min.default clamp_max.default clamp_min.Tensor "
     "clamp_max.Tensor addcmul.default addcdiv.default lerp.Scalar lerp.Tensor eq.Tensor eq.Scalar ne.Tensor ne.Scalar "
     "ge.Tensor ge.Scalar gt.Tensor gt.Scalar le.Tensor le.Scalar lt.Tensor lt.Scalar logical_and.default "
     "logical_or.default logical_xor.default bitwise_and.Tensor bitwise_and.Scalar bitwise_or.Tensor bitwise_or.Scalar "
     "bitwise_xor.Tensor bitwise_xor.Scalar __and__.Tensor __and__.Scalar __or__.Tensor __or__.Scalar __xor__.Tensor "
-    "__xor__.Scalar bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar bitwise_left_shift.Scalar_Tensor "
-    "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Scalar_Tensor __lshift__.Tensor "
+    "__xor__.Scalar bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar "
+    "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar __lshift__.Tensor "
     "__lshift__.Scalar __rshift__.Tensor __rshift__.Scalar where.self where.ScalarOther where.ScalarSelf where.Scalar "
     "masked_fill.Scalar masked_fill.Tensor _to_copy.default to.dtype to.dtype_layout to.device to.other "
     "type_as.default clone.default alias.default contiguous.default detach.default lift_fresh_copy.default "
@@ -110,6 +106,12 @@ DECLINED: Mapping[str, str] = {
     **dict.fromkeys(_UNKNOWN, "torch-mlir makes no StableHLO of it"),
     **dict.fromkeys(_names("remainder.Scalar remainder.Tensor"), "torch-mlir gives the sign of the dividend"),
     "aten.slice_scatter.default": "torch-mlir runs out of memory over an end beyond the size",
+    **dict.fromkeys(
+        _names("bitwise_left_shift.Scalar_Tensor bitwise_right_shift.Scalar_Tensor"), "torch-mlir ends the process over it"
+    ),
+    **dict.fromkeys(
+        _names("floor_divide.default floor_divide.Scalar"), "torch-mlir divides in float64, where large int64 lose bits"
+    ),
     "aten.isfinite.default": "torch-mlir takes NaN for finite",
 }
 """Operators of the core's table that are left out, and why."""
@@ -123,9 +125,7 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     **dict.fromkeys(_RIGHT, (dtypes("int64", "int32", "int16", "int8"),)),
     # torch-mlir ends the process over a tensor without dims.
     **dict.fromkeys(_SOFTMAX, (has_dims,)),
-    # torch-mlir divides in float64, where large int64 lose bits and floors of quotients round up.
-    "aten.floor_divide.default": (dtypes(*_SMALL),),
-    "aten.floor_divide.Scalar": (dtypes(*_SMALL),),
+    # torch-mlir divides in floating point, where floors of quotients round up.
     "aten.div.Tensor_mode": (one_of("rounding_mode", "trunc"),),
     "aten.div.Scalar_mode": (one_of("rounding_mode", "trunc"),),
     # torch-mlir makes no StableHLO of other calls.
