@@ -15,7 +15,9 @@ from hub.support import Condition, OperatorTable, argument, attribute, dtypes, r
 if TYPE_CHECKING:
     from torch import fx
 
-_WHOLE = dtypes("int64", "int32", "int16", "int8", "uint8", "bool")
+_TRIED = dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
+"""The suite has no sample calls with int16 and int8."""
+_WHOLE = dtypes("int64", "int32", "uint8", "bool")
 
 
 def whole_bounds(node: fx.Node) -> str | None:
@@ -122,7 +124,7 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     # XLA takes the smallest floats (denormals) for zero.
     **dict.fromkeys(_LOGICAL, (_WHOLE,)),
     # torch-mlir shifts signs in, also into uint8.
-    **dict.fromkeys(_RIGHT, (dtypes("int64", "int32", "int16", "int8"),)),
+    **dict.fromkeys(_RIGHT, (dtypes("int64", "int32"),)),
     # torch-mlir ends the process over a tensor without dims.
     **dict.fromkeys(_SOFTMAX, (has_dims,)),
     # torch-mlir divides in floating point, where floors of quotients round up.
@@ -141,5 +143,5 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
 
 OPERATORS = OperatorTable(
     {name: (*ROWS[name], *FURTHER.get(name, ())) for name in _TAKEN},
-    everywhere=(on_cpu, not_empty),
+    everywhere=(_TRIED, on_cpu, not_empty),
 )
