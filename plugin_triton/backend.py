@@ -19,9 +19,9 @@ from .settings import REFERENCE, Settings
 from .support import INTERPRETED, OPERATORS
 
 EFFICIENCY = 0.8
-"""Share of the peaks that memory-bound kernels reach."""
+"""Share of the peaks that memory-bound kernels reach: a guess, not measured, until a cluster has run."""
 CALL_S = 1e-5
-"""Seconds to launch one kernel from Python."""
+"""Seconds to launch one kernel from Python: a guess likewise."""
 INTERPRETED_S = 0.05
 """Seconds that the interpreter takes at least for a cluster: more than any rival, so that nobody buys it on price."""
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hub.lowering.functions import TRANSCENDENTAL
+
 TYPES: Mapping[str, str] = {
     "f64": "tl.float64",
     "f32": "tl.float32",
@@ -32,38 +34,7 @@ _ORDERED = ("lt", "le", "gt", "ge")
 _CALLS: Mapping[str, str] = {"abs": "tl.abs", "floor": "tl.floor", "ceil": "tl.ceil", "fma": "tl.fma"}
 _LIBRARY: Mapping[str, str] = {
     "round": "nearbyint",
-    **{
-        name: name
-        for name in [
-            "exp",
-            "expm1",
-            "exp2",
-            "log",
-            "log2",
-            "log10",
-            "log1p",
-            "sin",
-            "cos",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "erf",
-            "erfc",
-            "pow",
-            "atan2",
-            "hypot",
-            "fmod",
-            "trunc",
-            "copysign",
-        ]
-    },
+    **{name: name for name in (*TRANSCENDENTAL, "fmod", "trunc", "copysign")},
 }
 """Function -> name in libdevice, whose results are within a few ULP; Triton's own exp and log are approximations."""
 

@@ -286,28 +286,13 @@ class _GroupKernel:
         suffix = "[:, None]" if is_reducing else ""
         writer.line(scope, f"x = {block} * XBLOCK + tl.arange(0, XBLOCK){suffix}")
         writer.line(scope, f"xmask = x < {writer.size(self.rows)}")
-        self._split(scope, "x", self.kept)
+        split(scope, "x", self.kept, self.nest.sizes, writer)
 
     def _open_columns(self, scope: Scope, text: str) -> None:
         writer = self.writer
         writer.line(scope, f"r = {text}")
         writer.line(scope, f"rmask = r < {writer.size(self.columns)}")
-        self._split(scope, "r", self.inner)
-
-    def _split(self, scope: Scope, name: str, loops: Sequence[int]) -> None:
-        """Gives each of several loops that are walked as one its own variable."""
-        step: Size = 1
-        for place, loop in reversed(list(enumerate(loops))):
-            size = self.nest.sizes[loop]
-            text = name if step == 1 else f"{name} // {self.writer.size(step)}"
-            if place:
-                text = f"{text} % {self.writer.size(size)}" if step == 1 else f"({text}) % {self.writer.size(size)}"
-            if text == name:
-                scope.loops[loop] = name
-            else:
-                scope.loops[loop] = f"{name}{place}"
-                self.writer.line(scope, f"{name}{place} = {text}")
-            step = product((step, size))
+        split(scope, "r", self.inner, self.nest.sizes, writer)
 
     # --- reductions ---
 
@@ -380,6 +365,21 @@ class _GroupKernel:
             needed.add(tensor)
             stack.extend(arguments_of(tensor))
         return (member for member in self.group.members if member in needed)
+
+
+def split(scope: Scope, name: str, loops: Sequence[int], sizes: Sequence[Size], writer: Writer) -> None:
+    """Gives each of several loops that are walked as one, under a name, its own variable."""
+    step: Size = 1
+    for place, loop in reversed(list(enumerate(loops))):
+        text = name if step == 1 else f"{name} // {writer.size(step)}"
+        if place:
+            text = f"{text} % {writer.size(sizes[loop])}" if step == 1 else f"({text}) % {writer.size(sizes[loop])}"
+        if text == name:
+            scope.loops[loop] = name
+        else:
+            scope.loops[loop] = f"{name}{place}"
+            writer.line(scope, f"{name}{place} = {text}")
+        step = product((step, sizes[loop]))
 
 
 def program_id(axis: int, sizes: Sequence[Size]) -> str:

@@ -6,7 +6,7 @@ from hub.lowering.sizes import Size, product, strides_of
 from hub.lowering.tensors import Put, Tensor
 
 from .blocks import blocks_of
-from .kernel import Kernel, Scope, Writer, finished, program_id
+from .kernel import Kernel, Scope, Writer, finished, program_id, split
 
 _ATOMIC = {"sum": "tl.atomic_add", "max": "tl.atomic_max", "min": "tl.atomic_min"}
 
@@ -20,7 +20,7 @@ def put_kernel(tensor: Put, name: str, writer: Writer, *, is_interpreted: bool) 
     scope = Scope({}, {})
     writer.line(scope, f"x = {program_id(0, (count,))} * XBLOCK + tl.arange(0, XBLOCK)")
     writer.line(scope, f"xmask = x < {writer.size(count)}")
-    _split(tensor.values.shape, scope, writer)
+    split(scope, "x", range(len(tensor.values.shape)), tensor.values.shape, writer)
     texts: list[str] = []
     for part, size, stride in zip(tensor.index, tensor.shape, strides_of(tensor.shape), strict=True):
         step = _checked(part, size, scope, writer) if isinstance(part, Tensor) else writer.affine(part, scope)
@@ -34,16 +34,6 @@ def put_kernel(tensor: Put, name: str, writer: Writer, *, is_interpreted: bool) 
     grid = (f"triton.cdiv({writer.size(count)}, {blocks.sizes['XBLOCK']})",)
     copied = (writer.name_of(tensor), writer.name_of(tensor.source))
     return finished(name, (tensor,), writer, grid, blocks, copied=copied)
-
-
-def _split(shape: tuple[Size, ...], scope: Scope, writer: Writer) -> None:
-    """Gives each dim of the values its variable."""
-    step: Size = 1
-    for dim in reversed(range(len(shape))):
-        by = "" if step == 1 else f" // {writer.size(step)}"
-        writer.line(scope, f"x{dim} = x{by} % {writer.size(shape[dim])}")
-        scope.loops[dim] = f"x{dim}"
-        step = product((step, shape[dim]))
 
 
 def _checked(part: Tensor, size: Size, scope: Scope, writer: Writer) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from hub.lowering.affine import linear, variable
-from hub.lowering.sizes import Size, product, strides_of
+from hub.lowering.sizes import product, strides_of
 from hub.lowering.tensors import Scan
 
 from .blocks import Blocks
 from .functions import TYPES, Value, cast
-from .kernel import Kernel, Scope, Writer, finished, program_id
+from .kernel import Kernel, Scope, Writer, finished, program_id, split
 
 
 def scan_kernel(tensor: Scan, name: str, writer: Writer, *, is_interpreted: bool) -> Kernel:
@@ -20,12 +20,7 @@ def scan_kernel(tensor: Scan, name: str, writer: Writer, *, is_interpreted: bool
     scope = Scope({}, {})
     writer.line(scope, f"x = {program_id(0, tensor.shape)} * XBLOCK + tl.arange(0, XBLOCK)[:, None]")
     writer.line(scope, f"xmask = x < {writer.size(rows)}")
-    step: Size = 1
-    for dim in reversed(others):
-        by = "" if step == 1 else f" // {writer.size(step)}"
-        writer.line(scope, f"x{dim} = x{by} % {writer.size(tensor.shape[dim])}")
-        scope.loops[dim] = f"x{dim}"
-        step = product((step, tensor.shape[dim]))
+    split(scope, "x", others, tensor.shape, writer)
     start = 0 if tensor.function == "sum" else 1
     writer.line(scope, f"total = tl.full((XBLOCK, 1), {start}, {TYPES[kind]})")
     writer.line(scope, f"for start in range(0, {length}, RBLOCK):")

@@ -15,7 +15,7 @@ class Settings(BackendSettings):
     """How kernels are run."""
 
     interpret: bool = False
-    """True runs kernels on the CPU's tensors in Triton's interpreter: a reference, thousands of times slower than a GPU."""
+    """True runs kernels on the CPU's tensors in Triton's interpreter: a reference to check against, and slow."""
 
     @property
     def missing(self) -> str:

@@ -15,6 +15,7 @@ import torch
 from hub.backend import CompileSettings, Executable
 from hub.cache.artifacts import Saved, save_artifact, seal_of
 from hub.canonical import canonical_text
+from hub.compilation.leftovers import MANY_LEFT, leftovers, more
 from hub.compilation.state import kept_state
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
@@ -57,9 +58,11 @@ def build_cluster(
     registry: Registry,
     folder: Path | None = None,
     is_finite_only: bool | None = None,
+    is_alone: bool = False,
 ) -> Built:
     """Compiles and verifies a cluster; saves it to `folder` where given and possible.
 
+    `is_alone` says that nothing else runs in this process: what is left behind by running it is the plugin's.
     It is verified on real and on generated inputs, or, where a worker has found out `is_finite_only` that way, on real
     ones alone. What was saved is loaded back and verified as well before anybody else can see it. Raises PluginError.
     """
@@ -70,12 +73,16 @@ def build_cluster(
         compiled_s = time.perf_counter()
         budget_s = max(LEAST_VERIFY_S, VERIFY_SHARE * (compiled_s - start)) if is_finite_only is None else None
         saturates = registry.entries[backend].info.saturates
+        before = leftovers()
         verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy, budget_s, saturates=saturates)
+        if is_alone and (left := more(before, MANY_LEFT)):
+            raise ContractError(f"running it leaves {left} behind", backend=backend, cluster=cluster.name)
         verify_s = time.perf_counter() - compiled_s
     is_guarded = verified.is_finite_only if is_finite_only is None else is_finite_only
     is_wanted = folder is not None and registry.entries[backend].info.saveable
 
     fingerprint: Fingerprint | None = None
+    changed_by_loading: list[str] = []
 
     def check(saved: Path) -> None:
         nonlocal fingerprint
@@ -83,12 +90,13 @@ def build_cluster(
             cluster, backend, settings, saved, inputs=inputs, registry=registry, reference=verified.reference
         )
         fingerprint = again.verified.fingerprint
+        changed_by_loading.extend(again.changed)
 
     saved = Saved(is_done=False)
     if is_wanted and folder is not None:
         with kept_state() as changed_by_saving:
             saved = _save(executable, cluster, backend, folder, check, is_finite_only=is_guarded)
-        changed.extend(changed_by_saving)
+        changed = list(dict.fromkeys((*changed, *changed_by_saving, *changed_by_loading)))
     loaded = Loaded(cluster, backend, _guarded(executable, cluster, is_finite_only=is_guarded))
     return Built(_restrided(loaded, verified), verified, saved, verify_s, tuple(changed), fingerprint)
 

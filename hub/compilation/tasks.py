@@ -16,7 +16,7 @@ import torch
 from hub.backend import CompileSettings
 from hub.cache.artifacts import check_artifact
 from hub.compilation.build import build_cluster, load_cluster, plugin_edge
-from hub.compilation.leftovers import leftovers, more
+from hub.compilation.leftovers import MANY_LEFT, leftovers, more
 from hub.compilation.state import WORKER, Said, kept_state, told_changes
 from hub.compilation.transfer import Sample, read_sample
 from hub.compilation.values import values_at
@@ -82,8 +82,6 @@ class _State:
 
 
 _state = _State()
-_MANY_LEFT = 4
-"""Threads or open files that compiling may not leave behind; fewer may be a library's own pool, or its log."""
 _CALLS = 2
 """Calls that are watched for what they leave behind, after the first ones, which may start a pool."""
 
@@ -163,6 +161,7 @@ def compile_cluster(
         inputs=_inputs(cluster),
         registry=_state.registry,
         folder=None if folder is None else Path(folder),
+        is_alone=True,
     )
     try:
         _check_leftovers(built.loaded, before, _inputs(cluster))
@@ -188,7 +187,7 @@ def compile_cluster(
 def _check_leftovers(loaded: Loaded, before: Counter[str], inputs: Sequence[Any]) -> None:
     """Raises ContractError for what would be left in the user's process: by each call, or by compiling it there again."""
     backend, name = loaded.backend, loaded.cluster.name
-    if not _state.registry.entries[backend].info.saveable and (left := more(before, _MANY_LEFT)):
+    if not _state.registry.entries[backend].info.saveable and (left := more(before, MANY_LEFT)):
         raise ContractError(f"compiling it leaves {left} behind", backend=backend, cluster=name)
     before = leftovers()
     for _ in range(_CALLS):
@@ -204,7 +203,8 @@ def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileS
         reason = found.problem or "it was removed meanwhile"
         raise CompileError(f"the saved executable cannot be loaded: {reason}", backend=backend, cluster=name)
     cluster = _cut(name, nodes)
-    _state.built[name] = load_cluster(cluster, backend, settings, Path(folder), _state.registry)
+    with kept_state():  # what it changes was told when the worker that saved it loaded it back
+        _state.built[name] = load_cluster(cluster, backend, settings, Path(folder), _state.registry)
 
 
 def time_cluster(name: str, at_least_s: float, spin: bool) -> Timing:

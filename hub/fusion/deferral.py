@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hub.fusion.movable import EXPENSIVE
 from hub.fusion.reading import behind, reads, space_of
 from hub.lowering.affine import Affine, Index, composed, identity, variable
+from hub.lowering.functions import TRANSCENDENTAL
 from hub.lowering.sizes import product
 from hub.lowering.tensors import IN_MEMORY, Join, Pointwise, Take, Tensor, arguments_of
 
 Placement = tuple[int | None, ...]
 """The loop that runs along each dim of a tensor; None for dims of size 1."""
-
-
 MOST_IN_A_CHAIN = 16
 """So many functions at most, one behind the other, wait."""
 MOST_REPEATED = 4
@@ -85,7 +83,7 @@ def _functions(tensor: Tensor, waiting: Waiting) -> int:
 
 
 def _is_expensive(tensor: Tensor, waiting: Waiting) -> bool:
-    if getattr(tensor, "function", "") in EXPENSIVE:
+    if getattr(tensor, "function", "") in TRANSCENDENTAL:
         return True
     return any(_is_expensive(source, waiting) for source, _ in reads(tensor) if source in waiting)
 

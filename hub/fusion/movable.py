@@ -7,38 +7,10 @@ from itertools import pairwise
 
 from hub.lowering.affine import Affine, Index, composed, identity
 from hub.lowering.builders import cut_index, reshaped, sliced
+from hub.lowering.functions import TRANSCENDENTAL
 from hub.lowering.sizes import Size, is_static, plus, product
 from hub.lowering.tensors import COMPUTED, Iota, Join, Pointwise, Reduce, Reshape, Take, Tensor, View
 
-EXPENSIVE = frozenset(
-    [
-        "exp",
-        "expm1",
-        "exp2",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "erfc",
-        "pow",
-        "atan2",
-        "hypot",
-    ]
-)
-"""Functions that cost more than reading their result again."""
 MOST_FUNCTIONS = 16
 """So many functions at most are computed again behind a view."""
 MOST_REPEATS = 4
@@ -90,7 +62,7 @@ def is_moved(source: Tensor, tensor: View) -> bool:
     if not all(map(is_static, counts)):
         used = [variable for part in tensor.index for variable, _ in part.terms]
         return sorted(used) == [dim for dim, size in enumerate(tensor.shape) if size != 1]
-    most = 1 if EXPENSIVE & functions else MOST_REPEATS
+    most = 1 if functions.intersection(TRANSCENDENTAL) else MOST_REPEATS
     return counts[1] <= most * counts[0]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hub.lowering.functions import TRANSCENDENTAL
+
 from .curves import exponential, hyperbolic_tangent
 from .registers import by_register
 from .writer import SCALAR, Value, Writer
@@ -38,6 +40,7 @@ _SLEEF = {
     "atan2": "atan2{}_u10",
     "hypot": "hypot{}_u05",
 }
+assert set(_SLEEF) == set(TRANSCENDENTAL)
 _WRITTEN_OUT = {"exp": exponential, "tanh": hyperbolic_tangent}
 """In float32."""
 

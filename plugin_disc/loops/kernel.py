@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hub.fusion.groups import Group, Store
-from hub.fusion.movable import EXPENSIVE
 from hub.fusion.nest import Nest, is_inner, nest_of, phases_of
+from hub.lowering.functions import TRANSCENDENTAL
 from hub.lowering.sizes import Size, ceil_div, is_static, product
 from hub.lowering.tensors import Reduce
 
@@ -64,7 +64,7 @@ class _Kernel:
         begin, end = (Value(name, "i64", False, 0) for name in ("%begin", "%end"))
         sizes = self._task_sizes()
         writer.loop(begin, end, writer.number(1), [], lambda task, _: self._task(task, sizes))
-        weight = 1 + 7 * sum(getattr(member, "function", "") in EXPENSIVE for member in self.group.members)
+        weight = 1 + 7 * sum(getattr(member, "function", "") in TRANSCENDENTAL for member in self.group.members)
         work = product((*self.group.domain, weight))
         slots = tuple(writer.frame.slots)
         return Kernel(self.name, writer.finish(), product(size for _, size in sizes), work, slots)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hub.fusion.groups import Group, Store
-from hub.fusion.movable import EXPENSIVE
 from hub.fusion.nest import Nest, inner_index, is_inner
+from hub.lowering.functions import TRANSCENDENTAL
 from hub.lowering.sizes import is_static, product
 from hub.lowering.tensors import Reduce
 
@@ -151,7 +151,7 @@ class Rows:
         group = self.elements.group
         needed = self.elements.needed([*each.reduces, *(store.member for store in each.stores)])
         inner = [member for member in needed if is_inner(member, group)]
-        return len(inner) > MANY_FUNCTIONS or any(getattr(member, "function", "") in EXPENSIVE for member in inner)
+        return len(inner) > MANY_FUNCTIONS or any(getattr(member, "function", "") in TRANSCENDENTAL for member in inner)
 
     def _step(self, each: Pass, names: Sequence[str]) -> list[str]:
         """Takes one row of lanes into the totals, and writes what is stored on the way."""

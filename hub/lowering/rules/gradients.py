@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hub.lowering.affine import Affine, variable
+from hub.lowering.affine import variable
 from hub.lowering.builders import broadcast, cast, fill, iota, matrix_product, padded, reshaped, select, swapped
 from hub.lowering.rules.call import Call, Rule, computing
 from hub.lowering.rules.elementwise import by, div, eq, exp, le, mul, ne, number, sub
-from hub.lowering.rules.indexing import take
+from hub.lowering.rules.indexing import along, take
 from hub.lowering.rules.puts import put
 from hub.lowering.rules.reductions import mean_of, total
 from hub.lowering.sizes import Size, minus, plus, product
@@ -93,11 +93,7 @@ def _embedding(call: Call) -> Tensor:
     count, width = product(places.shape), grad.shape[-1]
     rows, places = reshaped(grad, (count, width)), reshaped(places, (count, 1))
     rows = select(ne(places, number(call.number("padding_idx"), places)), rows, fill(0.0, rows.dtype))
-    return put("sum", fill(0.0, call.dtype, call.shape), rows, (broadcast(places, rows.shape), _along(rows.shape, 1)))
-
-
-def _along(shape: Sequence[Size], dim: int) -> Affine:
-    return Affine() if shape[dim] == 1 else variable(dim)
+    return put("sum", fill(0.0, call.dtype, call.shape), rows, (broadcast(places, rows.shape), along(rows.shape, 1)))
 
 
 # --- Losses -----------------------------------------------------------------------------------------------------------

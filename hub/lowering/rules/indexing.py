@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hub.lowering.affine import Affine, variable
 from hub.lowering.builders import broadcast, broadcast_shape, cast, copied, fill, pointwise, reshaped, select
 from hub.lowering.rules.call import Call, Rule
 from hub.lowering.rules.casts import one_hot
 from hub.lowering.sizes import Size
-from hub.lowering.tensors import COMPUTED, IN_MEMORY, Take, Tensor
+from hub.lowering.tensors import COMPUTED, IN_MEMORY, Number, Take, Tensor
 
 
 def take(source: Tensor, shape: tuple[Size, ...], index: tuple[Affine | Tensor, ...]) -> Tensor:
+    """Gives elements of a tensor, which lies in memory, at places of which some are tensors."""
     source = source if isinstance(source, (*IN_MEMORY, *COMPUTED)) else copied(source)
     return Take(shape, source.dtype, source, index)
 
 
-def _along(shape: tuple[Size, ...], dim: int) -> Affine:
+def along(shape: Sequence[Size], dim: int) -> Affine:
+    """Gives the index that runs along a dim."""
     return Affine() if shape[dim] == 1 else variable(dim)
 
 
 def _embedding(call: Call) -> Tensor:
     table, places = call.tensor("weight"), cast(call.tensor("indices"), "i64")
     rows = broadcast(reshaped(places, (*places.shape, 1)), call.shape)
-    return take(table, call.shape, (rows, _along(call.shape, len(call.shape) - 1)))
+    return take(table, call.shape, (rows, along(call.shape, len(call.shape) - 1)))
 
 
 def _index_select(call: Call) -> Tensor:
@@ -30,20 +34,30 @@ def _index_select(call: Call) -> Tensor:
     rank = len(source.shape)
     dim = call.raw("dim") % rank
     spread = reshaped(places, tuple(call.shape[place] if place == dim else 1 for place in range(rank)))
-    index = tuple(broadcast(spread, call.shape) if place == dim else _along(call.shape, place) for place in range(rank))
+    index = tuple(broadcast(spread, call.shape) if place == dim else along(call.shape, place) for place in range(rank))
     return take(source, call.shape, index)
 
 
 def _gather(call: Call) -> Tensor:
     source, places = call.tensor("self"), cast(call.tensor("index"), "i64")
     dim = call.raw("dim") % len(source.shape)
-    index = tuple(places if place == dim else _along(call.shape, place) for place in range(len(source.shape)))
+    index = tuple(places if place == dim else along(call.shape, place) for place in range(len(source.shape)))
     return take(source, call.shape, index)
 
 
-def _index(call: Call) -> Tensor:
-    """Integer indices for some dims. What they give stands where the first was if they are neighbours, else in front."""
-    source = call.tensor("self")
+def counted_from_end(places: Tensor, size: Size) -> Tensor:
+    """Gives indices of which negative ones count from the end."""
+    last = fill(size, "i64") if isinstance(size, int) else Number((), "i64", size)
+    return select(pointwise("lt", places, fill(0, "i64")), pointwise("add", places, last), places)
+
+
+def places_of(
+    call: Call, source: Tensor, whole: tuple[Size, ...] | None = None
+) -> tuple[tuple[Affine | Tensor, ...], tuple[Size, ...]]:
+    """Gives where the elements lie that integer indices of some dims name together, and the shape of them all.
+
+    What they name stands where the first index was if they are neighbours, else in front. `whole` is that shape, if known.
+    """
     given = list(call.raw("indices"))
     given += [None] * (len(source.shape) - len(given))
     tensors = {dim: cast(call.as_tensor(value), "i64") for dim, value in enumerate(given) if value is not None}
@@ -51,25 +65,24 @@ def _index(call: Call) -> Tensor:
     shape = broadcast_shape(*tensors.values())
     start = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
     others = [dim for dim in range(len(source.shape)) if dim not in tensors]
-    order: list[int | None] = [*others[:start], *([None] * len(shape)), *others[start:]]
+    front, back = others[:start], others[start:]
+    if whole is None:
+        whole = (*(source.shape[dim] for dim in front), *shape, *(source.shape[dim] for dim in back))
+    order: list[int | None] = [*front, *([None] * len(shape)), *back]
     index: list[Affine | Tensor] = []
     for dim, size in enumerate(source.shape):
         if dim in tensors:
-            places = tensors[dim]
-            last = _size_tensor(size)
-            places = select(pointwise("lt", places, fill(0, "i64")), pointwise("add", places, last), places)
-            lead = [1] * (len(shape) - len(places.shape))
-            spread = reshaped(places, (*([1] * start), *lead, *places.shape, *([1] * (len(order) - start - len(shape)))))
-            index.append(broadcast(spread, call.shape))
+            spread = reshaped(tensors[dim], (*tensors[dim].shape, *([1] * len(back))))
+            index.append(broadcast(counted_from_end(spread, size), whole))
         else:
-            index.append(_along(call.shape, order.index(dim)))
-    return take(source, call.shape, tuple(index))
+            index.append(along(whole, order.index(dim)))
+    return tuple(index), whole
 
 
-def _size_tensor(size: Size) -> Tensor:
-    from hub.lowering.tensors import Number
-
-    return fill(size, "i64") if isinstance(size, int) else Number((), "i64", size)
+def _index(call: Call) -> Tensor:
+    source = call.tensor("self")
+    index, _ = places_of(call, source, call.shape)
+    return take(source, call.shape, index)
 
 
 RULES: dict[str, Rule] = {

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub.lowering.affine import Affine, variable
+from hub.lowering.affine import Affine
 from hub.lowering.builders import (
     broadcast,
-    broadcast_shape,
     cast,
-    fill,
     joined,
-    pointwise,
     reshaped,
-    select,
     sliced,
     stored,
 )
 from hub.lowering.rules.call import Call, Rule
 from hub.lowering.rules.elementwise import by
+from hub.lowering.rules.indexing import along, counted_from_end, places_of
 from hub.lowering.sizes import Size, plus, times
-from hub.lowering.tensors import Number, Put, Tensor
+from hub.lowering.tensors import Put, Tensor
 
 _REDUCTIONS = {
     "add": "sum",
@@ -36,10 +33,6 @@ def put(function: str, source: Tensor, values: Tensor, index: Sequence[Affine | 
     """Gives `source` with values put in at places; numbers of a shape are a tensor's by then."""
     kept = tuple(stored(part) if isinstance(part, Tensor) else part for part in index)
     return Put(source.shape, source.dtype, function, stored(source), stored(values), kept)
-
-
-def _along(shape: Sequence[Size], dim: int) -> Affine:
-    return Affine() if shape[dim] == 1 else variable(dim)
 
 
 def _scattered(function: str | None = None) -> Rule:
@@ -59,7 +52,7 @@ def _scattered(function: str | None = None) -> Rule:
                 values = sliced(values, place, 0, size) if values.shape[place] != size else values
         else:
             values = broadcast(values, places.shape)
-        index = [places if place == dim else _along(places.shape, place) for place in range(rank)]
+        index = [places if place == dim else along(places.shape, place) for place in range(rank)]
         found = function or (_REDUCTIONS[call.raw("reduce")] if call.has("reduce") else "set")
         return reshaped(put(found, source, values, index), call.shape)
 
@@ -85,7 +78,7 @@ def _at_rows(function: str) -> Rule:
             )
         spread = broadcast(reshaped(places, tuple(count if place == dim else 1 for place in range(len(shape)))), shape)
         index = [
-            _counted_from_end(spread, source.shape[dim]) if place == dim else _along(shape, place)
+            counted_from_end(spread, source.shape[dim]) if place == dim else along(shape, place)
             for place in range(len(shape))
         ]
         return reshaped(put(function, source, values, index), call.shape)
@@ -93,34 +86,10 @@ def _at_rows(function: str) -> Rule:
     return rule
 
 
-def _counted_from_end(places: Tensor, size: Size) -> Tensor:
-    """Gives indices of which negative ones count from the end."""
-    last = fill(size, "i64") if isinstance(size, int) else Number((), "i64", size)
-    return select(pointwise("lt", places, fill(0, "i64")), pointwise("add", places, last), places)
-
-
 def _index_put(call: Call) -> Tensor:
     """Values at the places that integer indices of some dims give together; they stand where `index` would put them."""
     source = call.tensor("self")
-    given = list(call.raw("indices"))
-    given += [None] * (len(source.shape) - len(given))
-    tensors = {dim: cast(call.as_tensor(value), "i64") for dim, value in enumerate(given) if value is not None}
-    dims = list(tensors)
-    shape = broadcast_shape(*tensors.values())
-    start = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
-    others = [dim for dim in range(len(source.shape)) if dim not in tensors]
-    front, back = others[:start], others[start:]
-    whole = (*(source.shape[dim] for dim in front), *shape, *(source.shape[dim] for dim in back))
-    places = {dim: place for place, dim in enumerate(front)}
-    places |= {dim: place + start + len(shape) for place, dim in enumerate(back)}
-    index: list[Affine | Tensor] = []
-    for dim, size in enumerate(source.shape):
-        if dim in tensors:
-            found = tensors[dim]
-            spread = reshaped(found, (*found.shape, *([1] * len(back))))
-            index.append(broadcast(_counted_from_end(spread, size), whole))
-        else:
-            index.append(_along(whole, places[dim]))
+    index, whole = places_of(call, source)
     values = broadcast(cast(call.tensor("values"), call.dtype), whole)
     function = "sum" if call.has("accumulate") and call.raw("accumulate") else "set"
     return put(function, source, values, index)
