@@ -86,11 +86,12 @@ def specialised(
     sizes: Sizes,
     table: Decompositions,
     *,
-    prepare: Callable[[fx.GraphModule], None] = lambda module: None,
+    prepare: Callable[[fx.GraphModule], None] | None = None,
 ) -> Specialised:
     """Gives a cluster's program for given sizes, in the operators that a table leaves. `prepare` may change it before."""
     arguments = with_weights(cluster)
-    prepare(arguments.module)
+    if prepare is not None:
+        prepare(arguments.module)
     constants = cluster.constants
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         values = [_fake(spec, size) for spec, size in zip(cluster.inputs, sizes, strict=True)]

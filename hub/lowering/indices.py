@@ -11,19 +11,17 @@ from torch import fx
 
 from hub.support import operator_name
 
-_ALONG = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("index_select.default", "gather.default", "scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce"),
-        *("scatter_add.default", "scatter_reduce.two", "index_add.default", "index_copy.default"),
-        *("index_fill.int_Scalar", "index_fill.int_Tensor"),
-    )
+
+def _names(names: str) -> frozenset[str]:
+    return frozenset(f"aten.{name}" for name in names.split())
+
+
+_ALONG = _names(
+    "index_select.default gather.default scatter.src scatter.value scatter.reduce scatter.value_reduce scatter_add.default "
+    "scatter_reduce.two index_add.default index_copy.default index_fill.int_Scalar index_fill.int_Tensor"
 )
 """Operators whose first arguments are a tensor, a dim and an index along it."""
-_IN_EACH = frozenset(
-    f"aten.{name}"
-    for name in ("index.Tensor", "_unsafe_index.Tensor", "index_put.default", "_unsafe_index_put.default")
-)
+_IN_EACH = _names("index.Tensor _unsafe_index.Tensor index_put.default _unsafe_index_put.default")
 """Operators whose first arguments are a tensor and a list of indices, one a dim, or None."""
 
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 NAME = "iree"
 META = "iree.json"
 EFFICIENCY = 0.3
-"""Share of the floating-point peak: a guess, below eager's; ResNet-50 took 228 ms where others take 50 (no evidence yet)."""
+"""Share of the floating-point peak: a guess, below eager's. Evidence replaces it as soon as a cluster has run."""
 CALL_S = 1.5e-05
-"""Seconds to enter and leave: one tiny call takes 9 us without and 28 us with a pool of two threads (2-core x86-64, 2026-11)."""
+"""Seconds to enter and leave: a tiny call took 9 us in the caller's thread, 28 us with two workers (2 cores, Nov 2026)."""
 _PROBE = """
 func.func @main(%x: !torch.vtensor<[2],f32>) -> !torch.vtensor<[2],f32> {
   %one = torch.constant.int 1

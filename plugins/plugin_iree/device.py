@@ -46,7 +46,7 @@ def _made(target: str, threads: int) -> Any:
 
 
 def _driver(name: str) -> Any:
-    """Gives a driver of our own: `iree.runtime.get_driver` keeps one by name, which a user's threads would be taken from."""
+    """Gives a driver of our own: `iree.runtime.get_driver` keeps one by name, which users of IREE would get, too."""
     from iree.runtime import _binding
 
     return _binding.create_hal_driver(name)

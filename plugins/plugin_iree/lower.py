@@ -15,6 +15,7 @@ from hub.graph import Cluster, output_arguments
 from hub.lowering.arguments import Sizes, Specialised, specialised
 from hub.lowering.decompositions import completed
 from hub.lowering.indices import bounded
+from hub.lowering.recurrence import unrolled
 
 ENTRY = "main"
 SCOPE = "weights"
@@ -51,11 +52,16 @@ def lower(cluster: Cluster, sizes: Sizes) -> Lowered:
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
     with _TRACING:
-        program = specialised(cluster, sizes, completed(get_decomposition_table()), prepare=bounded)
+        program = specialised(cluster, sizes, completed(get_decomposition_table()), prepare=_prepare)
     entry = _entry(program, len(cluster.inputs))
     # A function as replacement: text would be searched for references to groups.
     text = _BODY.sub(lambda found: f"{found[0]}\n{entry}", _imported(program.module), count=1)
     return Lowered(text, tuple(position for position in program.fed if position < len(cluster.inputs)))
+
+
+def _prepare(module: fx.GraphModule) -> None:
+    bounded(module)
+    unrolled(module)
 
 
 def _imported(module: fx.GraphModule) -> str:
