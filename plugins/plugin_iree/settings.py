@@ -25,7 +25,7 @@ class Settings(BackendSettings):
     target: Annotated[Target, BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)] = "cpu"
     """Where clusters run. Tensors stay in the CPU's memory: a GPU gets copies, and copies of its results come back."""
     chip: Annotated[str, Field(pattern=r"^[\w.+\-]*$")] = ""
-    """Which one, in IREE's words: "host" or "znver4" for the CPU, "sm_90" for CUDA, "rdna3" for Vulkan. Empty means this
+    """Which one, in IREE's words: "host" or "znver4" for the CPU, "sm_86" for CUDA, "rdna3" for Vulkan. Empty means this
     CPU, sm_80, or what every Vulkan device understands."""
 
     @property

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -157,7 +158,7 @@ def test_programs_for_a_gpu_are_compiled_without_one(backend: Iree) -> None:
     """IREE compiles for CUDA on any machine; only running needs the device."""
     _, executable = compiled(backend, lambda x: x * 2 + 1, torch.randn(4, 3))
     ((_, program),) = executable._programs
-    assert b"CUDA" in compiler.compiled(program.text, Settings(target="cuda", chip="sm_90"))
+    assert b"cuda-nvptx-fb" in compiler.compiled(program.text, Settings(target="cuda", chip="sm_86"))
 
 
 def test_copies_for_a_device_come_and_go_whole() -> None:
@@ -283,13 +284,13 @@ def test_no_copies_of_contiguous_tensors(backend: Iree) -> None:
 
 def address(view: Any) -> int:
     """Gives where the memory of one of IREE's views begins."""
-    return view.map().asarray(view.shape, "float32").ctypes.data
+    return view.map().asarray(view.shape, np.dtype("float32")).ctypes.data
 
 
 def test_inputs_that_are_not_aligned_are_copied(backend: Iree) -> None:
     """IREE refuses memory that is not aligned to 64 bytes; the copy is aligned."""
     x = torch.randn(25)[1:]
-    with pytest.raises(RuntimeError, match="aligned to 64"):
+    with pytest.raises(IndexError, match="aligned to 64"):
         runtime.shared(x, device("cpu", 1))
     copy = runtime.placed(x)
     assert copy.data_ptr() % 64 == 0
