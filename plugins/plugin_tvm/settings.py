@@ -1,0 +1,24 @@
+"""What a user can set of TVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from hub.backend_settings import BackendSettings
+
+
+class Settings(BackendSettings):
+    """Settings of the backend `tvm`."""
+
+    target: Literal["cpu", "cuda"] = Field(default="cpu", description='"cpu" or "cuda"')
+    database: Path | None = Field(default=None, description="a folder; without it tuned kernels are kept in the hub's cache")
+
+    @property
+    def missing(self) -> str:
+        """Says what the target lacks here."""
+        if self.target == "cuda":
+            return "a CUDA compiler in the wheel of TVM 0.27, which has CUDA's runtime and no code generator for it"
+        return ""
