@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,9 @@ UNTUNED = 0.004
 reaches 0.6 to 0.9 (docs of the project, 2 cores, 2026-11)."""
 CALL_S = 5e-05
 """Seconds to enter and leave: a guess. Evidence replaces it as soon as a cluster has run."""
+
+_COMPILING = threading.Lock()
+"""TVM keeps what is being built in a stack that all threads share, so one compiles at a time."""
 
 
 def create(own: Settings | None = None) -> Tvm:
@@ -86,9 +90,10 @@ class Tvm(Backend):
 
         if self._own.missing:
             raise CompileError(f"target {self._own.target}: this machine lacks {self._own.missing}")
-        program = program_of(cluster, is_parallel=settings.threads > 1)
-        text = program.module.script()
-        made = built(program.module, host_target(settings.threads), threads=settings.threads)
+        with _COMPILING:
+            program = program_of(cluster, is_parallel=settings.threads > 1)
+            text = program.module.script()
+            made = built(program.module, host_target(settings.threads), threads=settings.threads)
         texts = Texts(text, made.scheduled, made.tuned, made.kernels)
         return TvmExecutable(cluster, made.executable, program.facts, settings.threads, texts)
 

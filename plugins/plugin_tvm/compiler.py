@@ -40,10 +40,17 @@ def built(module: Any, target: Any, *, threads: int, tuned: Schedules | None = N
         module.update_func(name, schedule if schedule is not None else plain(function, threads))
     text = module.script()
     with target, tvm.transform.PassContext(opt_level=3):
-        passes = [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
+        passes = [*_lowering(), *pipeline.finalize_passes(target)]
         lowered = tvm.transform.Sequential(passes)(module)
         executable = relax.build(lowered, target, relax_pipeline=None)
     return Built(executable, text, found, len(names))
+
+
+def _lowering() -> list[Any]:
+    """Gives the pipeline's passes less `RewriteDataflowReshape`, which makes two tensors of one memory of every copy."""
+    from tvm.relax import transform
+
+    return [transform.ToNonDataflow(), transform.RemovePurityChecking(), transform.CallTIRRewrite()]
 
 
 def kernel_names(module: Any) -> list[Any]:

@@ -207,9 +207,7 @@ class _Writer:
         total = self._stage(tensor.shape, body, tensor.function)
         if kind == tensor.dtype and kind != "i1":
             return total
-        return self._stage(
-            tensor.shape, lambda *index: stored(cast(Value(total(*index), kind), tensor.dtype)), "narrowed"
-        )
+        return self._stage(tensor.shape, lambda *index: stored(cast(Value(total(*index), kind), tensor.dtype)), "narrowed")
 
     def _product(self, tensor: Product) -> Any:
         from tvm import te, tirx
@@ -227,9 +225,7 @@ class _Writer:
         total = self._stage(tensor.shape, body, "product")
         if kind == tensor.dtype:
             return total
-        return self._stage(
-            tensor.shape, lambda *index: stored(cast(Value(total(*index), kind), tensor.dtype)), "narrowed"
-        )
+        return self._stage(tensor.shape, lambda *index: stored(cast(Value(total(*index), kind), tensor.dtype)), "narrowed")
 
     # --- loops of their own ---
 
@@ -241,16 +237,16 @@ class _Writer:
         length, step = self.sizes.of(tensor.shape[tensor.dim]), self.sizes.of(after)
 
         def write(source: Any, target: Any) -> None:
-            from tvm.script.ir_builder import tirx as T
+            from tvm.script.ir_builder import tirx as script
 
             def read(place: Any) -> Any:
                 return cast(loaded(source[place], tensor.dtype), kind)
 
-            loop = T.parallel if self.is_parallel else T.serial
+            loop = script.parallel if self.is_parallel else script.serial
             with loop(_zero(), self.sizes.of(rows)) as row:
                 base = row // step * length * step + row % step
                 target[base] = read(base).expression
-                with T.serial(_zero(), length - _one()) as k:
+                with script.serial(_zero(), length - _one()) as k:
                     place = base + (k + _one()) * step
                     total = Value(target[place - step], kind)
                     target[place] = combined(tensor.function, total, read(place)).expression
@@ -258,9 +254,7 @@ class _Writer:
         total = self._extern(tensor.shape, CARRIED[kind], [tensor.source], write, "scan")
         if kind == tensor.dtype:
             return total
-        return self._stage(
-            tensor.shape, lambda *index: stored(cast(Value(total(*index), kind), tensor.dtype)), "narrowed"
-        )
+        return self._stage(tensor.shape, lambda *index: stored(cast(Value(total(*index), kind), tensor.dtype)), "narrowed")
 
     def _put(self, tensor: Put) -> Any:
         """Elements put in one after the other; places out of range are left out, so that no foreign memory is written."""
@@ -270,12 +264,12 @@ class _Writer:
 
         def write(source: Any, values: Any, *rest: Any) -> None:
             from tvm import tirx
-            from tvm.script.ir_builder import tirx as T
+            from tvm.script.ir_builder import tirx as script
 
             *places, target = rest
-            with T.serial(_zero(), self.sizes.of(product(tensor.shape))) as each:
+            with script.serial(_zero(), self.sizes.of(product(tensor.shape))) as each:
                 target[each] = cast(loaded(source[each], tensor.dtype), kind).expression if kind != "i1" else source[each]
-            with T.serial(_zero(), self.sizes.of(product(shape))) as each:
+            with script.serial(_zero(), self.sizes.of(product(shape))) as each:
                 index = self._unravelled(each, shape)
                 found = iter(places)
                 where: Any = _zero()
@@ -287,17 +281,13 @@ class _Writer:
                         at = next(found)[each]
                         inside += [tirx.GE(at, _zero()), tirx.LT(at, self.sizes.of(size))]
                     where = where + at * self.sizes.of(stride)
-                with T.If(_all(inside) if inside else tirx.const(True, "bool")), T.Then():
+                with script.If(_all(inside) if inside else tirx.const(True, "bool")), script.Then():
                     target[where] = self._put_in(tensor, kind, target[where], values[each])
 
-        total = self._extern(
-            tensor.shape, MEMORY[kind], [tensor.source, tensor.values, *parts], write, "put"
-        )
+        total = self._extern(tensor.shape, MEMORY[kind], [tensor.source, tensor.values, *parts], write, "put")
         if kind == tensor.dtype:
             return total
-        return self._stage(
-            tensor.shape, lambda *index: stored(cast(Value(total(*index), kind), tensor.dtype)), "narrowed"
-        )
+        return self._stage(tensor.shape, lambda *index: stored(cast(Value(total(*index), kind), tensor.dtype)), "narrowed")
 
     def _put_in(self, tensor: Put, kind: str, before: Any, value: Any) -> Any:
         if kind == "i1" and tensor.function == "set":
@@ -320,16 +310,16 @@ class _Writer:
         """Gives a stage of loops that `write` makes over flat memory."""
         from tvm import te, tirx
         from tvm.script.ir_builder import IRBuilder
-        from tvm.script.ir_builder import tirx as T
+        from tvm.script.ir_builder import tirx as script
 
         sizes = self.sizes.shape(shape)
         target = tirx.decl_buffer(sizes, dtype, name)
         inputs = [self.place(source) for source in sources]
 
         def made(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
-            with IRBuilder() as builder:
-                write(*(T.buffer_proxy(buffer) for buffer in (*ins, *outs)))
-                return builder.get()
+            with IRBuilder() as builder, script.seq_scope():
+                write(*(script.buffer_proxy(buffer) for buffer in (*ins, *outs)))
+            return builder.get()
 
         return te.extern([sizes], inputs, made, dtype=[dtype], out_buffers=[target], name=name)
 

@@ -114,9 +114,7 @@ class _Builder:
         if isinstance(tensor, Reshape):
             shape = relax.ShapeExpr(self.sizes.shape(tensor.shape))
             return builder.emit(relax.op.reshape(self.values[tensor.source], shape))
-        kernel = kernel_of(
-            tensor, stages.kept.__contains__, stages.numbers, self.shown, is_parallel=self.is_parallel
-        )
+        kernel = kernel_of(tensor, stages.kept.__contains__, stages.numbers, self.shown, is_parallel=self.is_parallel)
         name = builder.add_func(kernel.function, type(tensor).__name__.lower())
         arguments = [self.values[source] for source in kernel.reads]
         variables = [self.sizes.variables[size] for size in kernel.sizes]

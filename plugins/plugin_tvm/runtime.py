@@ -27,6 +27,8 @@ from plugin_tvm.program import MAIN, Facts
 NAME = "tvm"
 LIBRARY = "cluster.so"
 META = "tvm.json"
+ALIGNMENT = 64
+"""Bytes at whose multiples TVM's code takes memory to begin, without looking: elsewhere its loads end the process."""
 _AS_BITS = {torch.bfloat16: torch.uint16, torch.bool: torch.uint8}
 """What lies in memory as another dtype to TVM."""
 _NUMBERS = {"int": torch.int64, "float": torch.float64, "bool": torch.uint8}
@@ -145,10 +147,12 @@ class TvmExecutable(Executable):
 
 
 def array(value: torch.Tensor) -> Any:
-    """Gives TVM's tensor over a tensor's own memory, or over that of a contiguous copy."""
+    """Gives TVM's tensor over a tensor's own memory, or over that of a contiguous and aligned copy."""
     if not value.is_contiguous() or value.is_neg() or value.device.type != "cpu":
         value = value.cpu().resolve_neg().contiguous()
     value = value.detach()
+    if value.data_ptr() % ALIGNMENT:
+        value = value.clone()
     bits = _AS_BITS.get(value.dtype)
     return tvm_ffi.from_dlpack(value if bits is None else value.view(bits))
 

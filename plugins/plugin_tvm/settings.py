@@ -14,7 +14,9 @@ class Settings(BackendSettings):
     """Settings of the backend `tvm`."""
 
     target: Literal["cpu", "cuda"] = Field(default="cpu", description='"cpu" or "cuda"')
-    database: Path | None = Field(default=None, description="a folder; without it tuned kernels are kept in the hub's cache")
+    database: Path | None = Field(
+        default=None, description="a folder; without it tuned kernels are kept in the hub's cache"
+    )
 
     @property
     def missing(self) -> str:

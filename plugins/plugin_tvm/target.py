@@ -18,7 +18,9 @@ def host_target(threads: int) -> Any:
 
     name = str(codegen.llvm_get_system_cpu())
     plain = {"kind": "llvm", "mcpu": name, "num-cores": threads}
-    hidden = hidden_features({str(feature) for feature in codegen.llvm_get_cpu_features(tvm.target.Target(plain))}, _flags())
+    hidden = hidden_features(
+        {str(feature) for feature in codegen.llvm_get_cpu_features(tvm.target.Target(plain))}, _flags()
+    )
     return tvm.target.Target({**plain, "mattr": [f"-{feature}" for feature in hidden]} if hidden else plain)
 
 
