@@ -22,6 +22,7 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             dynamic_shapes=True,
             training=True,
             saveable=True,
+            tunes=True,
             settings="plugin_tvm.settings:Settings",
         ),
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from hub.backend_settings import BackendSettings
+from hub.options import resolve
+from plugin_tvm.database import state_of
 
 
 class Settings(BackendSettings):
@@ -17,6 +20,18 @@ class Settings(BackendSettings):
     database: Path | None = Field(
         default=None, description="a folder; without it tuned kernels are kept in the hub's cache"
     )
+
+    @property
+    def folder(self) -> Path:
+        """Gives the database's folder, which may not exist."""
+        if self.database is not None:
+            return self.database
+        return resolve(None, os.environ, Path.cwd()).cache_root / "tuning" / "tvm"
+
+    @property
+    def state(self) -> str:
+        """Gives what the database holds: kernels are compiled as tuning found them."""
+        return state_of(self.folder)
 
     @property
     def missing(self) -> str:
