@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,8 @@ from torch import fx
 from hub.backend import Backend, CompileSettings
 from hub.errors import CompileError, HubError
 from hub.graph import Cluster, TensorSpec
-from hub.pricing.roofline import cluster_estimate
+from hub.pricing.features import kind_of
+from hub.pricing.roofline import cluster_estimate, flops, peaks
 from hub.support import ACCEPTED, Support, refused
 from plugin_tvm.settings import Settings
 from plugin_tvm.support import OPERATORS
@@ -22,8 +25,11 @@ if TYPE_CHECKING:
     from plugin_tvm.runtime import TvmExecutable
 
 NAME = "tvm"
+PRODUCTS = ("product", "convolution", "depthwise", "attention", "recurrent")
+PLAIN = 0.1
+"""Share of the floating-point peak that kernels without products reach: a guess."""
 UNTUNED = 0.004
-"""Share of the floating-point peak that kernels without tuning reach: products took 200 times as long as eager's, which
+"""Share of the floating-point peak that products without tuning reach: products took 200 times as long as eager's, which
 reaches 0.6 to 0.9 (docs of the project, 2 cores, 2026-11)."""
 CALL_S = 5e-05
 """Seconds to enter and leave: a guess. Evidence replaces it as soon as a cluster has run."""
@@ -58,8 +64,44 @@ class Tvm(Backend):
         return OPERATORS.supports(node)
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
-        """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""
-        return cluster_estimate(cluster, settings.threads, efficiency=UNTUNED, call_s=CALL_S)
+        """Predicts one warm call: by what tuning measured, where it tuned all that is dear, else by the roofline."""
+        rough = cluster_estimate(cluster, settings.threads, efficiency=PLAIN, call_s=CALL_S)
+        products = sum(flops(node) for node in cluster.nodes if kind_of(node) in PRODUCTS)
+        untuned = rough.run_s + products / (peaks(settings.threads).flops_s * UNTUNED)
+        tuned = self._tuned_s(cluster, settings) if products and self._own.state else None
+        if tuned is None:
+            return replace(rough, run_s=untuned, detail=f"{rough.detail}, products without tuning")
+        return replace(rough, run_s=tuned + CALL_S, detail="sum of its kernels as tuning measured them")
+
+    def tune(
+        self, clusters: Sequence[Cluster], settings: CompileSettings, budget_s: float, say: Callable[[str], None]
+    ) -> str:
+        """Searches for schedules of all kernels of a model; the database has each one as it is measured."""
+        from plugin_tvm import tuning
+        from plugin_tvm.database import Database
+        from plugin_tvm.program import program_of
+        from plugin_tvm.target import host_target
+
+        target = host_target(settings.threads)
+        modules = [program_of(cluster, is_parallel=settings.threads > 1).module for cluster in clusters]
+        tasks = tuning.tasks_of(modules)
+        found = Database(self._own.folder, target)
+        tuning.tune(tasks, target, found, budget_s=budget_s, threads=settings.threads, say=say)
+        return tuning.summary(tasks)
+
+    def _tuned_s(self, cluster: Cluster, settings: CompileSettings) -> float | None:
+        """Gives the seconds that tuning measured for all kernels of a cluster; None where a dear one was not tuned."""
+        from plugin_tvm import tuning
+        from plugin_tvm.database import Database
+        from plugin_tvm.program import program_of
+        from plugin_tvm.target import host_target
+
+        try:
+            with _COMPILING:
+                module = program_of(cluster, is_parallel=settings.threads > 1).module
+                return tuning.price_s(tuning.tasks_of([module]), Database(self._own.folder, host_target(settings.threads)))
+        except Exception:  # noqa: BLE001 - then compiling will say what is wrong
+            return None
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> TvmExecutable:
         """Compiles a cluster. Raises CompileError with TVM's reason."""
@@ -84,6 +126,7 @@ class Tvm(Backend):
 
     def _compiled(self, cluster: Cluster, settings: CompileSettings) -> TvmExecutable:
         from plugin_tvm.compiler import built
+        from plugin_tvm.database import Database
         from plugin_tvm.program import program_of
         from plugin_tvm.runtime import Texts, TvmExecutable
         from plugin_tvm.target import host_target
@@ -93,7 +136,9 @@ class Tvm(Backend):
         with _COMPILING:
             program = program_of(cluster, is_parallel=settings.threads > 1)
             text = program.module.script()
-            made = built(program.module, host_target(settings.threads), threads=settings.threads)
+            target = host_target(settings.threads)
+            found = Database(self._own.folder, target)
+            made = built(program.module, target, threads=settings.threads, tuned=found.schedule)
         texts = Texts(text, made.scheduled, made.tuned, made.kernels)
         return TvmExecutable(cluster, made.executable, program.facts, settings.threads, texts)
 

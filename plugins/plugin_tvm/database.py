@@ -65,6 +65,11 @@ class Database:
             _put_aside(folder, error)
             return None
 
+    def schedule(self, module: Any) -> Any | None:
+        """Gives the function that tuning made of a kernel; None where it was not tuned."""
+        found = self.best(module)
+        return None if found is None else found.function
+
     def _best(self, database: Any, module: Any) -> Found | None:
         record = database.query_tuning_record(module, self._target, "main")
         if record is None:
@@ -110,7 +115,6 @@ def state_of(root: Path) -> str:
     """Gives a digest of what is in a database: whatever was compiled under another one is compiled again."""
     found: list[str] = []
     with contextlib.suppress(OSError):
-        for path in sorted(root.glob(f"*/{RECORDS}")):
-            if _ASIDE not in path.parent.name:
-                found.append(f"{path.parent.name} {path.stat().st_size}")
+        kept = (path for path in sorted(root.glob(f"*/{RECORDS}")) if _ASIDE not in path.parent.name)
+        found.extend(f"{path.parent.name} {path.stat().st_size}" for path in kept)
     return hashlib.sha256("\n".join(found).encode()).hexdigest() if found else ""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 from plugin_tvm.compiler import alone
@@ -22,6 +25,8 @@ HOPELESS = 8.0
 WEARY = 3
 """Batches without a gain after which a kernel waits for all others."""
 GAIN = 0.98
+DEAR_S = 2e-4
+"""Seconds from which on a kernel that nobody tuned decides a price."""
 
 
 @dataclass
@@ -111,11 +116,13 @@ def tune(
         before_s = task.best_s
         _tune_batch(task, target, database, threads)
         task.idle = 0 if task.best_s < before_s * GAIN else task.idle + 1
-        say(f"{task.name}: {shown(task.best_s)} after {task.trials} schedules; model {shown(sum(t.price_s for t in tasks))}")
+        say(
+            f"{task.name}: {shown(task.best_s)} after {task.trials} schedules; model {shown(sum(t.price_s for t in tasks))}"
+        )
 
 
 def next_task(tasks: Sequence[Task]) -> Task | None:
-    """Gives the kernel to go on with: the dearest of those that still gain, untuned ones first; None where all are stuck."""
+    """Gives the kernel to go on with: the dearest that still gains, untuned ones first; None where all are stuck."""
     able = [task for task in tasks if not task.is_stuck]
     if not able:
         return None
@@ -126,7 +133,6 @@ def next_task(tasks: Sequence[Task]) -> Task | None:
 
 def _tune_batch(task: Task, target: Any, database: Database, threads: int) -> None:
     """Measures some schedules of one kernel. What TVM raises costs this kernel only."""
-    import tvm.s_tir.tensor_intrin  # noqa: F401 - schedule rules for this CPU refer to them by name
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule.tune import tune_tasks
 
@@ -137,13 +143,18 @@ def _tune_batch(task: Task, target: Any, database: Database, threads: int) -> No
         strategy = ms.search_strategy.EvolutionarySearch(
             population_size=64, init_measured_ratio=0.3, init_min_unmeasured=BATCH, max_fail_count=4, genetic_num_iters=2
         )
-        context = ms.TuneContext(
-            mod=task.module, target=target, space_generator="post-order-apply", search_strategy=strategy,
-            task_name=task.name, num_threads=threads,
-        )  # fmt: skip
+        with _without_intrinsics():
+            context = ms.TuneContext(
+                mod=task.module,
+                target=target,
+                space_generator=_space(),
+                search_strategy=strategy,
+                task_name=task.name,
+                num_threads=threads,
+            ).clone()
         builder, runner = measurer(threads, task.best_s * HOPELESS, MEASURED_S)
         tune_tasks(
-            tasks=[context.clone()],
+            tasks=[context],
             task_weights=[1.0],
             work_dir=str(database.folder(task.module)),
             max_trials_global=BATCH,
@@ -155,7 +166,6 @@ def _tune_batch(task: Task, target: Any, database: Database, threads: int) -> No
             measure_callbacks=[ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel()],
         )
     except Exception:  # noqa: BLE001 - TVM raises anything over a kernel that its rules do not fit
-        import traceback; traceback.print_exc()
         task.is_stuck = True
     task.trials += BATCH
     kept = database.best(task.module)
@@ -163,6 +173,50 @@ def _tune_batch(task: Task, target: Any, database: Database, threads: int) -> No
         task.is_stuck = True
     elif kept.run_s < FAILED_S:
         task.best_s = min(task.best_s, kept.run_s)
+
+
+_INTRINSICS = "tvm.s_tir.tensor_intrin"
+
+
+@contextmanager
+def _without_intrinsics() -> Generator[None]:
+    """Keeps MetaSchedule from importing instructions for tensors, which takes minutes (TVM 0.27: it parses all of CUDA's).
+
+    On CPUs they are for products of int8 alone, of which there are none.
+    """
+    is_there = _INTRINSICS in sys.modules
+    sys.modules.setdefault(_INTRINSICS, ModuleType(_INTRINSICS))
+    try:
+        yield
+    finally:
+        if not is_there:
+            del sys.modules[_INTRINSICS]
+
+
+def _space() -> Any:
+    """Gives the rules that all CPUs share; those for AVX-512 differ in products of int8."""
+    from tvm.s_tir import meta_schedule as ms
+
+    return ms.space_generator.PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm")
+
+
+def price_s(tasks: Sequence[Task], database: Database) -> float | None:
+    """Gives the seconds of a model's kernels as tuning measured them; None where one with much to do was not tuned."""
+    total_s = 0.0
+    for task in tasks:
+        kept = database.best(task.module)
+        if kept is None and task.steps * NAIVE_S > DEAR_S:
+            return None
+        total_s += task.count * (task.steps * NAIVE_S if kept is None else kept.run_s)
+    return total_s
+
+
+def summary(tasks: Sequence[Task]) -> str:
+    """Gives what tuning found, in a line."""
+    done = [task for task in tasks if math.isfinite(task.best_s)]
+    trials = sum(task.trials for task in tasks)
+    price = shown(sum(task.price_s for task in tasks))
+    return f"{len(done)} of {len(tasks)} kernels tuned, {trials} schedules tried; the model's kernels take {price}"
 
 
 def shown(seconds: float) -> str:
