@@ -74,7 +74,7 @@ class Database:
         record = database.query_tuning_record(module, self._target, "main")
         if record is None:
             return None
-        run_s = min(float(second) for second in record.run_secs)
+        run_s = min(float(getattr(second, "value", second)) for second in record.run_secs)
         schedule = database.query_schedule(module, self._target, "main")
         if schedule is None or run_s >= FAILED_S:
             return None

@@ -89,7 +89,7 @@ def _brain(expression: Any) -> Any:
     bits = tirx.reinterpret("uint32", number)
     odd = (bits >> tirx.const(16, "uint32")) & tirx.const(1, "uint32")
     nearest = (bits + odd + tirx.const(0x7FFF, "uint32")) >> tirx.const(16, "uint32")
-    kept = tirx.Select(tirx.NE(number, number), tirx.const(0x7FC0, "uint32"), nearest)
+    kept = tirx.Select(_differs(number, number), tirx.const(0x7FC0, "uint32"), nearest)
     return tirx.Let(number, expression, kept.astype("uint16"))
 
 
@@ -108,7 +108,9 @@ def cast(value: Value, kind: str) -> Value:
         return value
     expression = value.expression
     if kind == "i1":
-        return Value(tirx.NE(expression, tirx.const(0, CARRIED[value.kind])), kind)
+        zero = tirx.const(0, CARRIED[value.kind])
+        is_float = value.kind in FLOATS
+        return Value(_differs(expression, zero) if is_float else tirx.NE(expression, zero), kind)
     if value.kind == "i1":
         one, zero = (tirx.const(number, CARRIED[kind]) for number in (1, 0))
         return Value(tirx.Select(expression, one, zero), kind)
@@ -132,12 +134,21 @@ def applied(function: str, kind: str, arguments: Sequence[Value]) -> Value:
     if function in _COMPARED:
         if first.kind == "i1":
             parts = [cast(argument, "i32").expression for argument in arguments]
+        elif function == "ne" and first.kind in FLOATS:
+            return Value(_differs(*parts), kind)
         return Value(getattr(tirx, _COMPARED[function])(*parts), kind)
     if first.kind == "i1":
         return Value(_logic(_TRUTH.get(function, function), parts), kind)
     if first.kind in FLOATS:
         return _rounded(_of_floats(function, CARRIED[first.kind], parts), kind)
     return Value(_of_integers(function, CARRIED[first.kind], parts), kind)
+
+
+def _differs(left: Any, right: Any) -> Any:
+    """Gives where two floats differ, NaN from everything: TVM's NE, to which it turns what is not EQ, says no there."""
+    from tvm import tirx
+
+    return tirx.EQ(tirx.EQ(left, right).astype("int32"), tirx.const(0, "int32"))
 
 
 def _logic(function: str, parts: Sequence[Any]) -> Any:

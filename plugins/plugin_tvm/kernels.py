@@ -244,7 +244,7 @@ class _Writer:
 
             loop = script.parallel if self.is_parallel else script.serial
             with loop(_zero(), self.sizes.of(rows)) as row:
-                base = row // step * length * step + row % step
+                base = row * length if after == 1 else _quotient(row, step) * length * step + _rest(row, step)
                 target[base] = read(base).expression
                 with script.serial(_zero(), length - _one()) as k:
                     place = base + (k + _one()) * step
@@ -300,8 +300,8 @@ class _Writer:
     def _unravelled(self, place: Any, shape: Sequence[Size]) -> list[Any]:
         found: list[Any] = []
         for size, stride in zip(shape, strides_of(shape), strict=True):
-            at = place if stride == 1 else place // self.sizes.of(stride)
-            found.append(at % self.sizes.of(size))
+            at = place if stride == 1 else _quotient(place, self.sizes.of(stride))
+            found.append(_rest(at, self.sizes.of(size)))
         return found
 
     def _extern(
@@ -342,6 +342,20 @@ def _all(conditions: Sequence[Any]) -> Any:
     for condition in itertools.islice(conditions, 1, None):
         found = tirx.And(found, condition)
     return found
+
+
+def _quotient(left: Any, right: Any) -> Any:
+    """Gives the quotient of numbers that are not negative; TVM's floored one fails in loops of symbolic sizes."""
+    from tvm import tirx
+
+    return tirx.truncdiv(left, right)
+
+
+def _rest(left: Any, right: Any) -> Any:
+    """Gives what that division leaves."""
+    from tvm import tirx
+
+    return tirx.truncmod(left, right)
 
 
 def _zero() -> Any:

@@ -38,9 +38,9 @@ class _Done(PyRunnerFuture):
 class _Builder(PyBuilder):
     """Compiles, and keeps the code in memory."""
 
-    def __init__(self, built: dict[str, Any]) -> None:
+    def __init__(self, built: dict[str, Any], problems: list[str]) -> None:
         super().__init__()
-        self.built = built
+        self.built, self.problems = built, problems
 
     def build(self, build_inputs: Any) -> list[Any]:
         return [self.made(given) for given in build_inputs]
@@ -50,7 +50,8 @@ class _Builder(PyBuilder):
         try:
             self.built[name] = tvm_build(given.mod, target=given.target).jit()
         except Exception as error:  # noqa: BLE001 - a schedule that TVM cannot compile is one that lost
-            return BuilderResult(None, f"{type(error).__name__}: {error}")
+            self.problems.append(f"{type(error).__name__}: {error}")
+            return BuilderResult(None, self.problems[-1])
         return BuilderResult(name, None)
 
 
@@ -58,9 +59,10 @@ class _Builder(PyBuilder):
 class _Runner(PyRunner):
     """Times compiled kernels."""
 
-    def __init__(self, built: dict[str, Any], threads: int, limit_s: float, measured_s: float) -> None:
+    def __init__(self, built: dict[str, Any], problems: list[str], threads: int, limit_s: float, measured_s: float) -> None:
         super().__init__()
-        self.built, self.threads, self.limit_s, self.measured_s = built, threads, limit_s, measured_s
+        self.built, self.problems = built, problems
+        self.threads, self.limit_s, self.measured_s = threads, limit_s, measured_s
 
     def run(self, runner_inputs: Any) -> list[Any]:
         use_threads(self.threads)
@@ -77,17 +79,22 @@ class _Runner(PyRunner):
             results = library.time_evaluator("main", cpu(), number=number, repeat=3)(*arguments).results
             return RunnerResult([float(min(results))], None)
         except Exception as error:  # noqa: BLE001 - as above
-            return RunnerResult(None, f"{type(error).__name__}: {error}")
+            self.problems.append(f"{type(error).__name__}: {error}")
+            return RunnerResult(None, self.problems[-1])
 
 
 def _filled(info: Any) -> Any:
     """Gives an argument: ones, or zeros where they may be indices."""
-    dtype = getattr(torch, str(info.dtype))
+    dtype = getattr(torch, str(info.dtype).rpartition(".")[2])  # TVM 0.27 shows "T.float32" here, and "float32" elsewhere
     make = torch.ones if dtype.is_floating_point else torch.zeros
     return array(make(tuple(int(size) for size in info.shape), dtype=dtype))
 
 
-def measurer(threads: int, limit_s: float, measured_s: float) -> tuple[Any, Any]:
-    """Gives a builder and a runner that share what is compiled; beyond a limit a schedule is run only once."""
+def measurer(threads: int, limit_s: float, measured_s: float) -> tuple[Any, Any, list[str]]:
+    """Gives a builder and a runner that share what is compiled, and a list that will hold what went wrong.
+
+    A schedule that takes longer than a limit is run only once.
+    """
     built: dict[str, Any] = {}
-    return _Builder(built), _Runner(built, threads, limit_s, measured_s)
+    problems: list[str] = []
+    return _Builder(built, problems), _Runner(built, problems, threads, limit_s, measured_s), problems

@@ -45,6 +45,8 @@ class Task:
     """Batches since its last gain."""
     is_stuck: bool = False
     """True where TVM cannot search for schedules of it."""
+    problem: str = ""
+    """What went wrong first in the last batch."""
     model: Any = field(default=None, repr=False)
 
     @property
@@ -152,7 +154,7 @@ def _tune_batch(task: Task, target: Any, database: Database, threads: int) -> No
                 task_name=task.name,
                 num_threads=threads,
             ).clone()
-        builder, runner = measurer(threads, task.best_s * HOPELESS, MEASURED_S)
+        builder, runner, problems = measurer(threads, task.best_s * HOPELESS, MEASURED_S)
         tune_tasks(
             tasks=[context],
             task_weights=[1.0],
@@ -165,8 +167,9 @@ def _tune_batch(task: Task, target: Any, database: Database, threads: int) -> No
             cost_model=task.model,
             measure_callbacks=[ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel()],
         )
-    except Exception:  # noqa: BLE001 - TVM raises anything over a kernel that its rules do not fit
-        task.is_stuck = True
+        task.problem = problems[0] if problems else ""
+    except Exception as error:  # noqa: BLE001 - TVM raises anything over a kernel that its rules do not fit
+        task.is_stuck, task.problem = True, f"{type(error).__name__}: {error}"
     task.trials += BATCH
     kept = database.best(task.module)
     if kept is None:
@@ -216,7 +219,9 @@ def summary(tasks: Sequence[Task]) -> str:
     done = [task for task in tasks if math.isfinite(task.best_s)]
     trials = sum(task.trials for task in tasks)
     price = shown(sum(task.price_s for task in tasks))
-    return f"{len(done)} of {len(tasks)} kernels tuned, {trials} schedules tried; the model's kernels take {price}"
+    text = f"{len(done)} of {len(tasks)} kernels tuned, {trials} schedules tried; the model's kernels take {price}"
+    problem = next((f"{task.name}: {task.problem[:200]}" for task in tasks if task.is_stuck and task.problem), "")
+    return f"{text}; no schedule for {problem}" if problem else text
 
 
 def shown(seconds: float) -> str:
