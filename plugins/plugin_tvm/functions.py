@@ -148,7 +148,22 @@ def _differs(left: Any, right: Any) -> Any:
     """Gives where two floats differ, NaN from everything: TVM's NE, to which it turns what is not EQ, says no there."""
     from tvm import tirx
 
-    return tirx.EQ(tirx.EQ(left, right).astype("int32"), tirx.const(0, "int32"))
+    if left.same_as(right):
+        return _is_nan(left)
+    apart = tirx.Or(tirx.LT(left, right), tirx.GT(left, right))
+    return tirx.Or(apart, tirx.Or(_is_nan(left), _is_nan(right)))
+
+
+def _is_nan(number: Any) -> Any:
+    """Gives where a float is NaN, by its bits: what compares a number with itself is simplified away."""
+    from tvm import tirx
+
+    if isinstance(number, tirx.FloatImm):
+        return tirx.const(math.isnan(float(number.value)), "bool")
+    is_single = str(number.ty.dtype).endswith("32")
+    kind = "uint32" if is_single else "uint64"
+    size, infinite = (0x7FFFFFFF, 0x7F800000) if is_single else (0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000)
+    return tirx.GT(tirx.reinterpret(kind, number) & tirx.const(size, kind), tirx.const(infinite, kind))
 
 
 def _logic(function: str, parts: Sequence[Any]) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from hub.lowering.affine import Affine
-from hub.lowering.sizes import Size, is_static, product, strides_of
+from hub.lowering.sizes import Size, is_static, product
 from hub.lowering.tensors import (
     Fill,
     Iota,
@@ -232,23 +233,21 @@ class _Writer:
     def _scan(self, tensor: Scan) -> Any:
         """Running totals; float32 is added up in float64, as PyTorch does on CPUs."""
         kind = {"f32": "f64", "f16": "f32", "bf16": "f32"}.get(tensor.dtype, tensor.dtype)
-        after = product(tensor.shape[tensor.dim + 1 :])
-        rows = product((*tensor.shape[: tensor.dim], after))
-        length, step = self.sizes.of(tensor.shape[tensor.dim]), self.sizes.of(after)
+        dim = tensor.dim
 
         def write(source: Any, target: Any) -> None:
             from tvm.script.ir_builder import tirx as script
 
-            def read(place: Any) -> Any:
+            def read(place: tuple[Any, ...]) -> Value:
                 return cast(loaded(source[place], tensor.dtype), kind)
 
-            loop = script.parallel if self.is_parallel else script.serial
-            with loop(_zero(), self.sizes.of(rows)) as row:
-                base = row * length if after == 1 else _quotient(row, step) * length * step + _rest(row, step)
-                target[base] = read(base).expression
-                with script.serial(_zero(), length - _one()) as k:
-                    place = base + (k + _one()) * step
-                    total = Value(target[place - step], kind)
+            with self._loops(tensor.shape, without=dim, is_parallel=self.is_parallel) as index:
+                before, after = tuple(index[:dim]), tuple(index[dim:])
+                first = (*before, _zero(), *after)
+                target[first] = read(first).expression
+                with script.serial(_zero(), self.sizes.of(tensor.shape[dim]) - _one()) as k:
+                    place = (*before, k + _one(), *after)
+                    total = Value(target[(*before, k, *after)], kind)
                     target[place] = combined(tensor.function, total, read(place)).expression
 
         total = self._extern(tensor.shape, CARRIED[kind], [tensor.source], write, "scan")
@@ -267,22 +266,24 @@ class _Writer:
             from tvm.script.ir_builder import tirx as script
 
             *places, target = rest
-            with script.serial(_zero(), self.sizes.of(product(tensor.shape))) as each:
-                target[each] = cast(loaded(source[each], tensor.dtype), kind).expression if kind != "i1" else source[each]
-            with script.serial(_zero(), self.sizes.of(product(shape))) as each:
-                index = self._unravelled(each, shape)
+            with self._loops(tensor.shape) as index:
+                each = tuple(index)
+                copied = source[each]
+                target[each] = copied if kind == "i1" else cast(loaded(copied, tensor.dtype), kind).expression
+            with self._loops(shape) as index:
+                each = tuple(index)
                 found = iter(places)
-                where: Any = _zero()
+                where: list[Any] = []
                 inside: list[Any] = []
-                for part, size, stride in zip(tensor.index, tensor.shape, strides_of(tensor.shape), strict=True):
+                for part, size in zip(tensor.index, tensor.shape, strict=True):
                     if isinstance(part, Affine):
-                        at = self.affine(part, index)
-                    else:
-                        at = next(found)[each]
-                        inside += [tirx.GE(at, _zero()), tirx.LT(at, self.sizes.of(size))]
-                    where = where + at * self.sizes.of(stride)
+                        where.append(self.affine(part, index))
+                        continue
+                    where.append(next(found)[each])
+                    inside += [tirx.GE(where[-1], _zero()), tirx.LT(where[-1], self.sizes.of(size))]
+                place = tuple(where)
                 with script.If(_all(inside) if inside else tirx.const(True, "bool")), script.Then():
-                    target[where] = self._put_in(tensor, kind, target[where], values[each])
+                    target[place] = self._put_in(tensor, kind, target[place], values[each])
 
         total = self._extern(tensor.shape, MEMORY[kind], [tensor.source, tensor.values, *parts], write, "put")
         if kind == tensor.dtype:
@@ -297,12 +298,23 @@ class _Writer:
             return new.expression
         return stored(combined(tensor.function, loaded(before, kind), new))
 
-    def _unravelled(self, place: Any, shape: Sequence[Size]) -> list[Any]:
-        found: list[Any] = []
-        for size, stride in zip(shape, strides_of(shape), strict=True):
-            at = place if stride == 1 else _quotient(place, self.sizes.of(stride))
-            found.append(_rest(at, self.sizes.of(size)))
-        return found
+    @contextmanager
+    def _loops(
+        self, shape: Sequence[Size], *, without: int | None = None, is_parallel: bool = False
+    ) -> Generator[list[Any]]:
+        """Opens a loop for each dim but one, and gives their variables.
+
+        Flat loops and places would have to be divided, which TVM 0.27 cannot compile where sizes are symbolic.
+        """
+        from tvm.script.ir_builder import tirx as script
+
+        with ExitStack() as stack:
+            index: list[Any] = []
+            for dim, size in enumerate(shape):
+                if dim != without:
+                    loop = script.parallel if is_parallel and not index else script.serial
+                    index.append(stack.enter_context(loop(_zero(), self.sizes.of(size))))
+            yield index
 
     def _extern(
         self, shape: Sequence[Size], dtype: str, sources: Sequence[Tensor], write: Callable[..., None], name: str
@@ -342,20 +354,6 @@ def _all(conditions: Sequence[Any]) -> Any:
     for condition in itertools.islice(conditions, 1, None):
         found = tirx.And(found, condition)
     return found
-
-
-def _quotient(left: Any, right: Any) -> Any:
-    """Gives the quotient of numbers that are not negative; TVM's floored one fails in loops of symbolic sizes."""
-    from tvm import tirx
-
-    return tirx.truncdiv(left, right)
-
-
-def _rest(left: Any, right: Any) -> Any:
-    """Gives what that division leaves."""
-    from tvm import tirx
-
-    return tirx.truncmod(left, right)
 
 
 def _zero() -> Any:
