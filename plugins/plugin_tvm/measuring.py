@@ -48,7 +48,7 @@ class _Builder(PyBuilder):
     def made(self, given: Any) -> Any:
         name = f"kernel{next(_numbers)}"
         try:
-            self.built[name] = tvm_build(given.mod, target=given.target).jit()
+            self.built[name] = tvm_build(given.mod, target=given.target)
         except Exception as error:  # noqa: BLE001 - a schedule that TVM cannot compile is one that lost
             self.problems.append(f"{type(error).__name__}: {error}")
             return BuilderResult(None, self.problems[-1])
