@@ -213,8 +213,8 @@ def _space() -> Any:
 
 
 def price_s(self) -> float:
-        """Seconds that the model spends in it, as far as known."""
-        return self.count * (self.best_s if math.isfinite(self.best_s) else self.steps * NAIVE_S)
+    """Seconds that the model spends in it, as far as known."""
+    return self.count * (self.best_s if math.isfinite(self.best_s) else self.steps * NAIVE_S)
 
 
 def tasks_of(modules: Iterable[Any]) -> list[Task]:
