@@ -197,19 +197,10 @@ def _without_intrinsics() -> Generator[None]:
 
 
 def _space() -> Any:
-    """Gives the rules that all CPUs share; those for AVX-512 differ in products of int8.
-
-    Loops are unrolled by LLVM, up to 64 steps: MetaSchedule's own way, in the text and up to 512, has LLVM compile a
-    product for 10 s and more.
-    """
+    """Gives the rules that all CPUs share; those for AVX-512 differ in products of int8."""
     from tvm.s_tir import meta_schedule as ms
 
-    unrolling = ms.schedule_rule.ParallelizeVectorizeUnroll(
-        max_jobs_per_core=16, max_vectorize_extent=64, unroll_max_steps=[0, 16, 64], unroll_explicit=False
-    )
-    kind = ms.schedule_rule.ParallelizeVectorizeUnroll
-    rules = [unrolling if isinstance(rule, kind) else rule for rule in ms.ScheduleRule.create("llvm")]
-    return ms.space_generator.PostOrderApply(sch_rules=rules, postprocs="llvm", mutator_probs="llvm")
+    return ms.space_generator.PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm")
 
 
 def price_s(tasks: Sequence[Task], database: Database) -> float | None:
