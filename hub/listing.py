@@ -27,6 +27,12 @@ PROBE_TIMEOUT_S = 120.0
 """Seconds after which a probe counts as hanging: ten times what the slowest first-party backend takes from cold."""
 
 
+PROBE_BYTES = 3 << 30
+"""Bytes of memory that it may take: PyTorch with a compiler beside it takes a third of that."""
+PROBE_OUTPUT_BYTES = 64 << 20
+"""Bytes that it may print."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListedBackend:
     """What `hub list-backends` says about one backend."""
@@ -158,21 +164,23 @@ def probe(name: str, timeout_s: float = PROBE_TIMEOUT_S) -> Support:
         answer = Path(folder) / "verdict.json"
         # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
         command = [sys.executable, "-P", "-m", "hub.listing", name, str(answer)]
-        failure = run_child(command, timeout_s)
-        if failure or not answer.is_file():
+        failure = run_child(command, timeout_s, most_bytes=PROBE_BYTES, most_output=PROBE_OUTPUT_BYTES)
+        if failure or not answer.is_file() or not (text := answer.read_text()):
             return refused(failure or "it ended without an answer")
-        return Support(**json.loads(answer.read_text()))
+        return Support(**json.loads(text))
 
 
 def _answer_probe(arguments: Sequence[str]) -> None:
     name, answer = arguments
-    try:
-        verdict: Any = _registry().backend(name).probe()
-        found = {"accepted": bool(verdict.accepted), "reason": str(verdict.reason)}
-    except Exception as error:  # noqa: BLE001 - whatever a probe raises is its verdict
-        text = error.message if isinstance(error, HubError) else str(error)
-        found = {"accepted": False, "reason": f"{type(error).__name__}: {text}"}
-    Path(answer).write_text(json.dumps(found))
+    # Open from the beginning: a probe that closes what is not its own is no more of use than one that ends the process.
+    with Path(answer).open("w") as file:
+        try:
+            verdict: Any = _registry().backend(name).probe()
+            found = {"accepted": bool(verdict.accepted), "reason": str(verdict.reason)}
+        except Exception as error:  # noqa: BLE001 - whatever a probe raises is its verdict
+            text = error.message if isinstance(error, HubError) else str(error)
+            found = {"accepted": False, "reason": f"{type(error).__name__}: {text}"}
+        json.dump(found, file)
 
 
 if __name__ == "__main__":

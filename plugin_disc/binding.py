@@ -26,15 +26,22 @@ _SPARE = torch.zeros(1 << 16)
 def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str, symbols: Mapping[Any, str]) -> str:
     """Gives the Python text of `run(i0, i1, ...)`: check inputs, allocate outputs, fill the frame, run, return."""
     lines = [f"def run({', '.join(f'i{position}' for position in range(len(cluster.inputs)))}):"]
-    for position, spec in enumerate(cluster.inputs):
-        if isinstance(spec, TensorSpec):
-            lines += _prepare(position, spec)
-    lines += [f"s{place} = {text}" for place, text in enumerate(symbols.values())]
     texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols)}
-    for position, spec in enumerate(cluster.inputs):
-        if isinstance(spec, TensorSpec):
-            shape = _shape_text([spec.shape[dim] for dim in range(len(spec.shape))], texts)
-            lines.append(f"if i{position}.shape != {shape}: wrong({position}, i{position})")
+    tensors = [(position, spec) for position, spec in enumerate(cluster.inputs) if isinstance(spec, TensorSpec)]
+    checked = [line for position, spec in tensors for line in _prepare(position, spec)]
+    checked += [f"s{place} = {text}" for place, text in enumerate(symbols.values())]
+    for position, spec in tensors:
+        shape = _shape_text([spec.shape[dim] for dim in range(len(spec.shape))], texts)
+        checked.append(f"if i{position}.shape != {shape}: wrong({position}, i{position})")
+    if can_be_expected(cluster):
+        lines += [
+            f"if expected({', '.join(f'i{position}' for position, _ in tensors)}):",
+            *(f"    a{position} = i{position}" for position, _ in tensors),
+            "else:",
+            *(f"    {line}" for line in checked),
+        ]
+    else:
+        lines += checked
     for position, spec in enumerate(cluster.outputs):
         order = memory_order(spec)
         shape = _shape_text([spec.shape[dim] for dim in order], texts)
@@ -53,6 +60,38 @@ def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str, symbol
     results = [_result(position, memory_order(spec)) for position, spec in enumerate(cluster.outputs)]
     lines.append(f"return ({''.join(result + ', ' for result in results)})")
     return "\n    ".join(lines) + "\n"
+
+
+def can_be_expected(cluster: Cluster) -> bool:
+    """True where all inputs at once can be held against what they were captured as: tensors of known sizes."""
+    specs = [spec for spec in cluster.inputs if isinstance(spec, TensorSpec)]
+    return _GUARDS is not None and bool(specs) and not any(spec.is_dynamic for spec in specs)
+
+
+def _expected(cluster: Cluster) -> Callable[..., bool]:
+    """Gives what is true of packed inputs just as they were captured; others are looked at one by one."""
+    specs = [spec for spec in cluster.inputs if isinstance(spec, TensorSpec)]
+    shapes = [list(map(priced_size, spec.shape)) for spec in specs]
+    strides = [_packed_strides(spec, shape) for spec, shape in zip(specs, shapes, strict=True)]
+    examples = [
+        torch.empty_strided(shape, steps, dtype=spec.dtype)
+        for spec, shape, steps in zip(specs, shapes, strides, strict=True)
+    ]
+    assert _GUARDS is not None
+    return _GUARDS(*examples, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check
+
+
+def _packed_strides(spec: TensorSpec, shape: Sequence[int]) -> list[int]:
+    """Gives the strides of a tensor without gaps, with dims in memory in the order in which it was captured."""
+    order = memory_order(spec)
+    packed = strides_of(max(1, shape[dim]) for dim in order)
+    steps = dict(zip(order, packed, strict=True))
+    return [steps[dim] for dim in range(len(shape))]
+
+
+_GUARDS: Any = getattr(getattr(torch._C, "_dynamo").guards, "TensorGuards", None)  # noqa: B009 - untyped
+"""What Dynamo's own guards of tensors are: dtype, device, sizes, strides and the bit for negatives of all inputs in one
+call, 0.15 us instead of 0.35 us for each."""
 
 
 def _fresh_text(spec: TensorSpec, order: Sequence[int], shape: str, dtype: str) -> str:
@@ -130,6 +169,8 @@ def compiled(
         "uint8": torch.uint8,
         "wrong": _wrong_of(cluster),
     }
+    if can_be_expected(cluster):
+        names["expected"] = _expected(cluster)
     names |= weights
     for position, spec in enumerate(cluster.inputs):
         if isinstance(spec, TensorSpec):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -152,6 +153,8 @@ def probe_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., S
         ("raise ValueError('bad driver')", False, "ValueError: bad driver"),
         ("os.abort()", False, "killed by SIGABRT"),
         ("os._exit(7)", False, "exit status 7"),
+        ("os.closerange(3, 256); return ACCEPTED", False, "Bad file descriptor"),
+        ("print('x' * (65 << 20)); return ACCEPTED", False, "it printed"),
     ],
 )
 def test_a_probe_gives_a_verdict_whatever_the_plugin_does(
@@ -161,6 +164,13 @@ def test_a_probe_gives_a_verdict_whatever_the_plugin_does(
     verdict = probe_of(body)
     assert verdict.accepted == accepted
     assert reason in verdict.reason
+
+
+def test_a_probe_that_takes_memory_is_stopped(probe_of: Callable[..., Support], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it took, and what is allowed, is the reason."""
+    monkeypatch.setattr(listing, "PROBE_BYTES", 1 << 30)
+    taken = "kept = [bytearray(b'x') * (4 << 20) for _ in range(1024)]; time.sleep(60)"
+    assert re.search(r"it took [\d,.]+ .*of memory, .* allowed", probe_of(taken).reason)
 
 
 def test_a_probe_that_hangs_is_stopped(probe_of: Callable[..., Support]) -> None:

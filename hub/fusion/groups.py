@@ -9,7 +9,8 @@ from hub.fusion.deferral import Placement, Waiting, fits_in, joining, may_wait, 
 from hub.fusion.reading import behind, in_order, reads, space_of
 from hub.lowering.affine import Index, composed, identity, variable
 from hub.lowering.builders import fill
-from hub.lowering.sizes import Size
+from hub.lowering.functions import TRANSCENDENTAL
+from hub.lowering.sizes import Size, is_static, product
 from hub.lowering.tensors import (
     COMPUTED,
     Join,
@@ -67,6 +68,7 @@ class Schedule:
 
     waiting: Waiting
     has_annexes: bool
+    narrow: int
     stages: list[Stage] = field(default_factory=list[Stage])
     stage_of: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
     """The stage after which a tensor is there; -1 for those from outside."""
@@ -74,13 +76,14 @@ class Schedule:
     """Tensors with memory of their own that stages write."""
 
 
-def scheduled(outputs: Sequence[Tensor], *, has_annexes: bool = True) -> Schedule:
+def scheduled(outputs: Sequence[Tensor], *, has_annexes: bool = True, narrow: int = 0) -> Schedule:
     """Gives the stages that compute some tensors, each of which is left in memory.
 
-    `has_annexes` says that groups may have further inner loops beside the reduced ones.
+    `has_annexes` says that groups may have further inner loops beside the reduced ones. Expensive functions of the values
+    of rows up to `narrow` elements get loops of their own: beside so little work, the lanes that they leave idle count.
     """
     order = in_order(outputs)
-    schedule = Schedule(nobody_waits(order, outputs), has_annexes)
+    schedule = Schedule(nobody_waits(order, outputs), has_annexes, narrow)
     for tensor in order:
         _place(tensor, schedule)
     for tensor in outputs:
@@ -199,12 +202,22 @@ def _joins(
     if not inside and not _is_alike(group, tensor, sources):
         return False
     for placement in _placements(group, tensor, inside):
+        if _leaves_lanes_idle(group, tensor, placement, schedule.narrow):
+            return False
         on_loops = own_index(placement)
         if all(
             index is not None and composed(index, on_loops) == own_index(group.members[source]) for source, index in inside
         ) and _enter(group, tensor, placement, schedule.waiting):
             return True
     return schedule.has_annexes and bool(inside) and _opens_annex(group, tensor, inside, schedule.waiting)
+
+
+def _leaves_lanes_idle(group: Group, tensor: Tensor, placement: Placement, narrow: int) -> bool:
+    """True for an expensive function of the values of narrow rows."""
+    if not isinstance(tensor, Pointwise) or tensor.function not in TRANSCENDENTAL:
+        return False
+    size = product(group.domain[loop] for loop in group.reduced)
+    return bool(group.reduced) and is_static(size) and size <= narrow and set(placement) <= {*group.kept, None}
 
 
 def _is_alike(group: Group, tensor: Tensor, sources: Sequence[tuple[Tensor, Index | None]]) -> bool:

@@ -53,7 +53,7 @@ def is_moved(source: Tensor, tensor: View) -> bool:
 
     Dims in another order stay a view, for that runs in the same loops.
     """
-    if _is_reordered(tensor) or _changes_rows(source, tensor.index, tensor.shape, identity(source.shape)):
+    if _is_reordered(tensor) or changes_rows(source, tensor.index, tensor.shape, identity(source.shape)):
         return False
     functions = _functions_of(source)
     if functions is None:
@@ -103,7 +103,7 @@ def _functions_of(tensor: Tensor) -> set[str] | None:
     return set(found.values())
 
 
-def _changes_rows(tensor: Tensor, index: Index, shape: Sequence[Size], inner: Index) -> bool:
+def changes_rows(tensor: Tensor, index: Index, shape: Sequence[Size], inner: Index) -> bool:
     """True where what is behind a view would read a reduction at another place than its own."""
     stack, seen = [(tensor, inner)], set[tuple[Tensor, Index]]()
     while stack:
@@ -133,7 +133,7 @@ def slices_reduction(tensor: Tensor, dim: int) -> bool:
     """True where a slice along a dim would slice a reduction."""
     part = sliced(Iota(tensor.shape, "i64", dim), dim, 1, -1)
     assert isinstance(part, View)
-    return _changes_rows(tensor, part.index, part.shape, identity(tensor.shape))
+    return changes_rows(tensor, part.index, part.shape, identity(tensor.shape))
 
 
 def span_of(part: Affine, shape: Sequence[Size]) -> tuple[int, int] | None:
@@ -174,4 +174,4 @@ def splits_reduction(tensor: Tensor, shape: tuple[Size, ...]) -> bool:
     if is_joined_dims(tensor):
         return False
     index = cut_index(tensor.shape, shape)
-    return index is None or _changes_rows(tensor, index, shape, identity(tensor.shape))
+    return index is None or changes_rows(tensor, index, shape, identity(tensor.shape))

@@ -11,6 +11,10 @@ from hub.lowering.affine import Affine, Index, composed, linear, variable
 from hub.lowering.sizes import Size, is_static, strides_of, times
 from hub.lowering.tensors import Iota, Reduce, Take, Tensor, View, arguments_of
 
+STEP_COSTS = {0: 1.0, 1: 1.0, 2: 2.0, -1: 2.0}
+"""What lanes cost whose elements lie so far apart; every second one, and elements backwards, are put together from rows."""
+FAR = 8.0
+
 PhaseOf = dict[Tensor, int]
 
 
@@ -55,7 +59,7 @@ def nest_of(group: Group) -> Nest:
 
 def _lane(sizes: list[Size], loops: set[int], accesses: list[Affine]) -> int:
     def cost(loop: int) -> tuple[float, int]:
-        steps = sum(1.0 if access.factor(loop) in (0, 1) else 8.0 for access in accesses)
+        steps = sum(STEP_COSTS.get(access.factor(loop), FAR) for access in accesses)
         size = sizes[loop]
         waste = 16 / max(size, 1) if is_static(size) and size < 16 else 1.0
         return steps * waste, -loop

@@ -3,6 +3,7 @@
 - A view, or a read at computed places, of computed elements becomes the same function of views or reads of its arguments.
 - A function of tensors side by side becomes the functions of the pieces side by side, written where they belong.
 - A function of joined dims is computed in the dims before they were joined, for their memory is the same.
+- A reduction to a few values becomes one of parts and one of their results, where threads share them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from hub.fusion.movable import (
     span_of,
     splits_reduction,
 )
+from hub.fusion.parts import Readers, may_be_cut, parts_of, readers_of
 from hub.fusion.taken import taken_apart
 from hub.lowering.affine import Affine, Index, composed
 from hub.lowering.builders import (
@@ -55,9 +57,12 @@ from hub.lowering.tensors import (
 )
 
 
-def simplified(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> list[Tensor]:
-    """Gives the outputs of an equal program; `order` holds all tensors behind them, sources first."""
-    moved = _Moved()
+def simplified(outputs: Sequence[Tensor], order: Sequence[Tensor], *, threads: int = 1) -> list[Tensor]:
+    """Gives the outputs of an equal program; `order` holds all tensors behind them, sources first.
+
+    Reductions to fewer values than there are threads are made in two steps.
+    """
+    moved = _Moved(readers_of(outputs, order), threads)
     for tensor in order:
         moved.done[tensor] = moved.rebuilt(tensor)
     found: list[Tensor] = []
@@ -76,7 +81,9 @@ def _with_own_memory(tensor: Tensor, earlier: Sequence[Tensor]) -> Tensor:
 class _Moved:
     """Tensors of the program as they were rebuilt."""
 
-    def __init__(self) -> None:
+    def __init__(self, readers: Readers, threads: int) -> None:
+        self._readers = readers
+        self._threads = threads
         self.done: dict[Tensor, Tensor] = {}
         self._seen: dict[tuple[Tensor, tuple[Size, ...], Index], Tensor] = {}
 
@@ -200,10 +207,17 @@ class _Moved:
             assert cut is not None
             dims = [place for dim in tensor.dims for place, _ in cut[dim].terms]
             found = reduced(tensor.function, source.source, dims, tensor.dtype)
-            return reshaped(found, tensor.shape)
+            return reshaped(self._in_parts(found, tensor), tensor.shape)
         if source is tensor.source:
-            return tensor
-        return Reduce(tensor.shape, tensor.dtype, tensor.function, source, tensor.dims)
+            return self._in_parts(tensor, tensor)
+        return self._in_parts(Reduce(tensor.shape, tensor.dtype, tensor.function, source, tensor.dims), tensor)
+
+    def _in_parts(self, found: Tensor, tensor: Reduce) -> Tensor:
+        """Gives what a reduction has become, in two steps where that pays."""
+        if not isinstance(found, Reduce) or not may_be_cut(tensor, self._readers):
+            return found
+        parts = parts_of(found, self._threads)
+        return found if parts is None else parts.joined(found, self.behind(found.source, parts.shape, parts.index))
 
     # --- reads at computed places ---
 

@@ -13,7 +13,7 @@ from hub.lowering.sizes import Size, strides_of
 from hub.lowering.tensors import Fill, Iota, Number, Reduce, Reshape, Take, Tensor, View, arguments_of
 
 from .functions import emitted
-from .memory import Loops, affine_wide, further, gathered, read, write
+from .memory import Loops, affine_wide, further, gathered, lane_factor, read, write, write_pair
 from .writer import Value, Writer
 
 SlotOf = Callable[[Tensor], int]
@@ -40,15 +40,29 @@ class Elements:
     def store(self, stores: Sequence[Store]) -> None:
         """Writes members' elements into memory."""
         self.emit([store.member for store in stores])
+        left = {store: self._place(store) for store in stores}
         for store in stores:
-            place = linear(
-                tuple(
-                    part + Affine(offset)
-                    for part, offset in zip(loop_index(self.group.members[store.member]), store.offsets, strict=True)
-                ),
-                strides_of(store.into.shape),
-            )
-            write(self.writer, self.base(store.into), place, self._member(store.member), self.loops)
+            if store not in left:
+                continue
+            place, base, value = left.pop(store), self.base(store.into), self._member(store.member)
+            if (other := self._taking_turns(store, place, left)) is not None:
+                del left[other]
+                write_pair(self.writer, base, place, [value, self._member(other.member)], self.loops)
+            else:
+                write(self.writer, base, place, value, self.loops)
+
+    def _place(self, store: Store) -> Affine:
+        """Gives where a store writes."""
+        index = loop_index(self.group.members[store.member])
+        parts = tuple(part + Affine(offset) for part, offset in zip(index, store.offsets, strict=True))
+        return linear(parts, strides_of(store.into.shape))
+
+    def _taking_turns(self, store: Store, place: Affine, others: Mapping[Store, Affine]) -> Store | None:
+        """Gives the store of the elements that lie one behind those of a store, which leaves room for them."""
+        if self.loops.mask is not None or lane_factor(place, self.loops) != 2:
+            return None
+        behind = place + Affine(1)
+        return next((each for each, at in others.items() if each.into is store.into and at == behind), None)
 
     def needed(self, roots: Sequence[Tensor]) -> list[Tensor]:
         """Gives the members that others need and that are not known here, in order."""

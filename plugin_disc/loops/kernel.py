@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from hub.fusion.groups import Group, Store
 from hub.fusion.nest import Nest, is_inner, nest_of, phases_of
 from hub.lowering.functions import TRANSCENDENTAL
-from hub.lowering.sizes import Size, ceil_div, is_static, product
+from hub.lowering.sizes import Size, ceil_div, is_static, product, times
 from hub.lowering.tensors import Reduce
 
 from .elements import Elements, SlotOf
 from .frame import Frame
 from .memory import Loops, lane_mask
 from .rows import Rows, passes_of
+from .tasks import Loop, run_tasks, tasks_of
 from .tiles import Tile, columns_of, note_column, tile_of
 from .writer import Value, Writer
 
@@ -62,12 +63,16 @@ class _Kernel:
         writer = self.writer
         writer.open(f"llvm.func @{self.name}(%frame: !llvm.ptr, %begin: i64, %end: i64)")
         begin, end = (Value(name, "i64", False, 0) for name in ("%begin", "%end"))
-        sizes = self._task_sizes()
-        writer.loop(begin, end, writer.number(1), [], lambda task, _: self._task(task, sizes))
         weight = 1 + 7 * sum(getattr(member, "function", "") in TRANSCENDENTAL for member in self.group.members)
+        tasks = tasks_of(self._outer_loops(), times(weight, self._step_elements()))
+
+        def run(task: Value, _: list[str]) -> list[str]:
+            run_tasks(writer, tasks, self.elements.loops.values, task, self._step)
+            return []
+
+        writer.loop(begin, end, writer.number(1), [], run)
         work = product((*self.group.domain, weight))
-        slots = tuple(writer.frame.slots)
-        return Kernel(self.name, writer.finish(), product(size for _, size in sizes), work, slots)
+        return Kernel(self.name, writer.finish(), tasks.count, work, tuple(writer.frame.slots))
 
     def _is_wide_column(self, width: int) -> bool:
         """True where each lane reduces a column and there are enough columns for several registers.
@@ -96,8 +101,8 @@ class _Kernel:
         assert self.nest is not None
         return [loop for loop in self.group.kept if loop not in self.nest.merged]
 
-    def _task_sizes(self) -> list[tuple[int, Size]]:
-        """Loops that tasks number, with their sizes; the lanes' loop by blocks."""
+    def _outer_loops(self) -> list[Loop]:
+        """Gives the loops around; of the lanes' loop the blocks, of a tile's the rows of tiles."""
         if self.nest is None:
             return []
         if self._is_across():
@@ -108,22 +113,25 @@ class _Kernel:
             sizes = [(loop, ceil_div(size, lanes) if loop == self.tile.loop else size) for loop, size in sizes]
         return [*sizes, (lane, ceil_div(self.nest.sizes[lane], self._block()))]
 
-    def _task(self, task: Value, sizes: Sequence[tuple[int, Size]]) -> list[str]:
-        writer = self.writer
-        for place, (loop, size) in reversed(list(enumerate(sizes))):
-            if place == 0:
-                self.elements.loops.values[loop] = task
-            else:
-                by = writer.number(size)
-                self.elements.loops.values[loop] = writer.scalar("arith.remsi", task, by)
-                task = writer.scalar("arith.divsi", task, by)
+    def _step_elements(self) -> Size:
+        """Gives how many elements are computed in one step of the loops around, counted for a whole block."""
+        if self.nest is None:
+            return 1
+        inner = product(self.nest.sizes[loop] for loop in self.group.reduced if loop not in self.nest.merged)
+        if self._is_across():
+            return inner
+        size = self.nest.sizes[self.nest.lane]
+        along = min(size, self._block()) if is_static(size) else self._block()
+        return product((inner, along, self.writer.lanes if self.tile is not None else 1))
+
+    def _step(self) -> None:
+        """Writes what is done in one step of the loops around."""
         if self.nest is None or self._is_across():
             self._phases()
         elif self.tile is None:
             self._along_lanes(self.nest.lane, self._lanes)
         else:
             self._tiled(self.nest, self.tile)
-        return []
 
     def _tiled(self, nest: Nest, tile: Tile) -> None:
         """Runs one row of tiles; where the loop's rest is less than a tile, its elements one by one."""

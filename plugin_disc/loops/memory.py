@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 from hub.lowering.affine import Affine
 from hub.lowering.sizes import Size
@@ -105,6 +105,8 @@ def read(writer: Writer, base: Value, place: Affine, dtype: str, loops: Loops) -
     elif factor == 1:
         at = _address(writer, base, affine(writer, place, loops), kind)
         value = _row(writer, at, stored, loops)
+    elif factor in (2, -1) and loops.mask is None:
+        value = _shuffled(writer, base, place, factor, stored, loops)
     else:
         value = _gathered(writer, base, affine_wide(writer, place, loops), stored, loops)
     value = _as_boolean(writer, value) if dtype == "i1" else value
@@ -140,6 +142,30 @@ def _row(writer: Writer, at: Value, dtype: str, loops: Loops) -> Value:
         f" : (!llvm.ptr, {writer.vector('i1')}, {kind}) -> {kind}"
     )
     return writer.put(text, dtype, is_wide=True, level=max(at.level, loops.mask.level))
+
+
+def _shuffled(writer: Writer, base: Value, place: Affine, factor: int, dtype: str, loops: Loops) -> Value:
+    """Gives every second element, or elements backwards: rows that reach no further than these do, put together."""
+    lanes = writer.lanes
+    if factor == 2:
+        picked = [*range(0, lanes, 2), *range(lanes + 1, 2 * lanes, 2)]
+        offsets = (0, lanes - 1)
+    else:
+        picked = [*range(lanes - 1, -1, -1)]
+        offsets = (1 - lanes, 1 - lanes)
+    rows = [
+        _row(writer, _address(writer, base, affine(writer, place + Affine(offset), loops), SCALAR[dtype]), dtype, loops)
+        for offset in offsets
+    ]
+    return _put_together(writer, rows, picked)
+
+
+def _put_together(writer: Writer, rows: Sequence[Value], picked: Sequence[int]) -> Value:
+    """Gives lanes of two rows, by their numbers."""
+    one, other = rows
+    kind = writer.vector(one.dtype)
+    text = f"vector.shuffle {one.name}, {other.name} {list(picked)} : {kind}, {kind}"
+    return writer.put(text, one.dtype, is_wide=True, level=max(one.level, other.level))
 
 
 def _half_zero(writer: Writer, dtype: str) -> Value:
@@ -212,6 +238,20 @@ def write(writer: Writer, base: Value, place: Affine, value: Value, loops: Loops
         f"llvm.intr.masked.scatter {name}, {at.name}, {mask.name} {{alignment = {_ALIGNED[dtype]} : i32}}"
         f" : {rows}, {writer.vector('i1')} into {pointers}"
     )
+
+
+def write_pair(writer: Writer, base: Value, place: Affine, values: Sequence[Value], loops: Loops) -> None:
+    """Writes two rows of elements whose places take turns, all lanes of both: the second's lie one behind the first's."""
+    dtype, lanes = values[0].dtype, writer.lanes
+    wide = [writer.wide(value) for value in values]
+    stored = [replace(value, name=_as_stored(writer, value), dtype="i8" if dtype == "i1" else dtype) for value in wide]
+    kind = _stored_kind(dtype)
+    turns = [each for lane in range(lanes) for each in (lane, lanes + lane)]
+    for offset in (0, lanes):
+        row = _put_together(writer, stored, turns[offset : offset + lanes])
+        at = _address(writer, base, affine(writer, place + Affine(offset), loops), kind)
+        rows = f"vector<{lanes}x{kind}>"
+        writer.line(f"llvm.store {row.name}, {at.name} {{alignment = {_ALIGNED[dtype]} : i64}} : {rows}, !llvm.ptr")
 
 
 def _as_stored(writer: Writer, value: Value) -> str:

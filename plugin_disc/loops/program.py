@@ -28,6 +28,8 @@ OUTSIDE_REPORT = "%frame : i64, !llvm.ptr"
 """What the text of a stage has that may report an index out of range."""
 PARALLEL_WORK = 32768
 """Elements from which on threads are worth waking: some 5 us of work, several times what OpenMP takes to start."""
+NARROW = 64
+"""Elements of a row up to which an expensive function of its value costs as much as the row: exp is 20 instructions."""
 ALIGNMENT = 64
 
 
@@ -51,8 +53,8 @@ def machine_program(
     `inputs` gives the Python text of each source's address, `symbols` that of each symbol's value.
     """
     frame = Frame(symbols)
-    outputs = simplified(outputs, in_order(outputs))
-    schedule = scheduled(outputs)
+    outputs = simplified(outputs, in_order(outputs), threads=threads)
+    schedule = scheduled(outputs, narrow=NARROW)
     places, workspace = _places(outputs, schedule, symbols)
     for tensor in schedule.stage_of:
         if isinstance(tensor, Source):

@@ -210,3 +210,10 @@ def test_long_chains_do_not_wait_for_ever() -> None:
         tensor = doubled(tensor)
     (group,) = groups(tensor)
     assert len(group.members) == 3000
+
+
+def test_expensive_functions_of_short_rows_are_apart() -> None:
+    """Their values fill registers of their own; cheap functions, and those of long rows, stay in the rows."""
+    for width, function, count in ((16, "exp", 2), (16, "neg", 1), (128, "exp", 1)):
+        result = pointwise(function, reduced("sum", source(8, width), (1,)))
+        assert len(scheduled((result,), narrow=64).stages) == count

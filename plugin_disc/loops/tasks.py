@@ -1,0 +1,86 @@
+"""Which loops of a group are numbered as tasks, and which run inside one: a task's number is taken apart by divisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hub.lowering.sizes import Size, ceil_div, is_static, product
+
+from .writer import Value, Writer
+
+TASK_WORK = 4096
+"""Elements from which on a task is worth its number: about 1 us, a hundred times what taking the number apart costs."""
+
+Loop = tuple[int, Size]
+"""A loop and its size."""
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Loops from outermost to innermost."""
+
+    numbered: tuple[Loop, ...]
+    """Each of their steps is in one task; of the blocked loop, each block."""
+    block: tuple[Loop, int] | None
+    """The loop whose steps tasks share in blocks, the last of those numbered, and how many steps a block has."""
+    inside: tuple[Loop, ...]
+    """Each task runs all of their steps."""
+
+    @property
+    def count(self) -> Size:
+        """How many tasks there are."""
+        return product(size for _, size in self.numbered)
+
+
+def tasks_of(loops: Sequence[Loop], work: Size) -> Tasks:
+    """Gives the tasks of loops, in each innermost step of which `work` elements are computed.
+
+    Where that is not known while compiling, each step is a task.
+    """
+    inside: list[Loop] = []
+    outer = list(loops)
+    while outer and is_static(work) and work < TASK_WORK:
+        loop, size = outer[-1]
+        if not is_static(size) or size * work > TASK_WORK:
+            steps = ceil_div(TASK_WORK, max(work, 1))
+            numbered = (*outer[:-1], (loop, ceil_div(size, steps)))
+            return Tasks(numbered, ((loop, size), steps), tuple(inside))
+        inside.insert(0, outer.pop())
+        work = size * work
+    return Tasks(tuple(outer), None, tuple(inside))
+
+
+def run_tasks(writer: Writer, tasks: Tasks, values: dict[int, Value], task: Value, body: Callable[[], None]) -> None:
+    """Writes one task: sets the value of each loop, and writes the body in the loops that run inside."""
+    for place, (loop, size) in reversed(list(enumerate(tasks.numbered))):
+        if place == 0:
+            values[loop] = task
+        else:
+            by = writer.number(size)
+            values[loop] = writer.scalar("arith.remsi", task, by)
+            task = writer.scalar("arith.divsi", task, by)
+    zero = writer.number(0)
+    ranges = [(loop, zero, writer.number(size)) for loop, size in tasks.inside]
+    if tasks.block is not None:
+        (loop, size), steps = tasks.block
+        begin = writer.scalar("arith.muli", values[loop], writer.number(steps))
+        end = writer.scalar("arith.addi", begin, writer.number(steps))
+        ranges.insert(0, (loop, begin, writer.scalar("arith.minsi", end, writer.number(size))))
+    _nested(writer, ranges, values, body)
+
+
+def _nested(
+    writer: Writer, ranges: Sequence[tuple[int, Value, Value]], values: dict[int, Value], body: Callable[[], None]
+) -> None:
+    if not ranges:
+        body()
+        return
+    (loop, begin, end), *inner = ranges
+
+    def step(index: Value, _: list[str]) -> list[str]:
+        values[loop] = index
+        _nested(writer, inner, values, body)
+        return []
+
+    writer.loop(begin, end, writer.number(1), [], step)
