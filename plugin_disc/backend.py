@@ -68,14 +68,18 @@ class Disc(Backend):
             if refusal := self._own.refusal():
                 raise CompileError(refusal, hint="leave it out, or name BladeDISC's compiler in `compiler`")
             foreign = compile_program(program(cluster), self._own) if self._own.compiler else None
-            return build(cluster, settings, level=self._own.cpu_fast_math_level, foreign=foreign)
+            level = self._own.cpu_fast_math_level
+            return build(cluster, settings, level=level, foreign=foreign, kept_bytes=self._kept_bytes())
         except HubError as error:
             error.backend, error.cluster = NAME, cluster.name
             raise
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - in the code
         """Loads saved machine code; nothing is compiled again."""
-        return restore(folder, cluster)
+        return restore(folder, cluster, kept_bytes=self._kept_bytes())
+
+    def _kept_bytes(self) -> int:
+        return self._own.kept_mb << 20
 
 
 def create(own: Settings | None = None) -> Disc:

@@ -17,6 +17,7 @@ from hub.lowering.sizes import python_text, size_of, strides_of
 from hub.support import is_symbolic
 
 from .addresses import address_of
+from .kept import Kept
 from .pages import LARGE, ask_for_large_pages
 
 _SPARE = torch.zeros(1 << 16)
@@ -45,11 +46,9 @@ def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str, symbol
     for position, spec in enumerate(cluster.outputs):
         order = memory_order(spec)
         shape = _shape_text([spec.shape[dim] for dim in order], texts)
-        lines.append(f"o{position} = {_fresh_text(spec, order, shape, f'do{position}')}")
-        lines += _large_pages(f"o{position}", _bytes_of(spec))
+        lines += _result_lines(spec, order, shape, position)
     if workspace != "0":
-        lines.append(f"work = fresh((({workspace}) + 64,), (1,), uint8)")
-        lines += _large_pages("work", int(workspace) if workspace.isdecimal() else None)
+        lines += _workspace_lines(workspace)
         lines.append("w = (work.data_ptr() + 63) // 64 * 64")
     fields = ", ".join(_slot_text(text) for text in slots)
     lines.append("frame = frames.pop() if frames else Frame()")
@@ -60,6 +59,27 @@ def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str, symbol
     results = [_result(position, memory_order(spec)) for position, spec in enumerate(cluster.outputs)]
     lines.append(f"return ({''.join(result + ', ' for result in results)})")
     return "\n    ".join(lines) + "\n"
+
+
+def _result_lines(spec: TensorSpec, order: Sequence[int], shape: str, position: int) -> list[str]:
+    """Lines that give a result memory: what is known to be large has that of a call that has ended, where there is such."""
+    name, bytes_ = f"o{position}", _bytes_of(spec)
+    if bytes_ is not None and bytes_ >= LARGE:
+        strides = tuple(strides_of([priced_size(spec.shape[dim]) for dim in order]))
+        return [f"{name} = kept({name!r}, {shape}, {strides}, do{position}, {bytes_})"]
+    return [f"{name} = {_fresh_text(spec, order, shape, f'do{position}')}", *_large_pages(name, bytes_)]
+
+
+def _workspace_lines(workspace: str) -> list[str]:
+    """Lines that give intermediate tensors memory."""
+    if workspace.isdecimal() and int(workspace) >= LARGE:
+        bytes_ = int(workspace) + 64
+        return [f"work = kept('work', ({bytes_},), (1,), uint8, {bytes_})"]
+    return [f"work = fresh((({workspace}) + 64,), (1,), uint8)", *_large_pages("work", _known(workspace))]
+
+
+def _known(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
 
 
 def can_be_expected(cluster: Cluster) -> bool:
@@ -151,7 +171,14 @@ def _result(position: int, order: Sequence[int]) -> str:
 
 
 def compiled(
-    source: str, *, main: Any, slots: int, cluster: Cluster, weights: Mapping[str, torch.Tensor], functions: Sequence[str]
+    source: str,
+    *,
+    main: Any,
+    slots: int,
+    cluster: Cluster,
+    weights: Mapping[str, torch.Tensor],
+    functions: Sequence[str],
+    kept: Kept,
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Gives the function that `run_source` describes."""
     names: dict[str, Any] = {
@@ -161,6 +188,7 @@ def compiled(
         "empty": torch.empty,
         "frames": [],  # those of calls that have ended: taking and giving back are atomic
         "fresh": _fresh,
+        "kept": kept.tensor,
         "large_pages": ask_for_large_pages,
         "main": main,
         "outside": _outside_of(cluster),
@@ -178,7 +206,7 @@ def compiled(
     for position, spec in enumerate(cluster.outputs):
         names[f"do{position}"] = spec.dtype
     exec(compile(source, f"<disc {cluster.name}>", "exec"), names)
-    return names["run"]
+    return names.pop("run")  # or the function would hold itself, and what it keeps of memory
 
 
 def _bits(value: float) -> int:

@@ -23,6 +23,7 @@ from .binding import compiled, run_source
 from .compiler import NAME, Code, compile_text, loaded
 from .external import Foreign
 from .fastmath import with_fast_math
+from .kept import Kept
 from .loops.machine import lanes
 from .loops.program import MachineProgram, machine_program
 from .recording import write_cluster, write_inputs
@@ -30,6 +31,8 @@ from .recording import write_cluster, write_inputs
 _log = logging.getLogger("hub")
 LIBRARY_FILE = "cluster.so"
 CALL_FILE = "call.json"
+KEPT_BYTES = 256 << 20
+"""What executables keep of memory where nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class DiscExecutable(Executable):
         code: Code,
         weights: Mapping[str, torch.Tensor],
         origin: Origin,
+        kept_bytes: int,
     ) -> None:
         self._cluster = cluster
         self._call = call
@@ -74,7 +78,13 @@ class DiscExecutable(Executable):
             symbols=symbol_texts(cluster),
         )
         self._run = compiled(
-            self.source, main=code.run, slots=len(call.slots), cluster=cluster, weights=weights, functions=call.functions
+            self.source,
+            main=code.run,
+            slots=len(call.slots),
+            cluster=cluster,
+            weights=weights,
+            functions=call.functions,
+            kept=Kept(kept_bytes),
         )
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
@@ -124,17 +134,25 @@ class DiscExecutable(Executable):
         self._run = recording
 
 
-def build(cluster: Cluster, settings: CompileSettings, *, level: int = 0, foreign: Foreign | None = None) -> DiscExecutable:
+def build(
+    cluster: Cluster,
+    settings: CompileSettings,
+    *,
+    level: int = 0,
+    foreign: Foreign | None = None,
+    kept_bytes: int = KEPT_BYTES,
+) -> DiscExecutable:
     """Lowers and compiles a cluster, at a level of fast mathematics. Raises CompileError.
 
-    `foreign` is what another compiler made of it, to be shown to people.
+    `foreign` is what another compiler made of it, to be shown to people. `kept_bytes` of large results are kept for later
+    calls, by all executables together.
     """
     if not lanes():
         raise CompileError("this processor has neither AVX2 nor AVX-512", backend=NAME, cluster=cluster.name)
     program, lowered = written(cluster, settings)
     code = compile_text(with_fast_math(program.text, level))
     call = Call(program.slots, program.workspace, program.functions)
-    return DiscExecutable(cluster, call, code, lowered.weights, Origin(settings.threads, level, foreign))
+    return DiscExecutable(cluster, call, code, lowered.weights, Origin(settings.threads, level, foreign), kept_bytes)
 
 
 def _addresses(cluster: Cluster, lowered: Lowered) -> dict[str, str]:
@@ -161,7 +179,7 @@ def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram
     return program, lowered
 
 
-def restore(folder: Path, cluster: Cluster) -> DiscExecutable:
+def restore(folder: Path, cluster: Cluster, *, kept_bytes: int = KEPT_BYTES) -> DiscExecutable:
     """Loads saved files. Raises CompileError where one is missing, damaged or for another processor."""
     try:
         facts = json.loads((folder / CALL_FILE).read_text())
@@ -176,7 +194,8 @@ def restore(folder: Path, cluster: Cluster) -> DiscExecutable:
     if width != lanes():
         message = f"saved for registers of {width} floats, this processor has {lanes()}"
         raise CompileError(message, backend=NAME, cluster=cluster.name)
-    return DiscExecutable(cluster, call, loaded(content, folder / LIBRARY_FILE), weights_of(cluster), origin)
+    code = loaded(content, folder / LIBRARY_FILE)
+    return DiscExecutable(cluster, call, code, weights_of(cluster), origin, kept_bytes)
 
 
 def machine_text(cluster: Cluster, threads: int, level: int) -> str:

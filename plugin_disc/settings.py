@@ -82,6 +82,10 @@ class Settings(BackendSettings):
     )
     """Has BladeDISC's compiler write code for several kinds of GPU. Our own has none for any."""
 
+    kept_mb: Annotated[int, Field(ge=0)] = 256
+    """Megabytes of large results that all executables together keep for their next calls, once nobody else has them: the
+    kernel need not clear fresh memory then. 0 keeps nothing."""
+
     deny: _Entries = ()
     """Operators that DISC leaves to others: "aten.add", "aten.add.Tensor", with "@2" the third one of the graph, or "*"."""
     allow: _Entries = ()

@@ -1,0 +1,78 @@
+"""Memory of large results, kept for a later call once nobody else has it.
+
+The kernel clears fresh memory before it gives it out, which takes longer than most loops that then fill it: of programs
+with tensors of 32 MB, between a third and three quarters of a call.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .pages import ask_for_large_pages
+
+_use_count: Any = getattr(torch._C, "_storage_Use_Count", None)
+"""How many tensors, in Python and in C++, have some memory; what CUDA graphs in PyTorch ask before they write to theirs."""
+_NOBODY_ELSE = 2
+"""References to a storage in Python where nobody else has one: a variable's, and that of the call which counts them."""
+
+
+class Kept:
+    """Large pieces of memory that one executable fills call by call. May be asked from several threads at once."""
+
+    def __init__(self, most_bytes: int) -> None:
+        """`most_bytes` is what all executables of the process together may keep; 0 keeps nothing."""
+        self._most_bytes = most_bytes if _use_count is not None else 0
+        self._pieces: dict[str, list[torch.UntypedStorage]] = {}
+        self._sizes: dict[str, int] = {}
+        _KEEPERS[id(self)] = self
+
+    @property
+    def bytes(self) -> int:
+        """What this executable keeps, in use or not."""
+        return sum(len(pieces) * self._sizes[name] for name, pieces in tuple(self._pieces.items()))
+
+    def tensor(
+        self, name: str, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, bytes_: int
+    ) -> torch.Tensor:
+        """Gives a tensor over memory that nobody else has, whatever its content; `bytes_` is the same at every call."""
+        self._sizes[name] = bytes_
+        pieces = self._pieces.setdefault(name, [])
+        storage = _popped(pieces)
+        is_new, is_kept = storage is None, storage is not None
+        if storage is not None and not (sys.getrefcount(storage) == _NOBODY_ELSE and _is_free(storage, bytes_)):
+            storage, is_new = None, True  # whoever has it may keep it
+        if storage is None:
+            storage = torch.UntypedStorage(bytes_)
+            is_kept = kept_bytes() + bytes_ <= self._most_bytes
+        result = torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), tuple(strides))
+        if is_new:
+            ask_for_large_pages(result)
+        if is_kept:
+            pieces.append(storage)  # in use, which its count says, until the result is gone
+        return result
+
+
+_KEEPERS: weakref.WeakValueDictionary[int, Kept] = weakref.WeakValueDictionary()
+
+
+def kept_bytes() -> int:
+    """Gives what all executables of this process keep."""
+    # Counted when asked for: a running total would need a lock, which a destructor must not wait for.
+    return sum(keeper.bytes for reference in _KEEPERS.valuerefs() if (keeper := reference()) is not None)
+
+
+def _popped(pieces: list[torch.UntypedStorage]) -> torch.UntypedStorage | None:
+    try:
+        return pieces.pop()
+    except IndexError:
+        return None
+
+
+def _is_free(storage: torch.UntypedStorage, bytes_: int) -> bool:
+    """True for memory that no tensor has, that is as large as it was, and that no other process sees."""
+    return _use_count(storage._cdata) == 1 and storage.nbytes() == bytes_ and not storage.is_shared()
