@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import torch
-from tvm.driver import build as tvm_build
+from tvm import tirx
 from tvm.ir.utils import derived_object
 from tvm.runtime import cpu
 from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
@@ -48,7 +48,7 @@ class _Builder(PyBuilder):
     def made(self, given: Any) -> Any:
         name = f"kernel{next(_numbers)}"
         try:
-            self.built[name] = tvm_build(given.mod, target=given.target)
+            self.built[name] = tirx.build(given.mod, target=given.target)
         except Exception as error:  # noqa: BLE001 - a schedule that TVM cannot compile is one that lost
             self.problems.append(f"{type(error).__name__}: {error}")
             return BuilderResult(None, self.problems[-1])
