@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._dynamo.convert_frame import compile_lock
 
+from hub.compilation.state import unwound
 from hub.dispatch.assemble import Assembled, Shadow, assemble
 from hub.dispatch.shadow import Drift
 from hub.dispatch.weights import WeightGuard, can_guard
@@ -97,7 +98,7 @@ class CompiledGraph:
         """Gives a binding for these weights: one that there is, or a new one."""
         if (found := self._known(args)) is not None:
             return found
-        with _compiling(), self._lock:
+        with _compiling(), unwound(), self._lock:
             if (found := self._known(args)) is not None:  # another thread was faster
                 return found
             self._drop_stale()

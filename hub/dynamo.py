@@ -16,6 +16,7 @@ from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
 from hub.capture.training import capture_with_autograd
 from hub.compilation.pool import POOL
+from hub.compilation.state import unwound
 from hub.compiled import CompiledGraph, eager_plan
 from hub.errors import CaptureError, HubError, HubWarning, OptionError
 from hub.graph import Graph
@@ -43,7 +44,14 @@ def hub_backend(
     except OptionError as error:
         return _raising(error)
     _expect_work(chosen)
-    owner = calling_wrapper()
+    with unwound():
+        return _captured(module, example_inputs, chosen, calling_wrapper())
+
+
+def _captured(
+    module: fx.GraphModule, example_inputs: Sequence[Any], chosen: Options, owner: object | None
+) -> Callable[..., Any]:
+    """Captures for inference where no input needs gradients, for training elsewhere."""
 
     def compile_graph(graph: Graph, kind: Mode, original: Callable[..., Any] | None = None) -> CompiledGraph:
         compiled = CompiledGraph(graph, kind, chosen, original or graph.module, owner)

@@ -6,13 +6,15 @@ Nothing here imports torch or NumPy: plugins are also imported where neither is 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import random
 import signal
 import sys
 import threading
+import traceback
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,12 +146,73 @@ def _set_numpy_state(wanted: Any) -> None:
     numpy.random.set_state((name, numpy.frombuffer(keys, dtype=numpy.uint32), *rest))
 
 
+def _modes() -> list[Any]:
+    return sys.modules["torch.utils._python_dispatch"]._get_current_dispatch_mode_stack()
+
+
+def _set_modes(wanted: list[Any]) -> None:
+    """Ends the modes that somebody left on, as an interruption between a mode's start and its `try` does.
+
+    An interrupted trace of FakeTensorMode leaves it on in about 1 of 100 cases: all tensors made later have no values.
+    """
+    dispatch: Any = sys.modules["torch.utils._python_dispatch"]
+    while _modes():
+        dispatch._pop_mode()
+    for mode in wanted:
+        dispatch._push_mode(mode)
+
+
+def _dispatch_keys() -> tuple[int, int]:
+    keys = _torch()._C
+    return keys._dispatch_tls_local_include_set().raw_repr(), keys._dispatch_tls_local_exclude_set().raw_repr()
+
+
+def _set_dispatch_keys(wanted: tuple[int, int]) -> None:
+    """Sets what PyTorch's dispatcher includes and leaves out in this thread.
+
+    Guards in the frames of an error are dropped first: collected later, they would set what they found.
+    """
+    for error in _chained(sys.exception()):
+        traceback.clear_frames(error.__traceback__)
+    gc.collect()
+    keys = _torch()._C
+    guard = keys._ForceDispatchKeyGuard(*map(keys.DispatchKeySet.from_raw_repr, wanted))
+    guard.__enter__()
+    _FORCED.append(guard)
+
+
+def _chained(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        yield error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+
+
+_FORCED: list[Any] = []
+"""Guards that stay on: one that is collected would bring back what was wrong."""
+
+
 def _of_torch(name: str, read: str, write: str) -> _Thing:
     """A setting of PyTorch, by the names of the functions that give and set it."""
     return _Thing(name, lambda: getattr(_torch(), read)(), lambda value: getattr(_torch(), write)(value), "torch")
 
 
+_INSIDE_TORCH = (
+    _Thing("PyTorch's modes", _modes, _set_modes, "torch.utils._python_dispatch"),
+    _Thing(
+        "where PyTorch keeps new tensors",
+        lambda: _torch()._C._only_lift_cpu_tensors(),
+        lambda value: _torch()._C._set_only_lift_cpu_tensors(value),
+        "torch",
+        is_told=False,
+    ),
+    _Thing("PyTorch's dispatch keys", _dispatch_keys, _set_dispatch_keys, "torch", is_told=False),
+    _of_torch("whether gradients are on", "is_grad_enabled", "set_grad_enabled"),
+)
+
 _THINGS = (
+    *_INSIDE_TORCH,  # first: what is read and written below needs PyTorch as it was
     _Thing("the environment", _environment, _set_environment, details=_changed_variables),
     _Thing("the working directory", Path.cwd, os.chdir),
     _Thing("signal handlers", _handlers, _set_handlers),
@@ -166,7 +229,6 @@ _THINGS = (
     ),
     _of_torch("the default dtype", "get_default_dtype", "set_default_dtype"),
     _of_torch("the number of threads", "get_num_threads", "set_num_threads"),
-    _of_torch("whether gradients are on", "is_grad_enabled", "set_grad_enabled"),
     _of_torch(
         "whether algorithms are deterministic", "are_deterministic_algorithms_enabled", "use_deterministic_algorithms"
     ),
@@ -203,3 +265,16 @@ def kept_state() -> Generator[list[str]]:
             if (now := thing.read()) != value:
                 changed += [thing.told(value, now)] if thing.is_told else []
                 thing.write(value)
+
+
+@contextmanager
+def unwound() -> Generator[None]:
+    """Leaves PyTorch as it was where something is raised inside, as by Ctrl-C: its own tracing does not always."""
+    before = [(thing, thing.read()) for thing in _INSIDE_TORCH]
+    try:
+        yield
+    except BaseException:
+        for thing, value in before:
+            if thing.read() != value:
+                thing.write(value)
+        raise

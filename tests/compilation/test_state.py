@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import os
 import random
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
-from hub.compilation.state import _set_signal_stack, _signal_stack, kept_state
+from hub.compilation.state import _set_signal_stack, _signal_stack, kept_state, unwound
 
 CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "PyTorch's modes": (lambda: FakeTensorMode().__enter__(), _get_current_dispatch_mode_stack),
     "the environment": (lambda: os.environ.update(HUB_TEST_CHANGE="1"), lambda: "HUB_TEST_CHANGE" in os.environ),
     "the working directory": (lambda: os.chdir("/"), Path.cwd),
     "signal handlers": (
@@ -91,3 +98,83 @@ def test_a_failure_is_no_excuse() -> None:
         torch.set_default_dtype(torch.float64)
         raise RuntimeError("fault")
     assert torch.get_default_dtype() == before
+
+
+class _Passing(TorchDispatchMode):
+    """Has every call made as it is."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_that_was_ended_is_on_again() -> None:
+    """Code that ends a mode of its caller's is named, and the mode goes on."""
+    with _Passing() as mode:
+        with kept_state() as changed:
+            _pop_mode()
+        assert changed == ["PyTorch's modes"]
+        assert _get_current_dispatch_mode_stack() == [mode]
+    assert _get_current_dispatch_mode_stack() == []
+
+
+def _interrupted_between_start_and_try() -> None:
+    """What Ctrl-C does to a trace at the worst place: modes and guards were started, and nothing will end them."""
+    FakeTensorMode().__enter__()
+    outer = torch._C._PreserveDispatchKeyGuard()
+    outer.__enter__()
+    torch._C._dispatch_tls_set_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher, True)
+    inner = torch._C._PreserveDispatchKeyGuard()
+    inner.__enter__()
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_trace_leaves_pytorch_as_it_was() -> None:
+    """Tensors that are made afterwards have values, though guards that were left on are collected later."""
+    with pytest.raises(KeyboardInterrupt), unwound():
+        _interrupted_between_start_and_try()
+    gc.collect()
+    assert _get_current_dispatch_mode_stack() == []
+    assert (torch.ones(2) + 1).numpy().tolist() == [2, 2]
+
+
+def test_any_moment_may_be_interrupted() -> None:
+    """Ctrl-C at a hundred places of PyTorch's tracing: the next trace is right, in the same thread."""
+    places = random.Random(0)
+    with _counted_lines() as lines:
+        _traced()
+    for _ in range(100):
+        with contextlib.suppress(KeyboardInterrupt), unwound(), _interrupted_at(places.randrange(lines.count)):
+            _traced()
+        assert torch.equal(_traced()(torch.ones(3)), torch.ones(3).exp() + 1)
+
+
+def _traced() -> Callable[..., Any]:
+    return make_fx(lambda x: x.exp() + 1, tracing_mode="symbolic", pre_dispatch=True)(torch.ones(3))
+
+
+class _Lines:
+    """Counts lines that this thread runs, and raises what Ctrl-C raises at one of them."""
+
+    def __init__(self, last: int | None) -> None:
+        self.count, self.last = 0, last
+
+    def __call__(self, _frame: Any, event: str, _arg: Any) -> Any:
+        self.count += event == "line"
+        if self.count == self.last and event == "line":
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return self
+
+
+@contextmanager
+def _interrupted_at(last: int | None) -> Generator[_Lines]:
+    lines, before = _Lines(last), sys.gettrace()
+    sys.settrace(lines)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
+
+
+def _counted_lines() -> AbstractContextManager[_Lines]:
+    return _interrupted_at(None)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hub.compilation.state import unwound
 from hub.errors import HubError
 from hub.registry import registry
 from hub.testing.conformance.catalogue import EXAMINATIONS
@@ -107,10 +108,10 @@ def compile_and_run(backend: str, program: str, seed: int) -> bytes:
 def compile_on_and_on(backend: str, program: str, seed: int, marker: str) -> None:
     """Compiles a program again and again, until somebody kills this process or a minute has passed."""
     target = load_target(backend, 0.0)
+    cluster, _ = program_of(program).draw(seed=seed)
     end = time.monotonic() + _ON_AND_ON_S
+    Path(marker).touch()
     while time.monotonic() < end:
-        cluster, _ = program_of(program).draw(seed=seed)
-        Path(marker).touch()
         target.compile(cluster)
 
 
@@ -118,7 +119,8 @@ def compile_until_interrupted(backend: str, program: str, seed: int, marker: str
     """Compiles on and on until something is raised, as by Ctrl-C, then compiles once more and runs that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in background jobs
     try:
-        compile_on_and_on(backend, program, seed, marker)
+        with unwound():  # as around every compilation: PyTorch's tracing does not survive every interruption
+            compile_on_and_on(backend, program, seed, marker)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt, or what the compiler made of it
         at(f"{program}, after {trouble(error)}")
     return compile_and_run(backend, program, seed)
