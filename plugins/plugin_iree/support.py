@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hub.conditions import has_dims, not_empty, on_cpu, one_of, plain
+from hub.conditions import has_dims, not_empty, on_cpu, one_of, plain, unrollable_lstm
 from hub.lowering.operators import ROWS
-from hub.support import Condition, OperatorTable, argument, attribute, dtypes, is_symbolic, rank, value_of
+from hub.support import Condition, OperatorTable, argument, attribute, dtypes, rank
 
 if TYPE_CHECKING:
     from torch import fx
@@ -24,18 +24,6 @@ _TRIED = dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32", "
 _WHOLE = dtypes("int64", "int32", "uint8", "bool")
 _NARROW = dtypes("float32", "float16", "bfloat16")
 """IREE links no library of functions for float64."""
-
-
-def unprojected(node: fx.Node) -> str | None:
-    """An LSTM without projections, over batched steps of known number, which are unrolled."""
-    each = (4 if argument(node, "has_biases") else 2) * (2 if argument(node, "bidirectional") else 1)
-    if len(argument(node, "params")) != each * argument(node, "num_layers"):
-        return "an LSTM with projections"
-    shape = value_of(argument(node, "input")).shape
-    if len(shape) != 3:
-        return f"input is {list(shape)}, three dims here"
-    steps = shape[1] if argument(node, "batch_first") else shape[0]
-    return f"{steps} steps, at most {MOST_STEPS} here" if is_symbolic(steps) or steps > MOST_STEPS else None
 
 
 def _names(names: str) -> tuple[str, ...]:
@@ -100,7 +88,7 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
 """Conditions beside those of the core's table."""
 
 OWN: Mapping[str, tuple[Condition, ...]] = {
-    "aten.lstm.input": (dtypes("float32"), one_of("train", False), unprojected),
+    "aten.lstm.input": (dtypes("float32"), one_of("train", False), unrollable_lstm(MOST_STEPS)),
 }
 """Operators beside the core's table."""
 

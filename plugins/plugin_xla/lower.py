@@ -11,7 +11,9 @@ from torch import fx
 from hub.graph import Cluster
 from hub.lowering.arguments import Sizes, specialised
 from hub.lowering.decompositions import completed
+from hub.lowering.indices import bounded
 from hub.lowering.mlir_text import inlined
+from hub.lowering.recurrence import unrolled
 
 TO_BACKEND = "builtin.module(func.func(torch-match-quantized-custom-ops),torchdynamo-export-to-torch-backend-pipeline)"
 TO_STABLEHLO = "builtin.module(torch-backend-to-stablehlo-backend-pipeline)"
@@ -35,8 +37,13 @@ def lower(cluster: Cluster, sizes: Sizes) -> Lowered:
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
     with _TRACING:
-        program = specialised(cluster, sizes, completed(get_decomposition_table()))
+        program = specialised(cluster, sizes, completed(get_decomposition_table()), prepare=_prepare)
     return Lowered(_stablehlo(program.module), program.fed)
+
+
+def _prepare(module: fx.GraphModule) -> None:
+    bounded(module)
+    unrolled(module)
 
 
 def _stablehlo(module: fx.GraphModule) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hub.conditions import has_dims, not_empty, on_cpu, one_of, only_output
+from hub.conditions import has_dims, not_empty, on_cpu, one_of, only_output, unrollable_lstm
 from hub.lowering.operators import ROWS
 from hub.support import Condition, OperatorTable, argument, attribute, dtypes, rank, tensors_of
 
 if TYPE_CHECKING:
     from torch import fx
+
+MOST_STEPS = 64
+"""Steps of an LSTM: each is written out, and compiling takes longer with each."""
 
 _TRIED = dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
 """The suite has no sample calls with int16 and int8."""
@@ -35,10 +38,6 @@ def _names(names: str) -> tuple[str, ...]:
     return tuple(f"aten.{name}" for name in names.split())
 
 
-_NEGATIVE = _names(
-    "index.Tensor _unsafe_index.Tensor index_put.default _unsafe_index_put.default "
-    "index_fill.int_Scalar index_fill.int_Tensor"
-)
 _UNKNOWN = _names(
     "cumprod.default diagonal.default erfc.default fmod.Scalar hypot.default copysign.Tensor fmax.default fmin.default "
     "rms_norm.default unfold.default scatter.reduce scatter.value_reduce scatter_reduce.two"
@@ -96,7 +95,8 @@ _TAKEN = _names(
     "adaptive_avg_pool1d.default adaptive_avg_pool2d.default _adaptive_avg_pool2d.default adaptive_avg_pool3d.default "
     "upsample_nearest1d.vec upsample_nearest1d.default upsample_nearest2d.vec upsample_nearest2d.default "
     "upsample_nearest3d.vec embedding.default index_select.default gather.default scatter.src scatter.value "
-    "scatter_add.default index_add.default index_copy.default select_scatter.default tanh_backward.default "
+    "scatter_add.default index_add.default index_copy.default index.Tensor _unsafe_index.Tensor index_put.default "
+    "_unsafe_index_put.default index_fill.int_Scalar index_fill.int_Tensor select_scatter.default tanh_backward.default "
     "sigmoid_backward.default silu_backward.default threshold_backward.default gelu_backward.default "
     "leaky_relu_backward.default hardtanh_backward.default _softmax_backward_data.default "
     "_log_softmax_backward_data.default "
@@ -104,7 +104,6 @@ _TAKEN = _names(
 """Tried with every sample call of the conformance suite. A row that the core adds is not taken before that."""
 
 DECLINED: Mapping[str, str] = {
-    **dict.fromkeys(_NEGATIVE, "indices may be negative, which torch-mlir reads as they are"),
     **dict.fromkeys(_UNKNOWN, "torch-mlir makes no StableHLO of it"),
     **dict.fromkeys(_names("remainder.Scalar remainder.Tensor"), "torch-mlir gives the sign of the dividend"),
     "aten.slice_scatter.default": "torch-mlir runs out of memory over an end beyond the size",
@@ -141,7 +140,12 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
 }
 """Conditions beside those of the core's table."""
 
+OWN: Mapping[str, tuple[Condition, ...]] = {
+    "aten.lstm.input": (dtypes("float32", "float64"), one_of("train", False), unrollable_lstm(MOST_STEPS)),
+}
+"""Operators beside the core's table."""
+
 OPERATORS = OperatorTable(
-    {name: (*ROWS[name], *FURTHER.get(name, ())) for name in _TAKEN},
+    {**{name: (*ROWS[name], *FURTHER.get(name, ())) for name in _TAKEN}, **OWN},
     everywhere=(_TRIED, on_cpu, not_empty),
 )
