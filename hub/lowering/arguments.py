@@ -5,6 +5,7 @@ Nothing here imports a compiler: what one knows of (its table of decompositions)
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hub.graph import Cluster, Spec, TensorSpec, hint
+
+_TRACING = threading.Lock()
+"""make_fx patches modules of PyTorch while it traces, so one thread traces at a time."""
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 """Operator overloads, each with the function that says it in others."""
@@ -55,7 +59,7 @@ def decomposed(module: fx.GraphModule, table: Decompositions) -> fx.GraphModule:
     values: list[Any] = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
     mode = detect_fake_mode(values)
     tracing = "fake" if mode is None else "real"  # "real" keeps the fake tensors, and with them the symbols
-    with mode or nullcontext():
+    with _TRACING, mode or nullcontext():
         return make_fx(module, decomposition_table=dict(table), tracing_mode=tracing)(*values)
 
 
@@ -93,7 +97,7 @@ def specialised(
     if prepare is not None:
         prepare(arguments.module)
     constants = cluster.constants
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with _TRACING, FakeTensorMode(allow_non_fake_inputs=True) as mode:
         values = [_fake(spec, size) for spec, size in zip(cluster.inputs, sizes, strict=True)]
         values += [mode.from_tensor(constants[name].detach()) for name in arguments.weights]
         module = make_fx(arguments.module, decomposition_table=dict(table), tracing_mode="real")(*values)

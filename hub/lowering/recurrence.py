@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 from torch._decomp import decompositions
 
+from hub.graph import Cluster
+from hub.lowering.arguments import decomposed, with_weights
 from hub.support import operator_name
 
 _PYTORCHS: Any = decompositions
@@ -17,10 +20,32 @@ _PYTORCHS: Any = decompositions
 
 def unrolled(module: fx.GraphModule) -> None:
     """Has a program compute each LSTM step by step: traced as it is, PyTorch gives one to oneDNN."""
-    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.lstm.input):
-        if operator_name(node) == "aten.lstm.input":
-            node.target = lstm
+    for node in _lstms(module):
+        node.target = lstm
     module.recompile()
+
+
+def _lstms(module: fx.GraphModule) -> list[fx.Node]:
+    return [node for node in module.graph.nodes if node.op == "call_function" and operator_name(node) == "aten.lstm.input"]
+
+
+def written_out(cluster: Cluster) -> Cluster:
+    """Gives a cluster with its LSTMs step by step, for compilers that read clusters; as it is where it has none."""
+    if not _lstms(cluster.module):
+        return cluster
+    arguments = with_weights(cluster)
+    unrolled(arguments.module)
+    module = decomposed(arguments.module, {})
+    placeholders = module.graph.find_nodes(op="placeholder")
+    for name, node in zip(arguments.weights, placeholders[len(cluster.inputs) :], strict=True):
+        setattr(module, name, cluster.constants[name])
+        with module.graph.inserting_before(node):
+            weight = module.graph.create_node("get_attr", name)  # `get_attr` wants a buffer
+        weight.meta.update(node.meta)
+        node.replace_all_uses_with(weight)
+        module.graph.erase_node(node)
+    module.recompile()
+    return replace(cluster, module=module)
 
 
 def lstm(

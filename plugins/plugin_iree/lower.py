@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +21,6 @@ SAID = ("gelu.default",)
 """Operators whose own forms in torch-mlir give other numbers (gelu by tanh is off by 5e-5); said as PyTorch does."""
 SCOPE = "weights"
 """Scope of the parameters. Each is named by its position among the cluster's weights."""
-_TRACING = threading.Lock()
-"""make_fx patches modules of PyTorch while it traces, so one thread traces at a time."""
 _BODY = re.compile(r"^module\b.*\{$", re.MULTILINE)
 """The line behind which a module's own lines begin."""
 _TORCH = {
@@ -53,9 +50,8 @@ def lower(cluster: Cluster, sizes: Sizes) -> Lowered:
     """Gives the program for these sizes. Raises whatever torch-mlir raises."""
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
-    with _TRACING:
-        table = {**completed(get_decomposition_table()), **said_by_pytorch(*SAID), **keeping_nan()}
-        program = specialised(cluster, sizes, table, prepare=_prepare)
+    table = {**completed(get_decomposition_table()), **said_by_pytorch(*SAID), **keeping_nan()}
+    program = specialised(cluster, sizes, table, prepare=_prepare)
     entry = _entry(program, len(cluster.inputs))
     # A function as replacement: text would be searched for references to groups.
     text = _BODY.sub(lambda found: f"{found[0]}\n{entry}", _imported(program.module), count=1)

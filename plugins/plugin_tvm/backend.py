@@ -14,6 +14,7 @@ from torch import fx
 from hub.backend import Backend, CompileSettings
 from hub.errors import CompileError, HubError
 from hub.graph import Cluster, TensorSpec
+from hub.lowering.recurrence import written_out
 from hub.pricing.features import kind_of
 from hub.pricing.roofline import cluster_estimate, flops, peaks
 from hub.support import ACCEPTED, Support, refused
@@ -83,7 +84,7 @@ class Tvm(Backend):
         from plugin_tvm.target import host_target
 
         target = host_target(settings.threads)
-        modules = [program_of(cluster, is_parallel=settings.threads > 1).module for cluster in clusters]
+        modules = [program_of(written_out(cluster), is_parallel=settings.threads > 1).module for cluster in clusters]
         tasks = tuning.tasks_of(modules)
         found = Database(self._own.folder, target)
         tuning.tune(tasks, target, found, budget_s=budget_s, threads=settings.threads, say=say)
@@ -98,7 +99,7 @@ class Tvm(Backend):
 
         try:
             with _COMPILING:
-                module = program_of(cluster, is_parallel=settings.threads > 1).module
+                module = program_of(written_out(cluster), is_parallel=settings.threads > 1).module
                 return tuning.price_s(tuning.tasks_of([module]), Database(self._own.folder, host_target(settings.threads)))
         except Exception:  # noqa: BLE001 - then compiling will say what is wrong
             return None
@@ -106,7 +107,7 @@ class Tvm(Backend):
     def compile(self, cluster: Cluster, settings: CompileSettings) -> TvmExecutable:
         """Compiles a cluster. Raises CompileError with TVM's reason."""
         try:
-            return self._compiled(cluster, settings)
+            return self._compiled(written_out(cluster), settings)
         except HubError as error:
             error.backend, error.cluster = NAME, cluster.name
             raise
@@ -120,6 +121,7 @@ class Tvm(Backend):
             from plugin_tvm.runtime import TvmExecutable, restored
 
             library, arguments = restored(folder)
+            cluster = written_out(cluster)
             return TvmExecutable(cluster, library, facts_of(cluster, arguments), settings.threads)
         except Exception as error:
             raise _failure("load", error, cluster) from error

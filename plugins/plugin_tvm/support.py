@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hub.conditions import not_empty, on_cpu
+from hub.conditions import not_empty, on_cpu, one_of, unrollable_lstm
 from hub.lowering.operators import ROWS
-from hub.support import Condition, OperatorTable
+from hub.support import Condition, OperatorTable, dtypes
 
 
 def _names(names: str) -> tuple[str, ...]:
@@ -82,7 +82,15 @@ _TAKEN = _names(
 FURTHER: Mapping[str, tuple[Condition, ...]] = {}
 """Conditions beside those of the core's table."""
 
+MOST_STEPS = 64
+"""Steps of an LSTM: each is written out, and compiling takes longer with each."""
+
+OWN: Mapping[str, tuple[Condition, ...]] = {
+    "aten.lstm.input": (dtypes("float32", "float64"), one_of("train", False), unrollable_lstm(MOST_STEPS)),
+}
+"""Operators beside the core's table."""
+
 OPERATORS = OperatorTable(
-    {name: (*ROWS[name], *FURTHER.get(name, ())) for name in _TAKEN},
+    {**{name: (*ROWS[name], *FURTHER.get(name, ())) for name in _TAKEN}, **OWN},
     everywhere=(on_cpu, not_empty),
 )

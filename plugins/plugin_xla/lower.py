@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from dataclasses import dataclass
 
 from torch import fx
@@ -17,8 +16,6 @@ from hub.lowering.recurrence import unrolled
 
 TO_BACKEND = "builtin.module(func.func(torch-match-quantized-custom-ops),torchdynamo-export-to-torch-backend-pipeline)"
 TO_STABLEHLO = "builtin.module(torch-backend-to-stablehlo-backend-pipeline)"
-_TRACING = threading.Lock()
-"""make_fx patches modules of PyTorch while it traces, so one thread traces at a time."""
 _UNSIGNED_COMPARISON = re.compile(r"(stablehlo\.compare \w+, [^:\n]*, )SIGNED( : \(tensor<(?:[\dx]+x)?(?:i1|ui\d+)>)")
 """torch-mlir 20261001 compares booleans and unsigned numbers as signed ones, which XLA refuses."""
 
@@ -36,8 +33,7 @@ def lower(cluster: Cluster, sizes: Sizes) -> Lowered:
     """Gives the program for these sizes. Raises whatever torch-mlir raises."""
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
-    with _TRACING:
-        program = specialised(cluster, sizes, completed(get_decomposition_table()), prepare=_prepare)
+    program = specialised(cluster, sizes, completed(get_decomposition_table()), prepare=_prepare)
     return Lowered(_stablehlo(program.module), program.fed)
 
 

@@ -175,14 +175,17 @@ def test_mamba_is_exact() -> None:
     assert left <= MOST_LEFT * sum(len(cluster.nodes) for cluster in clusters)
 
 
-def test_recurrent_layers_are_left_to_others() -> None:
-    """An LSTM as one operator is refused; what lies around it runs on TVM."""
+def test_an_lstm_runs_whole(backend: Tvm, tmp_path: Path) -> None:
+    """Its steps are written out: nothing is left to eager, saved or not."""
     module, inputs = build("lstm", small=True)
-    compiled_module = torch.compile(module.eval(), backend="hub", options={"tune": "off", "backends": ["tvm"]})
+    with torch._dynamo.config.patch(allow_rnn=True):
+        cluster, values = whole_cluster(module.eval(), inputs)
+    assert all(backend.supports(node).accepted for node in cluster.nodes if "getitem" not in str(node.target))
     with torch.no_grad():
-        torch.testing.assert_close(compiled_module(*inputs), module(*inputs))
-    (plan,) = hub.plans(compiled_module)
-    assert {cluster.backend for cluster in plan.clusters} == {"tvm", "eager"}
+        executable = backend.compile(cluster, SETTINGS)
+        verify(cluster, "tvm", executable, values, None)
+        executable.save(tmp_path)
+        verify(cluster, "tvm", backend.load(tmp_path, cluster, SETTINGS), values, None)
 
 
 def test_torch_compile_runs_on_tvm_alone() -> None:
