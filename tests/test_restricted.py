@@ -43,7 +43,7 @@ def test_what_a_backend_does_not_take_runs_in_eager() -> None:
 def test_other_backends_contradict_the_name() -> None:
     """A restricted backend takes the hub's options, but no other backends."""
     compiled = torch.compile(model(), backend="hub-tvm", options={"backends": ["openvino"]})
-    with pytest.raises(OptionError, match="this backend of torch.compile is tvm alone"):
+    with pytest.raises(OptionError, match="is tvm alone"):
         compiled(torch.randn(3, 8))
 
 
@@ -60,6 +60,6 @@ def test_a_missing_library_is_named_and_eager_runs(monkeypatch: pytest.MonkeyPat
     registry_module.registry.cache_clear()
     module, x = model(), torch.randn(3, 8)
     compiled = torch.compile(module, backend="hub-tvm", options={"tune": "off"})
-    with torch.no_grad(), pytest.warns(HubWarning, match=r"apache-tvm is not installed[^$]*pip install 'compiler-hub\[tvm\]'"):
+    with torch.no_grad(), pytest.warns(HubWarning, match="apache-tvm is not installed"):
         torch.testing.assert_close(compiled(x), module(x))
     registry_module.registry.cache_clear()
