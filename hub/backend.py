@@ -7,7 +7,7 @@ wrapped, and whatever it raises costs the cluster at hand and nothing else.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -47,6 +47,8 @@ class BackendInfo:
     training: bool = False
     saveable: bool = False
     """True where `Executable.save` and `Backend.load` work, so that executables cross processes and live in the cache."""
+    tunes: bool = False
+    """True where `Backend.tune` searches for faster code."""
     explains: bool = False
     """True where `Backend.explain` has something to tell."""
     settings: str = ""
@@ -136,6 +138,21 @@ class Backend(Protocol):
         """Tells people, in lines, what only the backend knows of a cluster that a plan gives it: "" where that is nothing.
 
         Called by `hub explain` alone, once for each such cluster, on the cluster's real inputs. May use the device.
+        """
+        return ""
+
+    def tune(
+        self,
+        clusters: Sequence[Cluster],  # noqa: ARG002 - for overriding methods
+        settings: CompileSettings,  # noqa: ARG002 - as above
+        budget_s: float,  # noqa: ARG002 - as above
+        say: Callable[[str], None],  # noqa: ARG002 - as above
+    ) -> str:
+        """Searches for faster code for clusters of one model, for about `budget_s`, and gives in a line what it found.
+
+        Called by `hub tune` alone, before it plans, and only where `BackendInfo.tunes` is set. What is found is kept as it
+        is found, where `compile` looks for it and `BackendSettings.state` shows it: the call may end by Ctrl-C at any time,
+        and the next one goes on from there. `say` is told of each step, with the best so far. May use the device.
         """
         return ""
 

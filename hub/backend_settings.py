@@ -31,6 +31,14 @@ class BackendSettings(BaseModel):
         return ""
 
     @property
+    def state(self) -> str:
+        """What else decides what is compiled under these settings: what tuning has found by now, say; "" for nothing.
+
+        Part of every cache key. Asked often, so it takes a millisecond at most.
+        """
+        return ""
+
+    @property
     def remark(self) -> str:
         """What users should know before they buy, under these settings; "" for nothing."""
         return ""

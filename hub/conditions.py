@@ -139,3 +139,19 @@ no_dropout = attribute("dropout_p", lambda value: value == 0.0, "only 0")
 
 def _listed(values: Any) -> str:
     return ", ".join(map(str, values))
+
+
+def unrollable_lstm(most_steps: int) -> Condition:
+    """An LSTM without projections, over batched steps of known number, for compilers that get each step written out."""
+
+    def condition(node: fx.Node) -> str | None:
+        each = (4 if argument(node, "has_biases") else 2) * (2 if argument(node, "bidirectional") else 1)
+        if len(argument(node, "params")) != each * argument(node, "num_layers"):
+            return "an LSTM with projections"
+        shape = value_of(argument(node, "input")).shape
+        if len(shape) != 3:
+            return f"input is {list(shape)}, three dims here"
+        steps = shape[1] if argument(node, "batch_first") else shape[0]
+        return f"{steps} steps, at most {most_steps} here" if is_symbolic(steps) or steps > most_steps else None
+
+    return condition

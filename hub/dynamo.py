@@ -48,6 +48,33 @@ def hub_backend(
         return _captured(module, example_inputs, chosen, calling_wrapper())
 
 
+def restricted(*backends: str) -> Callable[..., Callable[..., Any]]:
+    """Gives a backend of `torch.compile` that is the hub with these backends alone, and eager for what they do not take.
+
+    Plugins offer one under a name of its own (entry point group `torch_dynamo_backends`). It takes the hub's options;
+    other `backends` among them raise OptionError at the first call.
+    """
+
+    def backend(
+        module: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        options: Mapping[str, Any] | None = None,
+        mode: str | None = None,
+    ) -> Callable[..., Any]:
+        asked = (options or {}).get("backends")
+        if asked is not None and {*asked} != {*backends}:
+            return _raising(
+                OptionError(
+                    f"option backends={list(asked)}: this backend of torch.compile is {', '.join(backends)} alone",
+                    hint='leave it out, or use backend="hub"',
+                )
+            )
+        return hub_backend(module, example_inputs, options={**(options or {}), "backends": backends}, mode=mode)
+
+    return backend
+
+
 def _captured(
     module: fx.GraphModule, example_inputs: Sequence[Any], chosen: Options, owner: object | None
 ) -> Callable[..., Any]:

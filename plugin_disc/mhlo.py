@@ -8,47 +8,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
-from torch._guards import detect_fake_mode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from hub.errors import CompileError
 from hub.graph import Cluster
+from hub.lowering.arguments import decomposed, with_weights
+from hub.lowering.mlir_text import RESOURCE, blobs
 
 from .compiler import NAME
 
 TO_BACKEND = "builtin.module(func.func(torch-match-quantized-custom-ops),torchdynamo-export-to-torch-backend-pipeline)"
 TO_STABLEHLO = "builtin.module(torch-backend-to-stablehlo-backend-pipeline)"
 _LISTS = {"array<i64": "i64", "array<i1": "i1"}
-RESOURCE = re.compile(r"dense_resource<([^>]+)>")
-_BLOB = re.compile(r"(\S+): \"0x([0-9A-Fa-f]+)\"")
-_ALIGNMENT_DIGITS = 8
-"""Hexadecimal digits before a blob's data, which give its alignment."""
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """A cluster with its weights as further inputs."""
-
-    module: fx.GraphModule
-    weights: tuple[str, ...]
-    """Targets of the weights, in the order of their arguments, behind the cluster's inputs."""
 
 
 def program(cluster: Cluster) -> str:
     """Gives the text of a cluster: one function `main` of its inputs and then its weights. Raises CompileError."""
     from torch_mlir import ir  # heavy, and only this compiler needs it
     from torch_mlir.dialects import torch as torch_dialect
+    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
     try:
         with ir.Context() as context:
             context.enable_multithreading(False)
             torch_dialect.register_dialect(context)
-            module = _stablehlo(_decomposed(with_weights(cluster).module), context)
+            module = _stablehlo(decomposed(with_weights(cluster).module, get_decomposition_table()), context)
             return _Printer(blobs(str(module))).program(module)
     except CompileError:
         raise
@@ -57,36 +43,6 @@ def program(cluster: Cluster) -> str:
         raise CompileError(
             f"torch-mlir cannot make StableHLO of it: {reason}", backend=NAME, cluster=cluster.name
         ) from error
-
-
-def with_weights(cluster: Cluster) -> Arguments:
-    """Gives a cluster's program with the weights as arguments."""
-    graph = fx.Graph()
-    values: dict[fx.Node, fx.Node] = {}
-    for node in cluster.module.graph.find_nodes(op="placeholder"):
-        values[node] = graph.node_copy(node)
-    weights: dict[str, fx.Node] = {}
-    for node in cluster.module.graph.find_nodes(op="get_attr"):
-        target = str(node.target)
-        if target not in weights:
-            weights[target] = graph.placeholder(f"weight{len(weights)}")
-            weights[target].meta["val"] = node.meta["val"]
-        values[node] = weights[target]
-    for node in cluster.module.graph.nodes:
-        if node.op in ("call_function", "output"):
-            values[node] = graph.node_copy(node, values.__getitem__)
-    return Arguments(fx.GraphModule({}, graph), tuple(weights))
-
-
-def _decomposed(module: fx.GraphModule) -> fx.GraphModule:
-    """Gives the program in the operators that torch-mlir knows."""
-    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
-
-    values = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
-    mode = detect_fake_mode(values)
-    tracing = "fake" if mode is None else "real"  # "real" keeps the fake tensors, and with them the symbols
-    with mode or nullcontext():
-        return make_fx(module, decomposition_table=get_decomposition_table(), tracing_mode=tracing)(*values)
 
 
 def _stablehlo(module: fx.GraphModule, context: Any) -> Any:
@@ -98,12 +54,6 @@ def _stablehlo(module: fx.GraphModule, context: Any) -> Any:
     for passes in (TO_BACKEND, TO_STABLEHLO):
         PassManager.parse(passes).run(importer.module.operation)
     return importer.module
-
-
-def blobs(text: str) -> dict[str, str]:
-    """Gives the hexadecimal digits of large constants, which MLIR prints apart from the program, by name."""
-    _, _, resources = text.partition("{-#")
-    return {name: digits[_ALIGNMENT_DIGITS:] for name, digits in _BLOB.findall(resources)}
 
 
 class _Printer:

@@ -153,11 +153,18 @@ def compiled_by_hub(module: Any, given: Mapping[str, Any]) -> Any:
     """
     import torch  # the command line lists contenders without it
 
-    if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
-        cast("Any", torch)._dynamo.config.allow_rnn = True
+    capture_recurrent_layers(module)
     return cast("Any", torch).compile(  # its annotations allow no tuples among options
         module, backend="hub", options=dict(given) or None
     )
+
+
+def capture_recurrent_layers(module: Any) -> None:
+    """Tells Dynamo to capture recurrent layers, where a module has some."""
+    import torch  # as above
+
+    if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
+        cast("Any", torch)._dynamo.config.allow_rnn = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ def backend_parts(entry: Entry) -> dict[str, Any]:
         "plugin_code": code_digest(entry.info.factory.partition(":")[0].partition(".")[0]),
         "libraries": {name: installed_version(name) for name in names},
         "backend_settings": {} if entry.settings is None else entry.settings.model_dump(mode="json"),
+        "state": "" if entry.settings is None else entry.settings.state,
         "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(prefix)},
     }
 

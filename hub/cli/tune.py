@@ -13,14 +13,19 @@ import torch
 import typer
 
 import hub
-from hub.bench.contenders import compiled_by_hub
-from hub.bench.models import load_model
+from hub.bench.contenders import capture_recurrent_layers, compiled_by_hub
+from hub.bench.models import LoadedModel, load_model
 from hub.cli.plan import print_plans
 from hub.errors import OptionError
 from hub.options import Options, resolve
 from hub.plan import Plan
 from hub.plan_file import check_place, plans_json, write_plans
+from hub.planning.kernels import tune_kernels, tuning_backends
 from hub.report.numbers import duration
+from hub.report.progress import progress_for
+
+SEARCH_SHARE = 0.8
+"""Share of the budget in which backends search for code; the rest is for planning with what they found."""
 
 
 def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output: str | None, *, as_json: bool) -> None:
@@ -29,8 +34,10 @@ def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output:
     if output is not None:
         check_place(Path(output))
     loaded = load_model(spec, batch=batch)
-    compiled = compiled_by_hub(loaded.module, wanted)
     began_s = time.perf_counter()
+    searched = _searched(spec, loaded, wanted)
+    wanted = _left(wanted, searched, time.perf_counter() - began_s)
+    compiled = compiled_by_hub(loaded.module, wanted)
     with torch.no_grad():
         compiled(*loaded.inputs)
     took_s = time.perf_counter() - began_s
@@ -39,9 +46,12 @@ def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output:
         write_plans(Path(output), plans)
     chosen = resolve(wanted, os.environ, Path.cwd())
     if as_json:
-        typer.echo(json.dumps(_facts(spec, chosen, took_s, output) | json.loads(plans_json(plans)), indent=2))
+        facts = _facts(spec, chosen, took_s, output) | {"searched": list(searched)}
+        typer.echo(json.dumps(facts | json.loads(plans_json(plans)), indent=2))
         return
     print_plans(plans, as_json=False)
+    for line in searched:
+        typer.echo(f"searched    {line}")
     for line in _lines(chosen, took_s, output):
         typer.echo(line)
 
@@ -55,6 +65,28 @@ def _tuning(given: Mapping[str, Any]) -> Mapping[str, Any]:
     if "plan" in given:
         raise OptionError("`hub tune` looks for a plan, and --plan replays one", hint="leave --plan out, or use `hub run`")
     return {"plan": None, "renew": True, **given, "tune": "full"}
+
+
+def _searched(spec: str, loaded: LoadedModel, wanted: Mapping[str, Any]) -> tuple[str, ...]:
+    """Has backends that search for code, and were asked for by name, do so in most of the time; says what they found."""
+    options = resolve(wanted, os.environ, Path.cwd())
+    progress = progress_for(spec)
+    names = tuning_backends(options)
+    if names:
+        progress.stage(f"search by {', '.join(names)}")
+    try:
+        capture_recurrent_layers(loaded.module)
+        return tune_kernels(loaded.module, loaded.inputs, options, options.budget_s * SEARCH_SHARE, progress.advance)
+    finally:
+        progress.done()
+
+
+def _left(wanted: Mapping[str, Any], searched: Sequence[str], spent_s: float) -> Mapping[str, Any]:
+    """Gives the options with what is left of the budget, where some of it was spent."""
+    if not searched:
+        return wanted
+    budget_s = resolve(wanted, os.environ, Path.cwd()).budget_s
+    return {**wanted, "budget_s": max(budget_s - spent_s, budget_s * (1 - SEARCH_SHARE) / 2)}
 
 
 def _facts(spec: str, chosen: Options, took_s: float, output: str | None) -> dict[str, Any]:

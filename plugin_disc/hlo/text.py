@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 from hub.errors import CompileError
+from hub.lowering.mlir_text import inlined
 
 from ..compiler import NAME
-from ..mhlo import RESOURCE, blobs
 
 _LIST = re.compile(r"(\w+) = dense<(\[?)([^\]>\"]*)\]?> : tensor<(\d+)x(i64|i1)>(?=\s*[,}])")
 """Attributes that are lists of numbers: dense tensors in MHLO, arrays in StableHLO."""
@@ -21,17 +21,8 @@ def as_stablehlo(text: str) -> str:
 
     CHLO's short forms become generic ones, which need no dialect.
     """
-    found = re.sub(r"([\"#\s(])mhlo(?=[.<])", r"\1stablehlo", _inlined(text))
+    found = re.sub(r"([\"#\s(])mhlo(?=[.<])", r"\1stablehlo", inlined(text))
     return _CUSTOM_CHLO.sub(_generic, _LIST.sub(_as_array, found))
-
-
-def _inlined(text: str) -> str:
-    """Puts constants that stand behind the program where they are used."""
-    program, mark, _ = text.partition("{-#")
-    if not mark:
-        return text
-    digits = blobs(text)
-    return RESOURCE.sub(lambda found: f'dense<"0x{digits[found[1]]}">' if found[1] in digits else found[0], program)
 
 
 def _as_array(found: re.Match[str]) -> str:

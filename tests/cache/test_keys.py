@@ -341,12 +341,21 @@ class ToySettings(BackendSettings):
     level: int = 0
 
 
+class Tuned(BackendSettings):
+    """Settings of a backend that tuning has changed since."""
+
+    @property
+    def state(self) -> str:
+        return "tuned"
+
+
 SETTINGS_FLIPS: dict[str, Any] = {"threads": 3, "spin": True, "accuracy": 1e-3, "effort": "full"}
 ENTRY_FLIPS: dict[str, Entry] = {
     "backend": replace(ENTRY, info=replace(INFO, name="other")),
     "plugin": replace(ENTRY, package_version="1.1"),
     "libraries": replace(ENTRY, info=replace(INFO, requires=("numpy>=1",))),
     "backend_settings": replace(ENTRY, settings=ToySettings(level=1)),
+    "state": replace(ENTRY, settings=Tuned()),
 }
 
 

@@ -20,12 +20,13 @@ from hub.backend import CompileSettings
 from hub.cli.backends import print_backends
 from hub.errors import CompileError
 from hub.graph import Cluster
+from hub.lowering.arguments import with_weights
 from hub.support import Support
 from hub.testing.single import whole_cluster
 from plugin_disc.backend import Disc
 from plugin_disc.external import Constant, constants_in
 from plugin_disc.hlo.text import as_stablehlo
-from plugin_disc.mhlo import program, with_weights
+from plugin_disc.mhlo import program
 from plugin_disc.runtime import DiscExecutable, restore
 from plugin_disc.settings import Settings
 from tests.plugin_disc.programs import FIXED_SIZES, IMAGES, PROGRAMS, Wrapped, inputs_of

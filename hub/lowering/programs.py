@@ -1,0 +1,76 @@
+"""Programs that a compiler made of one cluster: one for each combination of sizes, built when it is first met."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from hub.errors import CompileError, InputRefused, RunError
+from hub.graph import Cluster, TensorSpec
+from hub.lowering.arguments import Sizes
+
+MOST_SIZES = 16
+"""Programs that one executable holds; a call with further sizes runs in eager."""
+ProgramT = TypeVar("ProgramT")
+
+
+class Programs(Generic[ProgramT]):
+    """Programs of a cluster by sizes. Threads may ask at once."""
+
+    def __init__(self, cluster: Cluster, found: dict[Sizes, ProgramT], build: Callable[[Sizes], ProgramT]) -> None:
+        """`build` compiles for further sizes and raises CompileError."""
+        self._cluster, self._found, self._build = cluster, found, build
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[tuple[Sizes, ProgramT]]:
+        """Gives what was built by now."""
+        return iter(tuple(self._found.items()))
+
+    def __len__(self) -> int:
+        """Gives how many were built by now."""
+        return len(self._found)
+
+    def of(self, inputs: Sequence[Any]) -> ProgramT:
+        """Gives the program for a call's inputs.
+
+        Raises RunError where they do not fit the cluster, InputRefused where there is no program and will be none.
+        """
+        sizes = tuple(tuple(value.shape) if isinstance(value, torch.Tensor) else value for value in inputs)
+        found = self._found.get(sizes)
+        return self._further(sizes) if found is None else found
+
+    def _further(self, sizes: Sizes) -> ProgramT:
+        if problem := _misfit(self._cluster, sizes):
+            raise RunError(problem)
+        if any(0 in size for size in sizes if isinstance(size, tuple)):
+            raise InputRefused(f"sizes {list(sizes)}: no elements, over which torch-mlir may end the process")
+        with self._lock:
+            if (found := self._found.get(sizes)) is not None:
+                return found
+            if len(self._found) >= MOST_SIZES:
+                raise InputRefused(f"sizes {list(sizes)} beyond the {MOST_SIZES} combinations that are compiled for")
+            try:
+                program = self._build(sizes)
+            except CompileError as error:
+                raise InputRefused(f"sizes {list(sizes)} cannot be compiled for: {error.message}") from error
+            self._found[sizes] = program
+            return program
+
+
+def _misfit(cluster: Cluster, sizes: Sizes) -> str:
+    """Says which input has a size that a cluster does not allow; "" where all fit."""
+    if len(sizes) != len(cluster.inputs):
+        return f"got {len(sizes)} inputs, {len(cluster.inputs)} wanted"
+    for name, spec, size in zip(cluster.input_names, cluster.inputs, sizes, strict=True):
+        if isinstance(spec, TensorSpec) and not (isinstance(size, tuple) and _fits(size, spec)):
+            return f"input {name}: got {size}, compiled for {spec}"
+    return ""
+
+
+def _fits(size: Sequence[int], spec: TensorSpec) -> bool:
+    return len(size) == len(spec.shape) and all(
+        not isinstance(wanted, int) or wanted == got for wanted, got in zip(spec.shape, size, strict=True)
+    )

@@ -1,0 +1,97 @@
+"""Has backends search for faster code of a model's clusters, before it is planned: `hub tune` with backends by name."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import fx
+
+from hub.backend import Backend, CompileSettings
+from hub.capture.inference import capture_inference
+from hub.capture.sources import weight_positions
+from hub.errors import HubError, PluginError, text_of
+from hub.graph import Cluster, Graph
+from hub.options import Options
+from hub.partition.extract import extract
+from hub.partition.group import EAGER, group
+from hub.registry import Registry, registry
+
+Captured = tuple[Graph, dict[str, torch.Tensor]]
+"""A graph with the values of its weights."""
+
+
+def tuning_backends(options: Options) -> tuple[str, ...]:
+    """Gives the backends that search for code and that somebody asked for by name; others leave the time to planning."""
+    entries = registry().configured(options).entries
+    names = options.backends or ()
+    return tuple(name for name in names if name in entries and entries[name].status.accepted and entries[name].info.tunes)
+
+
+def tune_kernels(
+    module: Any, inputs: Sequence[Any], options: Options, budget_s: float, say: Callable[[str], None]
+) -> tuple[str, ...]:
+    """Has the backends that search share a budget, and gives what each one found, a line each.
+
+    Raises PluginError for whatever a backend raises. May be interrupted: backends keep what they find as they find it.
+    """
+    names = tuning_backends(options)
+    if not names:
+        return ()
+    found = registry().configured(options)
+    graphs = _captured(module, inputs)
+    settings = CompileSettings(threads=options.threads or torch.get_num_threads(), effort="full")
+    share_s = budget_s / len(names)
+    return tuple(f"{name}: {_tuned(found, name, graphs, settings, share_s, say)}" for name in names)
+
+
+def _tuned(
+    found: Registry,
+    name: str,
+    graphs: Sequence[Captured],
+    settings: CompileSettings,
+    budget_s: float,
+    say: Callable[[str], None],
+) -> str:
+    try:
+        backend = found.backend(name)
+        clusters = [cluster for graph, weights in graphs for cluster in _clusters(backend, name, graph, weights)]
+        return backend.tune(clusters, settings, budget_s, say)
+    except HubError:
+        raise
+    except Exception as error:
+        raise PluginError(f"it cannot search for faster code: {text_of(error)}", backend=name) from error
+
+
+def _captured(module: Any, inputs: Sequence[Any]) -> list[Captured]:
+    """Gives a model's graphs, which one call finds; what they compute in that call comes from eager."""
+    graphs: list[Captured] = []
+
+    def backend(program: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        graph = capture_inference(program, example_inputs, weight_positions(program, example_inputs))
+        values = dict(zip((node.name for node in graph.placeholders), example_inputs, strict=True))
+        graphs.append((graph, {name: values[name] for name in graph.weights}))
+        return program.forward
+
+    torch.compiler.reset()
+    with torch.no_grad():
+        cast("Any", torch).compile(module, backend=backend)(*inputs)
+    torch.compiler.reset()
+    return graphs
+
+
+def _clusters(backend: Backend, name: str, graph: Graph, weights: dict[str, torch.Tensor]) -> list[Cluster]:
+    """Gives the clusters that a backend alone would get."""
+    takes: dict[str, bool] = {}
+    for node in graph.nodes:
+        source = node.args[0] if node.target is operator.getitem else None
+        if isinstance(source, fx.Node):
+            takes[node.name] = takes.get(source.name, False)
+        else:
+            takes[node.name] = node.name not in graph.pinned and backend.supports(node).accepted
+    groups = group(graph, {node.name: name if takes[node.name] else EAGER for node in graph.nodes})
+    return [
+        extract(graph, found.nodes, f"k{place}", weights) for place, found in enumerate(groups) if found.backend == name
+    ]

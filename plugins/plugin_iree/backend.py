@@ -1,0 +1,160 @@
+"""The backend: decides from its table, compiles through torch-mlir and IREE, loads what it saved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hub.backend import Backend, CompileSettings
+from hub.errors import CompileError, HubError
+from hub.lowering.arguments import Sizes, captured_sizes
+from hub.pricing.roofline import cluster_estimate
+from hub.support import ACCEPTED, Support, operator_name, refused
+from plugin_iree.compiler import Refused, compiled
+from plugin_iree.device import device
+from plugin_iree.lower import lower
+from plugin_iree.settings import Settings
+from plugin_iree.support import DECLINED, OPERATORS
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from hub.cost import Cost
+    from hub.graph import Cluster
+    from plugin_iree.runtime import IreeExecutable, Program, Weights
+
+NAME = "iree"
+META = "iree.json"
+EFFICIENCY = 0.3
+"""Share of the floating-point peak: a guess, below eager's. Evidence replaces it as soon as a cluster has run."""
+CALL_S = 1.5e-05
+"""Seconds to enter and leave: a tiny call took 9 us in the caller's thread, 28 us with two workers (2 cores, Nov 2026)."""
+_PROBE = """
+func.func @main(%x: !torch.vtensor<[2],f32>) -> !torch.vtensor<[2],f32> {
+  %one = torch.constant.int 1
+  %sum = torch.aten.add.Tensor %x, %x, %one : !torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>, !torch.int -> !torch.vtensor<[2],f32>
+  return %sum : !torch.vtensor<[2],f32>
+}
+"""  # noqa: E501 - MLIR's
+
+
+def create(settings: Settings | None = None) -> Iree:
+    """Gives the backend; called once a process for each settings."""
+    return Iree(settings or Settings())
+
+
+class Iree(Backend):
+    """IREE on the CPU, or on a GPU where its settings say so."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Imports nothing heavy."""
+        self._settings = settings
+
+    def probe(self) -> Support:
+        """Compiles and runs one addition."""
+        if self._settings.missing:
+            return refused(self._settings.missing)
+        try:
+            got = self._sum()
+        except Exception as error:  # noqa: BLE001 - IREE raises anything
+            return refused(f"IREE cannot run: {type(error).__name__}: {error}")
+        return ACCEPTED if got == [2.0, 4.0] else refused(f"1+1 and 2+2 gave {got}")
+
+    def supports(self, node: fx.Node) -> Support:
+        """Looks the node up in the operator table, and says why the core's table has operators that are not in there."""
+        name = operator_name(node)
+        return refused(f"{name}: {DECLINED[name]}") if name in DECLINED else OPERATORS.supports(node)
+
+    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
+        """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""
+        return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
+
+    def compile(self, cluster: Cluster, settings: CompileSettings) -> IreeExecutable:
+        """Compiles a cluster for the sizes that it was captured with. Raises CompileError with the compiler's reason."""
+        from plugin_iree.runtime import weights_of
+
+        try:
+            self._require_target()
+            sizes, weights = captured_sizes(cluster), weights_of(cluster)
+            return self._executable(cluster, settings, weights, {sizes: self._built(cluster, settings, weights, sizes)})
+        except HubError:
+            raise
+        except Exception as error:
+            raise _failure("compile", error, cluster) from error
+
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> IreeExecutable:
+        """Restores programs from what `save` wrote; the weights are the cluster's."""
+        from plugin_iree.runtime import weights_of
+
+        try:
+            self._require_target()
+            weights = weights_of(cluster)
+            listed = json.loads((folder / META).read_text())["programs"]
+            programs = dict(self._read(folder, place, entry, settings, weights) for place, entry in enumerate(listed))
+            return self._executable(cluster, settings, weights, programs)
+        except Exception as error:
+            raise _failure("load", error, cluster) from error
+
+    def _require_target(self) -> None:
+        if self._settings.missing:
+            raise CompileError(self._settings.missing, backend=NAME, hint="set iree.target to cpu, or install the driver")
+
+    def _sum(self) -> list[float]:
+        from plugin_iree.runtime import Weights, exchange, invoked, loaded
+
+        where = device(self._settings.target, 1)
+        program = loaded(compiled(_PROBE, self._settings), (0,), "", where, Weights(()))
+        view, tensor = exchange(self._settings.target)
+        (result,) = invoked(program, [view(torch.tensor([1.0, 2.0]), where)], 1)
+        return tensor(result, torch.float32, where).tolist()
+
+    def _device(self, settings: CompileSettings) -> Any:
+        return device(self._settings.target, settings.threads)
+
+    def _executable(
+        self, cluster: Cluster, settings: CompileSettings, weights: Weights, programs: dict[Sizes, Program]
+    ) -> IreeExecutable:
+        from plugin_iree.runtime import IreeExecutable
+
+        build = partial(self._built, cluster, settings, weights)
+        return IreeExecutable(cluster, self._settings, self._device(settings), weights, programs, build)
+
+    def _built(self, cluster: Cluster, settings: CompileSettings, weights: Weights, sizes: Sizes) -> Program:
+        """Compiles for given sizes. Raises CompileError, which says which of the two compilers refused."""
+        from plugin_iree.runtime import loaded
+
+        try:
+            lowered = lower(cluster, sizes)
+        except Exception as error:
+            raise _failure("read", error, cluster, "torch-mlir") from error
+        try:
+            code = compiled(lowered.text, self._settings)
+            return loaded(code, lowered.fed, lowered.text, self._device(settings), weights)
+        except Exception as error:
+            raise _failure("compile", error, cluster) from error
+
+    def _read(
+        self, folder: Path, place: int, entry: Any, settings: CompileSettings, weights: Weights
+    ) -> tuple[Sizes, Program]:
+        from plugin_iree.runtime import loaded
+
+        code = (folder / f"program{place}.vmfb").read_bytes()
+        if hashlib.sha256(code).hexdigest() != entry["sha256"]:  # IREE runs whatever it is given
+            raise ValueError(f"program{place}.vmfb is damaged")
+        sizes = tuple(tuple(size) if isinstance(size, list) else size for size in entry["sizes"])
+        return sizes, loaded(code, entry["fed"], "", self._device(settings), weights)
+
+
+def _failure(stage: str, error: Exception, cluster: Cluster, compiler: str = "IREE") -> CompileError:
+    said = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {str(error)[:2000]}"
+    return CompileError(
+        f"{compiler} cannot {stage} it: {said}",
+        backend=NAME,
+        cluster=cluster.name,
+        hint="`debug_dir` keeps the cluster's program",
+    )

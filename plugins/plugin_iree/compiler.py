@@ -1,0 +1,69 @@
+"""Runs IREE's compiler, as a process of its own: where it aborts, or is told to end, nothing else does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from plugin_iree.settings import Settings
+
+COMMON = (
+    "--iree-input-type=torch",
+    "--iree-torch-emit-async-entry-points=false",  # calls wait for their results, so no fences go in and out
+    "--iree-input-demote-f64-to-f32=false",  # IREE's default computes float64 in float32
+)
+_MOST = 2000
+"""Characters of the compiler's words that a message keeps; it prints whole programs after an error."""
+
+
+class Refused(Exception):  # noqa: N818 - IREE's answer, which the backend puts into an error of the hub's
+    """IREE's compiler did not compile; the text says why."""
+
+
+def target_flags(settings: Settings) -> tuple[str, ...]:
+    """Gives the flags that say what to compile for."""
+    if settings.target == "cuda":
+        return ("--iree-hal-target-device=cuda", f"--iree-cuda-target={settings.processor}")
+    if settings.target == "vulkan":
+        chosen = (f"--iree-vulkan-target={settings.processor}",) if settings.processor else ()
+        return ("--iree-hal-target-device=vulkan", *chosen)
+    return (
+        "--iree-hal-target-device=local",
+        "--iree-hal-local-target-device-backends=llvm-cpu",
+        f"--iree-llvmcpu-target-cpu={settings.processor}",
+    )
+
+
+def compiled(text: str, settings: Settings) -> bytes:
+    """Gives the .vmfb of a program in the torch dialect. Raises Refused with the compiler's words."""
+    return _run(text, "-o", "-", *COMMON, *target_flags(settings))
+
+
+def stages(text: str, settings: Settings, folder: Path) -> None:
+    """Writes what a program is after each of IREE's phases, up to the sources of its executables. Raises Refused."""
+    until = ("--compile-to=executable-sources", f"--dump-compilation-phases-to={folder}")
+    _run(text, "-o", os.devnull, *until, *COMMON, *target_flags(settings))
+
+
+def _run(text: str, *flags: str) -> bytes:
+    # Pipes, not files: what is killed leaves nothing behind.
+    done = subprocess.run([_tool(), "-", *flags], input=text.encode(), capture_output=True, check=False)
+    if done.returncode:
+        raise Refused(_reason(done.returncode, done.stderr.decode(errors="replace")))
+    return done.stdout
+
+
+def _tool() -> str:
+    """Gives the path of `iree-compile`. Importing `iree.compiler` loads no library."""
+    import iree.compiler
+
+    return str(Path(iree.compiler.__file__).parent / "_mlir_libs" / "iree-compile")
+
+
+def _reason(status: int, said: str) -> str:
+    """Gives an error in a line or few: the compiler's own errors first, without the programs that it prints after them."""
+    how = signal.Signals(-status).name if status < 0 else f"status {status}"
+    errors = [line for line in said.splitlines() if "error:" in line or "LLVM ERROR" in line or "Assertion" in line]
+    return f"{how}: " + ("\n".join(errors) or said.strip() or "no message")[:_MOST]

@@ -1,0 +1,54 @@
+"""IREE's devices: one a process for each target and number of threads. IREE is imported when the first one is made."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import Any
+
+_LOCK = threading.Lock()
+_WORKERS = "--task_topology_group_count"
+"""Flag from which a task system takes the number of its threads when its driver is made; the API has no other way."""
+
+
+def device(target: str, threads: int) -> Any:
+    """Gives the device that runs programs for a target; made when first asked for, and kept, as its threads never end.
+
+    One thread needs no pool: programs then run in the thread that calls them. Raises whatever IREE raises where there is no
+    such device.
+    """
+    with _LOCK:
+        return _made(target, threads if target == "cpu" else 1)
+
+
+@cache
+def instance() -> Any:
+    """Gives the virtual machine that all programs of this process share."""
+    from iree import runtime
+
+    # Else the Python binding prints a page when the process ends: what is kept until then counts as leaked.
+    runtime._binding.disable_leak_checker()
+    return runtime.VmInstance()
+
+
+@cache
+def _made(target: str, threads: int) -> Any:
+    if target != "cpu":
+        return _driver(target).create_default_device()
+    if threads == 1:
+        return _driver("local-sync").create_default_device()
+    from iree import runtime
+
+    # Idle workers sleep: --task_worker_spin_us is 0 unless a user says otherwise in IREE_PY_RUNTIME_FLAGS.
+    runtime.flags.parse_flags(f"{_WORKERS}={threads}")
+    try:
+        return _driver("local-task").create_default_device()
+    finally:
+        runtime.flags.parse_flags(f"{_WORKERS}=0")
+
+
+def _driver(name: str) -> Any:
+    """Gives a driver of our own: `iree.runtime.get_driver` keeps one by name, which users of IREE would get, too."""
+    from iree.runtime import _binding
+
+    return _binding.create_hal_driver(name)

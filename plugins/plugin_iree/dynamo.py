@@ -1,0 +1,7 @@
+"""`torch.compile(model, backend="hub-iree")`: the hub with this backend alone."""
+
+from __future__ import annotations
+
+from hub.dynamo import restricted
+
+hub_iree = restricted("iree")

@@ -1,0 +1,27 @@
+"""Registers the backend. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from hub.backend import BackendInfo
+from hub.hookspecs import hookimpl
+
+
+@hookimpl
+def hub_backends() -> tuple[BackendInfo, ...]:
+    """Registers `iree`; its settings say which processor it compiles for."""
+    return (
+        BackendInfo(
+            name="iree",
+            factory="plugin_iree.backend:create",
+            settings="plugin_iree.settings:Settings",
+            summary="IREE on the CPU, through torch-mlir: compiled for each size that is met; CUDA and Vulkan by a setting",
+            requires=("iree-base-runtime>=3.13,<3.14", "iree-base-compiler>=3.13,<3.14", "torch-mlir>=20260801"),
+            install="pip install 'compiler-hub[iree]'",
+            devices=("cpu",),
+            dtypes=("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"),
+            operators="plugin_iree.support:OPERATORS",
+            dynamic_shapes=True,
+            training=True,
+            saveable=True,
+        ),
+    )

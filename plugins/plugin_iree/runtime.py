@@ -1,0 +1,241 @@
+"""Runs compiled programs, on the CPU with zero copies of aligned tensors both ways, from any number of threads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from iree import runtime as iree
+from torch.utils.dlpack import to_dlpack
+
+from hub.backend import Executable
+from hub.errors import HubError, RunError
+from hub.graph import Cluster, TensorSpec
+from hub.lowering.arguments import Sizes, with_weights
+from hub.lowering.programs import Programs
+from plugin_iree.compiler import stages
+from plugin_iree.device import instance
+from plugin_iree.lower import ENTRY, SCOPE
+from plugin_iree.settings import Settings
+
+NAME = "iree"
+META = "iree.json"
+ALIGNMENT = 64
+"""Bytes to which IREE wants memory aligned that it did not allocate itself: its code uses aligned vector instructions."""
+_NUMPY = {torch.bfloat16: np.int16}
+"""Numbers that NumPy lacks, by those of the same width under which their memory is handed over."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A cluster compiled for given sizes."""
+
+    code: bytes
+    """The .vmfb."""
+    fed: tuple[int, ...]
+    """For each argument, its position among the cluster's inputs."""
+    text: str
+    """The program in the torch dialect; "" after a load."""
+    context: Any
+    """IREE's virtual machine with the program in it."""
+    function: Any
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """IREE's contexts do not synchronise calls."""
+
+
+class Weights:
+    """A cluster's weights as IREE's parameters: an archive in memory that lists where PyTorch has each."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Copies what is not aligned and contiguous, once."""
+        self.tensors = [placed(tensor.detach()) for tensor in tensors]
+        self.index = iree.ParameterIndex()
+        for position, tensor in enumerate(self.tensors):
+            self.index.add_buffer(f"weight{position}", tensor.reshape(-1).view(torch.uint8).numpy())
+        self._ends = sorted((one.data_ptr(), one.data_ptr() + one.nbytes) for one in self.tensors)
+
+    def hold(self, address: int) -> bool:
+        """True for an address within a weight."""
+        place = bisect_right(self._ends, address, key=lambda ends: ends[0])
+        return place > 0 and address < self._ends[place - 1][1]
+
+
+def weights_of(cluster: Cluster) -> Weights:
+    """Gives a cluster's weights, in the order in which its programs name them."""
+    constants = cluster.constants
+    return Weights(constants[name] for name in with_weights(cluster).weights)
+
+
+def loaded(code: bytes, fed: Sequence[int], text: str, device: Any, weights: Weights) -> Program:
+    """Gives a program that is ready to run; weights are bound, and what the program computes of them alone is computed."""
+    provider = weights.index.create_provider(scope=SCOPE)
+    module = iree.VmModule.copy_buffer(instance(), code)
+    modules = [iree.create_hal_module(instance(), device), iree.create_io_parameters_module(instance(), provider), module]
+    context = iree.VmContext(instance(), modules)
+    return Program(code, tuple(fed), text, context, module.lookup_function(ENTRY))
+
+
+def invoked(program: Program, views: Sequence[Any], count: int) -> list[Any]:
+    """Runs one call, on IREE's views of its arguments. Gives views of its results, of which there are `count`."""
+    arguments, results = iree.VmVariantList(len(views)), iree.VmVariantList(count)
+    for view in views:
+        arguments.push_ref(view.ref)
+    with program.lock:
+        program.context.invoke(program.function, arguments, results)
+    return [results.get_as_object(place, iree.HalBufferView) for place in range(count)]
+
+
+class IreeExecutable(Executable):
+    """A compiled cluster: one program for each combination of sizes, the first made while compiling, others when met."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        device: Any,
+        weights: Weights,
+        programs: dict[Sizes, Program],
+        build: Callable[[Sizes], Program],
+    ) -> None:
+        """`build` compiles for further sizes. Weights stay where PyTorch has them."""
+        self._cluster, self._settings, self._device, self._weights = cluster, settings, device, weights
+        self._programs = Programs(cluster, programs, build)
+        self._dtypes = tuple(spec.dtype if isinstance(spec, TensorSpec) else None for spec in cluster.inputs)
+        self._results = tuple(spec.dtype for spec in cluster.outputs)
+        self._view, self._tensor = exchange(settings.target)
+
+    def __call__(self, *inputs: Any) -> list[torch.Tensor]:
+        """Runs one call. Raises InputRefused for sizes beyond the most, RunError for anything else."""
+        try:
+            program = self._programs.of(inputs)
+            values = [self._checked(position, inputs[position]) for position in program.fed]
+            found = invoked(program, [self._view(value, self._device) for value in values], len(self._results))
+            results = [self._tensor(*each, self._device) for each in zip(found, self._results, strict=True)]
+            return self._apart(results, values)
+        except HubError as error:
+            error.backend, error.cluster = NAME, self._cluster.name
+            raise
+        except Exception as error:
+            raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
+
+    def save(self, folder: Path) -> None:
+        """Writes a .vmfb for each combination of sizes met so far. Weights are not in it."""
+        listed: list[dict[str, Any]] = []
+        for place, (sizes, program) in enumerate(self._programs):
+            (folder / f"program{place}.vmfb").write_bytes(program.code)
+            listed.append({"sizes": sizes, "fed": program.fed, "sha256": hashlib.sha256(program.code).hexdigest()})
+        (folder / META).write_text(json.dumps({"programs": listed}))
+
+    def dump(self, folder: Path) -> None:
+        """Writes the FX program and, for each combination of sizes, the .vmfb and, if not loaded, the text at each stage.
+
+        IREE's stages are made anew, up to the sources of its executables: what takes long comes behind these.
+        """
+        (folder / "cluster.py.txt").write_text(self._cluster.module.print_readable(print_output=False))
+        for place, (_, program) in enumerate(self._programs):
+            (folder / f"program{place}.vmfb").write_bytes(program.code)
+            if program.text:
+                (folder / f"program{place}.torch.mlir").write_text(program.text)
+                within = folder / f"program{place}.stages"
+                within.mkdir(exist_ok=True)
+                stages(program.text, self._settings, within)
+
+    def _checked(self, position: int, value: Any) -> torch.Tensor:
+        if value.dtype is not self._dtypes[position]:
+            name = self._cluster.input_names[position]
+            raise RunError(f"input {name}: got {value.dtype}, compiled for {self._dtypes[position]}")
+        return placed(value.detach())
+
+    def _apart(self, results: list[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Copies results that IREE left in the memory of an input, a weight or another result, because they are equal."""
+        taken: set[int] = set()
+        for place, result in enumerate(results):
+            address = result.data_ptr()
+            is_inputs = any(one.data_ptr() <= address < one.data_ptr() + one.nbytes for one in inputs)
+            if is_inputs or address in taken or self._weights.hold(address):
+                results[place] = result.clone()
+            taken.add(address)
+        return results
+
+
+def exchange(target: str) -> tuple[Callable[..., Any], Callable[..., torch.Tensor]]:
+    """Gives how tensors become IREE's views for a target, and how views become tensors."""
+    return (shared, mapped) if target == "cpu" else (sent, fetched)
+
+
+def placed(value: torch.Tensor) -> torch.Tensor:
+    """Gives a tensor whose memory IREE takes as it is: itself, or a copy that is contiguous and aligned."""
+    if value.device.type != "cpu" or value.is_neg():
+        value = value.cpu().resolve_neg()
+    if value.is_contiguous() and value.data_ptr() % ALIGNMENT == 0:
+        return value
+    return value.clone(memory_format=torch.contiguous_format)  # PyTorch aligns what it allocates
+
+
+def shared(value: torch.Tensor, device: Any) -> Any:
+    """Gives IREE's view over a tensor's own memory, which it keeps alive. The tensor is one that was `placed`."""
+    return device.from_dlpack_capsule(to_dlpack(value))
+
+
+def mapped(view: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:  # noqa: ARG001 - as `fetched`
+    """Gives a tensor over the memory of IREE's view, which it keeps alive.
+
+    Not by DLPack: IREE's capsule keeps the allocation alive and not the piece of it that the view has.
+    """
+    return _over(view.map(), view.shape, dtype)
+
+
+def sent(value: torch.Tensor, device: Any) -> Any:
+    """Gives IREE's view of a copy in a device's own memory."""
+    elements = _ELEMENTS[value.dtype]
+    array = value.view(torch.int16).numpy() if value.dtype in _NUMPY else value.numpy()
+    return device.allocator.allocate_buffer_copy(
+        memory_type=iree.MemoryType.DEVICE_LOCAL,
+        allowed_usage=iree.BufferUsage.DEFAULT,
+        device=device,
+        buffer=array,
+        element_type=elements,
+    )
+
+
+def fetched(view: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
+    """Gives a copy of IREE's view, made by the device in memory that both can reach."""
+    source = view.get_buffer()
+    target = device.allocator.allocate_buffer(
+        memory_type=int(iree.MemoryType.HOST_LOCAL | iree.MemoryType.DEVICE_VISIBLE),
+        allowed_usage=int(iree.BufferUsage.TRANSFER_TARGET | iree.BufferUsage.MAPPING_SCOPED),
+        allocation_size=source.byte_length(),
+    )
+    done = device.create_semaphore(0)
+    device.queue_copy(source, target, iree.HalFence.create_at(done, 0), iree.HalFence.create_at(done, 1))
+    done.wait(1)
+    return _over(target.map(), view.shape, dtype)
+
+
+def _over(memory: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    array = memory.asarray(shape, np.dtype(_numpy(dtype)))
+    return torch.from_numpy(array).view(dtype)
+
+
+def _numpy(dtype: torch.dtype) -> Any:
+    return _NUMPY[dtype] if dtype in _NUMPY else torch.empty(0, dtype=dtype).numpy().dtype
+
+
+_ELEMENTS: Mapping[torch.dtype, Any] = {
+    torch.float32: iree.HalElementType.FLOAT_32,
+    torch.float64: iree.HalElementType.FLOAT_64,
+    torch.float16: iree.HalElementType.FLOAT_16,
+    torch.bfloat16: iree.HalElementType.BFLOAT_16,
+    torch.int64: iree.HalElementType.INT_64,
+    torch.int32: iree.HalElementType.INT_32,
+    torch.uint8: iree.HalElementType.UINT_8,
+    torch.bool: iree.HalElementType.BOOL_8,
+}

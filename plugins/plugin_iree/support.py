@@ -1,0 +1,98 @@
+"""Operators that IREE takes: those of the core's table that came out right, with what was found beside them. No torch here.
+
+Found by the conformance suite with torch-mlir 20261001 and IREE 3.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hub.conditions import has_dims, not_empty, on_cpu, one_of, plain, unrollable_lstm
+from hub.lowering.operators import ROWS
+from hub.support import Condition, OperatorTable, argument, attribute, dtypes, rank
+
+if TYPE_CHECKING:
+    from torch import fx
+
+MOST_STEPS = 64
+"""Steps of an LSTM: each is written out, and compiling takes longer with each."""
+
+_TRIED = dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
+"""The suite has no sample calls with int16 and int8."""
+
+_WHOLE = dtypes("int64", "int32", "uint8", "bool")
+_NARROW = dtypes("float32", "float16", "bfloat16")
+"""IREE links no library of functions for float64."""
+
+
+def _names(names: str) -> tuple[str, ...]:
+    return tuple(f"aten.{name}" for name in names.split())
+
+
+def grown(node: fx.Node) -> str | None:
+    """Padding adds and cuts nothing off."""
+    return "negative padding" if any(size < 0 for size in argument(node, "pad")) else None
+
+
+_TAKEN = _names(
+    "exp.default log.default sqrt.default sin.default cos.default tanh.default erf.default rsqrt.default "
+    "sigmoid.default abs.default neg.default relu.default logical_not.default bitwise_not.default silu.default "
+    "gelu.default hardsigmoid.default hardswish.default relu6.default hardtanh.default elu.default leaky_relu.default "
+    "softplus.default add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar mul.Tensor mul.Scalar div.Tensor "
+    "div.Scalar pow.Tensor_Scalar maximum.default minimum.default clamp.default clamp_min.default eq.Tensor eq.Scalar "
+    "ne.Scalar ge.Tensor ge.Scalar gt.Tensor gt.Scalar le.Tensor le.Scalar lt.Tensor lt.Scalar logical_and.default "
+    "bitwise_and.Tensor bitwise_or.Tensor __and__.Tensor __or__.Tensor "
+    "where.self masked_fill.Scalar _to_copy.default to.dtype type_as.default clone.default alias.default "
+    "contiguous.default detach.default zeros.default zeros_like.default ones.default ones_like.default "
+    "new_ones.default full.default full_like.default scalar_tensor.default arange.default view.default reshape.default "
+    "_unsafe_view.default view_as.default squeeze.default unsqueeze.default flatten.using_ints squeeze.dim "
+    "permute.default t.default expand.default transpose.int slice.Tensor select.int cat.default stack.default "
+    "split.Tensor split_with_sizes.default chunk.default unbind.int tril.default triu.default roll.default "
+    "repeat.default constant_pad_nd.default pad.default diff.default sum.default sum.dim_IntList mean.default mean.dim "
+    "amax.default max.dim argmax.default any.dim all.dim softmax.int _softmax.default "
+    "log_softmax.int cumsum.default layer_norm.default native_layer_norm.default batch_norm.default "
+    "_native_batch_norm_legit_no_training.default group_norm.default native_group_norm.default linear.default "
+    "addmm.default baddbmm.default matmul.default mm.default bmm.default scaled_dot_product_attention.default "
+    "conv1d.default conv2d.default convolution.default max_pool2d.default max_pool2d_with_indices.default "
+    "avg_pool2d.default adaptive_avg_pool2d.default embedding.default index_select.default gather.default index.Tensor "
+    "scatter.src scatter_add.default index_put.default select_scatter.default"
+)
+"""Tried with every sample call of the conformance suite. A row that the core adds is not taken before that."""
+
+
+DECLINED: Mapping[str, str] = {
+    "aten.slice_scatter.default": "torch-mlir runs out of memory over an end beyond the size",
+}
+"""Operators of the core's table that are left out, and why."""
+
+FURTHER: Mapping[str, tuple[Condition, ...]] = {
+    # IREE's compiler does not end over a tensor without dims.
+    **dict.fromkeys(
+        _names("softmax.int _softmax.default log_softmax.int _log_softmax.default _safe_softmax.default"), (has_dims,)
+    ),
+    # erf is not legalised; of the others IREE's linker says: undefined symbol.
+    **dict.fromkeys(_names("gelu.default erf.default tanh.default sin.default cos.default"), (_NARROW,)),
+    # NaN is passed over among floats.
+    **dict.fromkeys(_names("max.dim min.dim argmax.default argmin.default"), (_WHOLE,)),
+    # The smallest floats (denormals) count as zero.
+    **dict.fromkeys(_names("logical_not.default logical_and.default logical_or.default logical_xor.default"), (_WHOLE,)),
+    # A vector on the left leaves an operator without rule.
+    "aten.matmul.default": (rank("self", 2, 9),),
+    "aten.roll.default": (attribute("dims", bool, "some"),),
+    # torch-mlir raises no integers to powers.
+    "aten.pow.Tensor_Scalar": (_NARROW,),
+    # A negative one reads memory beside the tensor.
+    **dict.fromkeys(_names("pad.default constant_pad_nd.default"), (plain("pad"), grown)),
+}
+"""Conditions beside those of the core's table."""
+
+OWN: Mapping[str, tuple[Condition, ...]] = {
+    "aten.lstm.input": (dtypes("float32"), one_of("train", False), unrollable_lstm(MOST_STEPS)),
+}
+"""Operators beside the core's table."""
+
+OPERATORS = OperatorTable(
+    {**{name: (*ROWS[name], *FURTHER.get(name, ())) for name in _TAKEN}, **OWN},
+    everywhere=(_TRIED, on_cpu, not_empty),
+)

@@ -1,0 +1,168 @@
+"""The backend: decides from its table, compiles through Relax, loads what it saved."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+
+from hub.backend import Backend, CompileSettings
+from hub.errors import CompileError, HubError
+from hub.graph import Cluster, TensorSpec
+from hub.lowering.recurrence import written_out
+from hub.pricing.features import kind_of
+from hub.pricing.roofline import cluster_estimate, flops, peaks
+from hub.support import ACCEPTED, Support, refused
+from plugin_tvm.settings import Settings
+from plugin_tvm.support import OPERATORS
+
+if TYPE_CHECKING:
+    from hub.cost import Cost
+    from plugin_tvm.runtime import TvmExecutable
+
+NAME = "tvm"
+PRODUCTS = ("product", "convolution", "depthwise", "attention", "recurrent")
+PLAIN = 0.1
+"""Share of the floating-point peak that kernels without products reach: a guess."""
+UNTUNED = 0.004
+"""Share of the floating-point peak that products without tuning reach: products took 200 times as long as eager's, which
+reaches 0.6 to 0.9 (docs of the project, 2 cores, 2026-11)."""
+CALL_S = 5e-05
+"""Seconds to enter and leave: a guess. Evidence replaces it as soon as a cluster has run."""
+
+_COMPILING = threading.Lock()
+"""TVM keeps what is being built in a stack that all threads share, so one compiles at a time."""
+
+
+def create(own: Settings | None = None) -> Tvm:
+    """Gives the backend; called once a process for settings that differ."""
+    return Tvm(Settings() if own is None else own)
+
+
+class Tvm(Backend):
+    """Apache TVM on the CPU."""
+
+    def __init__(self, own: Settings) -> None:
+        self._own = own
+
+    def probe(self) -> Support:
+        """Compiles and runs one addition."""
+        try:
+            (result,) = self.compile(_doubling(), CompileSettings(threads=1))(torch.tensor([1.0, 2.0]))
+        except HubError as error:
+            return refused(f"TVM cannot run: {error}")
+        return ACCEPTED if result.tolist() == [2.0, 4.0] else refused(f"1+1 and 2+2 gave {result.tolist()}")
+
+    def supports(self, node: fx.Node) -> Support:
+        """Looks the node up in the operator table."""
+        if self._own.missing:
+            return refused(f"target {self._own.target}: this machine lacks {self._own.missing}")
+        return OPERATORS.supports(node)
+
+    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
+        """Predicts one warm call: by what tuning measured, where it tuned all that is dear, else by the roofline."""
+        rough = cluster_estimate(cluster, settings.threads, efficiency=PLAIN, call_s=CALL_S)
+        products = sum(flops(node) for node in cluster.nodes if kind_of(node) in PRODUCTS)
+        untuned = rough.run_s + products / (peaks(settings.threads).flops_s * UNTUNED)
+        tuned = self._tuned_s(cluster, settings) if products and self._own.state else None
+        if tuned is None:
+            return replace(rough, run_s=untuned, detail=f"{rough.detail}, products without tuning")
+        return replace(rough, run_s=tuned + CALL_S, detail="sum of its kernels as tuning measured them")
+
+    def tune(
+        self, clusters: Sequence[Cluster], settings: CompileSettings, budget_s: float, say: Callable[[str], None]
+    ) -> str:
+        """Searches for schedules of all kernels of a model; the database has each one as it is measured."""
+        from plugin_tvm import tuning
+        from plugin_tvm.database import Database
+        from plugin_tvm.program import program_of
+        from plugin_tvm.target import host_target
+
+        target = host_target(settings.threads)
+        modules = [program_of(written_out(cluster), is_parallel=settings.threads > 1).module for cluster in clusters]
+        tasks = tuning.tasks_of(modules)
+        found = Database(self._own.folder, target)
+        tuning.tune(tasks, target, found, budget_s=budget_s, threads=settings.threads, say=say)
+        return tuning.summary(tasks)
+
+    def _tuned_s(self, cluster: Cluster, settings: CompileSettings) -> float | None:
+        """Gives the seconds that tuning measured for all kernels of a cluster; None where a dear one was not tuned."""
+        from plugin_tvm import tuning
+        from plugin_tvm.database import Database
+        from plugin_tvm.program import program_of
+        from plugin_tvm.target import host_target
+
+        try:
+            with _COMPILING:
+                module = program_of(written_out(cluster), is_parallel=settings.threads > 1).module
+                return tuning.price_s(tuning.tasks_of([module]), Database(self._own.folder, host_target(settings.threads)))
+        except Exception:  # noqa: BLE001 - then compiling will say what is wrong
+            return None
+
+    def compile(self, cluster: Cluster, settings: CompileSettings) -> TvmExecutable:
+        """Compiles a cluster. Raises CompileError with TVM's reason."""
+        try:
+            return self._compiled(written_out(cluster), settings)
+        except HubError as error:
+            error.backend, error.cluster = NAME, cluster.name
+            raise
+        except Exception as error:
+            raise _failure("compile", error, cluster) from error
+
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> TvmExecutable:
+        """Restores machine code from what `save` wrote; the weights are the cluster's."""
+        try:
+            from plugin_tvm.program import facts_of
+            from plugin_tvm.runtime import TvmExecutable, restored
+
+            library, arguments = restored(folder)
+            cluster = written_out(cluster)
+            return TvmExecutable(cluster, library, facts_of(cluster, arguments), settings.threads)
+        except Exception as error:
+            raise _failure("load", error, cluster) from error
+
+    def _compiled(self, cluster: Cluster, settings: CompileSettings) -> TvmExecutable:
+        from plugin_tvm.compiler import built
+        from plugin_tvm.database import Database
+        from plugin_tvm.program import program_of
+        from plugin_tvm.runtime import Texts, TvmExecutable
+        from plugin_tvm.target import host_target
+
+        if self._own.missing:
+            raise CompileError(f"target {self._own.target}: this machine lacks {self._own.missing}")
+        with _COMPILING:
+            program = program_of(cluster, is_parallel=settings.threads > 1)
+            text = program.module.script()
+            target = host_target(settings.threads)
+            found = Database(self._own.folder, target)
+            made = built(program.module, target, threads=settings.threads, tuned=found.schedule)
+        texts = Texts(text, made.scheduled, made.tuned, made.kernels)
+        return TvmExecutable(cluster, made.executable, program.facts, settings.threads, texts)
+
+
+def _failure(stage: str, error: Exception, cluster: Cluster) -> CompileError:
+    return CompileError(
+        f"TVM cannot {stage} it: {type(error).__name__}: {str(error)[:2000]}",
+        backend=NAME,
+        cluster=cluster.name,
+        hint="`debug_dir` keeps the cluster's program",
+    )
+
+
+def _doubling() -> Cluster:
+    """x + x over two elements."""
+    graph = fx.Graph()
+    value = graph.placeholder("x")
+    total = graph.call_function(torch.ops.aten.add.Tensor, (value, value))
+    graph.output((total,))
+    for node in (value, total):
+        node.meta["val"] = torch.empty(2, device="meta")
+    spec = TensorSpec((2,), (1,), torch.float32, torch.device("cpu"))
+    return Cluster(
+        "probe", fx.GraphModule(torch.nn.Module(), graph), (total.name,), ("x",), (total.name,), (spec,), (spec,)
+    )

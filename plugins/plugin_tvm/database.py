@@ -1,0 +1,120 @@
+"""Tuned kernels on disk: one folder for each structure of a kernel and target, shared by all models and processes.
+
+A folder holds MetaSchedule's own two files, to which each measured schedule is one more line: a run that is interrupted
+loses nothing but the line that it was writing. What cannot be read is put aside with a message, and found again by tuning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hub.errors import HubWarning
+
+WORKLOAD = "database_workload.json"
+RECORDS = "database_tuning_record.json"
+_ASIDE = ".damaged"
+FAILED_S = 1e9
+"""From here on seconds stand for a schedule that did not run."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best that tuning found for a kernel."""
+
+    function: Any
+    run_s: float
+
+
+class Database:
+    """Schedules by the structure of kernels, for one target."""
+
+    def __init__(self, root: Path, target: Any) -> None:
+        self._root = root
+        self._target = target
+        self._target_text = str(target)
+
+    def folder(self, module: Any) -> Path:
+        """Gives the folder of a kernel, which is a module of its own; it may not exist."""
+        text = f"{self._target_text}\n{module.script()}"
+        return self._root / hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def opened(self, module: Any) -> Any:
+        """Gives MetaSchedule's database of a kernel, made where there is none; one that cannot be read is put aside."""
+        folder = self.folder(module)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return _opened(folder)
+        except Exception as error:  # noqa: BLE001 - TVM raises anything over a damaged file
+            _put_aside(folder, error)
+            folder.mkdir(parents=True, exist_ok=True)
+            return _opened(folder)
+
+    def best(self, module: Any) -> Found | None:
+        """Gives the fastest schedule of a kernel; None where it was not tuned, or what is kept cannot be read."""
+        folder = self.folder(module)
+        if not (folder / RECORDS).exists():
+            return None
+        try:
+            return self._best(_opened(folder), module)
+        except Exception as error:  # noqa: BLE001 - as above
+            _put_aside(folder, error)
+            return None
+
+    def schedule(self, module: Any) -> Any | None:
+        """Gives the function that tuning made of a kernel; None where it was not tuned."""
+        found = self.best(module)
+        return None if found is None else found.function
+
+    def _best(self, database: Any, module: Any) -> Found | None:
+        record = database.query_tuning_record(module, self._target, "main")
+        if record is None:
+            return None
+        run_s = min(float(getattr(second, "value", second)) for second in record.run_secs)
+        schedule = database.query_schedule(module, self._target, "main")
+        if schedule is None or run_s >= FAILED_S:
+            return None
+        return Found(schedule.mod["main"].without_attr("global_symbol"), run_s)
+
+
+def _opened(folder: Path) -> Any:
+    from tvm.s_tir.meta_schedule.database import JSONDatabase
+
+    for name in (WORKLOAD, RECORDS):
+        _end_with_a_line(folder / name)
+    return JSONDatabase(str(folder / WORKLOAD), str(folder / RECORDS))
+
+
+def _end_with_a_line(path: Path) -> None:
+    """Takes away what an interrupted run began to write behind the last whole line."""
+    with contextlib.suppress(FileNotFoundError):
+        data = path.read_bytes()
+        if data and not data.endswith(b"\n"):
+            path.write_bytes(data[: data.rfind(b"\n") + 1])
+
+
+def _put_aside(folder: Path, error: Exception) -> None:
+    aside = next(
+        place for number in range(1000) if not (place := folder.with_name(f"{folder.name}{_ASIDE}{number}")).exists()
+    )
+    with contextlib.suppress(OSError):
+        folder.rename(aside)
+    warnings.warn(
+        f"tvm: tuned schedules in {folder} cannot be read and were put aside as {aside.name}: "
+        f"{type(error).__name__}: {str(error)[:200]}; `hub tune` finds them again",
+        HubWarning,
+        stacklevel=3,
+    )
+
+
+def state_of(root: Path) -> str:
+    """Gives a digest of what is in a database: whatever was compiled under another one is compiled again."""
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        kept = (path for path in sorted(root.glob(f"*/{RECORDS}")) if _ASIDE not in path.parent.name)
+        found.extend(f"{path.parent.name} {path.stat().st_size}" for path in kept)
+    return hashlib.sha256("\n".join(found).encode()).hexdigest() if found else ""

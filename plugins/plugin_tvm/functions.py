@@ -1,0 +1,263 @@
+"""The functions of single elements as TVM's expressions, with PyTorch's meaning. TVM is imported when one is made.
+
+Numbers in half precision are carried as float32 and rounded where they are made; bfloat16 lies in memory as uint16 and
+truth as uint8, so that none of TVM's own rules for them are needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hub.errors import CompileError
+from hub.lowering.functions import TRANSCENDENTAL
+
+FLOATS = ("f64", "f32", "f16", "bf16")
+MEMORY: Mapping[str, str] = {
+    **{"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16"},
+    **{"i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "i1": "uint8"},
+}
+"""In which of TVM's dtypes each kind of element lies in memory."""
+CARRIED: Mapping[str, str] = {**MEMORY, "f16": "float32", "bf16": "float32", "i1": "bool"}
+"""In which of TVM's dtypes each kind of element is computed with."""
+_LLVM = {
+    **{"max": "maximum", "min": "minimum", "abs": "fabs", "round": "nearbyint"},
+    **{name: name for name in ("sqrt", "floor", "ceil", "trunc", "fma", "copysign")},
+}
+"""Functions of floats that are LLVM's own; its `maximum` and `minimum` keep NaN, which TVM's lose."""
+_LIBM = (*TRANSCENDENTAL, "fmod")
+"""Functions of floats that are called in the C library: TVM's own are approximations, or have a wrong range."""
+_COMPARED = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
+_TRUTH = {"add": "or", "mul": "and", "max": "or", "min": "and"}
+"""Arithmetic between truths is logic."""
+COSTLY = frozenset((*_LIBM, "sqrt", "div", "idiv", "irem"))
+"""Functions that are not worth computing twice."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """An expression, and the kind of element it gives."""
+
+    expression: Any
+    kind: str
+
+
+def constant(number: float, kind: str) -> Value:
+    """Gives one number."""
+    from tvm import tirx
+
+    if kind == "i1":
+        return Value(tirx.const(bool(number), "bool"), kind)
+    if kind not in FLOATS:
+        return Value(tirx.const(int(number), CARRIED[kind]), kind)
+    return Value(tirx.const(float(number), CARRIED[kind]), kind)
+
+
+def loaded(expression: Any, kind: str) -> Value:
+    """Gives an element as it is computed with, from what lies in memory."""
+    from tvm import tirx
+
+    if kind == "bf16":
+        expression = tirx.reinterpret("float32", expression.astype("uint32") << tirx.const(16, "uint32"))
+    elif kind == "f16":
+        expression = expression.astype("float32")
+    elif kind == "i1":
+        expression = tirx.NE(expression, tirx.const(0, "uint8"))
+    return Value(expression, kind)
+
+
+def stored(value: Value) -> Any:
+    """Gives what is written to memory."""
+    from tvm import tirx
+
+    if value.kind == "bf16":
+        return _brain(value.expression)
+    if value.kind == "f16":
+        return value.expression.astype("float16")
+    if value.kind == "i1":
+        return tirx.Select(value.expression, tirx.const(1, "uint8"), tirx.const(0, "uint8"))
+    return value.expression
+
+
+def _brain(expression: Any) -> Any:
+    """Gives the upper half of a float32, rounded to the nearest, of two to the even one; a NaN stays one."""
+    from tvm import tirx
+
+    number = tirx.Var("number", "float32")
+    bits = tirx.reinterpret("uint32", number)
+    odd = (bits >> tirx.const(16, "uint32")) & tirx.const(1, "uint32")
+    nearest = (bits + odd + tirx.const(0x7FFF, "uint32")) >> tirx.const(16, "uint32")
+    kept = tirx.Select(_differs(number, number), tirx.const(0x7FC0, "uint32"), nearest)
+    return tirx.Let(number, expression, kept.astype("uint16"))
+
+
+def _rounded(expression: Any, kind: str) -> Value:
+    """Gives a float32 rounded to half precision where that is its kind."""
+    if kind in ("f16", "bf16"):
+        return loaded(stored(Value(expression, kind)), kind)
+    return Value(expression, kind)
+
+
+def cast(value: Value, kind: str) -> Value:
+    """Gives an element as another kind: what is not 0 is true; floats lose what is behind the point."""
+    from tvm import tirx
+
+    if value.kind == kind:
+        return value
+    expression = value.expression
+    if kind == "i1":
+        zero = tirx.const(0, CARRIED[value.kind])
+        is_float = value.kind in FLOATS
+        return Value(_differs(expression, zero) if is_float else tirx.NE(expression, zero), kind)
+    if value.kind == "i1":
+        one, zero = (tirx.const(number, CARRIED[kind]) for number in (1, 0))
+        return Value(tirx.Select(expression, one, zero), kind)
+    if value.kind in FLOATS and kind in ("i16", "i8", "u8"):
+        expression = expression.astype("int64")  # numbers beyond the range wrap, as in PyTorch
+    return _rounded(expression.astype(CARRIED[kind]), kind)
+
+
+def applied(function: str, kind: str, arguments: Sequence[Value]) -> Value:
+    """Gives a function of elements whose result is of a kind. Raises CompileError for one that has no expression."""
+    from tvm import tirx
+
+    first = arguments[0]
+    if function == "copy":
+        return first
+    if function == "cast":
+        return cast(first, kind)
+    parts = [argument.expression for argument in arguments]
+    if function == "select":
+        return Value(tirx.Select(*parts), kind)
+    if function in _COMPARED:
+        if first.kind == "i1":
+            parts = [cast(argument, "i32").expression for argument in arguments]
+        elif function == "ne" and first.kind in FLOATS:
+            return Value(_differs(*parts), kind)
+        return Value(getattr(tirx, _COMPARED[function])(*parts), kind)
+    if first.kind == "i1":
+        return Value(_logic(_TRUTH.get(function, function), parts), kind)
+    if first.kind in FLOATS:
+        return _rounded(_of_floats(function, CARRIED[first.kind], parts), kind)
+    return Value(_of_integers(function, CARRIED[first.kind], parts), kind)
+
+
+def _differs(left: Any, right: Any) -> Any:
+    """Gives where two floats differ, NaN from everything: TVM's NE, to which it turns what is not EQ, says no there."""
+    from tvm import tirx
+
+    if left.same_as(right):
+        return _is_nan(left)
+    apart = tirx.Or(tirx.LT(left, right), tirx.GT(left, right))
+    return tirx.Or(apart, tirx.Or(_is_nan(left), _is_nan(right)))
+
+
+def _is_nan(number: Any) -> Any:
+    """Gives where a float is NaN, by its bits: what compares a number with itself is simplified away."""
+    from tvm import tirx
+
+    if isinstance(number, tirx.FloatImm):
+        return tirx.const(math.isnan(float(number.value)), "bool")
+    is_single = str(number.ty.dtype).endswith("32")
+    kind = "uint32" if is_single else "uint64"
+    size, infinite = (0x7FFFFFFF, 0x7F800000) if is_single else (0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000)
+    return tirx.GT(tirx.reinterpret(kind, number) & tirx.const(size, kind), tirx.const(infinite, kind))
+
+
+def _logic(function: str, parts: Sequence[Any]) -> Any:
+    from tvm import tirx
+
+    if function == "not":
+        return tirx.Not(parts[0])
+    if function == "and":
+        return tirx.And(*parts)
+    if function == "or":
+        return tirx.Or(*parts)
+    if function == "xor":
+        return tirx.Or(tirx.And(parts[0], tirx.Not(parts[1])), tirx.And(tirx.Not(parts[0]), parts[1]))
+    raise _unknown(function, "bool")
+
+
+def _of_floats(function: str, dtype: str, parts: Sequence[Any]) -> Any:
+    from tvm import tirx
+
+    if function in _LLVM:
+        return tirx.call_llvm_pure_intrin(dtype, f"llvm.{_LLVM[function]}", *parts)
+    if function in _LIBM:
+        return tirx.call_pure_extern(dtype, function if dtype == "float64" else f"{function}f", *parts)
+    if function == "neg":  # 0 - x would lose the sign of zero
+        return parts[0] * tirx.const(-1.0, dtype)
+    if function in ("mul", "div"):
+        parts = [_opaque(part, dtype) for part in parts]
+        return parts[0] * parts[1] if function == "mul" else tirx.div(parts[0], parts[1])
+    if function in ("add", "sub"):
+        return parts[0] + parts[1] if function == "add" else parts[0] - parts[1]
+    raise _unknown(function, dtype)
+
+
+def _opaque(part: Any, dtype: str) -> Any:
+    """Hides a zero from TVM, which takes x * 0 and 0 / x for 0, though x may be infinite or NaN."""
+    from tvm import tirx
+
+    if not isinstance(part, tirx.FloatImm) or float(part.value) != 0.0:
+        return part
+    sign = tirx.const(math.copysign(1.0, float(part.value)), dtype)
+    return tirx.call_llvm_pure_intrin(dtype, "llvm.copysign", part, sign)
+
+
+_INTEGER: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": lambda left, right: left + right,
+    "sub": lambda left, right: left - right,
+    "mul": lambda left, right: left * right,
+    "and": lambda left, right: left & right,
+    "or": lambda left, right: left | right,
+    "xor": lambda left, right: left ^ right,
+    "shl": lambda left, right: left << right,
+    "shr": lambda left, right: left >> right,
+}
+
+
+def _of_integers(function: str, dtype: str, parts: Sequence[Any]) -> Any:
+    from tvm import tirx
+
+    if function in _INTEGER:
+        return _INTEGER[function](*parts)
+    if function in ("idiv", "irem", "max", "min"):
+        found = {"idiv": tirx.truncdiv, "irem": tirx.truncmod, "max": tirx.max, "min": tirx.min}[function]
+        return found(*parts)
+    if function == "neg":
+        return tirx.const(0, dtype) - parts[0]
+    if function == "not":
+        return tirx.bitwise_not(parts[0])
+    if function == "abs":
+        return tirx.abs(parts[0]) if dtype != "uint8" else parts[0]
+    raise _unknown(function, dtype)
+
+
+def _unknown(function: str, dtype: str) -> CompileError:
+    return CompileError(f"no expression for {function} of {dtype}")
+
+
+# --- Along dims -------------------------------------------------------------------------------------------------------
+
+_LOWEST = {"i64": -(2**63), "i32": -(2**31), "i16": -(2**15), "i8": -128, "u8": 0}
+_HIGHEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 127, "u8": 255}
+_COMBINED = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}
+
+
+def neutral(function: str, kind: str) -> Value:
+    """Gives the element that changes nothing."""
+    if function in ("sum", "any"):
+        return constant(0, kind)
+    if function in ("prod", "all"):
+        return constant(1, kind)
+    if kind in FLOATS:
+        return constant(-math.inf if function == "max" else math.inf, kind)
+    return constant((_LOWEST if function == "max" else _HIGHEST)[kind], kind)
+
+
+def combined(function: str, left: Value, right: Value) -> Value:
+    """Gives two elements of a reduction as one."""
+    return applied(_COMBINED.get(function, function), left.kind, (left, right))

@@ -1,0 +1,183 @@
+"""Runs compiled clusters with zero copies both ways, from any number of threads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import tvm_ffi
+from tvm import relax
+from tvm.runtime import cpu, load_module
+
+from hub.backend import Executable
+from hub.errors import CompileError, HubError, InputRefused, RunError
+from hub.graph import Cluster, TensorSpec
+from hub.lowering.cluster import weights_of
+from hub.lowering.layout import memory_order
+from plugin_tvm.pool import use_threads
+from plugin_tvm.program import MAIN, Facts
+
+NAME = "tvm"
+LIBRARY = "cluster.so"
+META = "tvm.json"
+ALIGNMENT = 64
+"""Bytes at whose multiples TVM's code takes memory to begin, without looking: elsewhere its loads end the process."""
+_AS_BITS = {torch.bfloat16: torch.uint16, torch.bool: torch.uint8}
+"""What lies in memory as another dtype to TVM."""
+_NUMBERS = {"int": torch.int64, "float": torch.float64, "bool": torch.uint8}
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The programs on the way to machine code, for people; "" after a load."""
+
+    relax: str = ""
+    scheduled: str = ""
+    tuned: int = 0
+    kernels: int = 0
+
+
+class TvmExecutable(Executable):
+    """A compiled cluster: Relax's virtual machine over machine code, weights where PyTorch has them."""
+
+    def __init__(self, cluster: Cluster, library: Any, facts: Facts, threads: int, texts: Texts | None = None) -> None:
+        """`library` is an executable of Relax, or a module loaded from a shared library."""
+        self._cluster, self._library, self.facts, self._threads = cluster, library, facts, threads
+        self.texts = texts or Texts()
+        weights = weights_of(cluster)
+        self.weights = {name: array(weights[name]) for name in facts.arguments if name in weights}
+        self._orders = tuple(memory_order(spec) if isinstance(spec, TensorSpec) else () for spec in cluster.inputs)
+        self._sizes = _reader(facts.sizes, len(cluster.inputs))
+        self._shapes = tuple(_reader((text,), len(cluster.inputs)) for text, _ in facts.outputs)
+        self._idle: list[Any] = []
+        self._lock = threading.Lock()
+        self._idle.append(self._machine())
+
+    def __call__(self, *inputs: Any) -> list[torch.Tensor]:
+        """Runs one call. Raises InputRefused for empty tensors, RunError for anything else."""
+        try:
+            self._check(inputs)
+            arguments = [self._argument(name, inputs) for name in self.facts.arguments]
+            sizes = [tvm_ffi.Shape(list(self._sizes(*inputs)))] if self.facts.sizes else []
+            use_threads(self._threads)
+            results = self._run([*sizes, *arguments])
+            return [self._result(place, result, inputs) for place, result in enumerate(results)]
+        except HubError as error:
+            error.backend, error.cluster = NAME, self._cluster.name
+            raise
+        except Exception as error:
+            raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
+
+    def save(self, folder: Path) -> None:
+        """Writes a shared library and its digest. Weights are not in it. Raises CompileError without a C compiler."""
+        try:
+            self._library.export_library(str(folder / LIBRARY))
+        except Exception as error:
+            raise CompileError(
+                f"TVM cannot link a shared library: {type(error).__name__}: {error}",
+                backend=NAME,
+                cluster=self._cluster.name,
+                hint="install a C++ compiler, which TVM links with",
+            ) from error
+        digest = hashlib.sha256((folder / LIBRARY).read_bytes()).hexdigest()
+        (folder / META).write_text(json.dumps({"sha256": digest, "arguments": self.facts.arguments}))
+
+    def dump(self, folder: Path) -> None:
+        """Writes the FX program and, not after a load, Relax and TensorIR before and after scheduling."""
+        (folder / "cluster.py.txt").write_text(self._cluster.module.print_readable(print_output=False))
+        if self.texts.relax:
+            (folder / "relax.py.txt").write_text(self.texts.relax)
+            (folder / "scheduled.py.txt").write_text(self.texts.scheduled)
+            share = f"{self.texts.tuned} of {self.texts.kernels} kernels are tuned\n"
+            (folder / "tuning.txt").write_text(share)
+
+    # --- one call ---
+
+    def _machine(self) -> Any:
+        return relax.VirtualMachine(self._library, cpu())
+
+    def _run(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """Runs a virtual machine that nobody else runs: it keeps the state of one call."""
+        with self._lock:
+            machine = self._idle.pop() if self._idle else None
+        machine = machine or self._machine()
+        try:
+            return machine[MAIN](*arguments)
+        finally:
+            with self._lock:
+                self._idle.append(machine)
+
+    def _check(self, inputs: Sequence[Any]) -> None:
+        if len(inputs) != len(self._cluster.inputs):
+            raise RunError(f"got {len(inputs)} inputs, {len(self._cluster.inputs)} wanted")
+        for name, spec, value in zip(self._cluster.input_names, self._cluster.inputs, inputs, strict=True):
+            if not isinstance(spec, TensorSpec):
+                continue
+            if value.dtype is not spec.dtype or len(value.shape) != len(spec.shape):
+                raise RunError(f"input {name}: got {value.dtype}{list(value.shape)}, compiled for {spec}")
+            for got, wanted in zip(value.shape, spec.shape, strict=True):
+                if isinstance(wanted, int) and got != wanted:
+                    raise RunError(f"input {name}: got {list(value.shape)}, compiled for {spec}")
+            if value.numel() == 0:
+                raise InputRefused(f"input {name} has no elements")
+
+    def _argument(self, name: str, inputs: Sequence[Any]) -> Any:
+        weight = self.weights.get(name)
+        if weight is not None:
+            return weight
+        place = int(name[1:])
+        value, spec = inputs[place], self._cluster.inputs[place]
+        if not isinstance(spec, TensorSpec):
+            return array(torch.tensor(value, dtype=_NUMBERS[spec.kind]))
+        return array(value.detach().permute(self._orders[place]))
+
+    def _result(self, place: int, result: Any, inputs: Sequence[Any]) -> torch.Tensor:
+        (shape,) = self._shapes[place](*inputs)
+        spec = self._cluster.outputs[place]
+        found = tensor(result)
+        found = found.view(spec.dtype) if found.dtype is not spec.dtype else found
+        return found.view(shape).permute(self.facts.outputs[place][1])
+
+
+def array(value: torch.Tensor) -> Any:
+    """Gives TVM's tensor over a tensor's own memory, or over that of a contiguous and aligned copy."""
+    if not value.is_contiguous() or value.is_neg() or value.device.type != "cpu":
+        value = value.cpu().resolve_neg().contiguous()
+    value = value.detach()
+    if value.data_ptr() % ALIGNMENT:
+        value = value.clone()
+    bits = _AS_BITS.get(value.dtype)
+    return tvm_ffi.from_dlpack(value if bits is None else value.view(bits))
+
+
+def tensor(value: Any) -> torch.Tensor:
+    """Gives a tensor over the memory of TVM's tensor, which it keeps alive."""
+    return torch.from_dlpack(value)
+
+
+def restored(folder: Path) -> tuple[Any, tuple[str, ...]]:
+    """Loads what `save` wrote: code, and the names of its arguments.
+
+    Raises ValueError for a library other than the one written: loading it runs it.
+    """
+    kept = json.loads((folder / META).read_text())
+    code = (folder / LIBRARY).read_bytes()
+    if hashlib.sha256(code).hexdigest() != kept["sha256"]:
+        raise ValueError(f"{LIBRARY} is damaged")
+    with tempfile.TemporaryDirectory(prefix="hub-tvm-") as place:  # what was read is what is loaded, whatever comes after
+        path = Path(place) / LIBRARY
+        path.write_bytes(code)
+        return load_module(str(path)), tuple(kept["arguments"])
+
+
+def _reader(texts: Sequence[str], count: int) -> Callable[..., tuple[Any, ...]]:
+    """Gives a function of the inputs that gives what some texts say; the texts are the hub's own, over shapes."""
+    names = ", ".join(f"i{place}" for place in range(count))
+    return eval(f"lambda {names}: ({''.join(text + ', ' for text in texts)})")

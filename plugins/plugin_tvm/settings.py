@@ -1,0 +1,41 @@
+"""What a user can set of TVM."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from hub.backend_settings import BackendSettings
+from hub.options import resolve
+from plugin_tvm.database import state_of
+
+
+class Settings(BackendSettings):
+    """Settings of the backend `tvm`."""
+
+    target: Literal["cpu", "cuda"] = Field(default="cpu", description='"cpu" or "cuda"')
+    database: Path | None = Field(
+        default=None, description="a folder; without it tuned kernels are kept in the hub's cache"
+    )
+
+    @property
+    def folder(self) -> Path:
+        """Gives the database's folder, which may not exist."""
+        if self.database is not None:
+            return self.database
+        return resolve(None, os.environ, Path.cwd()).cache_root / "tuning" / "tvm"
+
+    @property
+    def state(self) -> str:
+        """Gives what the database holds: kernels are compiled as tuning found them."""
+        return state_of(self.folder)
+
+    @property
+    def missing(self) -> str:
+        """Says what the target lacks here."""
+        if self.target == "cuda":
+            return "a CUDA compiler in the wheel of TVM 0.27, which has CUDA's runtime and no code generator for it"
+        return ""

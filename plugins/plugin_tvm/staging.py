@@ -1,0 +1,136 @@
+"""Decides which tensors of a program are left in memory, each by a kernel of its own; all others are computed in place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from hub.fusion.reading import in_order
+from hub.lowering.builders import copied
+from hub.lowering.sizes import product
+from hub.lowering.tensors import (
+    COMPUTED,
+    IN_MEMORY,
+    Join,
+    Number,
+    Pointwise,
+    Product,
+    Put,
+    Reduce,
+    Reshape,
+    Scan,
+    Source,
+    Take,
+    Tensor,
+    View,
+    arguments_of,
+)
+from plugin_tvm.functions import COSTLY
+
+MOST_REPEATED = 12
+"""Functions at most that are computed once for each of several readers."""
+MOST_IN_PLACE = 120
+"""Functions at most in one kernel: expressions are trees to TVM, which walks them in every pass."""
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What is left in memory."""
+
+    kept: Mapping[Tensor, None]
+    """Tensors that lie in memory, sources first: from outside, under another shape, or computed by a kernel."""
+    numbers: Mapping[str, Source]
+    """Inputs that are plain numbers, by name."""
+
+
+def staged(outputs: Sequence[Tensor]) -> Stages:
+    """Gives what is left in memory of the program behind some outputs."""
+    order = in_order(outputs)
+    numbers: dict[str, Source] = {}
+    for tensor in order:
+        if isinstance(tensor, Number) and isinstance(tensor.value, str):
+            numbers.setdefault(tensor.value, Source((), tensor.dtype, tensor.value))
+    kept = _Kept(order, outputs).found
+    return Stages({**dict.fromkeys(numbers.values()), **kept}, numbers)
+
+
+class _Kept:
+    """Goes through a program, sources first."""
+
+    def __init__(self, order: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        self.needed = _needed(order, outputs)
+        self.readers = _readers(order)
+        self.found: dict[Tensor, None] = {}
+        self.functions: dict[Tensor, int] = {}
+        self.is_costly: dict[Tensor, bool] = {}
+        for tensor in order:
+            self._place(tensor)
+
+    def _place(self, tensor: Tensor) -> None:
+        sources = [source for source in arguments_of(tensor) if source not in self.found]
+        own = isinstance(tensor, (Pointwise, Take)) and getattr(tensor, "function", "") != "copy"
+        self.functions[tensor] = own + sum(self.functions[source] for source in sources)
+        self.is_costly[tensor] = getattr(tensor, "function", "") in COSTLY or any(map(self.is_costly.get, sources))
+        if self._lies_in_memory(tensor):
+            self.found[tensor] = None
+            self.functions[tensor] = 0
+            self.is_costly[tensor] = False
+
+    def _lies_in_memory(self, tensor: Tensor) -> bool:
+        if isinstance(tensor, (Source, Reshape, Product, Reduce, Scan, Put)) or tensor in self.needed:
+            return True
+        if not isinstance(tensor, (Pointwise, Take, Join)):
+            return False
+        if tensor.dtype == "bf16" and getattr(tensor, "function", "") != "copy":
+            return True
+        if self.functions[tensor] > MOST_IN_PLACE:
+            return True
+        readers = self.readers.get(tensor, ())
+        is_read_again = len(readers) > 1 or any(_count(reader) != _count(tensor) for reader in readers)
+        if is_read_again and self.is_costly[tensor]:
+            return True
+        return len(readers) > 1 and self.functions[tensor] > MOST_REPEATED
+
+
+def _needed(order: Sequence[Tensor], outputs: Sequence[Tensor]) -> Collection[Tensor]:
+    """Gives what has to lie in memory because somebody reads it from there, or because it leaves."""
+    found = dict.fromkeys(map(root_of, outputs))
+    for tensor in order:
+        if isinstance(tensor, (Product, Scan, Put)):
+            found.update(dict.fromkeys(_behind(source) for source in arguments_of(tensor)))
+        elif isinstance(tensor, (Take, Reshape)):
+            found[_behind(tensor.source)] = None
+    return found
+
+
+def _readers(order: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
+    """Gives who reads each tensor, through views."""
+    found: dict[Tensor, list[Tensor]] = {}
+    for tensor in order:
+        if not isinstance(tensor, View):
+            for source in arguments_of(tensor):
+                found.setdefault(_behind(source), []).append(tensor)
+    return found
+
+
+def _behind(tensor: Tensor) -> Tensor:
+    while isinstance(tensor, View):
+        tensor = tensor.source
+    return tensor
+
+
+def _count(tensor: Tensor) -> object:
+    """Gives how many elements are computed for a tensor."""
+    return product(tensor.source.shape if isinstance(tensor, Reduce) else tensor.shape)
+
+
+def root_of(tensor: Tensor) -> Tensor:
+    """Gives the tensor whose memory one is."""
+    while isinstance(tensor, Reshape):
+        tensor = tensor.source
+    return tensor
+
+
+def in_memory(tensor: Tensor) -> Tensor:
+    """Gives a tensor as one that can lie in memory."""
+    return tensor if isinstance(tensor, (*IN_MEMORY, *COMPUTED)) else copied(tensor)

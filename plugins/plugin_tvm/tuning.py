@@ -1,0 +1,229 @@
+"""Searches for schedules of kernels with MetaSchedule, the dearest kernel first, until a budget is spent."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from plugin_tvm.compiler import alone
+from plugin_tvm.database import FAILED_S, Database
+
+BATCH = 16
+"""Schedules that are measured between two looks at the clock."""
+NAIVE_S = 3e-9
+"""Seconds of one step of a kernel's loops that nobody scheduled: 0.3 thousand million a second (2 cores, 2026-11)."""
+MEASURED_S = 0.01
+"""Seconds for which each schedule runs."""
+HOPELESS = 8.0
+"""How many times as long as the best one a schedule may take before it is measured no further."""
+WEARY = 3
+"""Batches without a gain after which a kernel waits for all others."""
+GAIN = 0.98
+DEAR_S = 2e-4
+"""Seconds from which on a kernel that nobody tuned decides a price."""
+
+
+@dataclass
+class Task:
+    """One kernel to tune."""
+
+    name: str
+    module: Any
+    count: int
+    """How often the model runs it."""
+    steps: float
+    """Steps of its loops."""
+    best_s: float = math.inf
+    trials: int = 0
+    idle: int = 0
+    """Batches since its last gain."""
+    is_stuck: bool = False
+    """True where TVM cannot search for schedules of it."""
+    problem: str = ""
+    """What went wrong first in the last batch."""
+    model: Any = field(default=None, repr=False)
+
+    @property
+    def price_s(self) -> float:
+        """Seconds that the model spends in it, as far as known."""
+        return self.count * (self.best_s if math.isfinite(self.best_s) else self.steps * NAIVE_S)
+
+
+def tasks_of(modules: Iterable[Any]) -> list[Task]:
+    """Gives the kernels of some Relax modules that are worth tuning, each structure once."""
+    found: dict[str, Task] = {}
+    for module in modules:
+        for name, count in calls_in(module).items():
+            kernel = alone(module[name])
+            steps = steps_of(kernel)
+            if steps is None:
+                continue
+            text = kernel.script()
+            if text in found:
+                found[text].count += count
+            else:
+                found[text] = Task(str(name.name_hint), kernel, count, steps)
+    return list(found.values())
+
+
+def calls_in(module: Any) -> Mapping[Any, int]:
+    """Gives how often `main` calls each kernel."""
+    found: dict[Any, int] = {}
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if getattr(getattr(value, "op", None), "name", "") == "relax.call_tir":
+                found[value.args[0]] = found.get(value.args[0], 0) + 1
+    return found
+
+
+def steps_of(kernel: Any) -> float | None:
+    """Gives the steps of a kernel's loops; None where a size is symbolic, or its loops are no schedulable blocks."""
+    from tvm import s_tir
+
+    schedule = s_tir.Schedule(kernel)
+    total = 0.0
+    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+        extents = [schedule.get(loop).extent for loop in schedule.get_loops(block)]
+        if not schedule.get(block).iter_vars and extents == []:
+            return None
+        if not all(hasattr(extent, "value") for extent in extents):
+            return None
+        total += math.prod(int(extent.value) for extent in extents)
+    return total or None
+
+
+def tune(
+    tasks: Sequence[Task],
+    target: Any,
+    database: Database,
+    *,
+    budget_s: float,
+    threads: int,
+    say: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Tunes kernels until the budget is spent; what is found is in the database batch by batch."""
+    end_s = clock() + budget_s
+    for task in tasks:
+        if (kept := database.best(task.module)) is not None:
+            task.best_s = kept.run_s
+    while clock() < end_s and (task := next_task(tasks)) is not None:
+        before_s = task.best_s
+        _tune_batch(task, target, database, threads)
+        task.idle = 0 if task.best_s < before_s * GAIN else task.idle + 1
+        say(
+            f"{task.name}: {shown(task.best_s)} after {task.trials} schedules; model {shown(sum(t.price_s for t in tasks))}"
+        )
+
+
+def next_task(tasks: Sequence[Task]) -> Task | None:
+    """Gives the kernel to go on with: the dearest that still gains, untuned ones first; None where all are stuck."""
+    able = [task for task in tasks if not task.is_stuck]
+    if not able:
+        return None
+    untried = [task for task in able if task.trials == 0 and not math.isfinite(task.best_s)]
+    eager = untried or [task for task in able if task.idle < WEARY] or able
+    return max(eager, key=lambda task: task.price_s / (1 + task.idle))
+
+
+def _tune_batch(task: Task, target: Any, database: Database, threads: int) -> None:
+    """Measures some schedules of one kernel. What TVM raises costs this kernel only."""
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.s_tir.meta_schedule.tune import tune_tasks
+
+    from plugin_tvm.measuring import measurer
+
+    try:
+        task.model = task.model or ms.CostModel.create("xgb", num_tuning_cores=threads, tree_method="auto")
+        strategy = ms.search_strategy.EvolutionarySearch(
+            population_size=64, init_measured_ratio=0.3, init_min_unmeasured=BATCH, max_fail_count=4, genetic_num_iters=2
+        )
+        with _without_intrinsics():
+            context = ms.TuneContext(
+                mod=task.module,
+                target=target,
+                space_generator=_space(),
+                search_strategy=strategy,
+                task_name=task.name,
+                num_threads=threads,
+            ).clone()
+        builder, runner, problems = measurer(threads, task.best_s * HOPELESS, MEASURED_S)
+        tune_tasks(
+            tasks=[context],
+            task_weights=[1.0],
+            work_dir=str(database.folder(task.module)),
+            max_trials_global=BATCH,
+            num_trials_per_iter=BATCH,
+            builder=builder,
+            runner=runner,
+            database=database.opened(task.module),
+            cost_model=task.model,
+            measure_callbacks=[ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel()],
+        )
+        task.problem = problems[0] if problems else ""
+    except Exception as error:  # noqa: BLE001 - TVM raises anything over a kernel that its rules do not fit
+        task.is_stuck, task.problem = True, f"{type(error).__name__}: {error}"
+    task.trials += BATCH
+    kept = database.best(task.module)
+    if kept is None:
+        task.is_stuck = True
+    elif kept.run_s < FAILED_S:
+        task.best_s = min(task.best_s, kept.run_s)
+
+
+_INTRINSICS = "tvm.s_tir.tensor_intrin"
+
+
+@contextmanager
+def _without_intrinsics() -> Generator[None]:
+    """Keeps MetaSchedule from importing instructions for tensors, which takes minutes (TVM 0.27: it parses all of CUDA's).
+
+    On CPUs they are for products of int8 alone, of which there are none.
+    """
+    is_there = _INTRINSICS in sys.modules
+    sys.modules.setdefault(_INTRINSICS, ModuleType(_INTRINSICS))
+    try:
+        yield
+    finally:
+        if not is_there:
+            del sys.modules[_INTRINSICS]
+
+
+def _space() -> Any:
+    """Gives the rules that all CPUs share; those for AVX-512 differ in products of int8."""
+    from tvm.s_tir import meta_schedule as ms
+
+    return ms.space_generator.PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm")
+
+
+def price_s(tasks: Sequence[Task], database: Database) -> float | None:
+    """Gives the seconds of a model's kernels as tuning measured them; None where one with much to do was not tuned."""
+    total_s = 0.0
+    for task in tasks:
+        kept = database.best(task.module)
+        if kept is None and task.steps * NAIVE_S > DEAR_S:
+            return None
+        total_s += task.count * (task.steps * NAIVE_S if kept is None else kept.run_s)
+    return total_s
+
+
+def summary(tasks: Sequence[Task]) -> str:
+    """Gives what tuning found, in a line."""
+    done = [task for task in tasks if math.isfinite(task.best_s)]
+    trials = sum(task.trials for task in tasks)
+    price = shown(sum(task.price_s for task in tasks))
+    text = f"{len(done)} of {len(tasks)} kernels tuned, {trials} schedules tried; the model's kernels take {price}"
+    problem = next((f"{task.name}: {task.problem[:200]}" for task in tasks if task.is_stuck and task.problem), "")
+    return f"{text}; no schedule for {problem}" if problem else text
+
+
+def shown(seconds: float) -> str:
+    """Gives seconds as milliseconds."""
+    return f"{seconds * 1e3:.3g} ms" if math.isfinite(seconds) else "nothing yet"

@@ -1,0 +1,132 @@
+"""The backend: decides from its table, compiles through torch-mlir and XLA, loads what it saved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hub.backend import Backend, CompileSettings
+from hub.errors import CompileError, HubError
+from hub.lowering.arguments import Sizes, captured_sizes
+from hub.pricing.roofline import cluster_estimate
+from hub.support import ACCEPTED, Support, operator_name, refused
+from plugin_xla.client import client, options
+from plugin_xla.lower import lower
+from plugin_xla.support import DECLINED, OPERATORS
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from hub.cost import Cost
+    from hub.graph import Cluster
+    from plugin_xla.runtime import Program, XlaExecutable
+
+NAME = "xla"
+META = "xla.json"
+EFFICIENCY = 0.5
+"""Share of the floating-point peak: a guess between eager and OpenVINO's prepacked products, not measured."""
+CALL_S = 3e-05
+"""Seconds to enter and leave: a guess. Evidence replaces both as soon as a cluster has run."""
+_PROBE = """
+func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+  %sum = stablehlo.add %x, %x : tensor<2xf32>
+  return %sum : tensor<2xf32>
+}
+"""
+
+
+def create() -> Xla:
+    """Gives the backend; called once a process."""
+    return Xla()
+
+
+class Xla(Backend):
+    """XLA on the CPU."""
+
+    def probe(self) -> Support:
+        """Compiles and runs one addition."""
+        try:
+            one = client(1)
+            loaded = one.compile_and_load(_PROBE, [one.local_devices()[0]], options())
+            from plugin_xla.runtime import array, tensor
+
+            got = tensor(loaded.execute([array(torch.tensor([1.0, 2.0]), one.local_devices()[0])])[0]).tolist()
+        except Exception as error:  # noqa: BLE001 - jaxlib raises anything
+            return refused(f"XLA cannot run: {type(error).__name__}: {error}")
+        return ACCEPTED if got == [2.0, 4.0] else refused(f"1+1 and 2+2 gave {got}")
+
+    def supports(self, node: fx.Node) -> Support:
+        """Looks the node up in the operator table, and says why the core's table has operators that are not in there."""
+        name = operator_name(node)
+        return refused(f"{name}: {DECLINED[name]}") if name in DECLINED else OPERATORS.supports(node)
+
+    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
+        """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""
+        return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
+
+    def compile(self, cluster: Cluster, settings: CompileSettings) -> XlaExecutable:
+        """Compiles a cluster for the sizes that it was captured with. Raises CompileError with the compiler's reason."""
+        try:
+            sizes = captured_sizes(cluster)
+            return _executable(cluster, settings, {sizes: build(cluster, settings, sizes)})
+        except HubError:
+            raise
+        except Exception as error:
+            raise _failure("compile", error, cluster) from error
+
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> XlaExecutable:
+        """Restores machine code from what `save` wrote; the weights are the cluster's."""
+        try:
+            listed = json.loads((folder / META).read_text())["programs"]
+            programs = dict(_loaded(folder, place, entry, settings) for place, entry in enumerate(listed))
+            return _executable(cluster, settings, programs)
+        except Exception as error:
+            raise _failure("load", error, cluster) from error
+
+
+def build(cluster: Cluster, settings: CompileSettings, sizes: Sizes) -> Program:
+    """Compiles a cluster for given sizes. Raises CompileError, which says which of the two compilers refused."""
+    from plugin_xla.runtime import Program
+
+    try:
+        lowered = lower(cluster, sizes)
+    except Exception as error:
+        raise _failure("make StableHLO of", error, cluster, "torch-mlir") from error
+    try:
+        one = client(settings.threads)
+        loaded = one.compile_and_load(lowered.text, [one.local_devices()[0]], options())
+    except Exception as error:
+        raise _failure("compile", error, cluster) from error
+    return Program(loaded, lowered.fed, lowered.text)
+
+
+def _executable(cluster: Cluster, settings: CompileSettings, programs: dict[Sizes, Program]) -> XlaExecutable:
+    from plugin_xla.runtime import XlaExecutable
+
+    return XlaExecutable(cluster, client(settings.threads), programs, partial(build, cluster, settings))
+
+
+def _loaded(folder: Path, place: int, entry: Any, settings: CompileSettings) -> tuple[Sizes, Program]:
+    from plugin_xla.runtime import Program
+
+    code = (folder / f"program{place}.xla").read_bytes()
+    if hashlib.sha256(code).hexdigest() != entry["sha256"]:  # XLA runs whatever it deserialises
+        raise ValueError(f"program{place}.xla is damaged")
+    one = client(settings.threads)
+    loaded = one.deserialize_executable(code, [one.local_devices()[0]], options())
+    sizes = tuple(tuple(size) if isinstance(size, list) else size for size in entry["sizes"])
+    return sizes, Program(loaded, tuple(entry["fed"]))
+
+
+def _failure(stage: str, error: Exception, cluster: Cluster, compiler: str = "XLA") -> CompileError:
+    return CompileError(
+        f"{compiler} cannot {stage} it: {type(error).__name__}: {str(error)[:2000]}",
+        backend=NAME,
+        cluster=cluster.name,
+        hint="`debug_dir` keeps the cluster's program",
+    )

@@ -1,0 +1,50 @@
+"""XLA's CPU clients: one a process for each number of threads. JAX is imported when the first one is made."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cache
+from typing import Any
+
+_LOCK = threading.Lock()
+_THREADS = "NPROC"
+"""Variable from which XLA takes the size of a client's thread pool; its API has no other way (jaxlib 0.10)."""
+
+
+def client(threads: int) -> Any:
+    """Gives the client whose pool has so many threads; made when first asked for, and kept, as its threads never end.
+
+    It is none of JAX's own, so that neither its threads nor its options (`jax_enable_x64`) change for a user of JAX.
+    """
+    with _LOCK:
+        return _made(threads)
+
+
+@cache
+def _made(threads: int) -> Any:
+    import jax  # noqa: F401 - jaxlib's arrays need it, and imported first it keeps XLA from logging to stderr
+    from jaxlib import _jax
+
+    before = os.environ.get(_THREADS)
+    os.environ[_THREADS] = str(threads)
+    try:
+        # Calls run in the thread that makes them and end with their results: inputs need not be kept alive any longer.
+        return _jax.get_tfrt_cpu_client(asynchronous=False)
+    finally:
+        if before is None:
+            del os.environ[_THREADS]
+        else:
+            os.environ[_THREADS] = before
+
+
+def options() -> Any:
+    """Gives the options of a compilation. They hold whatever `XLA_FLAGS` says.
+
+    Without options of its own `compile_and_load` (jaxlib 0.10.2) takes some under which `maximum` loses NaN.
+    """
+    from jaxlib import xla_client
+
+    found = xla_client.CompileOptions()
+    found.env_option_overrides = [("xla_cpu_enable_fast_math", False), ("xla_cpu_enable_fast_min_max", False)]
+    return found

@@ -1,0 +1,7 @@
+"""`torch.compile(model, backend="hub-openxla")`: the hub with this backend alone."""
+
+from __future__ import annotations
+
+from hub.dynamo import restricted
+
+hub_openxla = restricted("xla")

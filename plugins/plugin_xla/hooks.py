@@ -1,0 +1,26 @@
+"""Registers the backend. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from hub.backend import BackendInfo
+from hub.hookspecs import hookimpl
+
+
+@hookimpl
+def hub_backends() -> tuple[BackendInfo, ...]:
+    """Registers `xla`."""
+    return (
+        BackendInfo(
+            name="xla",
+            factory="plugin_xla.backend:create",
+            summary="XLA on the CPU, through StableHLO: compiled for each size that is met",
+            requires=("jaxlib>=0.10,<0.11", "jax>=0.10,<0.11", "torch-mlir>=20260801"),
+            install="pip install 'compiler-hub[xla]'",
+            devices=("cpu",),
+            dtypes=("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"),
+            operators="plugin_xla.support:OPERATORS",
+            dynamic_shapes=True,
+            training=True,
+            saveable=True,
+        ),
+    )

@@ -1,0 +1,103 @@
+"""Runs compiled programs with zero copies both ways, from any number of threads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax  # noqa: F401 - imported before jaxlib it keeps XLA from logging to stderr
+import torch
+from jaxlib import _jax
+from torch.utils.dlpack import to_dlpack
+
+from hub.backend import Executable
+from hub.errors import HubError, RunError
+from hub.graph import Cluster, TensorSpec
+from hub.lowering.arguments import Sizes, with_weights
+from hub.lowering.programs import Programs
+
+NAME = "xla"
+META = "xla.json"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A cluster compiled for given sizes."""
+
+    loaded: Any
+    """XLA's executable."""
+    fed: tuple[int, ...]
+    """For each argument, its position among the cluster's inputs and, behind these, its weights."""
+    text: str = ""
+    """The StableHLO it was compiled from; "" after a load."""
+
+
+class XlaExecutable(Executable):
+    """A compiled cluster: one program for each combination of sizes, the first made while compiling, others when met."""
+
+    def __init__(
+        self, cluster: Cluster, client: Any, programs: dict[Sizes, Program], build: Callable[[Sizes], Program]
+    ) -> None:
+        """`build` compiles for further sizes. Weights become arguments that stay where PyTorch has them."""
+        self._cluster = cluster
+        self._programs = Programs(cluster, programs, build)
+        self._device = client.local_devices()[0]
+        constants = cluster.constants
+        self._weights = [array(constants[name], self._device) for name in with_weights(cluster).weights]
+        self._inputs = len(cluster.inputs)
+        self._dtypes = tuple(spec.dtype if isinstance(spec, TensorSpec) else None for spec in cluster.inputs)
+
+    def __call__(self, *inputs: Any) -> list[torch.Tensor]:
+        """Runs one call. Raises InputRefused for sizes beyond the most, RunError for anything else."""
+        try:
+            program = self._programs.of(inputs)
+            values = [self._argument(position, inputs) for position in program.fed]
+            return [tensor(one) for one in program.loaded.execute(values)]
+        except HubError as error:
+            error.backend, error.cluster = NAME, self._cluster.name
+            raise
+        except Exception as error:
+            raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
+
+    def save(self, folder: Path) -> None:
+        """Writes machine code for each combination of sizes met so far. Weights are not in it."""
+        listed: list[dict[str, Any]] = []
+        for place, (sizes, program) in enumerate(self._programs):
+            code = program.loaded.serialize()
+            (folder / f"program{place}.xla").write_bytes(code)
+            listed.append({"sizes": sizes, "fed": program.fed, "sha256": hashlib.sha256(code).hexdigest()})
+        (folder / META).write_text(json.dumps({"programs": listed}))
+
+    def dump(self, folder: Path) -> None:
+        """Writes the FX program and, for each combination of sizes, StableHLO (not after a load) and optimised HLO."""
+        (folder / "cluster.py.txt").write_text(self._cluster.module.print_readable(print_output=False))
+        for place, (_, program) in enumerate(self._programs):
+            if program.text:
+                (folder / f"program{place}.stablehlo.mlir").write_text(program.text)
+            modules = program.loaded.hlo_modules()
+            (folder / f"program{place}.hlo.txt").write_text("\n".join(module.to_string() for module in modules))
+
+    def _argument(self, position: int, inputs: Sequence[Any]) -> Any:
+        if position >= self._inputs:
+            return self._weights[position - self._inputs]
+        value = inputs[position]
+        if value.dtype is not self._dtypes[position]:
+            name = self._cluster.input_names[position]
+            raise RunError(f"input {name}: got {value.dtype}, compiled for {self._dtypes[position]}")
+        return array(value, self._device)
+
+
+def array(value: torch.Tensor, device: Any) -> Any:
+    """Gives XLA's array over a tensor's own memory, or over that of a contiguous copy; XLA copies where alignment asks."""
+    if not value.is_contiguous() or value.is_neg() or value.device.type != "cpu":
+        value = value.cpu().resolve_neg().contiguous()
+    return _jax.dlpack_managed_tensor_to_buffer(to_dlpack(value.detach()), device, None)
+
+
+def tensor(value: Any) -> torch.Tensor:
+    """Gives a tensor over the memory of XLA's array, which it keeps alive."""
+    return torch.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(value))

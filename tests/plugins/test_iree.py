@@ -1,0 +1,530 @@
+"""The IREE backend: numbers, sizes, memory, threads, saving, errors. Single operators: `tests/conformance`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hub
+from hub.backend import CompileSettings
+from hub.bench.zoo import build
+from hub.errors import CompileError, InputRefused, OptionError, RunError
+from hub.graph import Cluster
+from hub.lowering import programs as programs_module
+from hub.registry import requirement_status
+from hub.testing.single import SETTINGS, compile_and_run, run, whole_cluster
+from hub.verification.verify import verify
+
+pytest.importorskip("iree.runtime")
+pytest.importorskip("iree.compiler")
+pytest.importorskip("torch_mlir")
+
+
+from plugin_iree import backend as backend_module
+from plugin_iree import compiler, runtime
+from plugin_iree.backend import Iree, create
+from plugin_iree.device import device
+from plugin_iree.hooks import hub_backends
+from plugin_iree.settings import Settings
+from plugin_iree.support import DECLINED, OPERATORS
+
+MODELS = ["bert", "gpt2", "llama", "vit", "resnet18", "mobilenetv2", "convnext", "mlp"]
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iree:
+    return create()
+
+
+class Of(nn.Module):
+    """A module made of a function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def compiled(
+    backend: Iree, function: Callable[..., Any], *inputs: Any, dynamic: bool = False
+) -> tuple[Cluster, runtime.IreeExecutable]:
+    """Gives the cluster of a function, and its executable."""
+    module = function if isinstance(function, nn.Module) else Of(function)
+    cluster, values = whole_cluster(module, inputs, dynamic=dynamic)
+    executable, _ = compile_and_run(backend, cluster, values)
+    assert isinstance(executable, runtime.IreeExecutable)
+    return cluster, executable
+
+
+def sized(cluster: Cluster, x: torch.Tensor) -> list[Any]:
+    """Gives a cluster's inputs for one tensor; numbers are its sizes, told apart by their symbols."""
+    spec = next(spec for spec in cluster.inputs if hasattr(spec, "shape"))
+    sizes = {str(symbol): size for symbol, size in zip(spec.shape, x.shape, strict=True)}
+    return [x if hasattr(other, "shape") else sizes[str(other.value)] for other in cluster.inputs]
+
+
+# --- What is imported -------------------------------------------------------------------------------------------------
+
+
+def test_the_table_loads_without_torch_or_iree() -> None:
+    """Listing backends counts operators without importing a heavy library."""
+    code = (
+        "import sys, plugin_iree.support, plugin_iree.hooks, plugin_iree.settings;"
+        "print({'torch', 'iree.runtime', 'iree.compiler'} & set(sys.modules))"
+    )
+    assert printed(code) == "set()"
+
+
+def test_the_backend_is_made_without_iree() -> None:
+    """IREE and torch-mlir are imported when the first cluster is compiled, no earlier."""
+    code = (
+        "import sys; from plugin_iree.backend import create; create();"
+        "print({'iree.runtime', 'iree.compiler', 'torch_mlir'} & set(sys.modules))"
+    )
+    assert printed(code) == "set()"
+
+
+def printed(code: str) -> str:
+    """Gives what a fresh interpreter prints."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_probe_accepts_this_machine(backend: Iree) -> None:
+    """The probe compiles and runs one operator."""
+    assert backend.probe().accepted
+
+
+def test_a_probe_that_fails_gives_the_reason(backend: Iree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever IREE raises becomes a refusal."""
+    monkeypatch.setattr(backend_module, "device", lambda target, threads: 1 / 0)
+    assert "ZeroDivisionError" in backend.probe().reason
+
+
+@pytest.mark.parametrize("library", ["iree-base-runtime", "iree-base-compiler"])
+def test_other_versions_are_refused_with_the_range(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason names what is installed and what is needed."""
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "3.9.0" if name == library else real(name))
+    status = requirement_status(hub_backends()[0])
+    assert status.reason == f"{library} 3.9.0 is installed, <3.14,>=3.13 is needed"
+
+
+# --- Settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("target", "words"), [("cuda", "NVIDIA's driver"), ("vulkan", "Vulkan's loader")])
+def test_a_target_that_the_host_lacks_is_refused_in_words(target: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe, a compilation and the list of backends name the driver; the CPU still works."""
+    monkeypatch.setattr("plugin_iree.settings.find_library", lambda name: None)
+    chosen = Settings(target=target)
+    cluster, _ = whole_cluster(Of(lambda x: x * 2), (torch.randn(3),))
+    assert words in chosen.missing
+    assert words in create(chosen).probe().reason
+    with pytest.raises(CompileError, match=words):
+        create(chosen).compile(cluster, SETTINGS)
+    assert create(Settings()).probe().accepted
+
+
+def test_settings_come_from_options_and_are_checked() -> None:
+    """A target that IREE has not is an error that names the option."""
+    options = {"tune": "off", "backends": ["iree"], "iree": {"target": "tpu"}}
+    with pytest.raises(OptionError, match=r"iree\.target"):
+        torch.compile(nn.Linear(2, 2), backend="hub", options=options)(torch.randn(1, 2))
+
+
+def test_flags_of_each_target() -> None:
+    """The processor is the host's own, or the one that is set."""
+    assert "--iree-llvmcpu-target-cpu=host" in compiler.target_flags(Settings())
+    assert "--iree-llvmcpu-target-cpu=znver4" in compiler.target_flags(Settings(chip="znver4"))
+    assert compiler.target_flags(Settings(target="CUDA")) == ("--iree-hal-target-device=cuda", "--iree-cuda-target=sm_80")
+    assert compiler.target_flags(Settings(target="vulkan")) == ("--iree-hal-target-device=vulkan",)
+
+
+def test_programs_for_a_gpu_are_compiled_without_one(backend: Iree) -> None:
+    """IREE compiles for CUDA on any machine; only running needs the device."""
+    _, executable = compiled(backend, lambda x: x * 2 + 1, torch.randn(4, 3))
+    ((_, program),) = executable._programs
+    assert b"cuda-nvptx-fb" in compiler.compiled(program.text, Settings(target="cuda", chip="sm_86"))
+
+
+def test_copies_for_a_device_come_and_go_whole() -> None:
+    """What a GPU would get and give back is the same to the last bit, for each dtype."""
+    where = device("cpu", 1)
+    for dtype in runtime._ELEMENTS:
+        value = torch.arange(-3, 9).reshape(3, 4).to(dtype)
+        view = runtime.sent(value, where)
+        back = runtime.fetched(view, dtype, where)
+        assert back.dtype == dtype and torch.equal(back, value)
+        assert back.data_ptr() != value.data_ptr()
+
+
+# --- Whole models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_whole_model_is_one_exact_cluster(backend: Iree, name: str) -> None:
+    """Every operator is taken, and the result is as close to float64 as float32 eager is."""
+    module, inputs = build(name, small=True)
+    with torch.no_grad():
+        module.eval()(*inputs)  # transformers installs hooks under a lock in the first call, which Dynamo cannot follow
+    cluster, values = whole_cluster(module.eval(), inputs)
+    reasons = [backend.supports(node).reason for node in cluster.nodes if "getitem" not in str(node.target)]
+    assert [reason for reason in reasons if reason] == []
+    with torch.no_grad():
+        verify(cluster, "iree", backend.compile(cluster, SETTINGS), values, None)
+
+
+def test_an_lstm_is_unrolled_and_exact(backend: Iree) -> None:
+    """Steps are written out one by one."""
+    module, inputs = build("lstm", small=True)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        cluster, values = whole_cluster(module.eval(), inputs)
+    assert [backend.supports(node).reason for node in cluster.nodes if "lstm" in str(node.target)] == [""]
+    with torch.no_grad():
+        verify(cluster, "iree", backend.compile(cluster, SETTINGS), values, None)
+
+
+def test_refusals_that_the_core_would_not_give_say_why(backend: Iree) -> None:
+    """An operator that comes out wrong is refused with what is wrong, not as unknown."""
+    name, reason = next(iter(DECLINED.items()))
+    assert reason
+    assert name not in OPERATORS.rows
+
+
+def test_torch_compile_runs_on_iree_alone() -> None:
+    """A plan of IREE clusters gives eager's result."""
+    module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).eval()
+    compiled_module = torch.compile(module, backend="hub", options={"tune": "off", "backends": ["iree"], "strict": True})
+    x = torch.randn(3, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled_module(x), module(x))
+    (plan,) = hub.plans(compiled_module)
+    assert {cluster.backend for cluster in plan.clusters} == {"iree"}
+
+
+# --- Sizes ------------------------------------------------------------------------------------------------------------
+
+
+class _Attention(nn.Module):
+    """Causal attention with two heads and a length among the numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner, self.outer = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        heads = self.inner(self.norm(x)).view(batch, length, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        query, key, value = heads.unbind(0)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return x + self.outer(mixed.transpose(1, 2).reshape(batch, length, width)) * length
+
+
+def test_one_executable_serves_every_size(backend: Iree) -> None:
+    """A program is compiled for each pair of sizes that is met, and kept."""
+    cluster, executable = compiled(backend, _Attention(), torch.randn(3, 5, 16), dynamic=True)
+    for batch, length in ((2, 3), (3, 2), (4, 9), (1, 7), (2, 3)):
+        with torch.no_grad():
+            verify(cluster, "iree", executable, sized(cluster, torch.randn(batch, length, 16)), None)
+    assert len(executable._programs) == 5
+
+
+def test_sizes_beyond_the_limit_run_in_eager(backend: Iree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more programs are compiled than the limit; sizes known by then are served still."""
+    monkeypatch.setattr(programs_module, "MOST_SIZES", 2)
+    cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3), dynamic=True)
+    executable(*sized(cluster, torch.ones(5, 3)))
+    further = sized(cluster, torch.ones(6, 3))
+    with pytest.raises(InputRefused, match="2 combinations") as caught:
+        executable(*further)
+    assert (caught.value.backend, caught.value.cluster) == ("iree", "c0")
+    assert run(executable, cluster, further)[0].tolist() == [[2.0] * 3] * 6
+    assert executable(*sized(cluster, torch.ones(5, 3)))[0].shape == (5, 3)
+
+
+def test_sizes_that_cannot_be_compiled_for_run_in_eager(backend: Iree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that fails at one size costs that call, not the executable."""
+    cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3), dynamic=True)
+    monkeypatch.setattr(backend_module, "lower", lambda cluster, sizes: 1 / 0)
+    with pytest.raises(InputRefused, match="ZeroDivisionError"):
+        executable(*sized(cluster, torch.ones(5, 3)))
+    assert executable(*sized(cluster, torch.ones(4, 3)))[0].shape == (4, 3)
+
+
+# --- Memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_copies_of_contiguous_tensors(backend: Iree) -> None:
+    """IREE reads where the input lies, and the result lies where IREE wrote."""
+    _, executable = compiled(backend, lambda x: x.sigmoid() * 2, torch.randn(4, 8))
+    x = torch.randn(4, 8)
+    assert runtime.placed(x) is x
+    view = runtime.shared(x, executable._device)
+    assert address(view) == x.data_ptr()
+    ((_, program),) = executable._programs
+    (result,) = runtime.invoked(program, [view], 1)
+    got = runtime.mapped(result, torch.float32, executable._device)
+    assert got.data_ptr() == address(result)
+    torch.testing.assert_close(got, x.sigmoid() * 2)
+
+
+def address(view: Any) -> int:
+    """Gives where the memory of one of IREE's views begins."""
+    return view.map().asarray(view.shape, np.dtype("float32")).ctypes.data
+
+
+def test_inputs_that_are_not_aligned_are_copied(backend: Iree) -> None:
+    """IREE refuses memory that is not aligned to 64 bytes; the copy is aligned."""
+    x = torch.randn(25)[1:]
+    with pytest.raises(IndexError, match="aligned to 64"):
+        runtime.shared(x, device("cpu", 1))
+    copy = runtime.placed(x)
+    assert copy.data_ptr() % 64 == 0
+    assert torch.equal(copy, x)
+
+
+def test_weights_stay_where_pytorch_has_them(backend: Iree) -> None:
+    """Weights are parameters over PyTorch's own memory, and no constants in the program."""
+    weight = nn.Parameter(torch.randn(64, 64), requires_grad=False)
+    module = Of(lambda x: x * module.weight)
+    module.weight = weight
+    cluster, executable = compiled(backend, module, torch.randn(64, 64))
+    (held,) = executable._weights.tensors
+    assert held.data_ptr() == next(iter(cluster.constants.values())).data_ptr()
+    ((_, program),) = executable._programs
+    assert len(program.text) < 2000
+    held.fill_(3.0)  # behind the hub's back, to see that IREE has no copy of its own
+    assert torch.equal(executable(torch.ones(64, 64))[0], torch.full((64, 64), 3.0))
+
+
+def test_results_outlive_later_calls(backend: Iree) -> None:
+    """A later call writes to other memory."""
+    _, executable = compiled(backend, lambda x: x * 2, torch.randn(3))
+    results = [executable(torch.full((3,), float(index)))[0] for index in range(40)]
+    assert len({result.data_ptr() for result in results}) == 40
+    assert [float(result[0]) for result in results] == [2.0 * index for index in range(40)]
+
+
+def test_results_share_no_memory_with_inputs_or_each_other(backend: Iree) -> None:
+    """Views, copies and one value returned twice come back as tensors of their own."""
+    x = torch.randn(2, 3)
+    cluster, values = whole_cluster(
+        Of(lambda x: (x.clone(), (y := x.relu()), y.reshape(3, 2).clone(), x.t().clone())), (x,)
+    )
+    _, results = compile_and_run(backend, cluster, values)
+    assert len({result.data_ptr() for result in (*results, *values)}) == len(results) + 1
+    for got, wanted in zip(results, cluster.module(*values), strict=True):
+        assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(6, 4).t(),
+        lambda: torch.randn(4, 12)[:, ::2],
+        lambda: torch.randn(1, 6).expand(4, 6),
+        lambda: torch.randn(25)[1:].view(4, 6),
+        lambda: torch.randn(4, 6, requires_grad=True),
+    ],
+    ids=["transposed", "strided", "expanded", "offset", "requires_grad"],
+)
+def test_inputs_of_any_layout(backend: Iree, make: Callable[[], torch.Tensor]) -> None:
+    """Inputs may be views of any stride and offset, and are left as they were."""
+    _, executable = compiled(backend, lambda x: x * 3 + 1, torch.randn(4, 6))
+    x = make()
+    before = x.detach().clone()
+    torch.testing.assert_close(executable(x)[0], before * 3 + 1)
+    assert torch.equal(x, before)
+
+
+# --- Numbers and threads ----------------------------------------------------------------------------------------------
+
+
+def test_wide_numbers_keep_all_their_bits(backend: Iree) -> None:
+    """int64 beyond 32 bits and float64 beyond float32's precision go in and come out; IREE's default narrows float64."""
+    x, y = torch.tensor([2**62, -(2**62) - 1, 2**40 + 3]), torch.tensor([1.0 + 2**-40], dtype=torch.float64)
+    _, executable = compiled(backend, lambda x, y: (x + 1, y * 3), x, y)
+    assert [one.tolist() for one in executable(x, y)] == [(x + 1).tolist(), (y * 3).tolist()]
+
+
+def test_indices_out_of_range_read_no_foreign_memory(backend: Iree) -> None:
+    """Where eager raises, the last place is read: IREE's code looks at nothing."""
+    table = torch.arange(12.0).reshape(4, 3)
+    _, executable = compiled(backend, lambda x, i: x[i], table, torch.tensor([0, -1]))
+    got = executable(table, torch.tensor([10**12, -(10**12)]))[0]
+    assert torch.equal(got, table[[3, 0]])
+
+
+def test_threads_at_once_get_their_own_results(backend: Iree) -> None:
+    """Four threads call one executable at once."""
+    layer = nn.Linear(32, 32)
+    _, executable = compiled(backend, layer, torch.randn(4, 32))
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(50):
+            x = torch.randn(4, 32, generator=generator)
+            with torch.no_grad():
+                if not torch.allclose(executable(x)[0], layer(x), atol=1e-5):
+                    wrong.append(f"thread {seed}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_the_hub_says_how_many_threads() -> None:
+    """One thread needs no workers; a pool is as large as asked, and one device serves each number."""
+    code = (
+        "import os; from plugin_iree.device import device; count = lambda: len(os.listdir('/proc/self/task'))\n"
+        "device('cpu', 1); grown = []\n"
+        "for threads in (2, 3, 5):\n"
+        "    before = count(); device('cpu', threads); grown.append(count() - before)\n"
+        "print(*grown)"
+    )
+    two, three, five = map(int, printed(code).split())
+    assert (three - two, five - three) == (1, 2)
+    assert device("cpu", 1) is device("cpu", 1)
+
+
+def test_idle_workers_do_not_spin(backend: Iree) -> None:
+    """Between calls a pool uses no processor time."""
+    cluster, values = whole_cluster(nn.Linear(64, 64), (torch.randn(32, 64),))
+    executable, _ = compile_and_run(backend, cluster, values, CompileSettings(threads=2))
+    for _ in range(20):
+        executable(*values)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.25
+
+
+def test_several_threads_compute_the_same(backend: Iree) -> None:
+    """A pool of three gives the result of one thread."""
+    module, x = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 8)).eval(), torch.randn(32, 64)
+    cluster, values = whole_cluster(module, (x,))
+    _, (got,) = compile_and_run(backend, cluster, values, CompileSettings(threads=3))
+    with torch.no_grad():
+        torch.testing.assert_close(got, module(x))
+
+
+# --- Saving -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_a_saved_executable_gives_equal_results(backend: Iree, tmp_path: Path, dynamic: bool) -> None:
+    """Loading restores numbers to the last bit, in a backend of its own, and lowers nothing."""
+    cluster, executable = compiled(backend, _Attention(), torch.randn(3, 5, 16), dynamic=dynamic)
+    inputs = sized(cluster, torch.randn(3, 5, 16)) if dynamic else [torch.randn(3, 5, 16)]
+    executable.save(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend_module, "lower", lambda cluster, sizes: 1 / 0)
+        got = create().load(tmp_path, cluster, SETTINGS)(*inputs)
+    assert torch.equal(got[0], executable(*inputs)[0])
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing", "meta"])
+def test_a_damaged_folder_is_refused(backend: Iree, tmp_path: Path, damage: str) -> None:
+    """Nothing is handed to IREE that was not written here."""
+    cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3))
+    executable.save(tmp_path)
+    code = tmp_path / "program0.vmfb"
+    data = code.read_bytes()
+    if damage == "cut":
+        code.write_bytes(data[:-10])
+    elif damage == "changed":
+        code.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    elif damage == "missing":
+        code.unlink()
+    else:
+        (tmp_path / "iree.json").write_text(json.dumps({}))
+    with pytest.raises(CompileError, match="cannot load"):
+        backend.load(tmp_path, cluster, SETTINGS)
+
+
+def test_dump_writes_every_stage(backend: Iree, tmp_path: Path) -> None:
+    """A person can read what was received, what it became, and what each executable computes."""
+    _, executable = compiled(backend, lambda x: x.sin(), torch.randn(3))
+    executable.dump(tmp_path)
+    assert "aten.sin" in (tmp_path / "cluster.py.txt").read_text()
+    assert "torch.aten.sin" in (tmp_path / "program0.torch.mlir").read_text()
+    stages = sorted(path.name.split(".")[2] for path in (tmp_path / "program0.stages").glob("*.mlir"))
+    assert {"input", "flow", "stream", "executable-sources"} <= set(stages)
+    (sources,) = (tmp_path / "program0.stages").glob("*.executable-sources.mlir")
+    assert "math.sin" in sources.read_text()
+
+
+# --- Errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong", [torch.randn(3, 4), torch.randn(4, 3).double(), torch.randn(4, 3, 1)], ids=["shape", "dtype", "rank"]
+)
+def test_inputs_that_do_not_fit_are_refused(backend: Iree, wrong: torch.Tensor) -> None:
+    """A wrong shape or dtype is named; the executable still works afterwards."""
+    _, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3))
+    with pytest.raises(RunError, match="compiled for") as caught:
+        executable(wrong)
+    assert (caught.value.backend, caught.value.cluster) == ("iree", "c0")
+    assert torch.equal(executable(torch.ones(4, 3))[0], torch.full((4, 3), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [("lower", "torch-mlir cannot read it"), ("device", "IREE cannot compile it")],
+    ids=["torch-mlir", "IREE"],
+)
+def test_what_a_compiler_raises_is_wrapped(backend: Iree, monkeypatch: pytest.MonkeyPatch, stage: str, said: str) -> None:
+    """A CompileError names the compiler, the cluster and the reason."""
+    cluster, _ = whole_cluster(Of(lambda x: x * 2), (torch.randn(3),))
+    monkeypatch.setattr(backend_module, stage, lambda *given: 1 / 0)
+    with pytest.raises(CompileError, match=f"{said}: ZeroDivisionError") as caught:
+        backend.compile(cluster, CompileSettings(threads=1))
+    assert (caught.value.backend, caught.value.cluster) == ("iree", "c0")
+
+
+def test_the_compilers_own_words_are_told(backend: Iree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that IREE does not compile costs one error with its first lines, and no process."""
+    cluster, _ = whole_cluster(Of(lambda x: x * 2), (torch.randn(3),))
+    lowered = type("Lowered", (), {"text": "func.func @main( {", "fed": ()})
+    monkeypatch.setattr(backend_module, "lower", lambda cluster, sizes: lowered)
+    with pytest.raises(CompileError, match=r"IREE cannot compile it: status 1: .*error: ") as caught:
+        backend.compile(cluster, SETTINGS)
+    assert len(str(caught.value)) < 3000
+
+
+def test_a_compiler_that_dies_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A compiler that a signal ends names the signal."""
+    tool = tmp_path / "iree-compile"
+    tool.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(compiler, "_tool", lambda: str(tool))
+    with pytest.raises(compiler.Refused, match="SIGSEGV"):
+        compiler.compiled("", Settings())
+
+
+def test_what_iree_raises_in_a_call_is_wrapped(backend: Iree) -> None:
+    """A RunError carries IREE's text."""
+    _, executable = compiled(backend, lambda x, y: x + y, torch.randn(3), torch.randn(3))
+    ((_, program),) = executable._programs
+    object.__setattr__(program, "fed", (0,))
+    with pytest.raises(RunError, match="Error: "):
+        executable(torch.randn(3), torch.randn(3))

@@ -1,0 +1,466 @@
+"""The TVM backend: numbers, sizes, memory, threads, saving, errors. Single operators: `tests/conformance`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hub
+from hub.backend import CompileSettings
+from hub.bench.zoo import build
+from hub.errors import CompileError, InputRefused, RunError
+from hub.graph import Cluster
+from hub.registry import requirement_status
+from hub.testing.single import SETTINGS, compile_and_run, run, whole_cluster
+from hub.verification.verify import verify
+
+pytest.importorskip("tvm")
+
+from plugin_tvm import compiler, program, runtime
+from plugin_tvm.backend import Tvm, create
+from plugin_tvm.hooks import hub_backends
+from plugin_tvm.settings import Settings
+from plugin_tvm.target import hidden_features, host_target
+
+MODELS = ["bert", "gpt2", "llama", "vit", "resnet50", "mobilenetv2", "convnext"]
+MOST_LEFT = 0.02
+"""Share of a model's nodes that may be left to eager."""
+
+
+@pytest.fixture(scope="module")
+def backend() -> Tvm:
+    return create()
+
+
+@pytest.fixture(autouse=True)
+def _recurrent_layers() -> Iterator[None]:
+    """Dynamo leaves recurrent layers to eager unless told."""
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
+
+
+class Of(nn.Module):
+    """A module made of a function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def compiled(
+    backend: Tvm, function: Callable[..., Any], *inputs: Any, dynamic: bool = False
+) -> tuple[Cluster, runtime.TvmExecutable]:
+    """Gives the cluster of a function, and its executable."""
+    module = function if isinstance(function, nn.Module) else Of(function)
+    cluster, values = whole_cluster(module, inputs, dynamic=dynamic)
+    executable, _ = compile_and_run(backend, cluster, values)
+    assert isinstance(executable, runtime.TvmExecutable)
+    return cluster, executable
+
+
+def sized(cluster: Cluster, x: torch.Tensor) -> list[Any]:
+    """Gives a cluster's inputs for one tensor; numbers are its sizes, told apart by their symbols."""
+    spec = next(spec for spec in cluster.inputs if hasattr(spec, "shape"))
+    sizes = {str(symbol): size for symbol, size in zip(spec.shape, x.shape, strict=True)}
+    return [x if hasattr(other, "shape") else sizes[str(other.value)] for other in cluster.inputs]
+
+
+# --- What is imported -------------------------------------------------------------------------------------------------
+
+
+def test_the_table_loads_without_torch_or_tvm() -> None:
+    """Listing backends counts operators without importing a heavy library."""
+    code = (
+        "import sys, plugin_tvm.support, plugin_tvm.hooks, plugin_tvm.settings; print({'torch', 'tvm'} & set(sys.modules))"
+    )
+    assert printed(code) == "set()"
+
+
+def test_the_backend_is_made_without_tvm() -> None:
+    """TVM is imported when the first cluster is compiled, no earlier."""
+    code = "import sys; from plugin_tvm.backend import create; create(); print({'tvm', 'tvm_ffi'} & set(sys.modules))"
+    assert printed(code) == "set()"
+
+
+def printed(code: str) -> str:
+    """Gives what a fresh interpreter prints."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_probe_accepts_this_machine(backend: Tvm) -> None:
+    """The probe compiles and runs one operator."""
+    assert backend.probe().accepted
+
+
+def test_a_probe_that_fails_gives_the_reason(backend: Tvm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever TVM raises becomes a refusal."""
+    monkeypatch.setattr(compiler, "built", lambda *given, **named: 1 / 0)
+    assert "ZeroDivisionError" in backend.probe().reason
+
+
+def test_other_versions_are_refused_with_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason names what is installed and what is needed."""
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "0.26.0" if name == "apache-tvm" else real(name))
+    assert requirement_status(hub_backends()[0]).reason == "apache-tvm 0.26.0 is installed, <0.28,>=0.27 is needed"
+
+
+# --- Targets ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_target_is_this_cpu() -> None:
+    """Code is made for the host's CPU, and for as many cores as a call may use."""
+    target = host_target(2)
+    assert str(target.attrs["mcpu"]) not in ("", "generic")
+    assert int(target.attrs["num-cores"]) == 2
+
+
+def test_what_a_virtual_machine_hides_is_not_used() -> None:
+    """A CPU's name promises instructions that the machine may not show; those are switched off."""
+    features = {"avx512f", "avx512vbmi2", "amx-tile", "fast-bextr", "bmi", "sse4.1"}
+    assert hidden_features(features, {"avx512f", "avx512_vbmi2", "bmi1", "sse4_1"}) == ("amx-tile",)
+    assert hidden_features(features, set()) == ()
+
+
+def test_a_target_that_the_host_lacks_is_refused_in_words() -> None:
+    """CUDA is refused by listing, by each node and by compiling, each with the reason."""
+    settings = Settings(target="cuda")
+    cluster, _ = whole_cluster(Of(lambda x: x * 2), (torch.randn(3),))
+    assert "CUDA" in settings.missing
+    assert "CUDA" in create(settings).supports(cluster.nodes[0]).reason
+    with pytest.raises(CompileError, match="CUDA"):
+        create(settings).compile(cluster, SETTINGS)
+
+
+# --- Whole models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_whole_model_is_one_exact_cluster(backend: Tvm, name: str) -> None:
+    """Every operator is taken, and the result is as close to float64 as float32 eager is."""
+    module, inputs = build(name, small=True)
+    with torch.no_grad():
+        module.eval()(*inputs)  # transformers installs hooks under a lock in the first call, which Dynamo cannot follow
+    cluster, values = whole_cluster(module.eval(), inputs)
+    reasons = [backend.supports(node).reason for node in cluster.nodes if "getitem" not in str(node.target)]
+    assert [reason for reason in reasons if reason] == []
+    with torch.no_grad():
+        verify(cluster, "tvm", backend.compile(cluster, SETTINGS), values, None)
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
+def test_mamba_is_exact() -> None:
+    """A recurrence written out runs on TVM but for a few nodes, and gives eager's result."""
+    module, inputs = build("mamba", small=True)
+    with torch.no_grad():
+        wanted = module.eval()(*inputs)
+    compiled_module = torch.compile(module, backend="hub", options={"tune": "off", "backends": ["tvm"]})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled_module(*inputs), wanted, atol=1e-5, rtol=1e-4)
+    clusters = [cluster for plan in hub.plans(compiled_module) for cluster in plan.clusters]
+    left = sum(len(cluster.nodes) for cluster in clusters if cluster.backend == "eager")
+    assert left <= MOST_LEFT * sum(len(cluster.nodes) for cluster in clusters)
+
+
+def test_an_lstm_runs_whole(backend: Tvm, tmp_path: Path) -> None:
+    """Its steps are written out: nothing is left to eager, saved or not."""
+    module, inputs = build("lstm", small=True)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        cluster, values = whole_cluster(module.eval(), inputs)
+    assert all(backend.supports(node).accepted for node in cluster.nodes if "getitem" not in str(node.target))
+    with torch.no_grad():
+        executable = backend.compile(cluster, SETTINGS)
+        verify(cluster, "tvm", executable, values, None)
+        executable.save(tmp_path)
+        verify(cluster, "tvm", backend.load(tmp_path, cluster, SETTINGS), values, None)
+
+
+def test_torch_compile_runs_on_tvm_alone() -> None:
+    """A plan of TVM clusters gives eager's result."""
+    module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).eval()
+    compiled_module = torch.compile(module, backend="hub", options={"tune": "off", "backends": ["tvm"], "strict": True})
+    x = torch.randn(3, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled_module(x), module(x))
+    (plan,) = hub.plans(compiled_module)
+    assert {cluster.backend for cluster in plan.clusters} == {"tvm"}
+
+
+def test_products_that_nobody_tuned_are_dear(backend: Tvm) -> None:
+    """The price says that an untuned product takes hundreds of times as long as the machine could."""
+    cluster, _ = whole_cluster(nn.Linear(512, 512), (torch.randn(128, 512),))
+    pointwise, _ = whole_cluster(nn.GELU(), (torch.randn(128, 512),))
+    assert backend.estimate(cluster, SETTINGS).run_s > 20 * backend.estimate(pointwise, SETTINGS).run_s
+
+
+# --- Sizes ------------------------------------------------------------------------------------------------------------
+
+
+class _Attention(nn.Module):
+    """Causal attention with two heads and a length among the numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner, self.outer = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        heads = self.inner(self.norm(x)).view(batch, length, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        query, key, value = heads.unbind(0)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return x + self.outer(mixed.transpose(1, 2).reshape(batch, length, width)) * length
+
+
+def test_one_executable_serves_every_size(backend: Tvm) -> None:
+    """Sizes are arguments: one program serves all."""
+    cluster, executable = compiled(backend, _Attention(), torch.randn(3, 5, 16), dynamic=True)
+    assert executable.facts.sizes
+    for batch, length in ((2, 3), (3, 2), (4, 9), (1, 7), (2, 3)):
+        with torch.no_grad():
+            verify(cluster, "tvm", executable, sized(cluster, torch.randn(batch, length, 16)), None)
+
+
+def test_empty_tensors_run_in_eager(backend: Tvm) -> None:
+    """A size of 0 is refused for that call alone."""
+    cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3), dynamic=True)
+    with pytest.raises(InputRefused, match="no elements"):
+        executable(*sized(cluster, torch.ones(0, 3)))
+    assert run(executable, cluster, sized(cluster, torch.ones(0, 3)))[0].shape == (0, 3)
+    assert executable(*sized(cluster, torch.ones(5, 3)))[0].shape == (5, 3)
+
+
+# --- Memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_copies_of_contiguous_tensors(backend: Tvm) -> None:
+    """TVM reads where the input lies, and the result lies where TVM wrote."""
+    _, executable = compiled(backend, lambda x: x.sigmoid() * 2, torch.randn(4, 8))
+    x = torch.randn(4, 8)
+    given = runtime.array(x)
+    assert given.data_ptr() == x.data_ptr()
+    (result,) = executable._run([given])
+    assert runtime.tensor(result).data_ptr() == result.data_ptr()
+    torch.testing.assert_close(runtime.tensor(result), x.sigmoid() * 2)
+
+
+def test_weights_stay_where_pytorch_has_them(backend: Tvm) -> None:
+    """Weights are bound once, over PyTorch's own memory, and are no constants in the program."""
+    cluster, executable = compiled(backend, nn.Linear(64, 64), torch.randn(4, 64))
+    where = {weight.data_ptr() for weight in cluster.constants.values()}
+    assert {weight.data_ptr() for weight in executable.weights.values()} == where
+    assert "metadata" not in executable.texts.relax
+
+
+def test_results_outlive_later_calls(backend: Tvm) -> None:
+    """A later call writes to other memory."""
+    _, executable = compiled(backend, lambda x: x * 2, torch.randn(3))
+    results = [executable(torch.full((3,), float(index)))[0] for index in range(40)]
+    assert len({result.data_ptr() for result in results}) == 40
+    assert [float(result[0]) for result in results] == [2.0 * index for index in range(40)]
+
+
+def test_results_share_no_memory_with_inputs_or_each_other(backend: Tvm) -> None:
+    """Views, copies and one value returned twice come back as tensors of their own."""
+    x = torch.randn(2, 3)
+    cluster, values = whole_cluster(
+        Of(lambda x: (x.clone(), (y := x.relu()), y.reshape(3, 2).clone(), x.t().clone())), (x,)
+    )
+    _, results = compile_and_run(backend, cluster, values)
+    assert len({result.data_ptr() for result in (*results, *values)}) == len(results) + 1
+    for got, wanted in zip(results, cluster.module(*values), strict=True):
+        assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(6, 4).t(),
+        lambda: torch.randn(4, 12)[:, ::2],
+        lambda: torch.randn(1, 6).expand(4, 6),
+        lambda: torch.randn(25)[1:].view(4, 6),
+        lambda: torch.randn(4, 6, requires_grad=True),
+    ],
+    ids=["transposed", "strided", "expanded", "offset", "requires_grad"],
+)
+def test_inputs_of_any_layout(backend: Tvm, make: Callable[[], torch.Tensor]) -> None:
+    """Inputs may be views of any stride and offset, and are left as they were."""
+    _, executable = compiled(backend, lambda x: x * 3 + 1, torch.randn(4, 6))
+    x = make()
+    before = x.detach().clone()
+    torch.testing.assert_close(executable(x)[0], before * 3 + 1)
+    assert torch.equal(x, before)
+
+
+# --- Numbers and threads ----------------------------------------------------------------------------------------------
+
+
+def test_int64_keeps_all_its_bits(backend: Tvm) -> None:
+    """Numbers beyond 32 bits go in and come out."""
+    x = torch.tensor([2**62, -(2**62) - 1, 2**40 + 3])
+    _, executable = compiled(backend, lambda x: (x + 1, torch.div(x, 3, rounding_mode="floor")), x)
+    got = executable(x)
+    assert [one.tolist() for one in got] == [(x + 1).tolist(), torch.div(x, 3, rounding_mode="floor").tolist()]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_is_rounded_as_by_pytorch(backend: Tvm, dtype: torch.dtype) -> None:
+    """Halves are rounded to the nearest, of two to the even one; infinities and NaN stay."""
+    x = torch.tensor([1.00390625, 1.01171875, -0.0, float("inf"), float("nan"), 3.0e38, 1e-40, 65519.0, 65520.0])
+    _, executable = compiled(backend, lambda x: (x.to(dtype), x.to(dtype).float()), x)
+    got, back = executable(x)
+    assert torch.equal(got.view(torch.int16)[x == x], x.to(dtype).view(torch.int16)[x == x])
+    assert torch.equal(back.isnan(), x.isnan())
+
+
+def test_zero_times_infinity_is_no_number(backend: Tvm) -> None:
+    """TVM would take x * 0 for 0."""
+    x = torch.tensor([float("inf"), float("nan"), 1.0])
+    _, executable = compiled(backend, lambda x: (x * 0.0, x.relu(), torch.maximum(x, x.flip(0))), x)
+    for got, wanted in zip(executable(x), (x * 0.0, x.relu(), torch.maximum(x, x.flip(0))), strict=True):
+        torch.testing.assert_close(got, wanted, equal_nan=True)
+
+
+def test_threads_at_once_get_their_own_results(backend: Tvm) -> None:
+    """Four threads call one executable at once."""
+    layer = nn.Linear(32, 32)
+    _, executable = compiled(backend, layer, torch.randn(4, 32))
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(50):
+            x = torch.randn(4, 32, generator=generator)
+            with torch.no_grad():
+                if not torch.allclose(executable(x)[0], layer(x), atol=1e-5):
+                    wrong.append(f"thread {seed}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_the_hub_says_how_many_threads() -> None:
+    """Kernels run in as many threads as asked, and the environment is left as it was."""
+    code = (
+        "import os, tvm; from plugin_tvm.pool import use_threads; before = dict(os.environ)\n"
+        "import tvm_ffi; count = tvm_ffi.get_global_func('runtime.NumThreads', allow_missing=True)\n"
+        "found = []\n"
+        "for threads in (1, 2):\n"
+        "    use_threads(threads); found.append(tvm.runtime.num_threads())\n"
+        "print(*found, dict(os.environ) == before)"
+    )
+    assert printed(code) == "1 2 True"
+
+
+def test_large_kernels_are_shared_between_threads(backend: Tvm) -> None:
+    """With two threads loops with much to do are parallel, and the result is the same."""
+    cluster, values = whole_cluster(Of(lambda x: (x @ x).sum(-1)), (torch.randn(64, 64),))
+    executable = backend.compile(cluster, CompileSettings(threads=2))
+    assert "T.parallel" in executable.texts.scheduled
+    with torch.no_grad():
+        verify(cluster, "tvm", executable, values, None)
+
+
+# --- Saving -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_a_saved_executable_gives_equal_results(backend: Tvm, tmp_path: Path, dynamic: bool) -> None:
+    """Loading restores numbers to the last bit, in a backend of its own, and lowers nothing."""
+    cluster, executable = compiled(backend, _Attention(), torch.randn(3, 5, 16), dynamic=dynamic)
+    inputs = sized(cluster, torch.randn(3, 5, 16)) if dynamic else [torch.randn(3, 5, 16)]
+    executable.save(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "program_of", lambda *given, **named: 1 / 0)
+        got = create().load(tmp_path, cluster, SETTINGS)(*inputs)
+    assert torch.equal(got[0], executable(*inputs)[0])
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing", "meta"])
+def test_a_damaged_folder_is_refused(backend: Tvm, tmp_path: Path, damage: str) -> None:
+    """Nothing is loaded that TVM did not write itself."""
+    cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3))
+    executable.save(tmp_path)
+    code = tmp_path / runtime.LIBRARY
+    data = code.read_bytes()
+    if damage == "cut":
+        code.write_bytes(data[:-10])
+    elif damage == "changed":
+        code.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    elif damage == "missing":
+        code.unlink()
+    else:
+        (tmp_path / runtime.META).write_text(json.dumps({}))
+    with pytest.raises(CompileError, match="cannot load"):
+        backend.load(tmp_path, cluster, SETTINGS)
+
+
+def test_no_linker_is_a_compile_error(backend: Tvm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a C++ compiler an executable runs and cannot be saved, in words."""
+    _, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(CompileError, match="cannot link"):
+        executable.save(tmp_path)
+
+
+def test_dump_writes_programs_before_and_after(backend: Tvm, tmp_path: Path) -> None:
+    """A person can read what was received, what it became, and what runs."""
+    _, executable = compiled(backend, lambda x: x.sin(), torch.randn(3))
+    executable.dump(tmp_path)
+    assert "R.call_tir" in (tmp_path / "relax.py.txt").read_text()
+    assert "sinf" in (tmp_path / "scheduled.py.txt").read_text()
+    assert "aten.sin" in (tmp_path / "cluster.py.txt").read_text()
+    assert (tmp_path / "tuning.txt").read_text() == "0 of 1 kernels are tuned\n"
+
+
+# --- Errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong", [torch.randn(3, 4), torch.randn(4, 3).double(), torch.randn(4, 3, 1)], ids=["shape", "dtype", "rank"]
+)
+def test_inputs_that_do_not_fit_are_refused(backend: Tvm, wrong: torch.Tensor) -> None:
+    """A wrong shape or dtype is named; the executable still works afterwards."""
+    _, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3))
+    with pytest.raises(RunError, match="compiled for") as caught:
+        executable(wrong)
+    assert (caught.value.backend, caught.value.cluster) == ("tvm", "c0")
+    assert torch.equal(executable(torch.ones(4, 3))[0], torch.full((4, 3), 2.0))
+
+
+@pytest.mark.parametrize("place", [program, compiler], ids=["lowering", "TVM"])
+def test_what_a_compiler_raises_is_wrapped(backend: Tvm, monkeypatch: pytest.MonkeyPatch, place: Any) -> None:
+    """A CompileError names the cluster and the reason."""
+    cluster, _ = whole_cluster(Of(lambda x: x * 2), (torch.randn(3),))
+    name = "program_of" if place is program else "built"
+    monkeypatch.setattr(place, name, lambda *given, **named: 1 / 0)
+    with pytest.raises(CompileError, match="TVM cannot compile it: ZeroDivisionError") as caught:
+        backend.compile(cluster, SETTINGS)
+    assert (caught.value.backend, caught.value.cluster) == ("tvm", "c0")
+
+
+def test_what_tvm_raises_in_a_call_is_wrapped(backend: Tvm) -> None:
+    """A RunError carries TVM's text."""
+    _, executable = compiled(backend, nn.Linear(3, 3), torch.randn(3))
+    executable.weights = {name: runtime.array(torch.randn(7)) for name in executable.weights}
+    with pytest.raises(RunError) as caught:
+        executable(torch.randn(3))
+    assert (caught.value.backend, caught.value.cluster) == ("tvm", "c0")

@@ -1,0 +1,422 @@
+"""The XLA backend: numbers, sizes, memory, threads, saving, errors. Single operators: `tests/conformance`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hub
+from hub.backend import CompileSettings
+from hub.bench.zoo import build
+from hub.errors import CompileError, InputRefused, RunError
+from hub.graph import Cluster
+from hub.lowering import programs
+from hub.registry import requirement_status
+from hub.testing.single import SETTINGS, compile_and_run, run, whole_cluster
+from hub.verification.verify import verify
+
+pytest.importorskip("jaxlib")
+pytest.importorskip("torch_mlir")
+
+from plugin_xla import backend as backend_module
+from plugin_xla import runtime
+from plugin_xla.backend import Xla, create
+from plugin_xla.client import client
+from plugin_xla.hooks import hub_backends
+
+MODELS = ["vit", "resnet18", "mobilenetv2", "mlp", "gpt2", "llama", "bert", "convnext", "lstm"]
+
+
+@pytest.fixture(scope="module")
+def backend() -> Xla:
+    return create()
+
+
+class Of(nn.Module):
+    """A module made of a function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def compiled(
+    backend: Xla, function: Callable[..., Any], *inputs: Any, dynamic: bool = False
+) -> tuple[Cluster, runtime.XlaExecutable]:
+    """Gives the cluster of a function, and its executable."""
+    module = function if isinstance(function, nn.Module) else Of(function)
+    cluster, values = whole_cluster(module, inputs, dynamic=dynamic)
+    executable, _ = compile_and_run(backend, cluster, values)
+    assert isinstance(executable, runtime.XlaExecutable)
+    return cluster, executable
+
+
+def sized(cluster: Cluster, x: torch.Tensor) -> list[Any]:
+    """Gives a cluster's inputs for one tensor; numbers are its sizes, told apart by their symbols."""
+    spec = next(spec for spec in cluster.inputs if hasattr(spec, "shape"))
+    sizes = {str(symbol): size for symbol, size in zip(spec.shape, x.shape, strict=True)}
+    return [x if hasattr(other, "shape") else sizes[str(other.value)] for other in cluster.inputs]
+
+
+# --- What is imported -------------------------------------------------------------------------------------------------
+
+
+def test_the_table_loads_without_torch_or_jax() -> None:
+    """Listing backends counts operators without importing a heavy library."""
+    code = "import sys, plugin_xla.support, plugin_xla.hooks; print({'torch', 'jax', 'jaxlib'} & set(sys.modules))"
+    assert printed(code) == "set()"
+
+
+def test_the_backend_is_made_without_jax() -> None:
+    """JAX and torch-mlir are imported when the first cluster is compiled, no earlier."""
+    code = "import sys; from plugin_xla.backend import create; create(); print({'jax', 'torch_mlir'} & set(sys.modules))"
+    assert printed(code) == "set()"
+
+
+def printed(code: str) -> str:
+    """Gives what a fresh interpreter prints."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_probe_accepts_this_machine(backend: Xla) -> None:
+    """The probe compiles and runs one operator."""
+    assert backend.probe().accepted
+
+
+def test_a_probe_that_fails_gives_the_reason(backend: Xla, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever JAX raises becomes a refusal."""
+    monkeypatch.setattr(backend_module, "client", lambda threads: 1 / 0)
+    assert "ZeroDivisionError" in backend.probe().reason
+
+
+@pytest.mark.parametrize(("library", "version"), [("jaxlib", "0.4.30"), ("jax", "0.11.0")])
+def test_other_versions_are_refused_with_the_range(library: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason names what is installed and what is needed."""
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: version if name == library else real(name))
+    status = requirement_status(hub_backends()[0])
+    assert status.reason == f"{library} {version} is installed, <0.11,>=0.10 is needed"
+
+
+# --- Whole models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_whole_model_is_one_exact_cluster(backend: Xla, name: str) -> None:
+    """Every operator is taken, and the result is as close to float64 as float32 eager is."""
+    module, inputs = build(name, small=True)
+    with torch.no_grad():
+        module.eval()(*inputs)  # transformers installs hooks under a lock in the first call, which Dynamo cannot follow
+    with torch._dynamo.config.patch(allow_rnn=True):
+        cluster, values = whole_cluster(module.eval(), inputs)
+    reasons = [backend.supports(node).reason for node in cluster.nodes if "getitem" not in str(node.target)]
+    assert [reason for reason in reasons if reason] == []
+    with torch.no_grad():
+        verify(cluster, "xla", backend.compile(cluster, SETTINGS), values, None)
+
+
+def test_refusals_that_the_core_would_not_give_say_why(backend: Xla) -> None:
+    """An operator that comes out wrong is refused with what is wrong, not as unknown."""
+    cluster, _ = whole_cluster(Of(lambda x: x % 3), (torch.tensor([-7, 7]),))
+    assert backend.supports(cluster.nodes[0]).reason == "aten.remainder.Scalar: torch-mlir gives the sign of the dividend"
+
+
+def test_negative_indices_count_from_the_end(backend: Xla) -> None:
+    """torch-mlir reads them as they are."""
+    table, index = torch.randn(5, 3), torch.tensor([-1, 0, -5])
+    cluster, executable = compiled(backend, lambda x, i: x[i] + x.index_put((i,), x.new_ones(3))[0], table, index)
+    verify(cluster, "xla", executable, (table, index), None)
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
+def test_mamba_runs_whole() -> None:
+    """A recurrence written out runs on XLA without a node in eager, and gives eager's result."""
+    module, inputs = build("mamba", small=True)
+    with torch.no_grad():
+        wanted = module.eval()(*inputs)
+    compiled_module = torch.compile(module, backend="hub", options={"tune": "off", "backends": ["xla"]})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled_module(*inputs), wanted, atol=1e-5, rtol=1e-4)
+    clusters = [cluster for plan in hub.plans(compiled_module) for cluster in plan.clusters]
+    assert [cluster.nodes for cluster in clusters if cluster.backend == "eager"] == []
+
+
+def test_torch_compile_runs_on_xla_alone() -> None:
+    """A plan of XLA clusters gives eager's result."""
+    module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).eval()
+    compiled_module = torch.compile(module, backend="hub", options={"tune": "off", "backends": ["xla"], "strict": True})
+    x = torch.randn(3, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled_module(x), module(x))
+    (plan,) = hub.plans(compiled_module)
+    assert {cluster.backend for cluster in plan.clusters} == {"xla"}
+
+
+# --- Sizes ------------------------------------------------------------------------------------------------------------
+
+
+class _Attention(nn.Module):
+    """Causal attention with two heads and a length among the numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner, self.outer = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        heads = self.inner(self.norm(x)).view(batch, length, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        query, key, value = heads.unbind(0)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return x + self.outer(mixed.transpose(1, 2).reshape(batch, length, width)) * length
+
+
+def test_one_executable_serves_every_size(backend: Xla) -> None:
+    """A program is compiled for each pair of sizes that is met, and kept."""
+    cluster, executable = compiled(backend, _Attention(), torch.randn(3, 5, 16), dynamic=True)
+    for batch, length in ((2, 3), (3, 2), (4, 9), (1, 7), (2, 3)):
+        with torch.no_grad():
+            verify(cluster, "xla", executable, sized(cluster, torch.randn(batch, length, 16)), None)
+    assert len(executable._programs) == 5
+
+
+def test_sizes_beyond_the_limit_run_in_eager(backend: Xla, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more programs are compiled than the limit; sizes known by then are served still."""
+    monkeypatch.setattr(programs, "MOST_SIZES", 2)
+    cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3), dynamic=True)
+    executable(*sized(cluster, torch.ones(5, 3)))
+    further = sized(cluster, torch.ones(6, 3))
+    with pytest.raises(InputRefused, match="2 combinations") as caught:
+        executable(*further)
+    assert (caught.value.backend, caught.value.cluster) == ("xla", "c0")
+    assert run(executable, cluster, further)[0].tolist() == [[2.0] * 3] * 6
+    assert executable(*sized(cluster, torch.ones(5, 3)))[0].shape == (5, 3)
+
+
+def test_sizes_that_cannot_be_compiled_for_run_in_eager(backend: Xla, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that fails at one size costs that call, not the executable."""
+    cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3), dynamic=True)
+    monkeypatch.setattr(backend_module, "lower", lambda cluster, sizes: 1 / 0)
+    with pytest.raises(InputRefused, match="ZeroDivisionError"):
+        executable(*sized(cluster, torch.ones(5, 3)))
+    assert executable(*sized(cluster, torch.ones(4, 3)))[0].shape == (4, 3)
+
+
+# --- Memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_copies_of_contiguous_tensors(backend: Xla) -> None:
+    """XLA reads where the input lies, and the result lies where XLA wrote."""
+    _, executable = compiled(backend, lambda x: x.sigmoid() * 2, torch.randn(4, 8))
+    x = torch.randn(4, 8)
+    given = runtime.array(x, executable._device)
+    assert given.unsafe_buffer_pointer() == x.data_ptr()
+    ((_, program),) = executable._programs
+    (result,) = program.loaded.execute([given])
+    assert runtime.tensor(result).data_ptr() == result.unsafe_buffer_pointer()
+    torch.testing.assert_close(runtime.tensor(result), x.sigmoid() * 2)
+
+
+def test_weights_stay_where_pytorch_has_them(backend: Xla) -> None:
+    """Weights are arguments over PyTorch's own memory, and no constants in the program."""
+    layer = nn.Linear(64, 64)
+    cluster, executable = compiled(backend, layer, torch.randn(4, 64))
+    where = {weight.data_ptr() for weight in cluster.constants.values()}
+    assert {weight.unsafe_buffer_pointer() for weight in executable._weights} == where
+    ((_, program),) = executable._programs
+    assert len(program.text) < 2000
+
+
+def test_results_outlive_later_calls(backend: Xla) -> None:
+    """A later call writes to other memory."""
+    _, executable = compiled(backend, lambda x: x * 2, torch.randn(3))
+    results = [executable(torch.full((3,), float(index)))[0] for index in range(40)]
+    assert len({result.data_ptr() for result in results}) == 40
+    assert [float(result[0]) for result in results] == [2.0 * index for index in range(40)]
+
+
+def test_results_share_no_memory_with_inputs_or_each_other(backend: Xla) -> None:
+    """Views, copies and one value returned twice come back as tensors of their own."""
+    x = torch.randn(2, 3)
+    cluster, values = whole_cluster(
+        Of(lambda x: (x.clone(), (y := x.relu()), y.reshape(3, 2).clone(), x.t().clone())), (x,)
+    )
+    _, results = compile_and_run(backend, cluster, values)
+    assert len({result.data_ptr() for result in (*results, *values)}) == len(results) + 1
+    for got, wanted in zip(results, cluster.module(*values), strict=True):
+        assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(6, 4).t(),
+        lambda: torch.randn(4, 12)[:, ::2],
+        lambda: torch.randn(1, 6).expand(4, 6),
+        lambda: torch.randn(25)[1:].view(4, 6),
+        lambda: torch.randn(4, 6, requires_grad=True),
+    ],
+    ids=["transposed", "strided", "expanded", "offset", "requires_grad"],
+)
+def test_inputs_of_any_layout(backend: Xla, make: Callable[[], torch.Tensor]) -> None:
+    """Inputs may be views of any stride and offset, and are left as they were."""
+    _, executable = compiled(backend, lambda x: x * 3 + 1, torch.randn(4, 6))
+    x = make()
+    before = x.detach().clone()
+    torch.testing.assert_close(executable(x)[0], before * 3 + 1)
+    assert torch.equal(x, before)
+
+
+# --- Numbers and threads ----------------------------------------------------------------------------------------------
+
+
+def test_int64_keeps_all_its_bits(backend: Xla) -> None:
+    """Numbers beyond 32 bits go in and come out; the options of JAX stay as they are."""
+    import jax
+
+    before = jax.config.read("jax_enable_x64")
+    x = torch.tensor([2**62, -(2**62) - 1, 2**40 + 3])
+    _, executable = compiled(backend, lambda x: (x + 1, torch.div(x, 3, rounding_mode="trunc")), x)
+    got = executable(x)
+    assert [one.tolist() for one in got] == [(x + 1).tolist(), torch.div(x, 3, rounding_mode="trunc").tolist()]
+    assert jax.config.read("jax_enable_x64") == before
+
+
+def test_threads_at_once_get_their_own_results(backend: Xla) -> None:
+    """Four threads call one executable at once."""
+    layer = nn.Linear(32, 32)
+    _, executable = compiled(backend, layer, torch.randn(4, 32))
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(50):
+            x = torch.randn(4, 32, generator=generator)
+            with torch.no_grad():
+                if not torch.allclose(executable(x)[0], layer(x), atol=1e-5):
+                    wrong.append(f"thread {seed}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_the_hub_says_how_many_threads(backend: Xla) -> None:
+    """A client's pool is as large as asked, one client serves each number, and the environment is left as it was."""
+    code = (
+        "import os; from plugin_xla.client import client; count = lambda: len(os.listdir('/proc/self/task'))\n"
+        "import jax; grown = []\n"
+        "for threads in (1, 2, 4):\n"
+        "    before = count(); client(threads); grown.append(count() - before)\n"
+        "print(*grown)"
+    )
+    one, two, four = map(int, printed(code).split())
+    assert four - two == 2 * (two - one) > 0
+    assert client(1) is client(1)
+    assert "NPROC" not in os.environ
+
+
+# --- Saving -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_a_saved_executable_gives_equal_results(backend: Xla, tmp_path: Path, dynamic: bool) -> None:
+    """Loading restores numbers to the last bit, in a backend of its own, and lowers nothing."""
+    cluster, executable = compiled(backend, _Attention(), torch.randn(3, 5, 16), dynamic=dynamic)
+    inputs = sized(cluster, torch.randn(3, 5, 16)) if dynamic else [torch.randn(3, 5, 16)]
+    executable.save(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend_module, "lower", lambda cluster, sizes: 1 / 0)
+        got = create().load(tmp_path, cluster, SETTINGS)(*inputs)
+    assert torch.equal(got[0], executable(*inputs)[0])
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing", "meta"])
+def test_a_damaged_folder_is_refused(backend: Xla, tmp_path: Path, damage: str) -> None:
+    """Nothing is handed to XLA that it did not write itself."""
+    cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3))
+    executable.save(tmp_path)
+    code = tmp_path / "program0.xla"
+    data = code.read_bytes()
+    if damage == "cut":
+        code.write_bytes(data[:-10])
+    elif damage == "changed":
+        code.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    elif damage == "missing":
+        code.unlink()
+    else:
+        (tmp_path / "xla.json").write_text(json.dumps({}))
+    with pytest.raises(CompileError, match="cannot load"):
+        backend.load(tmp_path, cluster, SETTINGS)
+
+
+def test_dump_writes_programs_before_and_after(backend: Xla, tmp_path: Path) -> None:
+    """A person can read what was received, what it became, and what runs."""
+    _, executable = compiled(backend, lambda x: x.sin(), torch.randn(3))
+    executable.dump(tmp_path)
+    assert "stablehlo.sine" in (tmp_path / "program0.stablehlo.mlir").read_text()
+    assert "is_scheduled=true" in (tmp_path / "program0.hlo.txt").read_text()
+    assert "aten.sin" in (tmp_path / "cluster.py.txt").read_text()
+
+
+# --- Errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong", [torch.randn(3, 4), torch.randn(4, 3).double(), torch.randn(4, 3, 1)], ids=["shape", "dtype", "rank"]
+)
+def test_inputs_that_do_not_fit_are_refused(backend: Xla, wrong: torch.Tensor) -> None:
+    """A wrong shape or dtype is named; the executable still works afterwards."""
+    _, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3))
+    with pytest.raises(RunError, match="compiled for") as caught:
+        executable(wrong)
+    assert (caught.value.backend, caught.value.cluster) == ("xla", "c0")
+    assert torch.equal(executable(torch.ones(4, 3))[0], torch.full((4, 3), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [("lower", "torch-mlir cannot make StableHLO of it"), ("client", "XLA cannot compile it")],
+    ids=["torch-mlir", "XLA"],
+)
+def test_what_a_compiler_raises_is_wrapped(backend: Xla, monkeypatch: pytest.MonkeyPatch, stage: str, said: str) -> None:
+    """A CompileError names the compiler, the cluster and the reason."""
+    cluster, _ = whole_cluster(Of(lambda x: x * 2), (torch.randn(3),))
+    monkeypatch.setattr(backend_module, stage, lambda *given: 1 / 0)
+    with pytest.raises(CompileError, match=f"{said}: ZeroDivisionError") as caught:
+        backend.compile(cluster, CompileSettings(threads=1))
+    assert (caught.value.backend, caught.value.cluster) == ("xla", "c0")
+
+
+def test_a_program_that_xla_does_not_parse_is_a_compile_error(backend: Xla, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA's own exception does not escape."""
+    cluster, _ = whole_cluster(Of(lambda x: x * 2), (torch.randn(3),))
+    monkeypatch.setattr(backend_module, "lower", lambda cluster, sizes: type("Lowered", (), {"text": "no", "fed": ()}))
+    with pytest.raises(CompileError, match="XLA cannot compile it"):
+        backend.compile(cluster, SETTINGS)
+
+
+def test_what_xla_raises_in_a_call_is_wrapped(backend: Xla) -> None:
+    """A RunError carries XLA's text."""
+    _, executable = compiled(backend, lambda x: x * 2, torch.randn(3))
+    ((_, program),) = executable._programs
+    object.__setattr__(program, "fed", ())
+    with pytest.raises(RunError, match="JaxRuntimeError: "):
+        executable(torch.randn(3))
