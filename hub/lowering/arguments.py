@@ -121,9 +121,9 @@ def _fake(spec: Spec, size: Any) -> Any:
 
 def _strides(shape: Sequence[int], spec: TensorSpec) -> tuple[int, ...]:
     """Gives strides for a shape with dims in memory in the order in which a tensor was captured, which views rely on."""
+    captured = [hint(stride) for stride in spec.stride]  # int() of a symbol would fix it for everybody
     if not spec.is_dynamic:
-        return tuple(map(int, spec.stride))
-    captured = [hint(stride) for stride in spec.stride]
+        return tuple(captured)
     found = [0] * len(shape)
     step = 1
     for dim in sorted(range(len(shape)), key=lambda dim: (captured[dim], -dim)):

@@ -271,7 +271,7 @@ class _Output:
         if torch.equal(self.got, self.want):
             return 0.0
         if not self.want.is_floating_point():
-            self._check_equal(self._firmly_unequal())
+            self._check_equal(self._unequal_if_flushed(self._firmly_unequal()))
             return 0.0
         if (near := self._near_error()) is not None:
             return near
@@ -376,6 +376,13 @@ class _Output:
             got, want = self.got.double(), _real(outputs[self.index]).double()
             is_unlike &= ~(_is_equal(got, want) | ((got - want).abs() <= distance.allowed))
         return is_unlike
+
+    def _unequal_if_flushed(self, unequal: torch.Tensor) -> torch.Tensor:
+        """Leaves out integers that are eager's on flushed inputs, where these are tiny: x > 0 is false if x counts as 0."""
+        if self.tiny_beside is not None and bool(unequal.any()):
+            for outputs in self.reference.flushed:
+                unequal = unequal & (self.got != outputs[self.index])
+        return unequal
 
     def _firmly_unequal(self) -> torch.Tensor:
         """True for integers that differ from eager's, where eager's own do not depend on roundings."""

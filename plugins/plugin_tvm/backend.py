@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import torch
 from torch import fx
 
 from hub.backend import Backend, CompileSettings
-from hub.errors import CompileError, HubError
+from hub.errors import CompileError, HubError, PluginError
 from hub.graph import Cluster, TensorSpec
 from hub.lowering.recurrence import written_out
 from hub.pricing.features import kind_of
@@ -78,6 +79,9 @@ class Tvm(Backend):
         self, clusters: Sequence[Cluster], settings: CompileSettings, budget_s: float, say: Callable[[str], None]
     ) -> str:
         """Searches for schedules of all kernels of a model; the database has each one as it is measured."""
+        if find_spec("xgboost") is None:  # MetaSchedule's model of costs; running needs none
+            hint = "pip install 'compiler-hub[tvm]'"
+            raise PluginError("searching for kernels needs xgboost, which is not installed", backend=NAME, hint=hint)
         from plugin_tvm import tuning
         from plugin_tvm.database import Database
         from plugin_tvm.program import program_of

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hub.lowering.arguments import captured_sizes, specialised, with_weights
+from hub.graph import TensorSpec
+from hub.lowering.arguments import _strides, captured_sizes, specialised, with_weights
 from hub.lowering.mlir_text import inlined
 from hub.testing.single import whole_cluster
 
@@ -54,6 +55,19 @@ def _grown(size: Any) -> Any:
 class _Merged(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.permute(0, 2, 1).view(-1) + 1
+
+
+def test_a_symbolic_stride_stays_symbolic() -> None:
+    """A program for one size fixes it for nobody else, where only a stride depends on it."""
+    cluster, _ = whole_cluster(_Scaled(), (torch.randn(3, 4), torch.randn(5)), dynamic=True)
+    spec = cluster.inputs[0]
+    assert isinstance(spec, TensorSpec)
+    rows = spec.shape[0]
+    before = str(rows)
+    sliced = TensorSpec((2, 2), (rows, 1), spec.dtype, spec.device)
+    assert not sliced.is_dynamic
+    assert _strides((2, 2), sliced) == (3, 1)
+    assert str(rows) == before != "3"
 
 
 def test_constants_behind_a_program_come_inside() -> None:

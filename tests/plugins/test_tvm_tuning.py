@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 from hub.backend import CompileSettings
-from hub.errors import HubWarning
+from hub.errors import HubWarning, PluginError
 from hub.graph import Cluster
 from hub.testing.single import SETTINGS, whole_cluster
 from hub.verification.verify import verify
 
 pytest.importorskip("tvm")
 
+from plugin_tvm import backend as backend_module
 from plugin_tvm import tuning
 from plugin_tvm.backend import create
 from plugin_tvm.database import RECORDS, WORKLOAD, Database, state_of
@@ -87,6 +88,13 @@ def test_the_budget_ends_the_search(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     tuning.tune(tasks, "target", database, budget_s=3.5, threads=1, say=told.append, clock=lambda: float(next(now)))
     assert told[0] == "product: 1 ms after 16 schedules; model 1 ms"
     assert len(told) == 3
+
+
+def test_without_its_model_of_costs_nothing_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """TVM runs without xgboost, and says what searching needs."""
+    monkeypatch.setattr(backend_module, "find_spec", lambda name: None)
+    with pytest.raises(PluginError, match="xgboost, which is not installed"):
+        create(Settings(database=tmp_path)).tune([], SETTINGS, 1.0, lambda _: None)
 
 
 # --- The database -----------------------------------------------------------------------------------------------------

@@ -168,6 +168,18 @@ def test_denormals_taken_for_zero_pass() -> None:
     assert "denormal" in thoroughly(case, flushing).kinds
 
 
+def test_comparisons_of_denormals_taken_for_zero_pass() -> None:
+    """x > 0 is false where a machine takes x for 0; anywhere else it must be eager's."""
+    case = case_cluster("aten.gt.Scalar", call(f(4, 3), 0))
+
+    def flushing(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x > torch.finfo(x.dtype).tiny]
+
+    assert "denormal" in thoroughly(case, flushing).kinds
+    with pytest.raises(AccuracyError, match="expected True, got False"):
+        thoroughly(case, lambda x: [x > 0.1])
+
+
 def test_quotients_of_denormals_may_overflow() -> None:
     """x / y is made as x times 1 / y by some, which is infinite for a denormal y."""
     case = case_cluster("aten.div.Tensor", call(f(6, 6), f(6, 6)))
