@@ -95,6 +95,7 @@ def specialised(
 ) -> Specialised:
     """Gives a cluster's program for given sizes, in the operators that a table leaves. `prepare` may change it before."""
     arguments = with_weights(cluster)
+    _without_views(arguments.module)
     if prepare is not None:
         prepare(arguments.module)
     constants = cluster.constants
@@ -111,6 +112,14 @@ def specialised(
             module.graph.erase_node(node)
     module.recompile()
     return Specialised(module, tuple(fed), arguments.weights)
+
+
+def _without_views(module: fx.GraphModule) -> None:
+    """Has shapes changed by `reshape`: an operator that is taken apart may lie in memory otherwise than views rely on."""
+    for target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+        for node in module.graph.find_nodes(op="call_function", target=target):
+            node.target = torch.ops.aten.reshape.default
+    module.recompile()
 
 
 def _fake(spec: Spec, size: Any) -> Any:

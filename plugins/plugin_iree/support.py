@@ -36,7 +36,7 @@ def grown(node: fx.Node) -> str | None:
 
 
 _TAKEN = _names(
-    "exp.default log.default sqrt.default sin.default cos.default tanh.default erf.default rsqrt.default "
+    "exp.default log.default sqrt.default tanh.default erf.default rsqrt.default "
     "sigmoid.default abs.default neg.default relu.default logical_not.default bitwise_not.default silu.default "
     "gelu.default hardsigmoid.default hardswish.default relu6.default hardtanh.default elu.default leaky_relu.default "
     "softplus.default add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Scalar mul.Tensor mul.Scalar div.Tensor "
@@ -62,6 +62,7 @@ _TAKEN = _names(
 
 
 DECLINED: Mapping[str, str] = {
+    **dict.fromkeys(_names("sin.default cos.default"), "IREE gives infinities for huge numbers"),
     "aten.slice_scatter.default": "torch-mlir runs out of memory over an end beyond the size",
 }
 """Operators of the core's table that are left out, and why."""
@@ -72,7 +73,7 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
         _names("softmax.int _softmax.default log_softmax.int _log_softmax.default _safe_softmax.default"), (has_dims,)
     ),
     # erf is not legalised; of the others IREE's linker says: undefined symbol.
-    **dict.fromkeys(_names("gelu.default erf.default tanh.default sin.default cos.default"), (_NARROW,)),
+    **dict.fromkeys(_names("gelu.default erf.default tanh.default"), (_NARROW,)),
     # NaN is passed over among floats.
     **dict.fromkeys(_names("max.dim min.dim argmax.default argmin.default"), (_WHOLE,)),
     # The smallest floats (denormals) count as zero.

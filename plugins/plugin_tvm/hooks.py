@@ -20,7 +20,7 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             dtypes=("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"),
             operators="plugin_tvm.support:OPERATORS",
             dynamic_shapes=True,
-            training=True,
+            training=False,
             saveable=True,
             tunes=True,
             settings="plugin_tvm.settings:Settings",

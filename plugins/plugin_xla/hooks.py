@@ -20,7 +20,7 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             dtypes=("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"),
             operators="plugin_xla.support:OPERATORS",
             dynamic_shapes=True,
-            training=True,
+            training=False,
             saveable=True,
         ),
     )

@@ -25,6 +25,8 @@ MEASURED = ("bert", "unet")
 """Models that are planned by measuring, too."""
 COMPILED_SLOWLY = ("inductor",)
 """Backends that call a C++ compiler, often for a minute a model: in the default suite only with the models below."""
+COMPILED_WHOLE_ELSEWHERE = ("iree", "tvm", "xla")
+"""Backends that compile whole models in tests of their own: here, in the default suite, with one model each."""
 COMPILED_FAST = ("unet", "lstm")
 PAIRS = [(first, second) for position, first in enumerate(BACKENDS) for second in BACKENDS[position + 1 :]]
 
@@ -45,7 +47,9 @@ def compiled(built: Built, **options: Any) -> Any:
 
 def is_slow(model: str, *backends: str) -> bool:
     """True where a combination takes too long for the default suite."""
-    return model not in COMPILED_FAST and any(backend in COMPILED_SLOWLY for backend in backends)
+    if model not in COMPILED_FAST and any(backend in COMPILED_SLOWLY for backend in backends):
+        return True
+    return model != "lstm" and any(backend in COMPILED_WHOLE_ELSEWHERE for backend in backends)
 
 
 def combination(model: str, *backends: str) -> Any:

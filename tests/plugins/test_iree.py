@@ -40,7 +40,17 @@ from plugin_iree.hooks import hub_backends
 from plugin_iree.settings import Settings
 from plugin_iree.support import DECLINED, OPERATORS
 
-MODELS = ["bert", "gpt2", "llama", "vit", "resnet18", "mobilenetv2", "convnext", "mlp"]
+ANGLES = {f"aten.{name}.default: IREE gives infinities for huge numbers" for name in ("sin", "cos")}
+MODELS = [
+    "bert",
+    "gpt2",
+    "llama",
+    "vit",
+    "resnet18",
+    pytest.param("mobilenetv2", marks=pytest.mark.slow),
+    "convnext",
+    "mlp",
+]
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +193,7 @@ def test_a_whole_model_is_one_exact_cluster(backend: Iree, name: str) -> None:
         module.eval()(*inputs)  # transformers installs hooks under a lock in the first call, which Dynamo cannot follow
     cluster, values = whole_cluster(module.eval(), inputs)
     reasons = [backend.supports(node).reason for node in cluster.nodes if "getitem" not in str(node.target)]
-    assert [reason for reason in reasons if reason] == []
+    assert {reason for reason in reasons if reason} <= ANGLES  # of rotary embeddings, 2 nodes
     with torch.no_grad():
         verify(cluster, "iree", backend.compile(cluster, SETTINGS), values, None)
 

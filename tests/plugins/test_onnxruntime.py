@@ -155,7 +155,7 @@ MODELS = (
 )  # fmt: skip
 
 
-SLOW_TO_CAPTURE = ("swin", "mobilenetv2")
+SLOW_TO_CAPTURE = ("swin", "mobilenetv2", "segformer")
 """Dynamo reasons about their symbolic sizes for up to a minute."""
 
 

@@ -32,7 +32,7 @@ from plugin_tvm.hooks import hub_backends
 from plugin_tvm.settings import Settings
 from plugin_tvm.target import hidden_features, host_target
 
-MODELS = ["bert", "gpt2", "llama", "vit", "resnet50", "mobilenetv2", "convnext"]
+MODELS = ["bert", "gpt2", "llama", "vit", "resnet50", pytest.param("mobilenetv2", marks=pytest.mark.slow), "convnext"]
 MOST_LEFT = 0.02
 """Share of a model's nodes that may be left to eager."""
 
