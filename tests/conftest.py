@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,20 @@ Install = Callable[[str, str], None]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has Ctrl-C ignored in jobs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+COMPILED_SLOWLY = ("iree",)
+"""Backends that start a compiler for each program. What tests say of every backend is tried on them by `make test-slow`."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what goes through every backend slow where that is one of these. Conformance draws its steps itself."""
+    for item in items:
+        call: Any = getattr(item, "callspec", None)
+        values = () if call is None or "conformance" in item.path.parts else call.params.values()
+        if any(isinstance(value, str) and value in COMPILED_SLOWLY for value in values):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -147,7 +147,9 @@ def test_training_follows_eager(name: str) -> None:
     assert {"forward", "backward"} <= {plan.mode for plan in hub.plans(call)}
 
 
-@pytest.mark.parametrize("backend", TRAINING)
+@pytest.mark.parametrize(
+    "backend", [pytest.param(name, marks=[pytest.mark.slow] * (name == "inductor")) for name in TRAINING]
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_training_on_one_backend_follows_eager(name: str, backend: str) -> None:
     """With one backend named, it runs clusters of the forward and of the backward graph, and training follows eager."""

@@ -17,7 +17,7 @@ from iree import runtime as iree
 from torch.utils.dlpack import to_dlpack
 
 from hub.backend import Executable
-from hub.errors import HubError, RunError
+from hub.errors import HubError, InputRefused, RunError
 from hub.graph import Cluster, TensorSpec
 from hub.lowering.arguments import Sizes, with_weights
 from hub.lowering.programs import Programs
@@ -113,7 +113,7 @@ class IreeExecutable(Executable):
         self._view, self._tensor = exchange(settings.target)
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        """Runs one call. Raises InputRefused for sizes beyond the most, RunError for anything else."""
+        """Runs one call. Raises InputRefused for sizes beyond the most and for other dtypes, RunError for anything else."""
         try:
             program = self._programs.of(inputs)
             values = [self._checked(position, inputs[position]) for position in program.fed]
@@ -151,7 +151,8 @@ class IreeExecutable(Executable):
     def _checked(self, position: int, value: Any) -> torch.Tensor:
         if value.dtype is not self._dtypes[position]:
             name = self._cluster.input_names[position]
-            raise RunError(f"input {name}: got {value.dtype}, compiled for {self._dtypes[position]}")
+            # A refusal: some of eager's kernels give other dtypes than fake tensors announce.
+            raise InputRefused(f"input {name}: got {value.dtype}, compiled for {self._dtypes[position]}")
         return placed(value.detach())
 
     def _apart(self, results: list[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

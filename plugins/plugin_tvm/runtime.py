@@ -61,7 +61,7 @@ class TvmExecutable(Executable):
         self._idle.append(self._machine())
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        """Runs one call. Raises InputRefused for empty tensors, RunError for anything else."""
+        """Runs one call. Raises InputRefused for empty tensors and other dtypes, RunError for anything else."""
         try:
             self._check(inputs)
             arguments = [self._argument(name, inputs) for name in self.facts.arguments]
@@ -120,8 +120,10 @@ class TvmExecutable(Executable):
         for name, spec, value in zip(self._cluster.input_names, self._cluster.inputs, inputs, strict=True):
             if not isinstance(spec, TensorSpec):
                 continue
-            if value.dtype is not spec.dtype or len(value.shape) != len(spec.shape):
-                raise RunError(f"input {name}: got {value.dtype}{list(value.shape)}, compiled for {spec}")
+            if value.dtype is not spec.dtype:  # a refusal: some of eager's kernels give others than fake tensors announce
+                raise InputRefused(f"input {name}: got {value.dtype}, compiled for {spec}")
+            if len(value.shape) != len(spec.shape):
+                raise RunError(f"input {name}: got {list(value.shape)}, compiled for {spec}")
             for got, wanted in zip(value.shape, spec.shape, strict=True):
                 if isinstance(wanted, int) and got != wanted:
                     raise RunError(f"input {name}: got {list(value.shape)}, compiled for {spec}")

@@ -15,7 +15,7 @@ from jaxlib import _jax
 from torch.utils.dlpack import to_dlpack
 
 from hub.backend import Executable
-from hub.errors import HubError, RunError
+from hub.errors import HubError, InputRefused, RunError
 from hub.graph import Cluster, TensorSpec
 from hub.lowering.arguments import Sizes, with_weights
 from hub.lowering.programs import Programs
@@ -52,7 +52,7 @@ class XlaExecutable(Executable):
         self._dtypes = tuple(spec.dtype if isinstance(spec, TensorSpec) else None for spec in cluster.inputs)
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        """Runs one call. Raises InputRefused for sizes beyond the most, RunError for anything else."""
+        """Runs one call. Raises InputRefused for sizes beyond the most and for other dtypes, RunError for anything else."""
         try:
             program = self._programs.of(inputs)
             values = [self._argument(position, inputs) for position in program.fed]
@@ -87,7 +87,8 @@ class XlaExecutable(Executable):
         value = inputs[position]
         if value.dtype is not self._dtypes[position]:
             name = self._cluster.input_names[position]
-            raise RunError(f"input {name}: got {value.dtype}, compiled for {self._dtypes[position]}")
+            # A refusal: some of eager's kernels give other dtypes than fake tensors announce.
+            raise InputRefused(f"input {name}: got {value.dtype}, compiled for {self._dtypes[position]}")
         return array(value, self._device)
 
 

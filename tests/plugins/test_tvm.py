@@ -161,6 +161,7 @@ def test_a_whole_model_is_one_exact_cluster(backend: Tvm, name: str) -> None:
         verify(cluster, "tvm", backend.compile(cluster, SETTINGS), values, None)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 def test_mamba_is_exact() -> None:
     """A recurrence written out runs on TVM but for a few nodes, and gives eager's result."""
@@ -443,6 +444,7 @@ def test_inputs_that_do_not_fit_are_refused(backend: Tvm, wrong: torch.Tensor) -
     with pytest.raises(RunError, match="compiled for") as caught:
         executable(wrong)
     assert (caught.value.backend, caught.value.cluster) == ("tvm", "c0")
+    assert isinstance(caught.value, InputRefused) == (wrong.dtype is torch.float64)  # which eager's own kernels may give
     assert torch.equal(executable(torch.ones(4, 3))[0], torch.full((4, 3), 2.0))
 
 
