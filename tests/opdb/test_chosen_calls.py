@@ -13,8 +13,8 @@ from tests.opdb.chosen import chosen
 from tests.opdb.findings import Examination
 
 GROUPS = 12
-COMPILED_SLOWLY = ("inductor",)
-"""Backends that call a C++ compiler: they may bid in the first group only."""
+COMPILED_SLOWLY = ("inductor", "iree")
+"""Backends that start a compiler for each program: they may bid in the first group only."""
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
