@@ -25,6 +25,7 @@ import torch
 from hub.backend import CompileSettings, Executable
 from hub.bench.machine import this_machine
 from hub.bench.zoo import build
+from hub.compilation.values import values_at
 from hub.dispatch.spinning import Calm
 from hub.graph import Cluster, Graph
 from hub.partition.extract import extract
@@ -178,19 +179,8 @@ def given_values(captured: Captured) -> dict[str, Any]:
 
 def values_of(captured: Captured) -> dict[str, Any]:
     """Gives the value of every node, from eager."""
-    interpreter = _Keeping(captured.graph.module)
-    interpreter.run(*captured.inputs)
-    return given_values(captured) | interpreter.values
-
-
-class _Keeping(torch.fx.Interpreter):
-    def __init__(self, module: torch.fx.GraphModule) -> None:
-        super().__init__(module)
-        self.values: dict[str, Any] = {}
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        self.values[n.name] = super().run_node(n)
-        return self.values[n.name]
+    names = (node.name for node in (*captured.graph.placeholders, *captured.graph.nodes))
+    return values_at(captured.graph, captured.inputs, names)
 
 
 def steps_of(captured: Captured, parts: Sequence[str]) -> list[Step]:

@@ -141,17 +141,17 @@ def _listed(values: Any) -> str:
     return ", ".join(map(str, values))
 
 
-def unrollable_lstm(most_steps: int) -> Condition:
+MOST_STEPS = 64
+"""Steps of an LSTM that are written out: compiling takes longer with each."""
+
+
+def unrollable_lstm(node: fx.Node) -> str | None:
     """An LSTM without projections, over batched steps of known number, for compilers that get each step written out."""
-
-    def condition(node: fx.Node) -> str | None:
-        each = (4 if argument(node, "has_biases") else 2) * (2 if argument(node, "bidirectional") else 1)
-        if len(argument(node, "params")) != each * argument(node, "num_layers"):
-            return "an LSTM with projections"
-        shape = value_of(argument(node, "input")).shape
-        if len(shape) != 3:
-            return f"input is {list(shape)}, three dims here"
-        steps = shape[1] if argument(node, "batch_first") else shape[0]
-        return f"{steps} steps, at most {most_steps} here" if is_symbolic(steps) or steps > most_steps else None
-
-    return condition
+    each = (4 if argument(node, "has_biases") else 2) * (2 if argument(node, "bidirectional") else 1)
+    if len(argument(node, "params")) != each * argument(node, "num_layers"):
+        return "an LSTM with projections"
+    shape = value_of(argument(node, "input")).shape
+    if len(shape) != 3:
+        return f"input is {list(shape)}, three dims here"
+    steps = shape[1] if argument(node, "batch_first") else shape[0]
+    return f"{steps} steps, at most {MOST_STEPS} here" if is_symbolic(steps) or steps > MOST_STEPS else None

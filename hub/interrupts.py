@@ -13,8 +13,8 @@ from types import FrameType
 def held_back() -> Generator[None]:
     """Lets Ctrl-C wait until the end of what is inside, which takes a second or so; a second Ctrl-C does not wait.
 
-    PyTorch's tracing does not survive an interruption: about one in a hundred leaves a mode or a dispatch key on, and every
-    tensor that is made later in the process is wrong, or ends it (torch 2.13).
+    PyTorch's tracing does not always survive an interruption (torch 2.13): it may leave a mode or a dispatch key on, and
+    every tensor that is made later in the process is wrong, or ends it.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):

@@ -153,11 +153,13 @@ def absent(name: str) -> Condition:
 class OperatorTable:
     """Operators that a backend takes, each with conditions; `supports` turns it into verdicts.
 
-    Keys are overload names ("aten.linear.default"). `everywhere` holds for every row.
+    Keys are overload names ("aten.linear.default"). `everywhere` holds for every row; `declined` says why operators that
+    somebody may look for are left out.
     """
 
     rows: Mapping[str, tuple[Condition, ...]]
     everywhere: tuple[Condition, ...] = field(default=())
+    declined: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -170,7 +172,7 @@ class OperatorTable:
         name = operator_name(node)
         conditions = self.rows.get(name)
         if conditions is None:
-            return refused(f"{name}: not in the operator table")
+            return refused(f"{name}: {self.declined.get(name, 'not in the operator table')}")
         for condition in (*self.everywhere, *conditions):
             if reason := condition(node):
                 return refused(f"{name}: {reason}")

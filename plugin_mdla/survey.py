@@ -10,8 +10,8 @@ import torch
 
 from hub.backend import CompileSettings
 from hub.partition.extract import extract
-from hub.partition.group import EAGER
-from hub.testing.single import capture, groups_of
+from hub.partition.group import EAGER, group_alone
+from hub.testing.single import capture
 
 from .backend import Mdla
 from .settings import read_settings
@@ -24,7 +24,7 @@ def survey(module: torch.nn.Module, inputs: Sequence[Any], calibration: Path | N
     if calibration is not None:
         settings = settings.model_copy(update={"calibration": str(calibration)})
     backend = Mdla(settings)
-    groups, refusals = groups_of(captured.graph, "mdla", backend.supports)
+    groups, refusals = group_alone(captured.graph, "mdla", backend.supports)
     values = dict(zip((node.name for node in captured.graph.placeholders), captured.inputs, strict=True))
     texts: list[str] = []
     for index, item in enumerate(groups):

@@ -12,9 +12,10 @@ import torch
 from hub.errors import HubError, OptionError
 from hub.lowering.cluster import lower
 from hub.partition.extract import extract
+from hub.partition.group import group_alone
 from hub.report.columns import columns
 from hub.report.numbers import count
-from hub.testing.single import capture, groups_of
+from hub.testing.single import capture
 
 from .kernel import Kernel
 from .runtime import NAME
@@ -44,7 +45,7 @@ def listing(module: torch.nn.Module, inputs: Sequence[Any], target: Target, fold
     Raises CompileError, and OptionError where the folder cannot be written.
     """
     captured = capture(module, inputs)
-    groups, refusals = groups_of(captured.graph, NAME, INTERPRETED.supports)
+    groups, refusals = group_alone(captured.graph, NAME, INTERPRETED.supports)
     rows: list[tuple[str, Kernel, Needs]] = []
     for index, item in enumerate(group for group in groups if group.backend == NAME):
         cluster = extract(captured.graph, item.nodes, f"c{index}", captured.weights)

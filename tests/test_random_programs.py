@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
 BACKENDS = registry().available()
 COMPILED_SLOWLY = ("inductor", "iree")
-"""Backends that call a C++ compiler, often for seconds a cluster."""
+"""Backends that start a compiler for each program, often for seconds a cluster."""
 COMPILED_FAST = tuple(name for name in BACKENDS if name not in COMPILED_SLOWLY)
 
 
@@ -70,14 +70,14 @@ def check_with_drawn_backends(data: st.DataObject, backends: Sequence[str]) -> N
 
 
 @given(data=st.data())
-@examples(24)
+@examples(40)
 def test_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Under a plan cut at random, over backends that compile fast, programs are eager's."""
     check_under_drawn_plan(data, COMPILED_FAST, tmp_path_factory.mktemp("plan") / "plan.json")
 
 
 @given(data=st.data())
-@examples(24)
+@examples(40)
 def test_random_backends_for_operators(data: st.DataObject) -> None:
     """With a backend at random forced for every operator, programs are eager's."""
     check_with_drawn_backends(data, ["eager", *COMPILED_FAST])

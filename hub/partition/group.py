@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import fx
 
 from hub.graph import Graph, is_view
+from hub.support import Support
 
 EAGER = "eager"
 
@@ -33,6 +34,25 @@ def group(graph: Graph, backend_of: Mapping[str, str]) -> tuple[Group, ...]:
     backends = tuple(dict.fromkeys(backend_of[node.name] for node in graph.nodes))
     starts = ((), *((backend,) for backend in backends), *itertools.permutations(backends, 2))
     return min((_grouped(graph, backend_of, start) for start in starts), key=_fragmentation)
+
+
+def group_alone(
+    graph: Graph, name: str, supports: Callable[[fx.Node], Support]
+) -> tuple[tuple[Group, ...], tuple[str, ...]]:
+    """Gives the clusters that one backend alone would get, eager's among them, in order; and the reasons for refusals."""
+    found: dict[str, Support] = {}
+    for node in graph.nodes:
+        if node.name in graph.pinned:
+            continue
+        source = node.args[0] if node.target is operator.getitem else None
+        if not isinstance(source, fx.Node):
+            found[node.name] = supports(node)
+        elif source.name in found:
+            found[node.name] = found[source.name]
+    backend_of = {node.name: EAGER for node in graph.nodes}
+    backend_of |= {node: name for node, verdict in found.items() if verdict.accepted}
+    refusals = dict.fromkeys(verdict.reason for verdict in found.values() if not verdict.accepted)
+    return group(graph, backend_of), tuple(refusals)
 
 
 def _fragmentation(groups: Sequence[Group]) -> tuple[int, int]:

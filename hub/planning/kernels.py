@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -14,9 +13,10 @@ from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
 from hub.errors import HubError, PluginError, text_of
 from hub.graph import Cluster, Graph
+from hub.interrupts import held_back
 from hub.options import Options
 from hub.partition.extract import extract
-from hub.partition.group import EAGER, group
+from hub.partition.group import group_alone
 from hub.registry import Registry, registry
 
 Captured = tuple[Graph, dict[str, torch.Tensor]]
@@ -70,7 +70,8 @@ def _captured(module: Any, inputs: Sequence[Any]) -> list[Captured]:
     graphs: list[Captured] = []
 
     def backend(program: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        graph = capture_inference(program, example_inputs, weight_positions(program, example_inputs))
+        with held_back():
+            graph = capture_inference(program, example_inputs, weight_positions(program, example_inputs))
         values = dict(zip((node.name for node in graph.placeholders), example_inputs, strict=True))
         graphs.append((graph, {name: values[name] for name in graph.weights}))
         return program.forward
@@ -84,14 +85,7 @@ def _captured(module: Any, inputs: Sequence[Any]) -> list[Captured]:
 
 def _clusters(backend: Backend, name: str, graph: Graph, weights: dict[str, torch.Tensor]) -> list[Cluster]:
     """Gives the clusters that a backend alone would get."""
-    takes: dict[str, bool] = {}
-    for node in graph.nodes:
-        source = node.args[0] if node.target is operator.getitem else None
-        if isinstance(source, fx.Node):
-            takes[node.name] = takes.get(source.name, False)
-        else:
-            takes[node.name] = node.name not in graph.pinned and backend.supports(node).accepted
-    groups = group(graph, {node.name: name if takes[node.name] else EAGER for node in graph.nodes})
+    groups, _ = group_alone(graph, name, backend.supports)
     return [
         extract(graph, found.nodes, f"k{place}", weights) for place, found in enumerate(groups) if found.backend == name
     ]

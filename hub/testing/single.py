@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
 
 from hub.backend import Backend, CompileSettings, Executable
 from hub.capture.inference import capture_inference
@@ -16,8 +14,6 @@ from hub.capture.sources import weight_positions
 from hub.errors import InputRefused
 from hub.graph import Cluster, Graph, hint
 from hub.partition.extract import extract
-from hub.partition.group import EAGER, Group, group
-from hub.support import Support
 
 SETTINGS = CompileSettings(threads=1)
 
@@ -100,17 +96,3 @@ class _Recorder(torch.fx.Interpreter):
 
 def _concrete(value: Any) -> Any:
     return hint(value) if isinstance(value, torch.SymInt) else value
-
-
-def groups_of(graph: Graph, name: str, supports: Callable[[fx.Node], Support]) -> tuple[tuple[Group, ...], tuple[str, ...]]:
-    """Gives the clusters that one backend alone would get, eager's among them, in order; and the reasons for refusals."""
-    found: dict[str, Support] = {}
-    for node in graph.nodes:
-        if node.name in graph.pinned:
-            continue
-        source = node.args[0] if node.target is operator.getitem else None
-        found[node.name] = found[source.name] if isinstance(source, fx.Node) else supports(node)
-    backend_of = {node.name: EAGER for node in graph.nodes}
-    backend_of |= {node: name for node, verdict in found.items() if verdict.accepted}
-    refusals = dict.fromkeys(verdict.reason for verdict in found.values() if not verdict.accepted)
-    return group(graph, backend_of), tuple(refusals)

@@ -14,12 +14,12 @@ from hub.backend import Backend, CompileSettings
 from hub.errors import CompileError, HubError
 from hub.lowering.arguments import Sizes, captured_sizes
 from hub.pricing.roofline import cluster_estimate
-from hub.support import ACCEPTED, Support, operator_name, refused
+from hub.support import ACCEPTED, Support, refused
 from plugin_iree.compiler import Refused, compiled
 from plugin_iree.device import device
 from plugin_iree.lower import lower
 from plugin_iree.settings import Settings
-from plugin_iree.support import DECLINED, OPERATORS
+from plugin_iree.support import OPERATORS
 
 if TYPE_CHECKING:
     from torch import fx
@@ -66,9 +66,8 @@ class Iree(Backend):
         return ACCEPTED if got == [2.0, 4.0] else refused(f"1+1 and 2+2 gave {got}")
 
     def supports(self, node: fx.Node) -> Support:
-        """Looks the node up in the operator table, and says why the core's table has operators that are not in there."""
-        name = operator_name(node)
-        return refused(f"{name}: {DECLINED[name]}") if name in DECLINED else OPERATORS.supports(node)
+        """Looks the node up in the operator table."""
+        return OPERATORS.supports(node)
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
         """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""

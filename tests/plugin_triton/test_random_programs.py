@@ -12,8 +12,8 @@ import hub
 from hub.lowering.cluster import lower
 from hub.ownership import graphs_of
 from hub.partition.extract import extract
+from hub.partition.group import group_alone
 from hub.testing.random_programs import Program, check, programs
-from hub.testing.single import groups_of
 from plugin_triton.runtime import NAME
 from plugin_triton.source import file_of
 from plugin_triton.support import INTERPRETED
@@ -49,7 +49,7 @@ def check_compiled(program: Program, target: Target) -> None:
     with torch.no_grad():
         function(*program.arguments())
     for graph in (found.graph for found in graphs_of(function)):
-        groups, _ = groups_of(graph, NAME, INTERPRETED.supports)
+        groups, _ = group_alone(graph, NAME, INTERPRETED.supports)
         for place, group in enumerate(group for group in groups if group.backend == NAME):
             cluster = extract(graph, group.nodes, f"c{place}", {})
             file = file_of(cluster, lower(cluster), is_interpreted=False)

@@ -156,7 +156,7 @@ MODELS = (
 
 
 SLOW_TO_CAPTURE = ("swin", "mobilenetv2", "segformer", "t5", "convnext")
-"""Dynamo reasons about their symbolic sizes for up to a minute."""
+"""Dynamo reasons about their symbolic sizes, or they are verified at many, for up to a minute."""
 SLOW = ("segformer", "mobilenetv2")
 """Verified for up to a minute."""
 
