@@ -85,12 +85,12 @@ def read_sample(folder: Path) -> Sample:
 def homes_of_operators(graph: Graph) -> tuple[str, ...]:
     """Gives the modules whose import registers the graph's custom operators, as far as PyTorch knows them.
 
-    The user's main module is none of them: it must not run twice.
+    Some of PyTorch's own are imported only when they are used. The user's main module is none: it must not run twice.
     """
     names = {_qualified_name(node.target) for node in graph.nodes}
     homes = (getattr(_DEFINITIONS.get(name), "_init_fn", None) for name in sorted(names))
     found = (getattr(function, "__module__", "") for function in homes)
-    return tuple(dict.fromkeys(home for home in found if home and home != "__main__" and not home.startswith("torch.")))
+    return tuple(dict.fromkeys(home for home in found if home and home != "__main__"))
 
 
 def _qualified_name(target: Any) -> str:

@@ -64,6 +64,17 @@ def test_custom_operators_of_a_module_are_known_elsewhere(tmp_path: Path, monkey
     assert float(done.stdout) == pytest.approx(float(captured.graph.module(*captured.inputs)[0].sum()))
 
 
+def test_pytorchs_own_modules_are_imported_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of them, such as that of `linear_cross_entropy`, register operators only when they are used first."""
+    (tmp_path / "hub_test_operators.py").write_text(OPERATORS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "hub_test_operators", raising=False)
+    operator = importlib.import_module("hub_test_operators").thrice
+    monkeypatch.setattr(operator._init_fn, "__module__", "torch.nn.modules.late")
+    captured = capture(Calls(operator), (torch.ones(2, 3),))
+    assert homes_of_operators(captured.graph) == ("torch.nn.modules.late",)
+
+
 def test_an_unknown_operator_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that no worker can read fails with the operator's name, and later questions do not wait for workers again."""
     with torch.library._scoped_library("hub_test_own", "DEF") as library:
