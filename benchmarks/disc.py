@@ -37,6 +37,8 @@ BLOCK_S = 0.02
 COPIED = 1 << 24
 """Elements of float32 that a copy moves: beyond L3 twice."""
 DYNAMIC_SIZES = 50
+STEPS: Mapping[int, tuple[int, int]] = {1: (8, 512), 2: (8, 64), 3: (2, 16)}
+"""By the number of symbolic sizes, of how many steps of 8 each is drawn; of more, as of three."""
 SEED = 7
 
 Contenders = Mapping[str, Callable[[], object]]
@@ -152,14 +154,17 @@ def _dynamic_figures(chosen: argparse.Namespace) -> dict[str, object]:
 def dynamic_ratios(name: str, threads: int, rounds: int) -> list[float]:
     """Gives the time of one executable with symbolic sizes over that of one for the size, at random sizes."""
     settings = CompileSettings(threads=threads)
-    cluster, inputs = whole_cluster(Wrapped(PROGRAMS[name]), inputs_of(name, 6, 24), dynamic=True)
+    given = inputs_of(name, 6, 24)
+    cluster, inputs = whole_cluster(Wrapped(PROGRAMS[name]), given, dynamic=True)
+    places = [next(place for place, value in enumerate(inputs) if value is each) for each in given]
     symbolic = create().compile(cluster, settings)
     draw = random.Random(SEED)
     ratios: list[float] = []
+    symbols = symbols_of(cluster)
     for _ in range(DYNAMIC_SIZES):
-        sizes = {symbol: 8 * draw.randint(8, 64) for symbol in symbols_of(cluster)}
+        sizes = {symbol: 8 * draw.randint(*STEPS[min(len(symbols), 3)]) for symbol in symbols}
         values = with_sizes(cluster, inputs, sizes)
-        plain = [value for value in values if isinstance(value, torch.Tensor)]
+        plain = [values[place] for place in places]  # a cluster reads its inputs in the order of their first use
         fixed_cluster, fixed_values = whole_cluster(Wrapped(PROGRAMS[name]), plain)
         fixed = create().compile(fixed_cluster, settings)
         contenders: Contenders = {

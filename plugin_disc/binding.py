@@ -6,6 +6,7 @@ import ctypes
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,110 +19,124 @@ from hub.support import is_symbolic
 
 from .addresses import address_of
 from .kept import Kept
-from .pages import LARGE, ask_for_large_pages
+from .pages import LARGE
+from .sized import Sized
 
 _SPARE = torch.zeros(1 << 16)
 """Its address stands in for that of empty tensors, which have none."""
 
 
 def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str, symbols: Mapping[Any, str]) -> str:
-    """Gives the Python text of `run(i0, i1, ...)`: check inputs, allocate outputs, fill the frame, run, return."""
-    lines = [f"def run({', '.join(f'i{position}' for position in range(len(cluster.inputs)))}):"]
+    """Gives the Python text of `run(i0, i1, ...)`: check inputs, allocate outputs, fill the frame, run, return.
+
+    Where sizes are symbolic, `sized_for(s0, s1, ...)` works out all that depends on them, once for each combination.
+    """
     texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols)}
+    sized = Sized(tuple(texts.values()))
     tensors = [(position, spec) for position, spec in enumerate(cluster.inputs) if isinstance(spec, TensorSpec)]
     checked = [line for position, spec in tensors for line in _prepare(position, spec)]
     sizes = [f"s{place} = {text}" for place, text in enumerate(symbols.values())]
     shapes: list[str] = []
     for position, spec in tensors:
-        shape = _shape_text([spec.shape[dim] for dim in range(len(spec.shape))], texts)
+        shape = sized.name(_shape_text(list(spec.shape), texts))
         shapes.append(f"if i{position}.shape != {shape}: wrong({position}, i{position})")
-    if can_be_expected(cluster):
-        lines += [
-            *sizes,  # numbers among the inputs
+    results: list[str] = []
+    for position, spec in enumerate(cluster.outputs):
+        order = memory_order(spec)
+        shape = _shape_text([spec.shape[dim] for dim in order], texts)
+        results += _result_lines(spec, order, shape, position, sized)
+    if workspace != "0":
+        results += _workspace_lines(workspace, sized)
+        results.append("w = (work.data_ptr() + 63) // 64 * 64")
+    fields = ", ".join(_slot_text(text, sized) for text in slots)
+    if tensors and _GUARDS is not None:
+        if not all(_is_fixed(spec) for _, spec in tensors):
+            sized.texts[_guards_text([spec for _, spec in tensors], texts)] = "expected"
+        inputs = [
             f"if expected({', '.join(f'i{position}' for position, _ in tensors)}):",
             *(f"    a{position} = i{position}" for position, _ in tensors),
             "else:",
             *(f"    {line}" for line in (*checked, *shapes)),
         ]
     else:
-        lines += [*checked, *sizes, *shapes]
-    for position, spec in enumerate(cluster.outputs):
-        order = memory_order(spec)
-        shape = _shape_text([spec.shape[dim] for dim in order], texts)
-        lines += _result_lines(spec, order, shape, position)
-    if workspace != "0":
-        lines += _workspace_lines(workspace)
-        lines.append("w = (work.data_ptr() + 63) // 64 * 64")
-    fields = ", ".join(_slot_text(text) for text in slots)
-    lines.append("frame = frames.pop() if frames else Frame()")
-    lines.append(f"pack_into(frame, 0, {fields})")
-    lines.append("main(frame)")
-    lines.append("if frame[0]: outside()")
-    lines.append("frames.append(frame)")
-    results = [_result(position, memory_order(spec)) for position, spec in enumerate(cluster.outputs)]
-    lines.append(f"return ({''.join(result + ', ' for result in results)})")
-    return "\n    ".join(lines) + "\n"
-
-
-def _result_lines(spec: TensorSpec, order: Sequence[int], shape: str, position: int) -> list[str]:
-    """Lines that give a result memory: what is known to be large has that of a call that has ended, where there is such."""
-    name, bytes_ = f"o{position}", _bytes_of(spec)
-    if bytes_ is not None and bytes_ >= LARGE:
-        strides = tuple(strides_of([priced_size(spec.shape[dim]) for dim in order]))
-        return [f"{name} = kept({name!r}, {shape}, {strides}, do{position}, {bytes_})"]
-    return [f"{name} = {_fresh_text(spec, order, shape, f'do{position}')}", *_large_pages(name, bytes_)]
-
-
-def _workspace_lines(workspace: str) -> list[str]:
-    """Lines that give intermediate tensors memory."""
-    if workspace.isdecimal() and int(workspace) >= LARGE:
-        bytes_ = int(workspace) + 64
-        return [f"work = kept('work', ({bytes_},), (1,), uint8, {bytes_})"]
-    return [f"work = fresh((({workspace}) + 64,), (1,), uint8)", *_large_pages("work", _known(workspace))]
-
-
-def _known(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
-
-
-def can_be_expected(cluster: Cluster) -> bool:
-    """True where all inputs at once can be held against what they were captured as: tensors of known sizes."""
-    specs = [spec for spec in cluster.inputs if isinstance(spec, TensorSpec)]
-    return _GUARDS is not None and bool(specs) and not any(spec.is_dynamic for spec in specs)
-
-
-def _expected(cluster: Cluster) -> Callable[..., bool]:
-    """Gives what is true of packed inputs just as they were captured; others are looked at one by one."""
-    specs = [spec for spec in cluster.inputs if isinstance(spec, TensorSpec)]
-    shapes = [list(map(priced_size, spec.shape)) for spec in specs]
-    strides = [_packed_strides(spec, shape) for spec, shape in zip(specs, shapes, strict=True)]
-    examples = [
-        torch.empty_strided(shape, steps, dtype=spec.dtype)
-        for spec, shape, steps in zip(specs, shapes, strides, strict=True)
+        inputs = [*checked, *shapes]
+    lines = [
+        f"def run({', '.join(f'i{position}' for position in range(len(cluster.inputs)))}):",
+        *sizes,
+        *sized.look_up(),
+        *inputs,
+        *results,
+        "frame = frames.pop() if frames else Frame()",
+        f"pack_into(frame, 0, {fields})",
+        "main(frame)",
+        "if frame[0]: outside()",
+        "frames.append(frame)",
+        f"return ({''.join(_result(place, memory_order(spec)) + ', ' for place, spec in enumerate(cluster.outputs))})",
     ]
-    assert _GUARDS is not None
-    return _GUARDS(*examples, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides).check
+    return sized.definition() + "\n    ".join(lines) + "\n"
+
+
+def _result_lines(spec: TensorSpec, order: Sequence[int], shape: str, position: int, sized: Sized) -> list[str]:
+    """Lines that give a result memory: what is large has that of a call that has ended, where there is such."""
+    name, sizes = f"o{position}", [spec.shape[dim] for dim in order]
+    if not _is_fixed(spec):
+        shape, strides, bytes_ = map(sized.name, (shape, f"packed({shape})", f"product({shape}) * {spec.dtype.itemsize}"))
+        kept = f"kept({name!r}, {shape}, {strides}, do{position}, {bytes_})"
+        return [f"{name} = fresh({shape}, {strides}, do{position}) if {bytes_} < {LARGE} else {kept}"]
+    strides = packed(list(map(priced_size, sizes)))
+    bytes_ = math.prod(map(priced_size, sizes)) * spec.dtype.itemsize
+    if bytes_ >= LARGE:
+        return [f"{name} = kept({name!r}, {shape}, {strides}, do{position}, {bytes_})"]
+    return [f"{name} = fresh({shape}, {strides}, do{position})"]
+
+
+def _workspace_lines(workspace: str, sized: Sized) -> list[str]:
+    """Lines that give intermediate tensors memory."""
+    if not workspace.isdecimal():
+        bytes_ = sized.name(f"({workspace}) + 64")
+        kept = f"kept('work', ({bytes_},), (1,), uint8, {bytes_})"
+        return [f"work = fresh(({bytes_},), (1,), uint8) if {bytes_} < {LARGE} else {kept}"]
+    bytes_ = int(workspace) + 64
+    if bytes_ >= LARGE:
+        return [f"work = kept('work', ({bytes_},), (1,), uint8, {bytes_})"]
+    return [f"work = fresh(({bytes_},), (1,), uint8)"]
+
+
+def _is_fixed(spec: TensorSpec) -> bool:
+    return not any(is_symbolic(size) for size in spec.shape)
+
+
+def _guards_text(specs: Sequence[TensorSpec], texts: Mapping[Any, str]) -> str:
+    return f"guards({', '.join(_shape_text(spec.shape, texts) for spec in specs)})"
+
+
+def _guards(cluster: Cluster) -> Callable[..., Callable[..., bool]]:
+    """Gives what makes of sizes the test for packed inputs as they were captured; others are looked at one by one."""
+    specs = [spec for spec in cluster.inputs if isinstance(spec, TensorSpec)]
+    examples = [torch.empty((0,) * len(spec.shape), dtype=spec.dtype) for spec in specs]
+
+    def guards(*shapes: Sequence[int]) -> Callable[..., bool]:
+        strides = [_packed_strides(spec, shape) for spec, shape in zip(specs, shapes, strict=True)]
+        return _GUARDS(*examples, dynamic_dims_sizes=list(map(list, shapes)), dynamic_dims_strides=strides).check
+
+    return guards
 
 
 def _packed_strides(spec: TensorSpec, shape: Sequence[int]) -> list[int]:
     """Gives the strides of a tensor without gaps, with dims in memory in the order in which it was captured."""
     order = memory_order(spec)
-    packed = strides_of(max(1, shape[dim]) for dim in order)
-    steps = dict(zip(order, packed, strict=True))
+    steps = dict(zip(order, packed([shape[dim] for dim in order]), strict=True))
     return [steps[dim] for dim in range(len(shape))]
+
+
+def packed(shape: Sequence[int]) -> tuple[int, ...]:
+    """Gives the strides of a tensor without gaps, as PyTorch has them also where a size is 0."""
+    return strides_of(max(1, size) for size in shape)
 
 
 _GUARDS: Any = getattr(getattr(torch._C, "_dynamo").guards, "TensorGuards", None)  # noqa: B009 - untyped
 """What Dynamo's own guards of tensors are: dtype, device, sizes, strides and the bit for negatives of all inputs in one
 call, 0.15 us instead of 0.35 us for each."""
-
-
-def _fresh_text(spec: TensorSpec, order: Sequence[int], shape: str, dtype: str) -> str:
-    """Gives the expression of a packed tensor; where sizes may be 0, strides are PyTorch's matter."""
-    sizes = [spec.shape[dim] for dim in order]
-    if any(is_symbolic(size) or size == 0 for size in sizes):
-        return f"empty({shape}, dtype={dtype})"
-    return f"fresh({shape}, {tuple(strides_of(map(priced_size, sizes)))}, {dtype})"
 
 
 def _empty_strided(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -132,21 +147,11 @@ _fresh = getattr(getattr(torch._C, "_dynamo").guards, "_empty_strided_cpu", _emp
 """What Inductor's code allocates with: a third of the time of `torch.empty` (0.8 us instead of 3)."""
 
 
-def _bytes_of(spec: TensorSpec) -> int | None:
-    """Gives the bytes of a tensor; None where its sizes are symbolic."""
-    if any(is_symbolic(size) for size in spec.shape):
-        return None
-    return math.prod(map(priced_size, spec.shape)) * spec.dtype.itemsize
-
-
-def _large_pages(name: str, bytes_: int | None) -> list[str]:
-    """Lines that ask for large pages: none for what is known to be small."""
-    if bytes_ is None:
-        return [f"if {name}.nbytes >= {LARGE}: large_pages({name})"]
-    return [f"large_pages({name})"] if bytes_ >= LARGE else []
-
-
-def _slot_text(text: str) -> str:
+def _slot_text(text: str, sized: Sized) -> str:
+    if text.startswith("w + "):
+        return f"w + {sized.name(text.removeprefix('w + '))}"
+    if sized.covers(text):
+        return sized.name(text)
     return f"{text} or spare" if text.endswith(".data_ptr()") else text
 
 
@@ -187,20 +192,24 @@ def compiled(
         "Frame": ctypes.c_int64 * slots,
         "address": {name: address_of(name) for name in functions},
         "bits": _bits,
-        "empty": torch.empty,
         "frames": [],  # those of calls that have ended: taking and giving back are atomic
         "fresh": _fresh,
         "kept": kept.tensor,
-        "large_pages": ask_for_large_pages,
         "main": main,
         "outside": _outside_of(cluster),
+        "packed": packed,
         "pack_into": struct.Struct(f"={slots}q").pack_into,
+        "product": math.prod,
+        "sized": {},
         "spare": _SPARE.data_ptr(),
         "uint8": torch.uint8,
         "wrong": _wrong_of(cluster),
     }
-    if can_be_expected(cluster):
-        names["expected"] = _expected(cluster)
+    specs = [spec for spec in cluster.inputs if isinstance(spec, TensorSpec)]
+    if specs and _GUARDS is not None:
+        names["guards"] = _guards(cluster)
+        if all(map(_is_fixed, specs)):
+            names["expected"] = names["guards"](*(tuple(map(priced_size, spec.shape)) for spec in specs))
     names |= weights
     for position, spec in enumerate(cluster.inputs):
         if isinstance(spec, TensorSpec):
@@ -208,7 +217,10 @@ def compiled(
     for position, spec in enumerate(cluster.outputs):
         names[f"do{position}"] = spec.dtype
     exec(compile(source, f"<disc {cluster.name}>", "exec"), names)
-    return names.pop("run")  # or the function would hold itself, and what it keeps of memory
+    if "sized_for" in names:  # with globals of its own: one that holds itself would hold what is kept of memory
+        own = {name: names[name] for name in ("guards", "packed", "product", "sized") if name in names}
+        names["sized_for"] = FunctionType(names["sized_for"].__code__, own)
+    return names.pop("run")  # for the same reason
 
 
 def _bits(value: float) -> int:

@@ -27,34 +27,42 @@ class Kept:
     def __init__(self, most_bytes: int) -> None:
         """`most_bytes` is what all executables of the process together may keep; 0 keeps nothing."""
         self._most_bytes = most_bytes if _use_count is not None else 0
-        self._pieces: dict[str, list[torch.UntypedStorage]] = {}
-        self._sizes: dict[str, int] = {}
+        self._pieces: dict[tuple[str, int], list[torch.UntypedStorage]] = {}
+        """By name and bytes; those of sizes that came first, first."""
         _KEEPERS[id(self)] = self
 
     @property
     def bytes(self) -> int:
         """What this executable keeps, in use or not."""
-        return sum(len(pieces) * self._sizes[name] for name, pieces in tuple(self._pieces.items()))
+        return sum(len(pieces) * bytes_ for (_, bytes_), pieces in tuple(self._pieces.items()))
 
     def tensor(
         self, name: str, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, bytes_: int
     ) -> torch.Tensor:
-        """Gives a tensor over memory that nobody else has, whatever its content; `bytes_` is the same at every call."""
-        self._sizes[name] = bytes_
-        pieces = self._pieces.setdefault(name, [])
+        """Gives a tensor over `bytes_` of memory that nobody else has, whatever its content."""
+        pieces = self._pieces.setdefault((name, bytes_), [])
         storage = _popped(pieces)
         is_new, is_kept = storage is None, storage is not None
         if storage is not None and not (sys.getrefcount(storage) == _NOBODY_ELSE and _is_free(storage, bytes_)):
             storage, is_new = None, True  # whoever has it may keep it
         if storage is None:
             storage = torch.UntypedStorage(bytes_)
-            is_kept = kept_bytes() + bytes_ <= self._most_bytes
+            is_kept = self._has_room(bytes_)
         result = torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), tuple(strides))
         if is_new:
             ask_for_large_pages(result)
         if is_kept:
             pieces.append(storage)  # in use, which its count says, until the result is gone
         return result
+
+    def _has_room(self, bytes_: int) -> bool:
+        """True where as many bytes more may be kept; other sizes, which may never come again, make room."""
+        for key in tuple(self._pieces):
+            if kept_bytes() + bytes_ <= self._most_bytes:
+                return True
+            if key[1] != bytes_:
+                self._pieces.pop(key, None)
+        return kept_bytes() + bytes_ <= self._most_bytes
 
 
 _KEEPERS: weakref.WeakValueDictionary[int, Kept] = weakref.WeakValueDictionary()

@@ -69,9 +69,11 @@ def may_wait(tensor: Tensor, waiting: Waiting) -> bool:
     if not isinstance(tensor, Pointwise) or tensor in waiting.kept:
         return False
     sources = list(dict.fromkeys(source for source, _ in waiting.reads(tensor)))
-    if not sources or not all(isinstance(source, IN_MEMORY) and not isinstance(source, Join) for source in sources):
+    if not all(isinstance(source, IN_MEMORY) and not isinstance(source, Join) for source in sources):
         return False
     functions = _functions(tensor, waiting)
+    if not sources:  # of numbers alone, such as a symbolic size
+        return functions <= MOST_REPEATED and not _is_expensive(tensor, waiting)
     if waiting.readers.get(tensor, 0) <= 1:
         return functions <= MOST_IN_A_CHAIN
     whole = [source for source in sources if source.shape == tensor.shape]

@@ -110,28 +110,51 @@ def copied(source: Tensor) -> Tensor:
 
 def cut_index(old: Sequence[Size], new: Sequence[Size]) -> Index | None:
     """Gives where a reshape reads if every new dim is part of one old dim; None where dims are joined."""
-    index: list[Affine] = []
+    cuts = _cuts(old, new) or _one_cut(old, new)
+    return None if cuts is None else tuple(_row_major(dims, new) for dims in cuts)
+
+
+def _row_major(dims: Sequence[int], sizes: Sequence[Size]) -> Affine:
+    part = Affine()
+    step: Size = 1
+    for dim in reversed(dims):
+        part = part + variable(dim, step)
+        step = times(step, sizes[dim])
+    return part
+
+
+def _cuts(old: Sequence[Size], new: Sequence[Size]) -> list[list[int]] | None:
+    """Gives the new dims into which each old one is cut, by their sizes."""
+    cuts: list[list[int]] = []
     place = 0
     for size in old:
-        if size == 1:
-            index.append(Affine())
-            continue
-        parts: list[int] = []
+        cuts.append([])
         covered: Size = 1
-        while covered != size:
+        while size != 1 and covered != size:
             if place == len(new) or (isinstance(covered, int) and isinstance(size, int) and covered >= size):
                 return None
             if new[place] != 1:
-                parts.append(place)
+                cuts[-1].append(place)
                 covered = times(covered, new[place])
             place += 1
-        part = Affine()
-        step: Size = 1
-        for dim in reversed(parts):
-            part = part + variable(dim, step)
-            step = times(step, new[dim])
-        index.append(part)
-    return tuple(index) if all(size == 1 for size in new[place:]) else None
+    return cuts if all(size == 1 for size in new[place:]) else None
+
+
+def _one_cut(old: Sequence[Size], new: Sequence[Size]) -> list[list[int]] | None:
+    """Gives the same where one old dim is left for several new ones: a reshape keeps the number of elements.
+
+    So a symbolic size c can be cut into 4 and c // 4.
+    """
+    ours = [dim for dim, size in enumerate(old) if size != 1]
+    theirs = [dim for dim, size in enumerate(new) if size != 1]
+    cuts: list[list[int]] = [[] for _ in old]
+    for end in (0, -1):
+        while len(ours) > 1 and theirs and old[ours[end]] == new[theirs[end]]:
+            cuts[ours.pop(end)] = [theirs.pop(end)]
+    if len(ours) != 1 or len(theirs) < 2 or all(isinstance(each, int) for each in (*old, *new)):
+        return None
+    cuts[ours[0]] = theirs
+    return cuts
 
 
 # --- Elements ---------------------------------------------------------------------------------------------------------

@@ -57,9 +57,11 @@ def product(sizes: Iterable[Size]) -> Size:
     return result
 
 
-def ceil_div(size: Size, by: int) -> Size:
-    """Gives how many blocks of `by` cover a size."""
-    return -(-size // by) if isinstance(size, int) else settled(FloorDiv(size + (by - 1), sympy.Integer(by)))
+def ceil_div(size: Size, by: Size) -> Size:
+    """Gives how many blocks of `by`, which is at least 1, cover a size."""
+    if isinstance(size, int) and isinstance(by, int):
+        return -(-size // by)
+    return settled(FloorDiv(settled(size + by - 1), _sympy.sympify(by)))
 
 
 def strides_of(shape: Iterable[Size]) -> tuple[Size, ...]:

@@ -111,7 +111,9 @@ class _Kernel:
         sizes = [(loop, self.nest.sizes[loop]) for loop in self._kept() if loop != lane]
         if self.tile is not None:
             sizes = [(loop, ceil_div(size, lanes) if loop == self.tile.loop else size) for loop, size in sizes]
-        return [*sizes, (lane, ceil_div(self.nest.sizes[lane], self._block()))]
+        blocks = (lane, ceil_div(self.nest.sizes[lane], self._block()))
+        # Tasks share steps of the last loop; lanes of unknown number may well be one block.
+        return [*sizes, blocks] if is_static(self.nest.sizes[lane]) else [blocks, *sizes]
 
     def _step_elements(self) -> Size:
         """Gives how many elements are computed in one step of the loops around, counted for a whole block."""
@@ -121,7 +123,7 @@ class _Kernel:
         if self._is_across():
             return inner
         size = self.nest.sizes[self.nest.lane]
-        along = min(size, self._block()) if is_static(size) else self._block()
+        along = min(size, self._block()) if is_static(size) else size
         return product((inner, along, self.writer.lanes if self.tile is not None else 1))
 
     def _step(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hub.fusion.groups import Group, Store
@@ -18,7 +18,9 @@ from .memory import lane_mask
 from .writer import Value, Writer
 
 FEW_ROUNDINGS = 4096
-"""Up to so many elements are added in float32, in 64 parts of which each has few; more in float64."""
+"""So many elements along the lanes are added in float32, in 64 parts of which each has few; sums of more in float64."""
+FEW_IN_A_COLUMN = 512
+"""The same where each lane has a total of its own."""
 UNROLLED = 4
 MANY_FUNCTIONS = 24
 """So many functions keep a loop's registers busy without unrolling."""
@@ -38,6 +40,13 @@ class Pass:
     def kinds(self) -> list[str]:
         """The dtypes of the totals."""
         return [sum_dtype(reduce) for reduce in self.reduces]
+
+    @property
+    def stretch_kinds(self) -> list[str]:
+        """The dtypes of the totals of stretches short enough for them."""
+        return [
+            "f32" if reduce.source.dtype == "f32" else kind for reduce, kind in zip(self.reduces, self.kinds, strict=True)
+        ]
 
     @property
     def is_across(self) -> bool:
@@ -72,61 +81,120 @@ class Rows:
     def run(self, each: Pass) -> None:
         """Runs inner loops once; afterwards the values of reductions are known."""
         writer = self._writer
-        first = _neutral_totals(writer, each)
-        names = self._nested(each, each.loops, first)
+        is_wide = not self._has_scalars(each)
+        names = self._nested(each, each.loops, _neutral_totals(writer, each, each.kinds, is_wide=is_wide))
         for reduce, kind, name in zip(each.reduces, each.kinds, names, strict=True):
-            value = Value(name, kind, True, writer.level)
-            if each.is_across:
+            value = Value(name, kind, is_wide, writer.level)
+            if each.is_across and is_wide:
                 value = across_lanes(writer, reduce.function, value)
             writer.note(("member", reduce), emitted(writer, "cast", reduce.dtype, (value,)))
 
+    def _has_stretches(self, each: Pass) -> bool:
+        """True where totals are wider than elements, and the innermost loop long enough to have narrow ones of its own."""
+        known = self.nest.sizes[each.loops[-1]]
+        is_short = is_static(known) and known < 2 * UNROLLED * self._writer.lanes
+        return each.kinds != each.stretch_kinds and not is_short
+
+    def _has_scalars(self, each: Pass) -> bool:
+        """True where stretches are added up across the lanes one by one."""
+        return each.is_across and self._has_stretches(each)
+
     def _nested(self, each: Pass, order: Sequence[int], carried: list[str]) -> list[str]:
-        writer = self._writer
         loop, *inner = order
-        if loop == each.lane:
-            return self._along_lanes(each, carried)
+        if not inner:
+            return self._innermost(each, loop, carried)
+        ends = self._writer.number(0), self._writer.number(self.nest.sizes[loop])
+        pairs = _typed(self._writer, each.kinds, carried, is_wide=not self._has_scalars(each))
+        return self._one_by_one(each, loop, ends, pairs, lambda names: self._nested(each, inner, names))
+
+    def _one_by_one(
+        self,
+        each: Pass,
+        loop: int,
+        ends: tuple[Value, Value],
+        carried: Sequence[tuple[str, str]],
+        step: Callable[[list[str]], list[str]],
+    ) -> list[str]:
+        """Runs a loop along which no lanes run."""
+        writer = self._writer
         lane, mask = (each.lane, None) if each.is_across else (self.elements.loops.lane, self.elements.loops.mask)
 
         def body(index: Value, names: list[str]) -> list[str]:
             with self.elements.at({loop: index}, lane=lane, mask=mask):
-                return self._nested(each, inner, names) if inner else self._step(each, names)
+                return step(names)
 
-        size = writer.number(self.nest.sizes[loop])
-        return writer.loop(writer.number(0), size, writer.number(1), _typed(writer, each, carried), body)
+        return writer.loop(*ends, writer.number(1), carried, body)
 
-    def _along_lanes(self, each: Pass, carried: list[str]) -> list[str]:
+    def _innermost(self, each: Pass, loop: int, carried: list[str]) -> list[str]:
+        """Runs the innermost loop; where totals are wider than elements, in stretches with narrow totals of their own."""
+        writer, is_wide = self._writer, not self._has_scalars(each)
+        start, size = writer.number(0), writer.number(self.nest.sizes[loop])
+        if not self._has_stretches(each):
+            return self._stretch(each, loop, (start, size), each.kinds, carried)
+        step = writer.number(FEW_ROUNDINGS if each.is_across else FEW_IN_A_COLUMN)
+        narrow = each.stretch_kinds
+
+        def stretch(begin: Value, names: list[str]) -> list[str]:
+            end = writer.scalar("arith.minsi", writer.scalar("arith.addi", begin, step), size)
+            found = self._stretch(each, loop, (begin, end), narrow, _neutral_totals(writer, each, narrow))
+            following: list[str] = []
+            for place, (reduce, kind) in enumerate(zip(each.reduces, each.kinds, strict=True)):
+                total = Value(names[place], kind, is_wide, writer.level)
+                part = Value(found[place], narrow[place], True, writer.level)
+                part = part if is_wide else across_lanes(writer, reduce.function, part)
+                part = emitted(writer, "cast", kind, (part,))
+                following.append(combined(writer, reduce.function, total, part).name)
+            return following
+
+        return writer.loop(start, size, step, _typed(writer, each.kinds, carried, is_wide=is_wide), stretch)
+
+    def _stretch(
+        self, each: Pass, loop: int, ends: tuple[Value, Value], kinds: Sequence[str], carried: list[str]
+    ) -> list[str]:
+        """Runs the innermost loop from a place to another, with totals of some dtypes."""
+        if loop == each.lane:
+            return self._along_lanes(each, ends, kinds, carried)
+        pairs = _typed(self._writer, kinds, carried)
+        return self._one_by_one(each, loop, ends, pairs, lambda names: self._step(each, names, kinds))
+
+    def _along_lanes(self, each: Pass, ends: tuple[Value, Value], kinds: Sequence[str], carried: list[str]) -> list[str]:
         """Runs the lanes along the innermost loop: several registers at once with totals of their own, then the rest."""
         writer = self._writer
         known, lanes = self.nest.sizes[each.lane], writer.lanes
-        start, size = writer.number(0), writer.number(known)
+        start, size = ends
         is_long = not is_static(known) or known >= 2 * UNROLLED * lanes
         if each.reduces and is_long and not self._is_costly(each):
-            start, carried = self._unrolled(each, size, carried)
+            start, carried = self._unrolled(each, ends, kinds, carried)
         width = writer.number(lanes)
-        whole = writer.scalar("arith.subi", size, writer.scalar("arith.remsi", size, width))
-        pairs = _typed(writer, each, carried)
-        carried = writer.loop(start, whole, width, pairs, lambda first, names: self._at(each, first, names))
+        rest_size = writer.scalar("arith.remsi", writer.scalar("arith.subi", size, start), width)
+        whole = writer.scalar("arith.subi", size, rest_size)
+        pairs = _typed(writer, kinds, carried)
+        carried = writer.loop(start, whole, width, pairs, lambda first, names: self._at(each, first, names, kinds))
         if is_static(known) and known % lanes == 0:
             return carried
 
         def rest(names: list[str]) -> list[str]:
             first = replace(whole, level=writer.level)
-            return self._at(each, first, names, lane_mask(writer, writer.scalar("arith.subi", size, first)))
+            return self._at(each, first, names, kinds, lane_mask(writer, writer.scalar("arith.subi", size, first)))
 
-        return writer.branch(writer.is_less(whole, size), _typed(writer, each, carried), rest)
+        return writer.branch(writer.is_less(whole, size), _typed(writer, kinds, carried), rest)
 
-    def _at(self, each: Pass, first: Value, names: list[str], mask: Value | None = None) -> list[str]:
+    def _at(self, each: Pass, first: Value, names: list[str], kinds: Sequence[str], mask: Value | None = None) -> list[str]:
         with self.elements.at({each.lane: first}, lane=each.lane, mask=mask):
-            return self._step(each, names)
+            return self._step(each, names, kinds)
 
-    def _unrolled(self, each: Pass, size: Value, carried: list[str]) -> tuple[Value, list[str]]:
+    def _unrolled(
+        self, each: Pass, ends: tuple[Value, Value], kinds: Sequence[str], carried: list[str]
+    ) -> tuple[Value, list[str]]:
         """Runs several registers at a time; gives where that ended, and the totals put together."""
         writer = self._writer
+        start, size = ends
         width = writer.number(UNROLLED * writer.lanes)
-        whole = writer.scalar("arith.subi", size, writer.scalar("arith.remsi", size, width))
+        rest = writer.scalar("arith.remsi", writer.scalar("arith.subi", size, start), width)
+        whole = writer.scalar("arith.subi", size, rest)
         count = len(each.reduces)
-        begun = [*carried, *(_neutral_totals(writer, each) * (UNROLLED - 1))]
-        pairs = _typed(writer, each, begun)
+        begun = [*carried, *(_neutral_totals(writer, each, kinds) * (UNROLLED - 1))]
+        pairs = _typed(writer, kinds, begun)
 
         def registers(first: Value, names: list[str]) -> list[str]:
             following: list[str] = []
@@ -134,13 +202,13 @@ class Rows:
                 writer.begin_part()
                 at = writer.scalar("arith.addi", first, writer.number(part * writer.lanes)) if part else first
                 own = names[part * count : (part + 1) * count]
-                following += self._at(each, replace(at, level=writer.level), own)
+                following += self._at(each, replace(at, level=writer.level), own, kinds)
                 writer.end_part()
             return following
 
-        totals = writer.loop(writer.number(0), whole, width, pairs, registers)
+        totals = writer.loop(start, whole, width, pairs, registers)
         result: list[str] = []
-        for place, (reduce, kind) in enumerate(zip(each.reduces, each.kinds, strict=True)):
+        for place, (reduce, kind) in enumerate(zip(each.reduces, kinds, strict=True)):
             total, *others = (Value(name, kind, True, writer.level) for name in totals[place::count])
             for other in others:
                 total = combined(writer, reduce.function, total, other)
@@ -153,12 +221,12 @@ class Rows:
         inner = [member for member in needed if is_inner(member, group)]
         return len(inner) > MANY_FUNCTIONS or any(getattr(member, "function", "") in TRANSCENDENTAL for member in inner)
 
-    def _step(self, each: Pass, names: Sequence[str]) -> list[str]:
+    def _step(self, each: Pass, names: Sequence[str], kinds: Sequence[str]) -> list[str]:
         """Takes one row of lanes into the totals, and writes what is stored on the way."""
         writer, elements = self._writer, self.elements
         following: list[str] = []
         elements.emit([store.member for store in each.stores])
-        for reduce, kind, name in zip(each.reduces, each.kinds, names, strict=True):
+        for reduce, kind, name in zip(each.reduces, kinds, names, strict=True):
             elements.emit(members_behind(reduce.source, elements.group))
             index = inner_index(reduce, elements.group, elements.group.members[reduce])
             value = writer.wide(emitted(writer, "cast", kind, (elements.value(reduce.source, index),)))
@@ -171,17 +239,17 @@ class Rows:
         return following
 
 
-def _neutral_totals(writer: Writer, each: Pass) -> list[str]:
+def _neutral_totals(writer: Writer, each: Pass, kinds: Sequence[str], *, is_wide: bool = True) -> list[str]:
     return [
-        writer.constant(neutral(reduce.function, kind), kind, is_wide=True).name
-        for reduce, kind in zip(each.reduces, each.kinds, strict=True)
+        writer.constant(neutral(reduce.function, kind), kind, is_wide=is_wide).name
+        for reduce, kind in zip(each.reduces, kinds, strict=True)
     ]
 
 
-def _typed(writer: Writer, each: Pass, totals: Sequence[str]) -> list[tuple[str, str]]:
+def _typed(writer: Writer, kinds: Sequence[str], totals: Sequence[str], *, is_wide: bool = True) -> list[tuple[str, str]]:
     """Gives totals with their types; there may be several sets of them."""
-    kinds = [writer.vector(kind) for kind in each.kinds]
-    return [(total, kinds[place % len(kinds)]) for place, total in enumerate(totals)]
+    types = [writer.type_of(kind, is_wide=is_wide) for kind in kinds]
+    return [(total, types[place % len(types)]) for place, total in enumerate(totals)]
 
 
 def sum_dtype(reduce: Reduce) -> str:

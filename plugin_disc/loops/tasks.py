@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hub.lowering.sizes import Size, ceil_div, is_static, product
+from hub.lowering.sizes import Size, ceil_div, is_static, plus, product
 
 from .writer import Value, Writer
 
@@ -22,7 +22,7 @@ class Tasks:
 
     numbered: tuple[Loop, ...]
     """Each of their steps is in one task; of the blocked loop, each block."""
-    block: tuple[Loop, int] | None
+    block: tuple[Loop, Size] | None
     """The loop whose steps tasks share in blocks, the last of those numbered, and how many steps a block has."""
     inside: tuple[Loop, ...]
     """Each task runs all of their steps."""
@@ -34,12 +34,13 @@ class Tasks:
 
 
 def tasks_of(loops: Sequence[Loop], work: Size) -> Tasks:
-    """Gives the tasks of loops, in each innermost step of which `work` elements are computed.
-
-    Where that is not known while compiling, each step is a task.
-    """
+    """Gives the tasks of loops, in each innermost step of which `work` elements are computed."""
     inside: list[Loop] = []
     outer = list(loops)
+    if outer and not is_static(work):
+        loop, size = outer[-1]
+        steps = ceil_div(TASK_WORK, plus(work, 1))  # there may be none
+        return Tasks((*outer[:-1], (loop, ceil_div(size, steps))), ((loop, size), steps), ())
     while outer and is_static(work) and work < TASK_WORK:
         loop, size = outer[-1]
         if not is_static(size) or size * work > TASK_WORK:

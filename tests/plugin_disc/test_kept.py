@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 import torch
@@ -122,6 +123,22 @@ def test_threads_at_once_get_their_own_memory() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_results_of_symbolic_sizes_are_lent_too() -> None:
+    """A size that comes again gets the memory of its last call; others make room where there is no more."""
+    cluster, _ = whole_cluster(Wrapped(lambda x: x * 2), (torch.randn(4, 3),), dynamic=True)
+    settings = Settings(kept_mb=2 * LARGE >> 20)
+    call = cast("Call", create(settings).compile(cluster, CompileSettings(threads=1)))
+    for rows in (ROWS, ROWS + 1, ROWS + 2, ROWS):
+        x, places = torch.randn(rows, 1024), set[int]()
+        for _ in range(3):
+            (result,) = call(x)
+            places.add(result.data_ptr())
+            assert torch.equal(result, x * 2)
+            del result
+        assert len(places) == 1
+        assert kept_bytes() <= 2 * LARGE
 
 
 # --- What is not kept -------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from hub.backend import CompileSettings
 from hub.graph import TensorSpec
+from hub.lowering.sizes import python_text, size_of
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.conformance.sizes import symbols_of, with_sizes
 from hub.testing.single import whole_cluster
@@ -126,13 +127,21 @@ def test_small_steps_share_a_task() -> None:
 
 
 def test_large_steps_are_a_task_each() -> None:
-    """So are steps of which nothing is known while compiling."""
+    """Nothing runs inside a task but one step."""
     loops = [(0, 8), (1, 100)]
     assert tasks_of(loops, TASK_WORK) == Tasks(tuple(loops), None, ())
+
+
+@pytest.mark.parametrize(("columns", "steps"), [(0, TASK_WORK), (1, TASK_WORK // 2), (63, 64), (TASK_WORK, 1)])
+def test_steps_of_symbolic_size_share_a_task_when_they_are_small(columns: int, steps: int) -> None:
+    """How many do is known at the call; there may be no element in any."""
     cluster, _ = whole_cluster(Wrapped(lambda x: x * 2), (torch.randn(4, 3),), dynamic=True)
     spec = cluster.inputs[0]
-    size = spec.shape[0] if isinstance(spec, TensorSpec) else spec.value
-    assert tasks_of(loops, size) == Tasks(tuple(loops), None, ())
+    size = size_of(spec.shape[1]) if isinstance(spec, TensorSpec) else None
+    tasks = tasks_of([(0, 8), (1, 100)], size)
+    assert tasks.block is not None and tasks.inside == ()
+    assert eval(python_text(tasks.block[1], {size: str(columns)})) == steps
+    assert eval(python_text(tasks.count, {size: str(columns)})) == 8 * -(-100 // steps)
 
 
 @pytest.mark.parametrize("rows", [1, 34, 35, 1000])
