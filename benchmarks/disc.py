@@ -15,7 +15,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,7 @@ def dynamic_ratios(name: str, threads: int, rounds: int) -> list[float]:
     symbols = symbols_of(cluster)
     for _ in range(DYNAMIC_SIZES):
         sizes = {symbol: 8 * draw.randint(*STEPS[min(len(symbols), 3)]) for symbol in symbols}
-        values = with_sizes(cluster, inputs, sizes)
+        values = [_in_range(value, sizes.values()) for value in with_sizes(cluster, inputs, sizes)]
         plain = [values[place] for place in places]  # a cluster reads its inputs in the order of their first use
         fixed_cluster, fixed_values = whole_cluster(Wrapped(PROGRAMS[name]), plain)
         fixed = create().compile(fixed_cluster, settings)
@@ -174,6 +174,12 @@ def dynamic_ratios(name: str, threads: int, rounds: int) -> list[float]:
         found = interleaved(contenders, rounds, block_s=BLOCK_S / 10)
         ratios.append(found["symbolic"] / found["fixed"])
     return ratios
+
+
+def _in_range(value: Any, sizes: Iterable[int]) -> Any:
+    """Gives integers that are indices under every size."""
+    is_index = isinstance(value, torch.Tensor) and value.dtype == torch.int64
+    return value % min(sizes) if is_index else value
 
 
 # --- Measuring --------------------------------------------------------------------------------------------------------
