@@ -45,6 +45,10 @@ NEAR = 2.0
 
 Estimates are off by as much: on Mamba, Inductor was expected to be the slowest of three, and is the fastest by far.
 """
+FAR = 10.0
+"""Under `tune="fast"`, a plan that is expected to take this many times another backend's time is not compiled: those that
+may win need the cores. TVM says itself that untuned products take a hundred times as long.
+"""
 SMALL_S = 2e-3
 """A graph below this many seconds may run best on one thread, and compiles fast: that is tried at once."""
 
@@ -144,12 +148,19 @@ class _Measuring:
             self.drafts = [draft_of(self.scene, choice) for choice in choices]
 
     def _worth_compiling(self) -> Sequence[Draft]:
-        """Gives the drafts that are not known, from an earlier process, to be hopeless."""
-        known = {draft.name: self._known_s(draft) for draft in self.drafts}
+        """Gives the drafts that are not hopeless: by what an earlier process measured, or by far, as is expected."""
+        drafts = self.drafts if self.is_full else self._not_far_off()
+        known = {draft.name: self._known_s(draft) for draft in drafts}
         best_s = min((seconds for seconds in known.values() if seconds is not None), default=None)
         if best_s is None:
-            return self.drafts
-        return [draft for draft in self.drafts if (seconds := known[draft.name]) is None or seconds <= HOPELESS * best_s]
+            return drafts
+        return [draft for draft in drafts if (seconds := known[draft.name]) is None or seconds <= HOPELESS * best_s]
+
+    def _not_far_off(self) -> Sequence[Draft]:
+        eager_s = self.book.eager_s()
+        expected_s = {draft.name: self.book.total_s(draft, eager_s) for draft in self.drafts}
+        best_s = min((expected_s[draft.name] for draft in self.drafts if draft.assignment.clusters), default=0.0)
+        return [draft for draft in self.drafts if expected_s[draft.name] <= FAR * best_s or not draft.assignment.clusters]
 
     def _worth_waiting_for(self, drafts: Sequence[Draft]) -> Iterable[str]:
         """Gives the backends that can have the whole graph and are expected to take little longer than the best of them."""
@@ -392,7 +403,7 @@ class _Measuring:
             assignment=winner.assignment,
             decided_by="measured whole plans",
             settings=winner.settings,
-            costs=self.book.all_costs((*drafts, winner)),
+            costs=self.book.all_costs((*self.drafts, *drafts, winner)),
             predicted_s=self._predicted_s(winner),
             failures=self.book.failures,
             eager_s=self.eager_s,

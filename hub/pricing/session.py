@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from hub.backend import CompileSettings
+from hub.cache.keys import available_cores
 from hub.compilation.channel import Worker
 from hub.compilation.limits import WATCH_S, Limits
 from hub.compilation.pool import POOL
@@ -42,6 +43,8 @@ ESTIMATE_LIMIT_S = 10.0
 """Seconds that a backend may take to predict one price."""
 RUN_LIMIT_S = 120.0
 """Seconds that one request to run something may take, beyond its own length."""
+QUEUED_S = 10.0
+"""Seconds that a backend waits at most for a core of its own before it compiles: some other one may hang."""
 ALONE_S = 0.2
 """Seconds for which a cluster is timed alone: it only has to tell which plans are worth timing whole."""
 _FACTS = ("compile_s", "is_saved", "problem", "is_finite_only", "notes", "verify_s", "changed", "fingerprint")
@@ -317,13 +320,15 @@ class Session:
         done: Callable[[Offer], None],
         clock: Clock,
     ) -> tuple[Offer, ...]:
-        """Compiles each backend's orders in its own worker, backends in parallel. Gives offers without prices.
+        """Compiles each backend's orders in its own worker, as many at once as there are cores.
 
-        `done` hears of each offer, from any thread. What the clock does not let start comes back late; so does what is not
-        ready when it ends, and then its worker is gone.
+        More at once would each take longer, and the slowest would be left alone in the end. Gives offers without prices;
+        `done` hears of each, from any thread. What the clock does not let start comes back late; so does what is not ready
+        when it ends, and then its worker is gone.
         """
+        turns = threading.Semaphore(available_cores())
         with ThreadPoolExecutor(max_workers=max(1, len(orders))) as pool:
-            lanes = [pool.submit(self._compile_lane, backend, wanted, done, clock) for backend, wanted in orders.items()]
+            lanes = [pool.submit(self._compile_lane, *item, done, clock, turns) for item in orders.items()]
             try:
                 return tuple(offer for lane in lanes for offer in lane.result())
             except BaseException as error:  # noqa: BLE001 - raised again below
@@ -384,13 +389,19 @@ class Session:
                 del self._workers[name]
 
     def _compile_lane(
-        self, backend: str, orders: Sequence[Order], done: Callable[[Offer], None], clock: Clock
+        self,
+        backend: str,
+        orders: Sequence[Order],
+        done: Callable[[Offer], None],
+        clock: Clock,
+        turns: threading.Semaphore,
     ) -> list[Offer]:
         names = sorted({name for order in orders for name in order.inputs})
         offers: list[Offer] = []
         for order in orders:
-            may_start = clock.may_start(backend, is_needed=order.is_needed)
-            offers.append(self._compile(backend, order, names, clock) if may_start else _late(order))
+            with _turn(turns):
+                may_start = clock.may_start(backend, is_needed=order.is_needed)
+                offers.append(self._compile(backend, order, names, clock) if may_start else _late(order))
             done(offers[-1])
         return offers
 
@@ -469,6 +480,16 @@ class Session:
                 worker.ask("load_saved", self.limits.compile_s, **_facts(order), folder=str(order.folder))
             else:
                 worker.ask("compile_cluster", self.limits.compile_s, **_facts(order), folder=None, is_kept=True)
+
+
+@contextlib.contextmanager
+def _turn(turns: threading.Semaphore) -> Generator[None]:
+    is_mine = turns.acquire(timeout=QUEUED_S)
+    try:
+        yield
+    finally:
+        if is_mine:
+            turns.release()
 
 
 def _late(order: Order) -> Offer:

@@ -19,13 +19,14 @@ X = torch.ones(8, 32)
 QUICK = {"tune": "fast", "budget_s": 6.0, "threads": 1}
 
 PLUGIN = """
-from hub import Backend, BackendInfo, CompileSettings, Executable, Support, hookimpl
+from hub import Backend, BackendInfo, CompileSettings, Cost, Executable, Support, hookimpl
 from hub.errors import CompileError, InputRefused
 import time
 import torch
 
 KIND = {kind!r}
 WAITS = {waits!r}
+ESTIMATE = {estimate!r}
 
 @hookimpl
 def hub_backends():
@@ -53,6 +54,9 @@ def fault(cluster, settings):
 class Plain(Backend):
     def supports(self, node):
         return Support(accepted=True)
+
+    def estimate(self, cluster, settings):
+        return None if ESTIMATE is None else Cost(ESTIMATE, 0.0, 0, "estimated", "fixed")
 
     def compile(self, cluster, settings):
         fault(cluster, settings)
@@ -83,13 +87,15 @@ class Run(Executable):
 """
 
 
-def plugin(name: str, kind: str = "", *, waits: float = 0.0, whole: int = 0) -> tuple[str, str]:
+def plugin(
+    name: str, kind: str = "", *, waits: float = 0.0, whole: int = 0, estimate: float | None = None
+) -> tuple[str, str]:
     """Gives name and source of a backend that waits, runs its cluster in eager, and fails in one way.
 
     It remembers its last result, which makes it faster than eager for sure. A cluster of fewer nodes than `whole` counts
     as a piece.
     """
-    return name, PLUGIN.format(name=name, kind=kind, waits=waits, whole=whole)
+    return name, PLUGIN.format(name=name, kind=kind, waits=waits, whole=whole, estimate=estimate)
 
 
 class Layer(nn.Module):
@@ -171,6 +177,19 @@ def two_backends(install_plugin: Callable[..., None]) -> tuple[str, ...]:
     install_plugin(*plugin("alpha", "saves"))
     install_plugin(*plugin("beta", "saves", waits=0.002))
     return ("alpha", "beta")
+
+
+def test_what_is_expected_to_be_far_behind_is_not_compiled(
+    install_plugin: Callable[..., None], orders: Orders, tmp_path: Path
+) -> None:
+    """A backend whose own estimate is 20 times another's whole plan gets no order for its own, unless it is alone."""
+    install_plugin(*plugin("near", estimate=1e-3))
+    install_plugin(*plugin("far", estimate=20e-3))
+    plan = plan_for(layers(1), backends=("near", "far"), cache_dir=str(tmp_path / "two"))
+    assert plan.decided_by == "measured whole plans"
+    assert orders.wholes["near"] and not orders.wholes["far"]
+    plan = plan_for(layers(1), backends=("far",), cache_dir=str(tmp_path / "one"))
+    assert {cluster.backend for cluster in plan.clusters} == {"far"}
 
 
 def test_compilations_do_not_grow_with_layers(two_backends: Any, orders: Orders, tmp_path: Path) -> None:
