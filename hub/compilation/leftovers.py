@@ -17,11 +17,18 @@ def leftovers() -> Counter[str]:
     """Counts Python's threads, open files and child processes of this process; only Linux lists the last two."""
     try:
         files = sum(1 for _ in (_SELF / "fd").iterdir())
-        tasks = list((_SELF / "task").iterdir())
-        processes = sum(len((task / "children").read_text().split()) for task in tasks)
+        processes = sum(map(_children, list((_SELF / "task").iterdir())))
     except OSError:
         files = processes = 0
     return Counter({"thread": threading.active_count(), "open file": files, "process": processes})
+
+
+def _children(task: Path) -> int:
+    """Counts the processes that a thread started; none where it has ended since it was listed."""
+    try:
+        return len((task / "children").read_text().split())
+    except OSError:
+        return 0
 
 
 def more(before: Counter[str], at_least: int = 1) -> str:

@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-import onnxruntime
 import torch
-from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from hub.errors import RunError
 from hub.graph import Cluster, ScalarSpec, Spec, TensorSpec
 
+from .library import onnxruntime
 from .lower.builder import ELEMENT
 from .lower.call import number_dtype
 from .program import NAME, Edges
 from .sizes import shape_text, sources
 
+ort = onnxruntime.capi.onnxruntime_pybind11_state
 _CPU = ort.OrtDevice(ort.OrtDevice.cpu(), ort.OrtDevice.default_memory(), 0)
 _SPARE = torch.empty(16)
 """Its address stands in for that of empty tensors, which have none and which ORT would refuse."""

@@ -6,8 +6,9 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import onnxruntime
 import torch
+
+from .library import onnxruntime
 
 
 def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], list[torch.Tensor]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnxruntime
 import torch
 
 from hub.backend import CompileSettings, Executable
@@ -17,6 +16,7 @@ from hub.graph import Cluster
 from hub.support import tensors_of
 
 from .binding import compiled, run_source
+from .library import onnxruntime
 from .lower.builder import array_of
 from .program import EDGES_FILE, MODEL_FILE, NAME, Edges, Program
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import subprocess
 import sys
 import threading
@@ -690,3 +691,27 @@ def test_peer_runs_the_model_its_own_way() -> None:
         wanted = module(*inputs)
     torch.testing.assert_close(run()[0], wanted, rtol=1e-5, atol=1e-5)
     assert onnxruntime.__version__
+
+
+def test_nothing_is_collected_about_the_user(tmp_path: Path) -> None:
+    """A process that uses the plugin leaves no database of ONNX Runtime's telemetry, and its environment as it was."""
+    code = (
+        "import os; before = dict(os.environ)\n"
+        "import torch, hub\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "options = {'backends': ('onnxruntime',), 'tune': 'off', 'isolate': False}\n"
+        "with torch.no_grad():\n"
+        "    compiled = torch.compile(model, backend='hub', options=options)\n"
+        "    compiled(torch.ones(2, 4))\n"
+        "assert [cluster.backend for plan in hub.plans(compiled) for cluster in plan.clusters] == ['onnxruntime']\n"
+        "assert 'ORT_DISABLE_TELEMETRY' not in os.environ and 'ORT_DISABLE_TELEMETRY' not in before\n"
+    )
+    unset = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    environment = {
+        **unset,
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "HUB_CACHE_DIR": str(tmp_path / "hub"),
+    }
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert not [path for path in tmp_path.rglob("*") if "Microsoft" in path.parts]
