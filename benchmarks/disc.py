@@ -58,9 +58,10 @@ def main() -> None:
     from torch._inductor import config
 
     config.force_disable_caches = not chosen.inductor_cache
-    command = f"python -m benchmarks.disc --threads {chosen.threads} --rounds {chosen.rounds}"
-    facts: dict[str, object] = {"command": command, "machine": this_machine().model_dump(mode="json")}
     section = "dynamic" if chosen.dynamic else "fixed"
+    command = f"python -m benchmarks.disc --threads {chosen.threads} --rounds {chosen.rounds}"
+    command += " --dynamic" if chosen.dynamic else ""
+    facts: dict[str, object] = {"command": command, "machine": this_machine().model_dump(mode="json")}
     figures = _dynamic_figures(chosen) if chosen.dynamic else _fixed_figures(chosen)
     before = json.loads(chosen.output.read_text()) if chosen.output.is_file() else {}
     kept = {name: before[name] for name in ("fixed", "dynamic") if name in before and name != section}

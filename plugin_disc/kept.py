@@ -40,8 +40,8 @@ class Kept:
         self, name: str, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, bytes_: int
     ) -> torch.Tensor:
         """Gives a tensor over `bytes_` of memory that nobody else has, whatever its content."""
-        pieces = self._pieces.setdefault((name, bytes_), [])
-        storage = _popped(pieces)
+        key = (name, bytes_)
+        storage = _popped(self._pieces.get(key))
         is_new, is_kept = storage is None, storage is not None
         if storage is not None and not (sys.getrefcount(storage) == _NOBODY_ELSE and _is_free(storage, bytes_)):
             storage, is_new = None, True  # whoever has it may keep it
@@ -51,16 +51,17 @@ class Kept:
         result = torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), tuple(strides))
         if is_new:
             ask_for_large_pages(result)
-        if is_kept:
-            pieces.append(storage)  # in use, which its count says, until the result is gone
+        if is_kept:  # in use, which its count says, until the result is gone
+            self._pieces.setdefault(key, []).append(storage)
         return result
 
     def _has_room(self, bytes_: int) -> bool:
-        """True where as many bytes more may be kept; other sizes, which may never come again, make room."""
-        for key in tuple(self._pieces):
-            if kept_bytes() + bytes_ <= self._most_bytes:
-                return True
-            if key[1] != bytes_:
+        """True where as many bytes more may be kept; other sizes, which may never come again, make room for what can be."""
+        if bytes_ > self._most_bytes:
+            return False
+        for key, pieces in tuple(self._pieces.items()):
+            is_full = kept_bytes() + bytes_ > self._most_bytes
+            if not pieces or (is_full and key[1] != bytes_):
                 self._pieces.pop(key, None)
         return kept_bytes() + bytes_ <= self._most_bytes
 
@@ -74,9 +75,9 @@ def kept_bytes() -> int:
     return sum(keeper.bytes for reference in _KEEPERS.valuerefs() if (keeper := reference()) is not None)
 
 
-def _popped(pieces: list[torch.UntypedStorage]) -> torch.UntypedStorage | None:
+def _popped(pieces: list[torch.UntypedStorage] | None) -> torch.UntypedStorage | None:
     try:
-        return pieces.pop()
+        return pieces.pop() if pieces is not None else None
     except IndexError:
         return None
 

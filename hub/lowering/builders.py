@@ -110,7 +110,9 @@ def copied(source: Tensor) -> Tensor:
 
 def cut_index(old: Sequence[Size], new: Sequence[Size]) -> Index | None:
     """Gives where a reshape reads if every new dim is part of one old dim; None where dims are joined."""
-    cuts = _cuts(old, new) or _one_cut(old, new)
+    cuts = _cuts(old, new)
+    if cuts is None:
+        cuts = _one_cut(old, new)
     return None if cuts is None else tuple(_row_major(dims, new) for dims in cuts)
 
 

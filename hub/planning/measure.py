@@ -158,9 +158,9 @@ class _Measuring:
 
     def _not_far_off(self) -> Sequence[Draft]:
         eager_s = self.book.eager_s()
-        expected_s = {draft.name: self.book.total_s(draft, eager_s) for draft in self.drafts}
-        best_s = min((expected_s[draft.name] for draft in self.drafts if draft.assignment.clusters), default=0.0)
-        return [draft for draft in self.drafts if expected_s[draft.name] <= FAR * best_s or not draft.assignment.clusters]
+        expected_s = {draft: self.book.total_s(draft, eager_s) for draft in self.drafts}
+        best_s = min((seconds for draft, seconds in expected_s.items() if draft.assignment.clusters), default=0.0)
+        return [draft for draft in self.drafts if expected_s[draft] <= FAR * best_s or not draft.assignment.clusters]
 
     def _worth_waiting_for(self, drafts: Sequence[Draft]) -> Iterable[str]:
         """Gives the backends that can have the whole graph and are expected to take little longer than the best of them."""

@@ -1,7 +1,7 @@
 """ONNX Runtime, imported so that it collects nothing.
 
-From 1.31 on it writes what it is used for, with a device's number, to a database in the user's cache folder, and sends
-it from a thread of its own. It asks for the variable when it is imported; what the user has set stays.
+Version 1.31 opens a database of its telemetry in the user's cache folder, beside a number of the device, and runs a thread
+for it. It asks for the variable when it is imported; what the user has set stays.
 """
 
 from __future__ import annotations

@@ -141,6 +141,16 @@ def test_results_of_symbolic_sizes_are_lent_too() -> None:
         assert kept_bytes() <= 2 * LARGE
 
 
+def test_what_can_never_be_kept_takes_no_room() -> None:
+    """A result over the limit leaves those that are kept where they are, and nothing of it is remembered."""
+    keeper = Kept(2 * LARGE)
+    place = piece(keeper).data_ptr()
+    for extra in range(3):
+        keeper.tensor("o0", (LARGE + extra,), (1,), torch.float32, 4 * (LARGE + extra))
+    assert [*keeper._pieces] == [("o0", LARGE)]
+    assert piece(keeper).data_ptr() == place
+
+
 # --- What is not kept -------------------------------------------------------------------------------------------------
 
 
