@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from hub.support import (
@@ -12,6 +12,7 @@ from hub.support import (
     Support,
     argument,
     attribute,
+    declared_arguments,
     dtype_name,
     operator_name,
     refused,
@@ -55,6 +56,21 @@ def _floors(node: fx.Node) -> str | None:
     return _ROUNDS_FIRST(node) if argument(node, "rounding_mode") == "floor" else None
 
 
+_OF_WINDOWS = ("kernel_size", "stride", "padding", "dilation")
+
+
+def _each_dim(count: int) -> Condition:
+    """Windows have a number for each dim: one for all makes Inductor's lowering of gradients fail (AssertionError)."""
+
+    def condition(node: fx.Node) -> str | None:
+        names = [each.name for each in declared_arguments(node) if each.name in _OF_WINDOWS]
+        given = ((name, argument(node, name)) for name in names)
+        short = next((name for name, value in given if isinstance(value, Sequence) and 0 < len(value) < count), None)
+        return None if short is None else f"{short} has one number for all dims, only one for each here"
+
+    return condition
+
+
 _ROUNDS_FIRST = _floats(
     "in floating point Inductor rounds the quotient before it takes the floor: 6.0 // 0.1 gives 60, not 59"
 )
@@ -68,6 +84,9 @@ CONDITIONS: Mapping[str, Condition] = {
     "aten.sub.Scalar": _UNSCALED,
     # GuardOnDataDependentSymNode while decomposing: it checks the largest index as if that were a size.
     "aten.take.default": lambda _: "Inductor's decomposition asks for the largest index while compiling",
+    "aten.avg_pool2d_backward.default": _each_dim(2),
+    "aten.avg_pool3d_backward.default": _each_dim(3),
+    "aten.max_pool2d_with_indices_backward.default": _each_dim(2),
     # Their schemas do not say that they write.
     "aten.batch_norm.default": _FIXED,
     "aten.native_batch_norm.default": _FIXED,

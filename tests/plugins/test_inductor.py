@@ -747,6 +747,20 @@ def test_operators_that_inductor_gets_wrong_are_refused_with_the_reason(function
     assert word in answer.reason
 
 
+@pytest.mark.parametrize("padding", [[1], [1, 1]], ids=str)
+def test_gradients_of_pools_whose_windows_have_one_number_for_all_dims(padding: list[int]) -> None:
+    """They go to eager, since Inductor's lowering fails on them; the same windows spelt out are taken."""
+
+    def gradient(grad: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        pool = torch.ops.aten.avg_pool2d_backward.default
+        return pool(grad, source, [3, 3], [2, 2], padding, False, True, None)
+
+    (node,) = by_hand(gradient, torch.randn(1, 2, 4, 4), torch.randn(1, 2, 8, 8)).nodes
+    answer = BACKEND.supports(node)
+    assert answer.accepted == (len(padding) == 2)
+    assert answer.accepted or "padding has one number for all dims" in answer.reason
+
+
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
