@@ -40,7 +40,7 @@ class Digit:
     """True where nothing is left above it, so that no remainder has to be taken."""
 
 
-def epilogue_of(tensor: Product, schedule: Schedule, kept: Set[Tensor]) -> Epilogue | None:
+def epilogue_of(tensor: Tensor, schedule: Schedule, kept: Set[Tensor]) -> Epilogue | None:
     """Gives the one group that reads a product, if it reads every element once; `kept` is read from elsewhere, too."""
     if tensor in kept:
         return None
@@ -67,7 +67,7 @@ def epilogue_of(tensor: Product, schedule: Schedule, kept: Set[Tensor]) -> Epilo
     return None if loops is None else Epilogue(group, loops, frozenset(aliases))
 
 
-def _digits(place: Affine, domain: Sequence[Size], tensor: Product) -> dict[int, Digit] | None:
+def _digits(place: Affine, domain: Sequence[Size], tensor: Tensor) -> dict[int, Digit] | None:
     """Gives loops as digits of row, column and batch, if together they count through the product's memory; else None."""
     axes = [("n", tensor.shape[-1]), ("m", tensor.shape[-2]), ("b", product(tensor.shape[:-2]))]
     found: dict[int, Digit] = {}
@@ -105,14 +105,14 @@ def product_kernel(
     writer.line(scope, f"mmask = m < {m}")
     writer.line(scope, f"nmask = n < {n}")
     scope.loops |= {rows: "m", columns: "n"}
-    _split_batch(lead, writer, scope)
+    split_batch(lead, writer, scope)
     writer.line(scope, f"total = tl.full((BM, BN), 0, {TYPES[kind]})")
     writer.line(scope, f"for start in range(0, {k}, BK):")
     body = scope.inner({})
     writer.line(body, "k = start + tl.arange(0, BK)")
     writer.line(body, f"kmask = k < {k}")
-    left = _operand(tensor.left, (*range(rank - 2), rows, inner), writer, body.inner({inner: "k[None, :]"}))
-    right = _operand(tensor.right, (*range(rank - 2), inner, columns), writer, body.inner({inner: "k[:, None]"}))
+    left = operand(tensor.left, (*range(rank - 2), rows, inner), writer, body.inner({inner: "k[None, :]"}))
+    right = operand(tensor.right, (*range(rank - 2), inner, columns), writer, body.inner({inner: "k[:, None]"}))
     writer.line(body, f"left = tl.load({left}, mmask & kmask[None, :], 0)")
     writer.line(body, f"right = tl.load({right}, kmask[:, None] & nmask, 0)")
     exact = ', input_precision="ieee"' if tensor.left.dtype == "f32" else ""
@@ -120,14 +120,15 @@ def product_kernel(
         writer.line(body, "left, right = left.to(tl.float32), right.to(tl.float32)")
     writer.line(body, f"total = tl.dot(left, right, total{exact}, out_dtype={TYPES[kind]})")
     value = Value("total" if tensor.dtype == kind else f"total.to({TYPES[tensor.dtype]})", tensor.dtype)
-    _finish(tensor, epilogue, value, scope, writer)
+    finish(tensor, epilogue, value, scope, writer)
     blocks = _blocks(tensor, is_interpreted=is_interpreted)
     tiles = f"triton.cdiv({m}, {blocks.sizes['BM']}) * triton.cdiv({n}, {blocks.sizes['BN']})"
     covered = (tensor, *(epilogue.group.members if epilogue else ()))
     return finished(name, covered, writer, (tiles, writer.size(product(lead))), blocks)
 
 
-def _split_batch(lead: tuple[Size, ...], writer: Writer, scope: Scope) -> None:
+def split_batch(lead: tuple[Size, ...], writer: Writer, scope: Scope) -> None:
+    """Writes the number of a product in the batch as an index for each leading dim."""
     writer.line(scope, f"b = {program_id(1, lead)}")
     step: Size = 1
     for dim, size in reversed(list(enumerate(lead))):
@@ -139,7 +140,8 @@ def _split_batch(lead: tuple[Size, ...], writer: Writer, scope: Scope) -> None:
         step = product((step, size))
 
 
-def _operand(tensor: Tensor, variables: tuple[int, ...], writer: Writer, scope: Scope) -> str:
+def operand(tensor: Tensor, variables: tuple[int, ...], writer: Writer, scope: Scope) -> str:
+    """Gives the places of a tile of matrices, whose dims run along some of the scope's loops."""
     index: Index = tuple(
         Affine() if size == 1 and dim not in scope.loops else variable(dim)
         for dim, size in zip(variables, tensor.shape, strict=True)
@@ -153,7 +155,8 @@ def _operand(tensor: Tensor, variables: tuple[int, ...], writer: Writer, scope: 
     return f"{writer.memory(tensor)} + {writer.affine(place, scope)}{missing}"
 
 
-def _finish(tensor: Product, epilogue: Epilogue | None, value: Value, scope: Scope, writer: Writer) -> None:
+def finish(tensor: Tensor, epilogue: Epilogue | None, value: Value, scope: Scope, writer: Writer) -> None:
+    """Writes a tile [m, n] of a result into memory, or what follows from it."""
     if epilogue is None:
         index = tuple(
             Affine() if size == 1 and dim not in scope.loops else variable(dim) for dim, size in enumerate(tensor.shape)

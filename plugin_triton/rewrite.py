@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -18,16 +18,24 @@ def for_gpu(outputs: Sequence[Tensor]) -> dict[Tensor, Tensor]:
     Products take operands in half precision where these were made float32 for them: a kernel accumulates in float32 either
     way, and products of two halves are exact in it. What is added up in half precision at places is added up in float32.
     """
+    return rebuilt(outputs, _for_gpu)
+
+
+def _for_gpu(_: Tensor, tensor: Tensor) -> Tensor:
+    if isinstance(tensor, Product):
+        return _halved(tensor)
+    if isinstance(tensor, Put) and tensor.function == "sum" and tensor.dtype in HALVES:
+        return _summed_in_single(tensor)
+    return tensor
+
+
+def rebuilt(outputs: Sequence[Tensor], change: Callable[[Tensor, Tensor], Tensor]) -> dict[Tensor, Tensor]:
+    """Gives what stands for each tensor behind some outputs: `change` of it, and of it over what stands for its parts."""
     known: dict[Tensor, Tensor] = {}
     for tensor in in_order(outputs):
         parts = {each.name: _rewritten(getattr(tensor, each.name), known) for each in fields(tensor)}
         is_same = all(part is getattr(tensor, name) for name, part in parts.items())
-        found = tensor if is_same else replace(tensor, **parts)
-        if isinstance(found, Product):
-            found = _halved(found)
-        elif isinstance(found, Put) and found.function == "sum" and found.dtype in HALVES:
-            found = _summed_in_single(found)
-        known[tensor] = found
+        known[tensor] = change(tensor, tensor if is_same else replace(tensor, **parts))
     return known
 
 
@@ -42,15 +50,15 @@ def _rewritten(value: Any, known: Mapping[Tensor, Tensor]) -> Any:
 
 
 def _halved(product: Product) -> Product:
-    left, right = _before_cast(product.left), _before_cast(product.right)
+    left, right = before_cast(product.left), before_cast(product.right)
     is_possible = left is not None and right is not None and left.dtype == right.dtype
     return replace(product, left=left, right=right) if is_possible else product
 
 
-def _before_cast(operand: Tensor) -> Tensor | None:
+def before_cast(operand: Tensor) -> Tensor | None:
     """Gives the half-precision tensor behind a cast, under the same views; None where there is none."""
     if isinstance(operand, View):
-        source = _before_cast(operand.source)
+        source = before_cast(operand.source)
         return None if source is None else replace(operand, source=source, dtype=source.dtype)
     if isinstance(operand, Pointwise) and operand.function == "cast" and operand.dtype == "f32":
         (source,) = operand.arguments

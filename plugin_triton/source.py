@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hub.fusion.groups import Group, Schedule, scheduled
+from hub.fusion.groups import Group, Schedule, Stage, scheduled
 from hub.graph import Cluster, ScalarSpec, TensorSpec
 from hub.lowering.cluster import Lowered
 from hub.lowering.layout import inverse, memory_order
@@ -14,6 +14,8 @@ from hub.lowering.sizes import Size, python_text, size_of
 from hub.lowering.symbols import symbol_texts
 from hub.lowering.tensors import Product, Put, Scan, Source, Tensor
 
+from .attention import Attention, with_attention
+from .flash import attention_kernel
 from .kernel import Kernel, Writer, kernel_of, root_of
 from .products import Epilogue, epilogue_of, product_kernel
 from .puts import put_kernel
@@ -68,7 +70,7 @@ def file_of(cluster: Cluster, lowered: Lowered, *, is_interpreted: bool) -> File
 class _File:
     def __init__(self, cluster: Cluster, lowered: Lowered, *, is_interpreted: bool) -> None:
         self.cluster = cluster
-        known = for_gpu(lowered.outputs)
+        known = _rewritten(lowered.outputs)
         origins = {known[tensor]: name for tensor, name in lowered.origins.items() if tensor in known}
         self.lowered = lowered = Lowered(tuple(known[output] for output in lowered.outputs), lowered.weights, origins)
         self.is_interpreted = is_interpreted
@@ -91,37 +93,42 @@ class _File:
 
     def written(self) -> File:
         schedule = scheduled(self.lowered.outputs, has_annexes=False)
-        folded = self._epilogues(schedule)
-        within = {id(epilogue.group) for epilogue in folded.values()}
-        for stage in schedule.stages:
-            name, writer = f"k{len(self.kernels)}", Writer(self.name_of, self.sizes, self.lowered.origins)
-            if isinstance(stage, Product) and stage not in folded:
-                self.kernels.append(product_kernel(stage, None, name, writer, is_interpreted=self.is_interpreted))
-            elif isinstance(stage, Scan):
-                self.kernels.append(scan_kernel(stage, name, writer, is_interpreted=self.is_interpreted))
-            elif isinstance(stage, Put):
-                self.kernels.append(put_kernel(stage, name, writer, is_interpreted=self.is_interpreted))
-            elif isinstance(stage, Group) and id(stage) not in within:
-                self.kernels.append(kernel_of(stage, name, writer, is_interpreted=self.is_interpreted))
-            elif isinstance(stage, Group):
-                (tensor,) = (each for each, epilogue in folded.items() if epilogue.group is stage)
-                epilogue = folded[tensor]
-                self.kernels.append(product_kernel(tensor, epilogue, name, writer, is_interpreted=self.is_interpreted))
+        carriers = self._carriers(schedule)
+        carried = {tensor for tensor, _ in carriers.values()}
+        stages = [stage for stage in schedule.stages if stage not in carried]
+        self.kernels = [self._kernel(f"k{place}", stage, carriers) for place, stage in enumerate(stages)]
         text = "\n\n".join(kernel.text for kernel in self.kernels)
         may_leave = any(kernel.may_leave for kernel in self.kernels)
         head = _HEAD.format(title=f"Cluster {self.cluster.name}: {len(self.kernels)} kernels.", helpers=helpers(text))
-        memory = [tensor for tensor in schedule.stored if tensor not in folded]
+        memory = [tensor for tensor in schedule.stored if tensor not in carried]
         text = f"{head}{text}\n{_CHECK if may_leave else ''}\n{self._call(memory, may_leave=may_leave)}"
         return File(text, tuple(self.kernels), self.dtypes, _numbers(self.cluster))
 
-    def _epilogues(self, schedule: Schedule) -> dict[Product, Epilogue]:
-        """Gives the groups that products can take along; a group goes with one product, and comes after what it reads."""
+    def _kernel(self, name: str, stage: Stage, carriers: Mapping[Group, tuple[Tensor, Epilogue]]) -> Kernel:
+        tensor, epilogue = carriers.get(stage, (stage, None)) if isinstance(stage, Group) else (stage, None)
+        writer = Writer(self.name_of, self.sizes, self.lowered.origins)
+        match tensor:
+            case Product():
+                return product_kernel(tensor, epilogue, name, writer, is_interpreted=self.is_interpreted)
+            case Attention():
+                return attention_kernel(tensor, epilogue, name, writer, is_interpreted=self.is_interpreted)
+            case Scan():
+                return scan_kernel(tensor, name, writer, is_interpreted=self.is_interpreted)
+            case Put():
+                return put_kernel(tensor, name, writer, is_interpreted=self.is_interpreted)
+            case Group():
+                return kernel_of(tensor, name, writer, is_interpreted=self.is_interpreted)
+            case _:
+                raise AssertionError(f"nobody writes {type(tensor).__name__}")
+
+    def _carriers(self, schedule: Schedule) -> dict[Group, tuple[Tensor, Epilogue]]:
+        """Gives which product, or attention, takes a group along; the group comes after all that it reads."""
         outputs = {root_of(output) for output in self.lowered.outputs}
-        found: dict[Product, Epilogue] = {}
+        found: dict[Group, tuple[Tensor, Epilogue]] = {}
         for stage in schedule.stages:
-            epilogue = epilogue_of(stage, schedule, outputs) if isinstance(stage, Product) else None
-            if epilogue is not None and all(epilogue.group is not other.group for other in found.values()):
-                found[stage] = epilogue
+            epilogue = epilogue_of(stage, schedule, outputs) if isinstance(stage, (Product, Attention)) else None
+            if epilogue is not None and isinstance(stage, Tensor) and epilogue.group not in found:
+                found[epilogue.group] = (stage, epilogue)
         return found
 
     # --- the launcher ---
@@ -161,6 +168,13 @@ class _File:
             results.append(text if order == tuple(range(len(order))) else f"{text}.permute({inverse(order)})")
         lines.append(f"    return ({''.join(result + ', ' for result in results)})")
         return "\n".join(lines) + "\n"
+
+
+def _rewritten(outputs: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """Gives what stands for each tensor behind some outputs, made of what a GPU does best."""
+    known = for_gpu(outputs)
+    fused = with_attention([known[output] for output in outputs])
+    return {tensor: fused[new] for tensor, new in known.items() if new in fused}
 
 
 def _packed(place: int, spec: TensorSpec | ScalarSpec) -> list[str]:

@@ -22,6 +22,7 @@ from hub.lowering.tensors import (
     Scan,
     Source,
     Take,
+    Template,
     Tensor,
     arguments_of,
 )
@@ -59,7 +60,7 @@ class Group:
         return [tuple(sorted((*self.kept, *inner))) for inner in (self.reduced, *self.annexes)]
 
 
-Stage = Group | Product | Scan | Put
+Stage = Group | Product | Scan | Put | Template
 
 
 @dataclass(eq=False)
@@ -114,7 +115,7 @@ def _place(tensor: Tensor, schedule: Schedule) -> None:
         _place_computed(tensor, schedule)
     elif isinstance(tensor, Join):
         _place_join(tensor, schedule)
-    elif isinstance(tensor, (Product, Scan, Put)):
+    elif isinstance(tensor, (Product, Scan, Put, Template)):
         for source in arguments_of(tensor):
             for read, _ in behind(source, identity(source.shape)):
                 keep(read, schedule)

@@ -129,6 +129,16 @@ class Put(Tensor):
     """Of each dim of the source: over the dims of `values`, or a tensor (i64) of its shape."""
 
 
+@dataclass(frozen=True, eq=False)
+class Template(Tensor):
+    """What a code generator has a kernel of its own for, computed in one go from tensors in memory.
+
+    Its subclasses say what. They are put in when nothing else is to be changed, just before stages are made.
+    """
+
+    given: tuple[Tensor, ...]
+
+
 def arguments_of(tensor: Tensor) -> tuple[Tensor, ...]:
     """Gives the tensors that a tensor is directly defined by."""
     if isinstance(tensor, Pointwise):
@@ -141,12 +151,14 @@ def arguments_of(tensor: Tensor) -> tuple[Tensor, ...]:
         return (tensor.left, tensor.right)
     if isinstance(tensor, Put):
         return (tensor.source, tensor.values, *(part for part in tensor.index if isinstance(part, Tensor)))
+    if isinstance(tensor, Template):
+        return tensor.given
     if isinstance(tensor, (View, Reshape, Reduce, Scan)):
         return (tensor.source,)
     return ()
 
 
-IN_MEMORY = (Source, Reshape, Join, Product, Scan, Put)
+IN_MEMORY = (Source, Reshape, Join, Product, Scan, Put, Template)
 """Kinds whose elements lie packed in memory by nature."""
 COMPUTED = (Pointwise, Take, Reduce)
 """Kinds whose elements are computed in loops, and lie in memory only where something needs that."""

@@ -36,6 +36,18 @@ CASES: Mapping[str, Case] = {
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
         lambda n: (random(1, 2, n, 8), random(1, 2, n, 8), random(1, 2, n, 8)),
     ),
+    "masked attention": (
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
+        lambda n: (random(1, 2, n, 8), random(1, 2, n, 8), random(1, 2, n, 5), torch.arange(n * n).reshape(n, n) % 3 > 0),
+    ),
+    "biased attention": (
+        lambda q, k, v, m: F.softmax(q @ k.transpose(-1, -2) / 3.0 + m, -1) @ v,
+        lambda n: (random(2, 2, 5, 16), random(2, 2, n, 16), random(2, 2, n, 16), random(2, 1, 1, n)),
+    ),
+    "grouped queries": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2) * 2.0,
+        lambda n: (random(1, 4, n, 8), random(1, 2, n, 8), random(1, 2, n, 8)),
+    ),
     "convolution": (
         lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)),
         lambda n: (random(1, 3, 4, n), random(5, 3, 3, 3), random(5)),
@@ -66,6 +78,14 @@ HALF: Mapping[str, Case] = {
     "pointwise": (lambda x: F.gelu(x) + x, lambda n: (random(3, n),)),
     "softmax": (lambda x: x.softmax(-1), lambda n: (random(3, n),)),
     "product": (lambda x, w: F.relu(x @ w), lambda n: (random(n, 19), random(19, 23))),
+    "attention": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        lambda n: (random(1, 2, n, 64), random(1, 2, n, 64), random(1, 2, n, 64)),
+    ),
+    "wide attention": (
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
+        lambda n: (random(1, 2, n, 128), random(1, 2, n, 128), random(1, 2, n, 128), random(n, n)),
+    ),
     "rows added": (
         lambda x: torch.zeros(3, x.shape[1], dtype=x.dtype).index_add(0, torch.tensor([1, 1, 0]), x),
         lambda n: (random(3, n),),

@@ -1,0 +1,250 @@
+"""Finds attention in a tensor program: two products with a softmax between them, which one kernel computes.
+
+Whatever stands between the first product and the softmax (a scale, masks, a bias, a cap) goes along, element by element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hub.fusion.deferral import Placement
+from hub.fusion.groups import Group
+from hub.fusion.nest import loop_index
+from hub.fusion.reading import in_order
+from hub.lowering.affine import Affine, Index, composed, identity, variable
+from hub.lowering.sizes import is_static
+from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Product, Reduce, Template, Tensor, View, arguments_of
+
+from .rewrite import before_cast, rebuilt
+
+WIDEST = 256
+"""Longest rows of queries, keys and values that a program holds whole."""
+_SAME = ("cast", "copy")
+
+Readers = Mapping[Tensor, Sequence[Tensor | None]]
+"""What reads each tensor, behind views; None stands for the caller."""
+
+
+@dataclass(frozen=True, eq=False)
+class Attention(Template):
+    """softmax(f(query key)) value: [..., M, D], [..., D, K] and [..., K, N] give [..., M, N], in float32."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    dots: Product
+    """Query times key [..., M, K], which lies nowhere in memory."""
+    scores: Tensor
+    """What the softmax is of."""
+    between: Group
+    """The functions from `dots` to `scores`, in loops along the dims of these."""
+    is_causal: bool
+    """True where scores right of the diagonal are minus infinity."""
+    is_safe: bool
+    """True where a row of minus infinities gives 0; else it gives NaN."""
+    inside: frozenset[Tensor]
+    """Everything between the inputs and the result, none of which lies in memory."""
+
+    @property
+    def seen(self) -> Tensor:
+        """Scores as they are left of the diagonal, where nothing is masked by it."""
+        return self.scores.arguments[1] if self.is_causal and isinstance(self.scores, Pointwise) else self.scores
+
+
+def with_attention(outputs: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """Gives what stands for each tensor behind some outputs, with attention in place of products where that is possible."""
+    readers = _readers(outputs)
+
+    def change(old: Tensor, new: Tensor) -> Tensor:
+        is_alone = isinstance(old, Product) and (found := _attention(old)) is not None and _is_alone(old, found, readers)
+        return (_attention(new) or new) if is_alone and isinstance(new, Product) else new
+
+    return rebuilt(outputs, change)
+
+
+def _readers(outputs: Sequence[Tensor]) -> Readers:
+    readers: dict[Tensor, list[Tensor | None]] = {}
+    for tensor in in_order(outputs):
+        if not isinstance(tensor, View):
+            for source in arguments_of(tensor):
+                readers.setdefault(_source(source), []).append(tensor)
+    for output in outputs:
+        readers.setdefault(_source(output), []).append(None)
+    return readers
+
+
+def _is_alone(last: Product, attention: Attention, readers: Readers) -> bool:
+    """True where nobody else reads what would lie nowhere."""
+    return not any(
+        reader is not last and reader not in attention.inside
+        for each in attention.inside
+        for reader in readers.get(each, ())
+    )
+
+
+def _attention(last: Product) -> Attention | None:
+    softmax = _softmax(last.left)
+    between = None if softmax is None else _between(softmax.scores)
+    if softmax is None or between is None or not _is_narrow(between.dots, last):
+        return None
+    dots, half = between.dots, before_cast(last.right)
+    value = last.right if half is None else half
+    return Attention(
+        last.shape,
+        last.dtype,
+        (dots.left, dots.right, value, *between.leaves),
+        query=dots.left,
+        key=dots.right,
+        value=value,
+        dots=dots,
+        scores=softmax.scores,
+        between=Group(dots.shape, members=between.members),
+        is_causal=_is_causal(softmax.scores),
+        is_safe=softmax.is_safe,
+        inside=frozenset((dots, *softmax.parts, *between.depending)),
+    )
+
+
+def _is_narrow(dots: Product, last: Product) -> bool:
+    widths = (dots.left.shape[-1], last.shape[-1])
+    return dots.dtype == last.dtype == "f32" and all(is_static(width) and width <= WIDEST for width in widths)
+
+
+# --- The softmax ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Softmax:
+    scores: Tensor
+    parts: tuple[Tensor, ...]
+    """Every tensor that it is made of."""
+    is_safe: bool
+
+
+def _softmax(shares: Tensor) -> _Softmax | None:
+    """Reads shares as exp(scores - top) / sum of that, along the last dim, perhaps with 0 for empty rows; else None."""
+    parts: list[Tensor] = []
+    while isinstance(shares, Pointwise) and shares.function in _SAME:
+        parts.append(shares)
+        (shares,) = shares.arguments
+    is_safe = isinstance(shares, Pointwise) and shares.function == "select"
+    if is_safe and isinstance(shares, Pointwise):
+        parts.append(shares)
+        is_empty, zero, quotient = shares.arguments
+        if not isinstance(zero, Fill) or zero.value != 0:
+            return None
+        parts.append(_source(is_empty))
+        shares = quotient
+    powers, total = _arguments(shares, "div", 2)
+    (away,) = _arguments(powers, "exp", 1)
+    scores, top = _arguments(away, "sub", 2)
+    total, top = _source(total), _source(top)
+    is_one = _is_row(total, "sum", powers) and _is_row(top, "max", scores)
+    if not is_one or (is_safe and not _is_nothing(parts[-1], top)):
+        return None
+    return _Softmax(scores, (*parts, shares, powers, total, away, top), is_safe)
+
+
+def _arguments(tensor: Tensor, function: str, count: int) -> tuple[Tensor, ...]:
+    is_it = isinstance(tensor, Pointwise) and tensor.function == function
+    return tensor.arguments if is_it and isinstance(tensor, Pointwise) else (tensor,) * count
+
+
+def _is_row(tensor: Tensor, function: str, source: Tensor) -> bool:
+    is_reduction = isinstance(tensor, Reduce) and tensor.function == function and tensor.source is source
+    return is_reduction and isinstance(tensor, Reduce) and tensor.dims == (len(source.shape) - 1,)
+
+
+def _is_nothing(test: Tensor, top: Tensor) -> bool:
+    """True for the test whether a row's largest score is minus infinity."""
+    first, second = _arguments(test, "eq", 2)
+    return first is top and isinstance(second, Fill) and second.value == -math.inf
+
+
+# --- What stands before it --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Between:
+    """The functions from a product to scores, as they are found."""
+
+    shape: tuple[object, ...]
+    dots: Product
+    members: dict[Tensor, Placement] = field(default_factory=dict[Tensor, Placement])
+    depending: set[Tensor] = field(default_factory=set[Tensor])
+    """Members that depend on the product."""
+    leaves: dict[Tensor, None] = field(default_factory=dict[Tensor, None])
+    """What is read from memory."""
+
+
+def _between(scores: Tensor) -> _Between | None:
+    """Gives the way from one product, of the scores' shape and order, to scores; None where there is none."""
+    index = identity(scores.shape)
+    dots = next(_products(scores, index), None)
+    if dots is None:
+        return None
+    found = _Between(scores.shape, dots)
+    _enter(scores, index, found)
+    return found
+
+
+def _products(tensor: Tensor, index: Index) -> Iterator[Product]:
+    tensor, place = _behind(tensor, index)
+    if isinstance(tensor, Product) and place == index:
+        yield tensor
+    elif isinstance(tensor, Pointwise) and place == index:
+        for argument in tensor.arguments:
+            yield from _products(argument, index)
+
+
+def _enter(tensor: Tensor, index: Index, found: _Between) -> bool:
+    """Enters a tensor that is read at an index over the scores' loops; says whether it depends on the product."""
+    tensor, index = _behind(tensor, index)
+    if isinstance(tensor, (Fill, Number, Iota)):
+        return False
+    if tensor is found.dots and index == identity(tensor.shape):
+        return True
+    placement = _placement(index)
+    if not isinstance(tensor, Pointwise) or placement is None or found.members.get(tensor, placement) != placement:
+        found.leaves[tensor] = None
+        return False
+    inner = loop_index(placement)
+    depends = [_enter(argument, inner, found) for argument in tensor.arguments]
+    found.members[tensor] = placement
+    if any(depends):
+        found.depending.add(tensor)
+    return any(depends)
+
+
+def _placement(index: Index) -> Placement | None:
+    """Gives the loop along each dim, if an index has no more than one in each."""
+    found: list[int | None] = []
+    for part in index:
+        if part == Affine():
+            found.append(None)
+        elif len(part.terms) == 1 and part == variable(part.terms[0][0]):
+            found.append(part.terms[0][0])
+        else:
+            return None
+    return tuple(found)
+
+
+def _is_causal(scores: Tensor) -> bool:
+    rank = len(scores.shape)
+    condition, _, hidden = _arguments(scores, "select", 3)
+    column, row = _arguments(condition, "le", 2)
+    is_diagonal = isinstance(column, Iota) and isinstance(row, Iota) and (column.dim, row.dim) == (rank - 1, rank - 2)
+    return is_diagonal and isinstance(hidden, Fill) and hidden.value == -math.inf
+
+
+def _behind(tensor: Tensor, index: Index) -> tuple[Tensor, Index]:
+    while isinstance(tensor, View):
+        index = composed(tensor.index, index)
+        tensor = tensor.source
+    return tensor, index
+
+
+def _source(tensor: Tensor) -> Tensor:
+    return _behind(tensor, identity(tensor.shape))[0]

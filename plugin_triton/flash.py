@@ -1,0 +1,167 @@
+"""Attention as a kernel: a program holds some rows of queries and walks over the keys, and corrects its softmax on the way.
+
+Source: FlashAttention-2 (Dao 2023), algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hub.lowering.affine import identity
+from hub.lowering.sizes import Size, is_static, product
+from hub.lowering.tensors import Tensor
+
+from .attention import Attention
+from .blocks import Blocks, power_of_two
+from .functions import HALVES, TYPES, Value
+from .kernel import Elements, Kernel, Scope, Writer, finished, program_id
+from .products import Epilogue, finish, operand, split_batch
+
+_LOWEST = 'float("-inf")'
+
+
+def attention_kernel(
+    tensor: Attention, epilogue: Epilogue | None, name: str, writer: Writer, *, is_interpreted: bool
+) -> Kernel:
+    """Gives attention as a kernel, with totals in float32; shares are rounded to the values' precision."""
+    blocks = _blocks(tensor, is_interpreted=is_interpreted)
+    scope = Scope({}, {})
+    flash = _Flash(tensor, writer, is_interpreted=is_interpreted)
+    flash.open(scope)
+    for steps in flash.steps(blocks.sizes["BK"], scope):
+        flash.walk(steps, scope)
+    result = "tl.div_rn(total, below)"
+    result = f"tl.where(top == {_LOWEST}, 0.0, {result})" if tensor.is_safe else result
+    finish(tensor, epilogue, Value(result, "f32"), scope, writer)
+    rows, lead = writer.size(tensor.shape[-2]), writer.size(product(tensor.shape[:-2]))
+    covered = (tensor, *tensor.between.members, *(epilogue.group.members if epilogue else ()))
+    return finished(name, covered, writer, (f"triton.cdiv({rows}, {blocks.sizes['BM']})", lead), blocks)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Blocks of keys that one loop walks over."""
+
+    first: str
+    end: str
+    scores: Tensor
+    is_masked: bool
+    """True where a block may run past the last key."""
+
+
+class _Flash:
+    def __init__(self, tensor: Attention, writer: Writer, *, is_interpreted: bool) -> None:
+        self.tensor = tensor
+        self.writer = writer
+        self.is_interpreted = is_interpreted
+        self.rows, self.columns, self.inner = (len(tensor.shape) - 2 + place for place in range(3))
+        self.lead = tuple(range(self.rows))
+        self.key_count: Size = tensor.dots.shape[-1]
+        self.exp = "tl.exp" if tensor.query.dtype in HALVES else "libdevice.exp"
+        """Halves have no use for more than the GPU's own approximation."""
+
+    def open(self, scope: Scope) -> None:
+        """Writes which rows a program has, and what it begins with."""
+        writer, tensor = self.writer, self.tensor
+        tile = program_id(0, tensor.dots.shape)
+        if tensor.is_causal:  # the longest walks first: short ones fill up the end
+            tile = f"tl.num_programs(0) - 1 - {tile}"
+        width = writer.size(tensor.query.shape[-1])
+        writer.line(scope, f"tile = {tile}")
+        writer.line(scope, "m = (tile * BM + tl.arange(0, BM))[:, None]")
+        writer.line(scope, "n = tl.arange(0, BN)[None, :]")
+        writer.line(scope, "d = tl.arange(0, BD)")
+        writer.line(scope, f"mmask = m < {writer.size(tensor.shape[-2])}")
+        writer.line(scope, f"nmask = n < {writer.size(tensor.shape[-1])}")
+        writer.line(scope, f"dmask = d < {width}")
+        scope.loops |= {self.rows: "m", self.columns: "n"}
+        split_batch(tensor.shape[:-2], writer, scope)
+        place = operand(tensor.query, (*self.lead, self.rows, self.inner), writer, scope.inner({self.inner: "d[None, :]"}))
+        writer.line(scope, f"query = {self._multiplied(f'tl.load({place}, mmask & dmask[None, :], 0)', tensor.query)}")
+        writer.line(scope, f"top = tl.full((BM, 1), {_LOWEST}, tl.float32)")
+        writer.line(scope, "below = tl.full((BM, 1), 0, tl.float32)")
+        writer.line(scope, "total = tl.full((BM, BN), 0, tl.float32)")
+
+    def steps(self, block: int, scope: Scope) -> Iterator[_Steps]:
+        """Gives the loops: left of the diagonal no mask is needed, nor where blocks divide the keys."""
+        tensor, keys = self.tensor, self.key_count
+        count = self.writer.size(keys)
+        if tensor.is_causal:
+            self.writer.line(scope, f"whole = tl.minimum(tile * BM, {count}) // BK * BK")
+            yield _Steps("0", "whole", tensor.seen, is_masked=False)
+            yield _Steps("whole", f"tl.minimum(tile * BM + BM, {count})", tensor.scores, is_masked=True)
+            return
+        # Two loops of known length, one without the mask, are unrolled until registers spill.
+        yield _Steps("0", count, tensor.scores, is_masked=not is_static(keys) or keys % block != 0)
+
+    def walk(self, steps: _Steps, scope: Scope) -> None:
+        """Writes one loop."""
+        writer, tensor = self.writer, self.tensor
+        writer.line(scope, f"for start in range({steps.first}, {steps.end}, BK):")
+        body = scope.inner({self.columns: "k[None, :]"})
+        writer.line(body, "k = start + tl.arange(0, BK)")
+        if steps.is_masked:
+            writer.line(body, f"kmask = k < {writer.size(self.key_count)}")
+        across = body.inner({self.inner: "d[:, None]"})
+        place = operand(tensor.key, (*self.lead, self.inner, self.columns), writer, across)
+        mask = "dmask[:, None] & kmask[None, :]" if steps.is_masked else "dmask[:, None]"
+        writer.line(body, f"key = {self._multiplied(f'tl.load({place}, {mask}, 0)', tensor.key)}")
+        exact = _exact(tensor.query)
+        body.known[tensor.dots] = Value(writer.fresh(body, f"tl.dot(query, key{exact})"), "f32")
+        self._update(self._scores(steps, body), steps, scope, body)
+
+    def _scores(self, steps: _Steps, body: Scope) -> str:
+        """Writes what the softmax is of; keys that are not there weigh nothing."""
+        masks = {self.rows: "mmask", **({self.columns: "kmask[None, :]"} if steps.is_masked else {})}
+        elements = Elements(self.writer, self.tensor.between, frozenset(), masks, {})
+        scores = elements.value(steps.scores, identity(self.tensor.dots.shape), body).text
+        return f"tl.where(kmask[None, :], {scores}, {_LOWEST})" if steps.is_masked else scores
+
+    def _update(self, scores: str, steps: _Steps, scope: Scope, body: Scope) -> None:
+        """Writes how a block of keys changes the largest score, the sum of powers, and the total."""
+        writer, value = self.writer, self.tensor.value
+        writer.line(body, f"scores = {scores}")
+        writer.line(body, "higher = combine_max(top, row_max(scores)[:, None])")
+        writer.line(body, f"base = tl.where(higher == {_LOWEST}, 0.0, higher)")
+        writer.line(body, f"powers = {self.exp}(scores - base)")
+        writer.line(body, f"shrink = {self.exp}(top - base)")
+        writer.line(body, "below = below * shrink + row_sum(powers)[:, None]")
+        down = scope.inner({self.columns: "k[:, None]", self.inner: "n"})
+        place = operand(value, (*self.lead, self.columns, self.inner), writer, down)
+        mask = "kmask[:, None] & nmask" if steps.is_masked else "nmask"
+        writer.line(body, f"value = {self._multiplied(f'tl.load({place}, {mask}, 0)', value)}")
+        shares = "powers" if value.dtype not in HALVES else self._multiplied(f"powers.to({TYPES[value.dtype]})", value)
+        writer.line(body, f"total = tl.dot({shares}, value, total * shrink{_exact(value)})")
+        writer.line(body, "top = higher")
+
+    def _multiplied(self, text: str, tensor: Tensor) -> str:
+        """Gives an operand as `tl.dot` takes it; the interpreter would multiply the bits of bfloat16."""
+        return f"{text}.to(tl.float32)" if self.is_interpreted and tensor.dtype == "bf16" else text
+
+
+def _exact(tensor: Tensor) -> str:
+    return ', input_precision="ieee"' if tensor.dtype == "f32" else ""
+
+
+def _blocks(tensor: Attention, *, is_interpreted: bool) -> Blocks:
+    """Gives sizes of blocks: as many rows and keys as registers and shared memory of a multiprocessor hold."""
+    width, columns = (power_of_two(int(each.shape[-1])) for each in (tensor.query, tensor))
+    is_half = tensor.query.dtype in HALVES
+    if is_interpreted:
+        rows, keys = 256, 256
+    elif is_half:
+        rows, keys = (128, 64) if max(width, columns) <= 128 else (128, 32)
+    else:
+        rows, keys = (64, 16) if max(width, columns) <= 128 else (32, 16)
+    sizes = {
+        "BM": max(16, _within(tensor.shape[-2], rows)),
+        "BK": max(16, _within(tensor.dots.shape[-1], keys)),
+        "BN": max(16, columns),
+        "BD": max(16, width),
+    }
+    return Blocks(sizes, warps=8 if sizes["BM"] >= 64 else 4)
+
+
+def _within(size: Size, most: int) -> int:
+    return min(most, power_of_two(size)) if is_static(size) else most

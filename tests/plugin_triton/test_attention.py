@@ -1,0 +1,122 @@
+"""Attention in one kernel, wherever two products stand around a softmax; and not where somebody reads what lies between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hub.backend import CompileSettings
+from hub.testing.conformance.judge import eager, exact, value_problem
+from hub.testing.conformance.sizes import symbols_of, with_sizes
+from hub.testing.single import whole_cluster
+from plugin_triton.backend import create
+from plugin_triton.settings import Settings
+from tests.plugin_disc.programs import Wrapped
+
+ONE = CompileSettings(threads=1)
+BACKEND = create(Settings(interpret=True))
+
+
+def heads(rows: int = 9, width: int = 8, count: int = 2) -> torch.Tensor:
+    """Normal numbers [1, heads, rows, width]."""
+    return torch.randn(1, count, rows, width)
+
+
+def kernels_of(function: Callable[..., Any], *inputs: torch.Tensor) -> Sequence[str]:
+    """Gives the first lines of the kernels of a function that is computed as eager does."""
+    cluster, given = whole_cluster(Wrapped(function), inputs)
+    executable = BACKEND.compile(cluster, ONE)
+    assert value_problem(executable(*given), eager(cluster, given), exact(cluster, given)) == ""
+    return [line for line in executable.text.splitlines() if line.startswith("def k")]
+
+
+def by_hand(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Attention as many models have it."""
+    return F.softmax(query @ key.transpose(-1, -2) * 0.3 + mask, -1) @ value
+
+
+def test_a_layer_with_its_projections_takes_few_kernels() -> None:
+    """What follows element by element is computed on the way out, into the order of memory that the next product reads."""
+
+    def layer(x: torch.Tensor, mask: torch.Tensor, inner: torch.Tensor, outer: torch.Tensor) -> torch.Tensor:
+        query, key, value = ((x @ inner[place]).view(2, 9, 4, 8).transpose(1, 2) for place in range(3))
+        return x + by_hand(query, key, value, mask).transpose(1, 2).reshape(2, 9, 32) @ outer
+
+    inputs = (torch.randn(2, 9, 32), torch.randn(2, 1, 1, 9), torch.randn(3, 32, 32), torch.randn(32, 32))
+    assert len(kernels_of(layer, *inputs)) == 5
+
+
+def test_layers_after_each_other() -> None:
+    """Each has its kernel."""
+
+    def layers(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = F.scaled_dot_product_attention(x, x, x, is_causal=True)
+        return x
+
+    assert len(kernels_of(layers, heads())) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_scores_that_eager_rounds_are_rounded(dtype: torch.dtype) -> None:
+    """By hand in half precision, each step is."""
+    inputs = (heads(), heads(), heads(), torch.randn(9, 9))
+    assert len(kernels_of(by_hand, *(each.to(dtype) for each in inputs))) == 1
+
+
+def test_symbolic_sizes() -> None:
+    """Rows and keys are parameters; the width is not."""
+    weight = torch.nn.Parameter(torch.randn(8, 3))
+
+    def attention(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(F.linear(x, weight), F.linear(y, weight), F.linear(y, weight))
+
+    cluster, inputs = whole_cluster(Wrapped(attention), (torch.randn(9, 3), torch.randn(7, 3)), dynamic=True)
+    executable = BACKEND.compile(cluster, ONE)
+    assert "BD: tl.constexpr" in executable.text
+    for sizes in ((9, 7), (300, 1), (2, 517)):
+        values = with_sizes(cluster, inputs, dict(zip(symbols_of(cluster), sizes, strict=True)))
+        assert value_problem(executable(*values), eager(cluster, values), exact(cluster, values)) == ""
+
+
+def test_a_row_that_sees_nothing() -> None:
+    """It is 0 where PyTorch's attention is called, and NaN where the softmax stands alone, as in eager."""
+    mask = torch.ones(9, 9, dtype=torch.bool)
+    mask[3] = False
+    attention = (lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), heads(), heads(), heads(), mask)
+    assert len(kernels_of(*attention)) == 1
+    hidden = torch.zeros(9, 9).masked_fill(~mask, float("-inf"))
+    assert len(kernels_of(by_hand, heads(), heads(), heads(), hidden)) == 1
+
+
+def test_nan_and_infinity_come_through() -> None:
+    """A row with them is eager's; others are untouched."""
+    query = heads()
+    query[0, 0, 2, 3], query[0, 1, 4, 0] = float("nan"), float("inf")
+    assert len(kernels_of(by_hand, query, heads(), heads(), torch.randn(9, 9))) == 1
+
+
+def test_scores_with_two_products() -> None:
+    """One is the attention's, the other a bias in memory."""
+
+    def positions(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        scores = query @ key.transpose(-1, -2) + query @ place.transpose(-1, -2)
+        return torch.softmax(scores.tanh() * 30.0, -1) @ value
+
+    assert len(kernels_of(positions, heads(), heads(), heads(), heads())) == 2
+
+
+@pytest.mark.parametrize("what", ["shares", "scores", "wide"])
+def test_what_is_no_attention_for_one_kernel(what: str) -> None:
+    """Where shares or scores are wanted, too, or rows are wider than a program holds, products stand alone."""
+
+    def both(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scores = query @ key.transpose(-1, -2)
+        shares = torch.softmax(scores, -1)
+        return (shares @ value, *((shares,) if what == "shares" else (scores,) if what == "scores" else ()))
+
+    assert len(kernels_of(both, *(heads(width=300 if what == "wide" else 8) for _ in range(3)))) == 3
