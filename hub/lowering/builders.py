@@ -184,6 +184,8 @@ def cast(source: Tensor, dtype: str) -> Tensor:
     """Gives the elements as numbers of another dtype."""
     if source.dtype == dtype:
         return source
+    if source.dtype in HALVES and dtype in HALVES:
+        source = cast(source, "f32")  # which holds both; neither holds the other
     if isinstance(source, Fill):
         number = source if source.dtype in FLOATS else Fill(source.shape, "f32", float(source.value))
         if dtype in HALVES:

@@ -33,6 +33,16 @@ def test_float64_becomes_half_precision_as_in_eager(dtype: torch.dtype) -> None:
     assert torch.equal(result, inputs[0].to(dtype))
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_one_half_precision_becomes_the_other_as_in_eager(name: str) -> None:
+    """Neither holds all that the other does: with infinities where it is too large."""
+    dtypes = {"float16": torch.bfloat16, "bfloat16": torch.float16}
+    inputs = ((torch.randn(300) * 10 ** torch.linspace(-7, 5, 300)).to(getattr(torch, name)),)
+    cluster, values = whole_cluster(Wrapped(lambda x: x.to(dtypes[name])), inputs)
+    (result,) = create().compile(cluster, ONE)(*values)
+    assert torch.equal(result, inputs[0].to(dtypes[name]))
+
+
 @pytest.mark.parametrize("name", ["floor", "ceil", "trunc", "round"])
 def test_integers_are_whole(name: str) -> None:
     """Rounding gives them as they are."""

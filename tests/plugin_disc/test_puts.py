@@ -55,6 +55,15 @@ def test_every_width_adds_up(dtype: torch.dtype) -> None:
     assert torch.equal(found, x.scatter_add(1, at, y))
 
 
+@pytest.mark.parametrize("shape", [(0,), (2, 0)], ids=str)
+def test_nothing_put_in_changes_nothing(shape: tuple[int, ...]) -> None:
+    """Places of which there are none may have any number of dims."""
+    given = (torch.randn(5), torch.zeros(shape, dtype=torch.int64), torch.randn(shape))
+    cluster, values = whole_cluster(Wrapped(lambda x, at, y: x.scatter_add(0, at, y)), given)
+    (found,) = create().compile(cluster, ONE)(*values)
+    assert torch.equal(found, given[0])
+
+
 def test_places_out_of_range_are_refused() -> None:
     """Nothing outside is written; eager may then raise its own error."""
     x, _, y = inputs()

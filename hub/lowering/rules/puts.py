@@ -8,6 +8,7 @@ from hub.lowering.affine import Affine
 from hub.lowering.builders import (
     broadcast,
     cast,
+    copied,
     joined,
     reshaped,
     sliced,
@@ -16,7 +17,7 @@ from hub.lowering.builders import (
 from hub.lowering.rules.call import Call, Rule
 from hub.lowering.rules.elementwise import by
 from hub.lowering.rules.indexing import along, counted_from_end, places_of
-from hub.lowering.sizes import Size, plus, times
+from hub.lowering.sizes import Size, plus, product, times
 from hub.lowering.tensors import Put, Tensor
 
 _REDUCTIONS = {
@@ -40,6 +41,8 @@ def _scattered(function: str | None = None) -> Rule:
 
     def rule(call: Call) -> Tensor:
         source, places = call.tensor("self"), cast(call.tensor("index"), "i64")
+        if product(places.shape) == 0:  # of any rank, then
+            return copied(source)
         if not source.shape:
             source, places = reshaped(source, (1,)), reshaped(places, (1,))
         rank = len(source.shape)
