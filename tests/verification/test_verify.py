@@ -136,6 +136,18 @@ def test_another_order_of_addition_passes() -> None:
     assert {"normal", "large", "all equal"} <= set(verified.kinds)
 
 
+def test_overflow_on_the_way_is_no_fault_in_float64_either() -> None:
+    """Nothing wider tells then what is right: fourth powers are tried on numbers that leave room for them."""
+
+    class Difference(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.square().square() - x.square().square() + 1.0
+
+    case = whole_cluster(Difference(), (torch.randn(6, 8, dtype=torch.float64),))
+    verified = thoroughly(case, lambda x: [torch.where(x.isfinite(), x.sign().abs() * 0.0 + 1.0, torch.nan)])
+    assert "huge" in verified.kinds
+
+
 def test_ties_broken_otherwise_pass_on_generated_inputs() -> None:
     """Which of equal values is the largest depends on roundings, once they are results of sums."""
 
