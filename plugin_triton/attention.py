@@ -6,7 +6,7 @@ Whatever stands between the first product and the softmax (a scale, masks, a bia
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hub.fusion.deferral import Placement
@@ -53,13 +53,22 @@ class Attention(Template):
         return self.scores.arguments[1] if self.is_causal and isinstance(self.scores, Pointwise) else self.scores
 
 
-def with_attention(outputs: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-    """Gives what stands for each tensor behind some outputs, with attention in place of products where that is possible."""
+def with_attention(outputs: Sequence[Tensor], others: Callable[[Product], Tensor]) -> dict[Tensor, Tensor]:
+    """Gives what stands for each tensor behind some outputs: attention for the products that it is made of.
+
+    `others` gives what stands for all other products.
+    """
     readers = _readers(outputs)
+    products = [tensor for tensor in in_order(outputs) if isinstance(tensor, Product)]
+    found = {tensor: attention for tensor in products if (attention := _attention(tensor)) is not None}
+    last = {tensor for tensor, attention in found.items() if _is_alone(tensor, attention, readers)}
+    first = {found[tensor].dots for tensor in last}
 
     def change(old: Tensor, new: Tensor) -> Tensor:
-        is_alone = isinstance(old, Product) and (found := _attention(old)) is not None and _is_alone(old, found, readers)
-        return (_attention(new) or new) if is_alone and isinstance(new, Product) else new
+        if not isinstance(new, Product) or old in first:
+            return new
+        attention = _attention(new) if old in last else None
+        return others(new) if attention is None else attention
 
     return rebuilt(outputs, change)
 

@@ -16,6 +16,9 @@ from .blocks import Blocks, power_of_two
 from .functions import HALVES, TYPES, Value
 from .kernel import Elements, Kernel, Scope, Writer, finished, program_id, root_of
 
+TOGETHER = 8
+"""Rows of tiles that are computed together."""
+
 
 @dataclass(frozen=True)
 class Epilogue:
@@ -97,11 +100,10 @@ def product_kernel(
     kind = "f64" if tensor.dtype == "f64" else "f32"
     sizes = {size: writer.size(size) for size in (*tensor.shape, tensor.left.shape[-1])}
     m, n, k = sizes[tensor.shape[-2]], sizes[tensor.shape[-1]], sizes[tensor.left.shape[-1]]
+    blocks = _blocks(tensor, is_interpreted=is_interpreted)
     scope = Scope({}, {})
     writer.line(scope, f"tile = {program_id(0, tensor.shape)}")
-    writer.line(scope, f"tiles = ({n} + BN - 1) // BN")
-    writer.line(scope, "m = (tile // tiles * BM + tl.arange(0, BM))[:, None]")
-    writer.line(scope, "n = (tile % tiles * BN + tl.arange(0, BN))[None, :]")
+    _open_tile(tensor, blocks, writer, scope)
     writer.line(scope, f"mmask = m < {m}")
     writer.line(scope, f"nmask = n < {n}")
     scope.loops |= {rows: "m", columns: "n"}
@@ -110,21 +112,39 @@ def product_kernel(
     writer.line(scope, f"for start in range(0, {k}, BK):")
     body = scope.inner({})
     writer.line(body, "k = start + tl.arange(0, BK)")
-    writer.line(body, f"kmask = k < {k}")
+    is_whole = is_static(tensor.left.shape[-1]) and tensor.left.shape[-1] % blocks.sizes["BK"] == 0
+    if not is_whole:
+        writer.line(body, f"kmask = k < {k}")
     left = operand(tensor.left, (*range(rank - 2), rows, inner), writer, body.inner({inner: "k[None, :]"}))
     right = operand(tensor.right, (*range(rank - 2), inner, columns), writer, body.inner({inner: "k[:, None]"}))
-    writer.line(body, f"left = tl.load({left}, mmask & kmask[None, :], 0)")
-    writer.line(body, f"right = tl.load({right}, kmask[:, None] & nmask, 0)")
+    writer.line(body, f"left = tl.load({left}, mmask{'' if is_whole else ' & kmask[None, :]'}, 0)")
+    writer.line(body, f"right = tl.load({right}, {'' if is_whole else 'kmask[:, None] & '}nmask, 0)")
     exact = ', input_precision="ieee"' if tensor.left.dtype == "f32" else ""
     if is_interpreted and tensor.left.dtype == "bf16":  # whose bits the interpreter would multiply
         writer.line(body, "left, right = left.to(tl.float32), right.to(tl.float32)")
     writer.line(body, f"total = tl.dot(left, right, total{exact}, out_dtype={TYPES[kind]})")
     value = Value("total" if tensor.dtype == kind else f"total.to({TYPES[tensor.dtype]})", tensor.dtype)
     finish(tensor, epilogue, value, scope, writer)
-    blocks = _blocks(tensor, is_interpreted=is_interpreted)
     tiles = f"triton.cdiv({m}, {blocks.sizes['BM']}) * triton.cdiv({n}, {blocks.sizes['BN']})"
     covered = (tensor, *(epilogue.group.members if epilogue else ()))
     return finished(name, covered, writer, (tiles, writer.size(product(lead))), blocks)
+
+
+def _open_tile(tensor: Product, blocks: Blocks, writer: Writer, scope: Scope) -> None:
+    """Writes the rows and columns of a tile. Tiles of some rows go column by column: what they read stays in the cache."""
+    m, n = map(writer.size, tensor.shape[-2:])
+    if any(
+        is_static(size) and size <= blocks.sizes[name] for size, name in zip(tensor.shape[-2:], ("BM", "BN"), strict=True)
+    ):
+        writer.line(scope, f"columns = ({n} + BN - 1) // BN")
+        row, column = "tile // columns", "tile % columns"
+    else:
+        writer.line(scope, f"columns = ({n} + BN - 1) // BN * {TOGETHER}")
+        writer.line(scope, f"first = tile // columns * {TOGETHER}")
+        writer.line(scope, f"together = tl.minimum(({m} + BM - 1) // BM - first, {TOGETHER})")
+        row, column = "(first + tile % columns % together)", "tile % columns // together"
+    writer.line(scope, f"m = ({row} * BM + tl.arange(0, BM))[:, None]")
+    writer.line(scope, f"n = ({column} * BN + tl.arange(0, BN))[None, :]")
 
 
 def split_batch(lead: tuple[Size, ...], writer: Writer, scope: Scope) -> None:
@@ -188,9 +208,9 @@ def _blocks(tensor: Product, *, is_interpreted: bool) -> Blocks:
     elif tensor.left.dtype in HALVES:
         most = (128, 128, 64)
     else:
-        most = (64, 64, 16) if tensor.dtype == "f64" else (64, 64, 32)
+        most = (64, 64, 16) if tensor.dtype == "f64" else (128, 64, 16)
     sizes = [
         max(16, min(limit, power_of_two(size))) if is_static(size) else limit
         for size, limit in zip((m, n, k), most, strict=True)
     ]
-    return Blocks(dict(zip(("BM", "BN", "BK"), sizes, strict=True)), warps=8 if most[0] == 128 else 4)
+    return Blocks(dict(zip(("BM", "BN", "BK"), sizes, strict=True)), warps=8 if sizes[0] == 128 else 4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,13 @@ from hub.lowering.sizes import Size, python_text, size_of
 from hub.lowering.symbols import symbol_texts
 from hub.lowering.tensors import Product, Put, Scan, Source, Tensor
 
-from .attention import Attention, with_attention
+from .attention import Attention
 from .flash import attention_kernel
 from .kernel import Kernel, Writer, kernel_of, root_of
 from .products import Epilogue, epilogue_of, product_kernel
+from .program import for_kernels
 from .puts import put_kernel
 from .reductions import helpers
-from .rewrite import for_gpu
 from .scans import scan_kernel
 
 TORCH_TYPES: Mapping[str, str] = {
@@ -70,9 +70,7 @@ def file_of(cluster: Cluster, lowered: Lowered, *, is_interpreted: bool) -> File
 class _File:
     def __init__(self, cluster: Cluster, lowered: Lowered, *, is_interpreted: bool) -> None:
         self.cluster = cluster
-        known = _rewritten(lowered.outputs)
-        origins = {known[tensor]: name for tensor, name in lowered.origins.items() if tensor in known}
-        self.lowered = lowered = Lowered(tuple(known[output] for output in lowered.outputs), lowered.weights, origins)
+        self.lowered = lowered = for_kernels(lowered)
         self.is_interpreted = is_interpreted
         self.sizes: dict[Size, str] = {}
         self.names: dict[Tensor, str] = {}
@@ -168,13 +166,6 @@ class _File:
             results.append(text if order == tuple(range(len(order))) else f"{text}.permute({inverse(order)})")
         lines.append(f"    return ({''.join(result + ', ' for result in results)})")
         return "\n".join(lines) + "\n"
-
-
-def _rewritten(outputs: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-    """Gives what stands for each tensor behind some outputs, made of what a GPU does best."""
-    known = for_gpu(outputs)
-    fused = with_attention([known[output] for output in outputs])
-    return {tensor: fused[new] for tensor, new in known.items() if new in fused}
 
 
 def _packed(place: int, spec: TensorSpec | ScalarSpec) -> list[str]:

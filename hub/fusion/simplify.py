@@ -62,13 +62,19 @@ def simplified(outputs: Sequence[Tensor], order: Sequence[Tensor], *, threads: i
 
     Reductions to fewer values than there are threads are made in two steps.
     """
+    done = simplifications(outputs, order, threads=threads)
+    found: list[Tensor] = []
+    for tensor in outputs:
+        found.append(_with_own_memory(done[tensor], found))
+    return found
+
+
+def simplifications(outputs: Sequence[Tensor], order: Sequence[Tensor], *, threads: int = 1) -> dict[Tensor, Tensor]:
+    """Gives what each tensor of a program becomes in an equal one, as `simplified` does; outputs may share memory."""
     moved = _Moved(readers_of(outputs, order), threads)
     for tensor in order:
         moved.done[tensor] = moved.rebuilt(tensor)
-    found: list[Tensor] = []
-    for tensor in outputs:
-        found.append(_with_own_memory(moved.done[tensor], found))
-    return found
+    return moved.done
 
 
 def _with_own_memory(tensor: Tensor, earlier: Sequence[Tensor]) -> Tensor:

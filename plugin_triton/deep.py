@@ -1,0 +1,41 @@
+"""Deep products with few tiles in parts ("split-K"): parts of the depth are multiplied side by side, and then added up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from hub.lowering.affine import identity, variable
+from hub.lowering.builders import reduced, view, without
+from hub.lowering.sizes import is_static
+from hub.lowering.tensors import Product, Tensor
+
+TILE = 64
+"""Rows and columns that one program is taken to compute."""
+PART = 256
+"""Depth from which on a part is worth a program."""
+MOST_PARTS = 64
+
+
+def in_parts(product: Product, programs: int) -> Tensor:
+    """Gives a product that would occupy less than half of so many programs in equal parts; else itself.
+
+    Parts are added up by a kernel after it, always in the same order: atomic additions would come in any.
+    """
+    *lead, rows, columns = product.shape
+    depth = product.left.shape[-1]
+    if not all(map(is_static, (*product.shape, depth))):
+        return product
+    tiles = math.prod(lead) * math.ceil(rows / TILE) * math.ceil(columns / TILE)
+    most = min(MOST_PARTS, programs // max(tiles, 1), depth // PART)
+    count = max((count for count in range(2, most + 1) if depth % count == 0), default=1)
+    if count == 1 or tiles == 0:
+        return product
+    part, dim = depth // count, len(lead)
+    outer = identity((*lead, count))[:dim]
+    inside = variable(dim, part) + variable(dim + 2), variable(dim, part) + variable(dim + 1)
+    row, column = identity((*lead, count, rows, columns))[dim + 1 :]
+    left = view(product.left, (*lead, count, rows, part), (*outer, row, inside[0]))
+    right = view(product.right, (*lead, count, part, columns), (*outer, inside[1], column))
+    parts = replace(product, shape=(*lead, count, rows, columns), left=left, right=right)
+    return without(reduced("sum", parts, (dim,)), (dim,))

@@ -1,0 +1,45 @@
+"""The tensor program of a cluster, made into one that suits a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hub.fusion.reading import in_order
+from hub.fusion.simplify import simplifications
+from hub.lowering.cluster import Lowered, with_own_memory
+from hub.lowering.tensors import Source, Tensor, arguments_of
+
+from .attention import with_attention
+from .deep import in_parts
+from .rewrite import for_gpu
+
+PROGRAMS = 128
+"""Results, or tiles of them, from which on a GPU is taken to be busy: multiprocessors of an H100 (132) or MI300 (304)."""
+
+
+def for_kernels(lowered: Lowered) -> Lowered:
+    """Gives an equal program: long sums and deep products in two steps, halves on tensor cores, attention in one."""
+    done = simplifications(lowered.outputs, in_order(lowered.outputs), threads=PROGRAMS)
+    halved = for_gpu([done[output] for output in lowered.outputs])
+    fused = with_attention(
+        [halved[done[output]] for output in lowered.outputs], lambda product: in_parts(product, PROGRAMS)
+    )
+    origins, found = lowered.origins, list[Tensor]()
+    for known in (done, halved, fused):
+        origins = _carried(origins, known)
+    for output in lowered.outputs:
+        found.append(with_own_memory(fused[halved[done[output]]], found))
+    return Lowered(tuple(found), lowered.weights, origins)
+
+
+def _carried(origins: Mapping[Tensor, str], known: Mapping[Tensor, Tensor]) -> dict[Tensor, str]:
+    """Gives what stands for tensors their nodes; what was made on the way has the node of what first reads it."""
+    found: dict[Tensor, str] = {}
+    for old, new in known.items():
+        stack = [new] if old in origins else []
+        while stack:
+            tensor = stack.pop()
+            if tensor not in found and not isinstance(tensor, Source):
+                found[tensor] = origins[old]
+                stack += arguments_of(tensor)
+    return found
