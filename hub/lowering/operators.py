@@ -47,6 +47,7 @@ _WHOLE = ("int64", "int32", "int16", "int8", "uint8")
 SHIFTED = dtypes(*_WHOLE)
 INTEGER = dtypes(*_WHOLE, "bool")
 SINGLE_OR_WHOLE = dtypes("float32", "float64", *_WHOLE)
+_POOLED = dtypes("float32", "float64", "float16", "bfloat16", "int64")
 NUMBER = dtypes("float32", "float64", "float16", "bfloat16", *_WHOLE)
 ANY = dtypes("float32", "float64", "float16", "bfloat16", *_WHOLE, "bool")
 
@@ -183,10 +184,9 @@ ROWS: Mapping[str, tuple[Condition, ...]] = {
     # windows
     **_rows("conv1d.default conv2d.default conv3d.default conv1d.padding conv2d.padding conv3d.padding", *_CONVOLUTION),
     **_all("convolution", *_CONVOLUTION, attribute("transposed", lambda value: not value, "only False")),
-    **_all("max_pool1d", FLOAT, rank("self", 3, 3), static_space(1), not_ceil),
-    **_all("max_pool2d", FLOAT, rank("self", 4, 4), static_space(1), not_ceil),
-    **_all("max_pool2d_with_indices", dtypes("float32", "float64", "int64"), static_space(1), not_ceil, only_output(0)),
-    **_all("max_pool3d", FLOAT, rank("self", 5, 5), static_space(1), not_ceil),
+    **_all("max_pool1d max_pool2d max_pool3d", _POOLED, static_space(1)),
+    **_all("max_pool2d_with_indices max_pool3d_with_indices", _POOLED, static_space(1)),
+    **_all("max_pool2d_with_indices_backward max_pool3d_with_indices_backward", _POOLED, static_space(1)),
     **_all("avg_pool1d", FLOAT, rank("self", 3, 3), static_space(1), not_ceil, counts_padding),
     **_all(
         "avg_pool2d avg_pool3d",

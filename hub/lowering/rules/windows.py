@@ -6,9 +6,26 @@ import math
 from collections.abc import Sequence
 
 from hub.lowering.affine import Affine, identity, variable
-from hub.lowering.builders import broadcast, cast, copied, matrix_product, padded, reduced, reshaped, view
+from hub.lowering.builders import (
+    broadcast,
+    cast,
+    copied,
+    fill,
+    iota,
+    matrix_product,
+    padded,
+    permuted,
+    pointwise,
+    reduced,
+    reshaped,
+    select,
+    view,
+)
 from hub.lowering.rules.call import Call, Rule, computing
-from hub.lowering.rules.elementwise import add, div, mul, number
+from hub.lowering.rules.elementwise import add, div, eq, mul, ne, number
+from hub.lowering.rules.indexing import along
+from hub.lowering.rules.puts import put
+from hub.lowering.rules.reductions import mean_of
 from hub.lowering.sizes import Size, product
 from hub.lowering.tensors import Tensor
 
@@ -68,8 +85,6 @@ def convolved(
         columns = reshaped(source, (batch, groups, each, area))
     else:
         order = (0, 1, *range(2 + space, 2 + 2 * space), *range(2, 2 + space))
-        from hub.lowering.builders import permuted
-
         columns = reshaped(copied(permuted(windows, order)), (batch, groups, each * taps, area))
     filters = reshaped(weight, (groups, out // groups, each * taps))
     if groups == 1:
@@ -101,37 +116,101 @@ def _convolution(call: Call) -> Tensor:
 # --- Pooling ----------------------------------------------------------------------------------------------------------
 
 
-def _pool_windows(call: Call, value: float, place: int | None = None) -> tuple[Tensor, int]:
-    source = computing(call.tensor("self"))
-    shape, _ = call.result(place)
-    kernel = call.raw("kernel_size")
-    space = len(shape) - 2 if isinstance(kernel, int) or len(kernel) == 1 else len(kernel)
-    kernel = _each(kernel, space)
+def _pool_settings(call: Call, space: int) -> tuple[list[int], ...]:
+    """Gives kernel, stride, padding and dilation, a number for each dim in space."""
+    kernel = _each(call.raw("kernel_size"), space)
     stride = _each(call.raw("stride") or kernel, space)
     dilation = _each(call.raw("dilation"), space) if call.has("dilation") else [1] * space
-    ready = _padded_space(source, _each(call.raw("padding"), space), value)
-    return windows_of(ready, kernel, stride, dilation, shape[-space:]), space
+    return kernel, stride, _each(call.raw("padding"), space), dilation
 
 
-def _max_pool(place: int | None = None) -> Rule:
-    def rule(call: Call) -> Tensor | tuple[Tensor]:
-        shape, dtype = call.result(place)
-        lowest = -math.inf if dtype.startswith(("f", "b")) else -(2**63)
-        windows, space = _pool_windows(call, lowest, place)
-        rank = len(windows.shape)
-        found = cast(reshaped(reduced("max", windows, range(rank - space, rank)), shape), dtype)
-        return found if place is None else (found,)
+def _pool_windows(call: Call, space: int, value: float, counts: Sequence[Size]) -> Tensor:
+    """Gives the windows [..., counts, kernel]; those that begin in the padding after the input end beyond that."""
+    source = computing(call.tensor("self"))
+    kernel, stride, padding, dilation = _pool_settings(call, space)
+    ends = [
+        (count - 1) * step + gap * (size - 1) + 1
+        for count, step, gap, size in zip(counts, stride, dilation, kernel, strict=True)
+    ]
+    sizes = source.shape[-space:]
+    after = [max(end - size - low, 0) for end, size, low in zip(ends, sizes, padding, strict=True)]
+    return windows_of(_padded_space(source, padding, value, after), kernel, stride, dilation, counts)
+
+
+def _max_pool(space: int) -> Rule:
+    def rule(call: Call) -> Tensor:
+        windows = _pool_windows(call, space, _lowest(call.dtype), call.shape[-space:])
+        return cast(reshaped(_over_windows("max", windows, space), call.shape), call.dtype)
 
     return rule
 
 
-def _avg_pool(call: Call) -> Tensor:
-    windows, space = _pool_windows(call, 0.0)
+def _lowest(dtype: str) -> float:
+    return -math.inf if dtype.startswith(("f", "b")) else -(2**63)
+
+
+def _over_windows(function: str, windows: Tensor, space: int) -> Tensor:
     rank = len(windows.shape)
-    dims = range(rank - space, rank)
-    added = reshaped(reduced("sum", windows, dims), call.shape)
-    count: Size = product(windows.shape[dim] for dim in dims)
-    return cast(div(added, number(count, added)), call.dtype)
+    return reduced(function, windows, range(rank - space, rank))
+
+
+def _max_pool_with_places(space: int) -> Rule:
+    """The largest element and where it lies in the input's space: the first one, or the last NaN, as in eager."""
+
+    def rule(call: Call) -> tuple[Tensor, Tensor]:
+        shape, dtype = call.result(0)
+        windows = _pool_windows(call, space, _lowest(dtype), shape[-space:])
+        top = _over_windows("max", windows, space)
+        place, is_inside = _places(call, space, windows.shape)
+        hit = pointwise("and", eq(windows, top), is_inside)
+        found = _over_windows("min", select(hit, place, fill(2**62, "i64")), space)
+        if dtype.startswith(("f", "b")):
+            last = _over_windows("max", select(ne(windows, windows), place, fill(-1, "i64")), space)
+            found = select(pointwise("ge", last, fill(0, "i64")), last, found)
+        return cast(reshaped(top, shape), dtype), reshaped(found, shape)
+
+    return rule
+
+
+def _places(call: Call, space: int, shape: Sequence[Size]) -> tuple[Tensor, Tensor]:
+    """Gives where each element of windows lies in the input's space, row by row, and whether it does."""
+    _, stride, padding, dilation = _pool_settings(call, space)
+    sizes = call.tensor("self").shape[-space:]
+    lead = len(shape) - 2 * space
+    place, is_inside = Affine(), fill(True, "i1")
+    for dim, size in enumerate(sizes):
+        outer, inner = lead + dim, lead + space + dim
+        at = Affine(-padding[dim])
+        at += Affine() if shape[outer] == 1 else variable(outer, stride[dim])
+        at += Affine() if shape[inner] == 1 else variable(inner, dilation[dim])
+        place = place.scaled(size) + at
+        each = view(iota((size,), 0), shape, (at,))
+        is_inside = pointwise("and", is_inside, pointwise("ge", each, fill(0, "i64")))
+        is_inside = pointwise("and", is_inside, pointwise("lt", each, fill(size, "i64")))
+    return view(iota((product(sizes),), 0), shape, (place,)), is_inside
+
+
+def _max_pool_backward(space: int) -> Rule:
+    """Each gradient goes to the place that was the largest; where windows meet in it, they are added up."""
+
+    def rule(call: Call) -> Tensor:
+        grad, places = call.tensor("grad_output"), call.tensor("indices")
+        lead, area = call.shape[:-space], product(call.shape[-space:])
+        flat = (*lead, product(grad.shape[-space:]))
+        values, places = reshaped(grad, flat), reshaped(places, flat)
+        index = (*(along(flat, dim) for dim in range(len(lead))), places)
+        return reshaped(put("sum", fill(0.0, call.dtype, (*lead, area)), values, index), call.shape)
+
+    return rule
+
+
+def _avg_pool(space: int) -> Rule:
+    def rule(call: Call) -> Tensor:
+        windows = _pool_windows(call, space, 0.0, call.shape[-space:])
+        added = reshaped(_over_windows("sum", windows, space), call.shape)
+        return cast(div(added, number(product(windows.shape[-space:]), added)), call.dtype)
+
+    return rule
 
 
 def _adaptive_avg_pool(call: Call) -> Tensor:
@@ -139,8 +218,6 @@ def _adaptive_avg_pool(call: Call) -> Tensor:
     space = len(call.raw("output_size"))
     sizes, counts = source.shape[-space:], call.shape[-space:]
     if all(count == 1 for count in counts):
-        from hub.lowering.rules.reductions import mean_of
-
         return cast(mean_of(source, range(len(source.shape) - space, len(source.shape))), call.dtype)
     kernel = [size // count for size, count in zip(sizes, counts, strict=True)]
     windows = windows_of(source, kernel, kernel, [1] * space, counts)
@@ -163,9 +240,10 @@ def _nearest(call: Call) -> Tensor:
 RULES: dict[str, Rule] = {
     **{f"aten.conv{space}d.{form}": _convolution for space in (1, 2, 3) for form in ("default", "padding")},
     "aten.convolution.default": _convolution,
-    **{f"aten.max_pool{space}d.default": _max_pool() for space in (1, 2, 3)},
-    "aten.max_pool2d_with_indices.default": _max_pool(0),
-    **{f"aten.avg_pool{space}d.default": _avg_pool for space in (1, 2, 3)},
+    **{f"aten.max_pool{space}d.default": _max_pool(space) for space in (1, 2, 3)},
+    **{f"aten.max_pool{space}d_with_indices.default": _max_pool_with_places(space) for space in (2, 3)},
+    **{f"aten.max_pool{space}d_with_indices_backward.default": _max_pool_backward(space) for space in (2, 3)},
+    **{f"aten.avg_pool{space}d.default": _avg_pool(space) for space in (1, 2, 3)},
     **{f"aten.adaptive_avg_pool{space}d.default": _adaptive_avg_pool for space in (1, 2, 3)},
     "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool,
     **{

@@ -83,6 +83,19 @@ _WINDOWS: Table = {
     "aten._adaptive_avg_pool2d_backward.default": (call(f(2, 4, 1, 1), _X2), call(f(2, 4, 3, 4), _X2)),
     "aten.max_pool2d_with_indices_backward.default": (
         call(f(1, 2, 2, 2), f(1, 2, 4, 4), [2, 2], [2, 2], [0, 0], [1, 1], False, at(1, 2, 2, 2, below=16)),
+        call(f(2, 3, 4), f(2, 5, 7), [3, 3], [2, 2], [1, 1], [1, 1], False, at(2, 3, 4, below=35)),
+    ),
+    "aten.max_pool3d_with_indices_backward.default": (
+        call(
+            f(1, 2, 2, 1, 2),
+            f(1, 2, 4, 3, 4),
+            [2, 2, 2],
+            [2, 2, 2],
+            [0, 0, 0],
+            [1, 1, 1],
+            False,
+            at(1, 2, 2, 1, 2, below=48),
+        ),
     ),
     "aten.upsample_nearest2d_backward.default": (call(f(1, 2, 6, 8), [6, 8], [1, 2, 3, 4]),),
     "aten.upsample_bilinear2d_backward.default": (call(f(1, 2, 6, 8), [6, 8], [1, 2, 3, 4], False),),

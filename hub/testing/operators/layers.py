@@ -259,11 +259,23 @@ _POOLS: Table = {
         call(_X2.last, [3, 3], [2, 2], [1, 1]),
         call(i64(1, 2, 4, 4), [2, 2]),
     ),
-    "aten.max_pool3d.default": (call(_X3, [2, 2, 2]), call(_X3, [3, 3, 3], [2, 2, 2], [1, 1, 1])),
+    "aten.max_pool3d.default": (
+        call(_X3, [2, 2, 2]),
+        call(_X3, [3, 3, 3], [2, 2, 2], [1, 1, 1]),
+        call(_X3, [2, 3, 2], [2, 2, 3], [0, 1, 1], [1, 2, 1], True),
+    ),
     "aten.max_pool2d_with_indices.default": (
         call(_X2, [2, 2]),
         call(_X2, [3, 3], [2, 2], [1, 1]).reads(0),
         call(_X2, [2, 2], [2, 2]).reads(0),
+        call(_X2, [3, 3], [2, 2], [1, 1]),
+        call(_X2, [3, 2], [2, 3], [1, 0], [2, 1], True),
+        call(i64(2, 3, 9, 8), [3, 3], [1, 2], [1, 1]),
+        call(f(4, 9, 8), [2, 2]),
+    ),
+    "aten.max_pool3d_with_indices.default": (
+        call(_X3, [2, 2, 2]),
+        call(_X3, [3, 3, 3], [2, 2, 2], [1, 1, 1], [1, 1, 1], True),
     ),
     "aten.avg_pool1d.default": (
         call(_X1, [3]),
