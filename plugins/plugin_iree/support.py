@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hub.conditions import has_dims, not_empty, on_cpu, one_of, plain, unrollable_lstm
+from hub.conditions import has_dims, not_ceil, not_empty, on_cpu, one_of, plain, unrollable_lstm
 from hub.lowering.operators import ROWS
-from hub.support import Condition, OperatorTable, argument, attribute, dtypes, rank
+from hub.support import Condition, OperatorTable, argument, attribute, dtype_name, dtypes, rank, value_of
 
 if TYPE_CHECKING:
     from torch import fx
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _TRIED = dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
 """The suite has no sample calls with int16 and int8."""
 
+_FLOAT = dtypes("float32", "float64")
 _WHOLE = dtypes("int64", "int32", "uint8", "bool")
 _NARROW = dtypes("float32", "float16", "bfloat16")
 """IREE links no library of functions for float64."""
@@ -30,6 +31,12 @@ def _names(names: str) -> tuple[str, ...]:
 def grown(node: fx.Node) -> str | None:
     """Padding adds and cuts nothing off."""
     return "negative padding" if any(size < 0 for size in argument(node, "pad")) else None
+
+
+def pools_floats(node: fx.Node) -> str | None:
+    """What is pooled is in floating point; the places are integers."""
+    dtype = value_of(argument(node, "self")).dtype
+    return None if dtype_name(dtype) in ("float32", "float64") else f"{dtype_name(dtype)}, only float32 and float64"
 
 
 _TAKEN = _names(
@@ -77,6 +84,9 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     **dict.fromkeys(_names("logical_not.default logical_and.default logical_or.default logical_xor.default"), (_WHOLE,)),
     # A vector on the left leaves an operator without rule.
     "aten.matmul.default": (rank("self", 2, 9),),
+    # torch-mlir has no other calls of these.
+    "aten.max_pool2d.default": (_FLOAT, not_ceil, rank("self", 4, 4)),
+    "aten.max_pool2d_with_indices.default": (pools_floats, not_ceil, rank("self", 4, 4)),
     "aten.roll.default": (attribute("dims", bool, "some"),),
     # torch-mlir raises no integers to powers.
     "aten.pow.Tensor_Scalar": (_NARROW,),

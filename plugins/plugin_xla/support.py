@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hub.conditions import has_dims, not_empty, on_cpu, one_of, only_output, unrollable_lstm
+from hub.conditions import has_dims, not_ceil, not_empty, on_cpu, one_of, only_output, unrollable_lstm
 from hub.lowering.operators import ROWS
 from hub.support import Condition, OperatorTable, argument, attribute, dtypes, rank, tensors_of
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _TRIED = dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
 """The suite has no sample calls with int16 and int8."""
+_FLOAT = dtypes("float32", "float64")
 _WHOLE = dtypes("int64", "int32", "uint8", "bool")
 
 
@@ -128,6 +129,10 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     "aten.div.Scalar_mode": (one_of("rounding_mode", "trunc"),),
     # torch-mlir makes no StableHLO of other calls.
     "aten.adaptive_avg_pool3d.default": (attribute("output_size", _all_one, "only 1s"),),
+    "aten.max_pool1d.default": (_FLOAT, not_ceil, rank("self", 3, 3)),
+    "aten.max_pool2d.default": (_FLOAT, not_ceil, rank("self", 4, 4)),
+    "aten.max_pool2d_with_indices.default": (dtypes("float32", "float64", "int64"), not_ceil, only_output(0)),
+    "aten.max_pool3d.default": (_FLOAT, not_ceil, rank("self", 5, 5)),
     "aten.clamp.default": (whole_bounds,),
     "aten._scaled_dot_product_flash_attention_for_cpu.default": (only_output(0),),
     "aten.cumsum.default": (has_dims,),
