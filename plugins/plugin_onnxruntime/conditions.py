@@ -90,6 +90,11 @@ def group_matches(node: fx.Node) -> str | None:
     return None if not (is_symbolic(query[-3]) or is_symbolic(key[-3])) else "symbolic head count"
 
 
+def gives_numbers(node: fx.Node) -> str | None:
+    """The result is no boolean: ORT adds and multiplies numbers only."""
+    return "a boolean result, only numbers here" if dtype_name(node.meta["val"].dtype) == "bool" else None
+
+
 def scannable(node: fx.Node) -> str | None:
     """The tensor has dims, all static and none empty: ORT kills the process on a Scan over no elements."""
     shape = value_of(node.args[0]).shape

@@ -35,6 +35,7 @@ from hub.support import (
 
 from .conditions import (
     exact_power,
+    gives_numbers,
     group_matches,
     indices_unread_for_integers,
     leading_indices,
@@ -170,8 +171,8 @@ OPERATORS = OperatorTable(
         **_rows("pixel_unshuffle.default", ANY, rank("self", 4, 4)),
         **_rows("channel_shuffle.default", ANY),
         # reductions, scans, order
-        **_rows("sum.default sum.dim_IntList prod.default prod.dim_int cumsum.default", NUMBER),
-        **_rows("cumprod.default", NUMBER, scannable),
+        **_rows("sum.default sum.dim_IntList prod.default prod.dim_int cumsum.default", NUMBER, gives_numbers),
+        **_rows("cumprod.default", NUMBER, scannable, gives_numbers),
         **_rows("mean.default mean.dim logsumexp.default", FLOAT),
         **_rows(
             "var.default var.dim var.correction std.default std.dim std.correction var_mean.correction std_mean.correction",

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tests.opdb.calls import Arguments, Call, copied, joined, widened
+from tests.opdb.calls import DTYPES, Arguments, Call, copied, joined, widened
+from tests.opdb.rounding import Rounding
 
 EAGER_FACTOR = 4.0
 """How many times eager's own largest error against float64 is free, for another order of the same sums: the hub's own."""
@@ -20,6 +21,8 @@ ULPS = 8.0
 """Roundings of the largest value that are free: a derivative is a chain of a few operations, which may be fused."""
 SMOOTH = 1e-2
 """A reference that moves by more than this part of itself where inputs move by one rounding jumps: that is no noise."""
+ROUNDED = 3
+"""Runs with every operator's results rounded at random: sums of large terms that cancel out move in these only."""
 
 Run = Callable[[Sequence[Arguments]], list[Any]]
 
@@ -119,7 +122,7 @@ def _directions(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 class References:
-    """What a call gives in float64, and how far that moves where its inputs move by one rounding; run when first asked."""
+    """What a call gives in float64, and how far that moves where inputs, or all that operators give, move by a rounding."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -139,6 +142,9 @@ class References:
     def _runs(self) -> list[Outcome | None]:
         calls = [widened(self._call, moved_by=step) for step in (0.0, 1.0, -1.0, 0.5)]
         found = [in_eager([call]) for call in calls]
+        for seed in range(ROUNDED):
+            with Rounding(DTYPES[self._call.cell.dtype], seed):
+                found.append(in_eager([calls[0]]))
         return [None if isinstance(outcome, Exception) else outcome[0] for outcome in found]
 
 

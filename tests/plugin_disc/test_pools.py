@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -14,11 +16,11 @@ from tests.plugin_disc.programs import Wrapped
 ONE = CompileSettings(threads=1)
 
 
-def places_agree(x: torch.Tensor, **settings: object) -> None:
+def places_agree(x: torch.Tensor, **settings: Any) -> None:
     """Asserts that results and places have eager's bits, NaN counting as equal."""
 
     def pool(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return F.max_pool2d(value, return_indices=True, **settings)  # pyright: ignore[reportArgumentType]
+        return F.max_pool2d(value, return_indices=True, **settings)
 
     cluster, values = whole_cluster(Wrapped(pool), (x,))
     found, wanted = create().compile(cluster, ONE)(*values), pool(x)
@@ -30,7 +32,7 @@ def places_agree(x: torch.Tensor, **settings: object) -> None:
 @pytest.mark.parametrize("dilation", [1, 2], ids="dilation {}".format)
 @pytest.mark.parametrize("padding", [0, 1], ids="padding {}".format)
 @pytest.mark.parametrize("stride", [1, (2, 3)], ids="stride {}".format)
-def test_places_are_eagers(stride: object, padding: int, dilation: int, ceil_mode: bool) -> None:
+def test_places_are_eagers(stride: Any, padding: int, dilation: int, ceil_mode: bool) -> None:
     """Of equal elements the first one counts; windows that begin in the padding after the input have none there."""
     x = torch.randn(2, 3, 9, 8).relu()
     places_agree(x, kernel_size=(3, 2), stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode)

@@ -747,6 +747,16 @@ def test_operators_that_inductor_gets_wrong_are_refused_with_the_reason(function
     assert word in answer.reason
 
 
+def test_samples_of_images_are_refused() -> None:
+    """Inductor's program reads outside the image where the grid holds NaN, which ends the process."""
+    (node,) = by_hand(
+        lambda image, grid: torch.ops.aten.grid_sampler_2d(image, grid, 0, 0, False),
+        torch.randn(1, 1, 4, 4),
+        torch.randn(1, 3, 3, 2),
+    ).nodes
+    assert "reads outside the image" in BACKEND.supports(node).reason
+
+
 @pytest.mark.parametrize("padding", [[1], [1, 1]], ids=str)
 def test_gradients_of_pools_whose_windows_have_one_number_for_all_dims(padding: list[int]) -> None:
     """They go to eager, since Inductor's lowering fails on them; the same windows spelt out are taken."""

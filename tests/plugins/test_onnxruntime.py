@@ -139,6 +139,7 @@ def test_probe() -> None:
         (lambda x: F.max_pool2d(x, 2, return_indices=True), (torch.ones(1, 1, 4, 4),), "output 1 is read"),
         (lambda x: torch.sort(x)[1], (torch.tensor([7, 2, 7]),), "may be equal"),
         (torch.argsort, (torch.tensor([7, 2, 7]),), "may be equal"),
+        (lambda x: torch.prod(x, dtype=torch.bool), (torch.ones(3),), "a boolean result"),
     ],
 )
 def test_refusals_say_why(function: Any, inputs: Inputs, reason: str) -> None:
