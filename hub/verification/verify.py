@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hub.errors import AccuracyError, InputRefused
+from hub.errors import AccuracyError, InputRefused, RunError
 from hub.graph import Cluster
 from hub.verification.compare import (
     Judge,
@@ -110,7 +110,8 @@ def verify_thoroughly(
 
     With `saturates` (see `BackendInfo`) other numbers than eager's on generated inputs are told, and end or guard nothing.
     At least the first kind of generated inputs is tried. Eager runs first on each; kinds on which it raises are left out.
-    Raises as `verify` does, for any call. Differences on inputs that hold infinities or NaN end nothing, but are told.
+    Raises as `verify` does, for any call. Differences and errors on inputs that hold infinities or NaN end nothing, but are
+    told.
     """
     trial = _Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs), saturates=saturates)
     trial.run_again("the real inputs, second call")
@@ -193,6 +194,10 @@ class _Trial:
                 self.differences.append(error.message)
             else:
                 raise
+        except RunError as error:
+            if not kind.unusual:
+                raise
+            self.differences.append(f"raises on generated inputs ({kind.name}), where eager does not: {error.message}")
         else:
             self.agreed.append(kind.name)
 

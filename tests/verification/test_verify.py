@@ -401,6 +401,25 @@ def test_a_difference_on_nan_alone_is_told_and_no_failure() -> None:
     assert any("guarded" in note and "NaN" in note for note in verified.notes)
 
 
+def test_an_error_on_infinities_alone_is_told_and_no_failure() -> None:
+    """Libraries give up on them; calls with them then run in eager. On usual inputs an error is a failure."""
+
+    def giving_up(when: Callable[[torch.Tensor], bool]) -> Any:
+        def run(x: torch.Tensor) -> list[torch.Tensor]:
+            if when(x):
+                raise RunError("no convergence")
+            return [x.relu()]
+
+        return run
+
+    case = case_cluster("aten.relu.default", call(f(8, 8)))
+    verified = thoroughly(case, giving_up(lambda x: not bool(x.isfinite().all())))
+    assert verified.is_finite_only
+    assert any("raises on generated inputs (infinities)" in note for note in verified.notes)
+    with pytest.raises(RunError, match="no convergence"):
+        thoroughly(case, giving_up(lambda x: not bool(x.any())))
+
+
 def test_what_is_cut_off_with_leave_is_told_and_guards_nothing() -> None:
     """A backend whose settings accept saturation counts on real inputs; there, it must be right all the same."""
     cluster, inputs = case_cluster("aten.mul.Tensor", call(f(8, 8), f(8, 8)))
@@ -558,12 +577,11 @@ def test_sizes_that_break_a_guard_of_the_capture_are_left_out() -> None:
     assert set(seen) == {6}
 
 
-@pytest.mark.parametrize("kind", ["zeros", "NaN"])
-def test_exceptions_on_generated_inputs_pass_through(kind: str, softmax: Case, faulty: Faulty) -> None:
-    """An executable that raises where eager does not is of no use."""
+def test_exceptions_on_generated_inputs_pass_through(softmax: Case, faulty: Faulty) -> None:
+    """An executable that raises on usual numbers where eager does not is of no use."""
 
     def crash(outputs: list[torch.Tensor], inputs: Sequence[Any]) -> None:
-        if bool(inputs[0].isnan().any()) if kind == "NaN" else not bool(inputs[0].any()):
+        if not bool(inputs[0].any()):
             raise RunError("cannot")
 
     with pytest.raises(RunError, match="cannot"):
