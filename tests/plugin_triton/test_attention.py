@@ -7,14 +7,20 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch.nn import functional as F
 
 from hub.backend import CompileSettings
+from hub.lowering.cluster import lower
+from hub.partition.extract import extract
+from hub.partition.group import group_alone
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.conformance.sizes import symbols_of, with_sizes
-from hub.testing.single import whole_cluster
+from hub.testing.single import capture, whole_cluster
 from plugin_triton.backend import create
 from plugin_triton.settings import Settings
+from plugin_triton.source import file_of
+from plugin_triton.support import INTERPRETED
 from tests.plugin_disc.programs import Wrapped
 
 ONE = CompileSettings(threads=1)
@@ -108,6 +114,26 @@ def test_scores_with_two_products() -> None:
         return torch.softmax(scores.tanh() * 30.0, -1) @ value
 
     assert len(kernels_of(positions, heads(), heads(), heads(), heads())) == 2
+
+
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 500}
+MODELS = {
+    "BERT": lambda: transformers.BertModel(transformers.BertConfig(**SMALL)),
+    "Llama": lambda: transformers.LlamaModel(transformers.LlamaConfig(**SMALL, num_key_value_heads=2)),
+    "T5": lambda: transformers.T5EncoderModel(
+        transformers.T5Config(num_layers=2, d_model=64, num_heads=4, d_kv=16, d_ff=128, vocab_size=500)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_have_one_attention_a_layer(name: str) -> None:
+    """With padding masks, grouped queries and rotary embeddings, and a bias of positions; nothing is left to eager."""
+    captured = capture(MODELS[name]().eval(), (torch.randint(0, 500, (2, 32)),))
+    (group,), _ = group_alone(captured.graph, "triton", INTERPRETED.supports)
+    cluster = extract(captured.graph, group.nodes, "c0", captured.weights)
+    kernels = file_of(cluster, lower(cluster), is_interpreted=False).kernels
+    assert sum("top = tl.full" in kernel.text for kernel in kernels) == 2
 
 
 @pytest.mark.parametrize("what", ["shares", "scores", "wide"])
