@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from hub.fusion.deferral import Placement
 from hub.fusion.groups import Group
 from hub.fusion.nest import loop_index
-from hub.fusion.reading import in_order
-from hub.lowering.affine import Affine, Index, composed, identity, variable
+from hub.fusion.reading import in_order, through_views
+from hub.lowering.affine import Affine, Index, identity, variable
 from hub.lowering.sizes import is_static
 from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Product, Reduce, Template, Tensor, View, arguments_of
 
@@ -200,7 +200,7 @@ def _between(scores: Tensor) -> _Between | None:
 
 
 def _products(tensor: Tensor, index: Index) -> Iterator[Product]:
-    tensor, place = _behind(tensor, index)
+    tensor, place = through_views(tensor, index)
     if isinstance(tensor, Product) and place == index:
         yield tensor
     elif isinstance(tensor, Pointwise) and place == index:
@@ -210,7 +210,7 @@ def _products(tensor: Tensor, index: Index) -> Iterator[Product]:
 
 def _enter(tensor: Tensor, index: Index, found: _Between) -> bool:
     """Enters a tensor that is read at an index over the scores' loops; says whether it depends on the product."""
-    tensor, index = _behind(tensor, index)
+    tensor, index = through_views(tensor, index)
     if isinstance(tensor, (Fill, Number, Iota)):
         return False
     if tensor is found.dots and index == identity(tensor.shape):
@@ -248,12 +248,5 @@ def _is_causal(scores: Tensor) -> bool:
     return is_diagonal and isinstance(hidden, Fill) and hidden.value == -math.inf
 
 
-def _behind(tensor: Tensor, index: Index) -> tuple[Tensor, Index]:
-    while isinstance(tensor, View):
-        index = composed(tensor.index, index)
-        tensor = tensor.source
-    return tensor, index
-
-
 def _source(tensor: Tensor) -> Tensor:
-    return _behind(tensor, identity(tensor.shape))[0]
+    return through_views(tensor, identity(tensor.shape))[0]

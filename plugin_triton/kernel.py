@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from hub.fusion.groups import Group, Store
 from hub.fusion.nest import Nest, inner_index, is_inner, loop_index, memory_index, nest_of, phases_of
-from hub.lowering.affine import Affine, Index, composed, linear
+from hub.fusion.reading import through_views
+from hub.lowering.affine import Affine, Index, linear
 from hub.lowering.sizes import Size, is_static, product, strides_of
 from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Reduce, Reshape, Take, Tensor, View, arguments_of
 
@@ -141,9 +142,7 @@ class Elements:
 
     def value(self, tensor: Tensor, index: Index, scope: Scope) -> Value:
         """Gives the element of a tensor at an index over the group's loops."""
-        while isinstance(tensor, View):
-            index = composed(tensor.index, index)
-            tensor = tensor.source
+        tensor, index = through_views(tensor, index)
         if isinstance(tensor, Fill):
             return constant(tensor.value, tensor.dtype)
         if isinstance(tensor, Number):

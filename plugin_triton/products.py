@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from hub.fusion.groups import Group, Schedule
 from hub.fusion.nest import loop_index, memory_index
-from hub.fusion.reading import behind, reads
+from hub.fusion.reading import behind, reads, through_views
 from hub.lowering.affine import Affine, Index, composed, identity, linear, variable
 from hub.lowering.sizes import Size, is_static, product, strides_of, times
-from hub.lowering.tensors import Product, Take, Tensor, View, arguments_of
+from hub.lowering.tensors import Product, Take, Tensor, arguments_of
 
 from .blocks import Blocks, power_of_two
 from .functions import HALVES, TYPES, Value
@@ -166,9 +166,7 @@ def operand(tensor: Tensor, variables: tuple[int, ...], writer: Writer, scope: S
         Affine() if size == 1 and dim not in scope.loops else variable(dim)
         for dim, size in zip(variables, tensor.shape, strict=True)
     )
-    while isinstance(tensor, View):
-        index = composed(tensor.index, index)
-        tensor = tensor.source
+    tensor, index = through_views(tensor, index)
     place = memory_index(tensor, index)
     across = variables[-2:]
     missing = "".join(f" + {scope.loops[dim]} * 0" for dim in across if place.factor(dim) == 0)  # the tile is a matrix

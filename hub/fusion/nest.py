@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from hub.fusion.deferral import Placement
 from hub.fusion.groups import Group
-from hub.lowering.affine import Affine, Index, composed, linear, variable
+from hub.fusion.reading import through_views
+from hub.lowering.affine import Affine, Index, linear, variable
 from hub.lowering.sizes import Size, is_static, strides_of, times
 from hub.lowering.tensors import Iota, Reduce, Take, Tensor, View, arguments_of
 
@@ -88,9 +89,7 @@ def _store_places(group: Group) -> Iterator[Affine]:
 
 
 def _behind(tensor: Tensor, index: Index, group: Group) -> Iterator[Affine]:
-    while isinstance(tensor, View):
-        index = composed(tensor.index, index)
-        tensor = tensor.source
+    tensor, index = through_views(tensor, index)
     if isinstance(tensor, Iota):
         yield index[tensor.dim]
     elif tensor not in group.members and tensor.shape and not _is_number(tensor):

@@ -23,11 +23,17 @@ def reads(tensor: Tensor) -> Iterator[tuple[Tensor, Index | None]]:
                 yield from behind(part, identity(tensor.shape))
 
 
-def behind(tensor: Tensor, index: Index) -> Iterator[tuple[Tensor, Index]]:
-    """Gives what lies behind views, with the index there; nothing for numbers."""
+def through_views(tensor: Tensor, index: Index) -> tuple[Tensor, Index]:
+    """Gives what lies behind views, with the index there."""
     while isinstance(tensor, View):
         index = composed(tensor.index, index)
         tensor = tensor.source
+    return tensor, index
+
+
+def behind(tensor: Tensor, index: Index) -> Iterator[tuple[Tensor, Index]]:
+    """Gives what lies behind views, with the index there; nothing for numbers."""
+    tensor, index = through_views(tensor, index)
     if not isinstance(tensor, (Fill, Number, Iota)):
         yield tensor, index
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from hub.fusion.groups import Group, Store
 from hub.fusion.nest import loop_index, memory_index
-from hub.lowering.affine import Affine, Index, composed, linear
+from hub.fusion.reading import through_views
+from hub.lowering.affine import Affine, Index, linear
 from hub.lowering.sizes import Size, strides_of
 from hub.lowering.tensors import Fill, Iota, Number, Reduce, Reshape, Take, Tensor, View, arguments_of
 
@@ -99,9 +100,7 @@ class Elements:
     def value(self, tensor: Tensor, index: Index) -> Value:
         """Gives the element of a tensor at an index over the loops."""
         writer = self.writer
-        while isinstance(tensor, View):
-            index = composed(tensor.index, index)
-            tensor = tensor.source
+        tensor, index = through_views(tensor, index)
         if isinstance(tensor, Fill):
             return writer.constant(tensor.value, tensor.dtype)
         if isinstance(tensor, Number):

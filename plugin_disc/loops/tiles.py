@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from hub.fusion.groups import Group
 from hub.fusion.nest import Nest, loop_index, memory_index
-from hub.lowering.affine import Affine, Index, composed
+from hub.fusion.reading import through_views
+from hub.lowering.affine import Affine
 from hub.lowering.sizes import is_static
-from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Tensor, View, arguments_of
+from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Tensor, arguments_of
 
 from .elements import Elements
 from .memory import read, read_key
@@ -48,15 +49,9 @@ def tile_of(group: Group, nest: Nest, lanes: int) -> Tile | None:
 def _reads(group: Group) -> Iterator[tuple[Tensor, Affine]]:
     for member, placement in group.members.items():
         for argument in arguments_of(member) if isinstance(member, Pointwise) else ():
-            source, index = _behind(argument, loop_index(placement))
+            source, index = through_views(argument, loop_index(placement))
             if source not in group.members and not isinstance(source, (Fill, Number, Iota)):
                 yield source, memory_index(source, index)
-
-
-def _behind(tensor: Tensor, index: Index) -> tuple[Tensor, Index]:
-    while isinstance(tensor, View):
-        tensor, index = tensor.source, composed(tensor.index, index)
-    return tensor, index
 
 
 def columns_of(elements: Elements, tile: Tile, lane: int, first: Value, begin: Value) -> list[list[Value]]:
