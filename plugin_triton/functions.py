@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hub.lowering.functions import TRANSCENDENTAL
 
@@ -29,6 +31,10 @@ _INFIX: Mapping[str, str] = {
     **{"and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>"},
     **{"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="},
 }
+_COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
+    **{"eq": operator.eq, "ne": operator.ne, "lt": operator.lt},
+    **{"le": operator.le, "gt": operator.gt, "ge": operator.ge},
+}
 _INFIX_OF_BOOLEANS: Mapping[str, str] = {"add": "|", "mul": "&", "max": "|", "min": "&"}
 _ORDERED = ("lt", "le", "gt", "ge")
 _CALLS: Mapping[str, str] = {"abs": "tl.abs", "floor": "tl.floor", "ceil": "tl.ceil", "fma": "tl.fma"}
@@ -52,6 +58,14 @@ def constant(number: float, dtype: str) -> Value:
     """Gives one number everywhere."""
     shown = _shown(number, dtype)
     return Value(f"tl.full((), {shown}, {TYPES[dtype]})", dtype, number)
+
+
+def folded(function: str, arguments: Sequence[Value]) -> Value | None:
+    """Gives a comparison of two numbers, which Triton's interpreter would not take beside tensors; None for all else."""
+    numbers = [argument.number for argument in arguments]
+    if function not in _COMPARED or None in numbers:
+        return None
+    return constant(_COMPARED[function](*numbers), "i1")
 
 
 def expression(function: str, dtype: str, arguments: Sequence[Value]) -> str:

@@ -14,7 +14,7 @@ from hub.lowering.sizes import Size, is_static, product, strides_of
 from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Reduce, Reshape, Take, Tensor, View, arguments_of
 
 from .blocks import Blocks, blocks_of
-from .functions import TYPES, Value, cast, constant, expression
+from .functions import TYPES, Value, cast, constant, expression, folded
 from .reductions import accumulator_dtype, combined, neutral, reduced
 
 PERSISTENT = 16384
@@ -135,6 +135,8 @@ class Elements:
         else:
             assert isinstance(tensor, Pointwise)
             values = [self.value(argument, index, scope) for argument in tensor.arguments]
+            if (known := folded(tensor.function, values)) is not None:
+                return known
             text, label = expression(tensor.function, tensor.dtype, values), tensor.function
         value = Value(self.writer.fresh(scope, text, label if label == "take" else ""), tensor.dtype)
         scope.known[tensor] = value

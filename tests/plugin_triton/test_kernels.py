@@ -106,6 +106,14 @@ def test_nan_comes_through_extremes() -> None:
     assert [value.isnan().tolist() for value in found] == [[True, False], [False, True]]
 
 
+def test_numbers_are_compared_while_compiling() -> None:
+    """The interpreter takes no comparison of two numbers beside a tensor's."""
+    cluster, inputs = whole_cluster(Wrapped(lambda x: torch.floor_divide(x, 0.3)), (torch.randn(3, 4),))
+    assert_right(cluster, inputs)
+    cluster, inputs = whole_cluster(Wrapped(lambda x: torch.remainder(x, -2.0)), (torch.randn(3, 4),))
+    assert_right(cluster, inputs)
+
+
 def test_an_index_out_of_range_is_eagers() -> None:
     """Nothing is read beside the table."""
     cluster, inputs = cluster_of(CASES["embedding"], 9)
