@@ -88,7 +88,10 @@ CONDITIONS: Mapping[str, Condition] = {
     "aten.avg_pool3d_backward.default": _each_dim(3),
     "aten.max_pool2d_with_indices_backward.default": _each_dim(2),
     # SIGSEGV, or "index out of bounds": places are cut off to the image before they are integers, which NaN passes.
-    "aten.grid_sampler_2d.default": lambda _: "Inductor reads outside the image where the grid holds NaN or huge numbers",
+    **dict.fromkeys(
+        ("aten.grid_sampler.default", "aten.grid_sampler_2d.default", "aten.grid_sampler_2d_backward.default"),
+        lambda _: "Inductor reads outside the image where the grid holds NaN or huge numbers",
+    ),
     # Several in one program end the process: "invalid fastbin entry", "munmap_chunk(): invalid pointer".
     "aten._segment_reduce_backward.default": lambda _: "memory is overwritten where Inductor's programs call it",
     # Their schemas do not say that they write.

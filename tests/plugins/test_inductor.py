@@ -747,10 +747,11 @@ def test_operators_that_inductor_gets_wrong_are_refused_with_the_reason(function
     assert word in answer.reason
 
 
-def test_samples_of_images_are_refused() -> None:
+@pytest.mark.parametrize("name", ["grid_sampler", "grid_sampler_2d"])
+def test_samples_of_images_are_refused(name: str) -> None:
     """Inductor's program reads outside the image where the grid holds NaN, which ends the process."""
     (node,) = by_hand(
-        lambda image, grid: torch.ops.aten.grid_sampler_2d(image, grid, 0, 0, False),
+        lambda image, grid: getattr(torch.ops.aten, name)(image, grid, 0, 0, False),
         torch.randn(1, 1, 4, 4),
         torch.randn(1, 3, 3, 2),
     ).nodes
