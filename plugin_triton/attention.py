@@ -17,10 +17,14 @@ from hub.lowering.affine import Affine, Index, identity, variable
 from hub.lowering.sizes import is_static
 from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Product, Reduce, Template, Tensor, View, arguments_of
 
+from .functions import FLOATS
 from .rewrite import before_cast, rebuilt
 
 WIDEST = 256
 """Longest rows of queries, keys and values that a program holds whole."""
+FEW_ROWS = 16
+"""Queries that fit into the smallest tile."""
+MANY_KEYS = 1024
 _SAME = ("cast", "copy")
 
 Readers = Mapping[Tensor, Sequence[Tensor | None]]
@@ -53,15 +57,19 @@ class Attention(Template):
         return self.scores.arguments[1] if self.is_causal and isinstance(self.scores, Pointwise) else self.scores
 
 
-def with_attention(outputs: Sequence[Tensor], others: Callable[[Product], Tensor]) -> dict[Tensor, Tensor]:
+def with_attention(outputs: Sequence[Tensor], others: Callable[[Product], Tensor], programs: int) -> dict[Tensor, Tensor]:
     """Gives what stands for each tensor behind some outputs: attention for the products that it is made of.
 
-    `others` gives what stands for all other products.
+    `others` gives what stands for all other products, `programs` is how many keep a GPU busy.
     """
     readers = _readers(outputs)
     products = [tensor for tensor in in_order(outputs) if isinstance(tensor, Product)]
     found = {tensor: attention for tensor in products if (attention := _attention(tensor)) is not None}
-    last = {tensor for tensor, attention in found.items() if _is_alone(tensor, attention, readers)}
+    last = {
+        tensor
+        for tensor, attention in found.items()
+        if _is_alone(tensor, attention, readers) and not _is_starved(attention, programs)
+    }
     first = {found[tensor].dots for tensor in last}
 
     def change(old: Tensor, new: Tensor) -> Tensor:
@@ -91,6 +99,17 @@ def _is_alone(last: Product, attention: Attention, readers: Readers) -> bool:
         for each in attention.inside
         for reader in readers.get(each, ())
     )
+
+
+def _is_starved(attention: Attention, programs: int) -> bool:
+    """True for few queries and many keys, as when a model speaks: few programs would walk far.
+
+    The scores are small then, and both products can be cut into parts, of the keys' rows and of the values' depth.
+    """
+    *lead, rows, _ = attention.shape
+    keys = attention.dots.shape[-1]
+    is_known = all(map(is_static, (*lead, rows, keys)))
+    return is_known and rows <= FEW_ROWS and keys >= MANY_KEYS and 2 * math.prod(lead) <= programs
 
 
 def _attention(last: Product) -> Attention | None:
@@ -135,7 +154,7 @@ class _Softmax:
 def _softmax(shares: Tensor) -> _Softmax | None:
     """Reads shares as exp(scores - top) / sum of that, along the last dim, perhaps with 0 for empty rows; else None."""
     parts: list[Tensor] = []
-    while isinstance(shares, Pointwise) and shares.function in _SAME:
+    while isinstance(shares, Pointwise) and shares.function in _SAME and shares.dtype in FLOATS:
         parts.append(shares)
         (shares,) = shares.arguments
     is_safe = isinstance(shares, Pointwise) and shares.function == "select"

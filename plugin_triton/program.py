@@ -22,7 +22,7 @@ def for_kernels(lowered: Lowered) -> Lowered:
     done = simplifications(lowered.outputs, in_order(lowered.outputs), threads=PROGRAMS)
     halved = for_gpu([done[output] for output in lowered.outputs])
     fused = with_attention(
-        [halved[done[output]] for output in lowered.outputs], lambda product: in_parts(product, PROGRAMS)
+        [halved[done[output]] for output in lowered.outputs], lambda product: in_parts(product, PROGRAMS), PROGRAMS
     )
     origins, found = lowered.origins, list[Tensor]()
     for known in (done, halved, fused):

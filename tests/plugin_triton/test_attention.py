@@ -136,6 +136,21 @@ def test_models_have_one_attention_a_layer(name: str) -> None:
     assert sum("top = tl.full" in kernel.text for kernel in kernels) == 2
 
 
+def test_few_queries_and_many_keys_are_cut_into_parts() -> None:
+    """One walk for each head would leave most of a GPU idle."""
+    attention = (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), heads(1), heads(4096), heads(4096))
+    kernels = kernels_of(*attention)
+    assert len(kernels) > 2
+    assert not any("BD: tl.constexpr" in line for line in kernels)
+
+
+def test_shares_that_become_integers_are_no_attention() -> None:
+    """Most are cut off to 0, which no correction on the way could tell."""
+    inputs = (heads(), heads(), heads())
+    kernels = kernels_of(lambda q, k, v: torch.softmax(30.0 * q @ k.transpose(-1, -2), -1).long().float() @ v, *inputs)
+    assert len(kernels) > 1
+
+
 @pytest.mark.parametrize("what", ["shares", "scores", "wide"])
 def test_what_is_no_attention_for_one_kernel(what: str) -> None:
     """Where shares or scores are wanted, too, or rows are wider than a program holds, products stand alone."""
