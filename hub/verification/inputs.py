@@ -129,13 +129,17 @@ def _denormal(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def _huge(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
     """As large as sums of squares leave room for, and of higher powers, for clusters that are not finite on the former."""
+    terms = longest_sum(cluster)
     for power in (2, 4, 8):
+        yield from _floats(_with_room_for(power, terms))(cluster, inputs, generator)
 
-        def draw(value: torch.Tensor, generator: torch.Generator, power: int = power) -> torch.Tensor:
-            largest = torch.finfo(value.dtype).max ** (1 / power) / (_ROOM * longest_sum(cluster))
-            return _signed_as(value, (torch.rand(span(value), generator=generator, dtype=torch.float64) * 2 - 1) * largest)
 
-        yield from _floats(draw)(cluster, inputs, generator)
+def _with_room_for(power: int, terms: int) -> Draw:
+    def draw(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        largest = torch.finfo(value.dtype).max ** (1 / power) / (_ROOM * terms)
+        return _signed_as(value, (torch.rand(span(value), generator=generator, dtype=torch.float64) * 2 - 1) * largest)
+
+    return draw
 
 
 def _constant(number: float) -> Draw:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hub.conditions import has_dims, not_ceil, not_empty, on_cpu, one_of, plain, unrollable_lstm
+from hub.conditions import has_dims, not_ceil, not_empty, on_cpu, one_of, only_output, plain, unrollable_lstm
 from hub.lowering.operators import ROWS
 from hub.support import Condition, OperatorTable, argument, attribute, dtype_name, dtypes, rank, value_of
 
@@ -86,7 +86,7 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     "aten.matmul.default": (rank("self", 2, 9),),
     # torch-mlir has no other calls of these.
     "aten.max_pool2d.default": (_FLOAT, not_ceil, rank("self", 4, 4)),
-    "aten.max_pool2d_with_indices.default": (pools_floats, not_ceil, rank("self", 4, 4)),
+    "aten.max_pool2d_with_indices.default": (pools_floats, not_ceil, rank("self", 4, 4), only_output(0)),
     "aten.roll.default": (attribute("dims", bool, "some"),),
     # torch-mlir raises no integers to powers.
     "aten.pow.Tensor_Scalar": (_NARROW,),
