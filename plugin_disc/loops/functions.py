@@ -156,18 +156,48 @@ def _cast(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
     (value,) = arguments
     if value.dtype == dtype:
         return value
-    if value.dtype == "f64" and _bits(dtype) == 16 and dtype not in INTEGERS:
-        value = _cast(writer, "f32", (value,))  # as eager does; in one step LLVM calls a function that nothing here has
-        arguments = (value,)
-    kinds = f"{_kind(writer, value)} to {writer.type_of(dtype, is_wide=value.is_wide)}"
     if dtype == "i1":
         return _is_nonzero(writer, value)
+    if value.dtype == "bf16":
+        return _cast(writer, dtype, (_widened(writer, value),))
+    if dtype == "bf16":
+        return _rounded(writer, _cast(writer, "f32", (value,)))
+    if value.dtype == "f64" and dtype == "f16":  # as eager does; in one step LLVM calls a function that nothing here has
+        value = _cast(writer, "f32", (value,))
     if value.dtype not in INTEGERS and dtype in _NARROW:
         return _cast(writer, dtype, (_wrapping(writer, value),))
     name = _conversion(value.dtype, dtype)
     if not name:  # u8 to i8 and back
         return Value(value.name, dtype, value.is_wide, value.level)
-    return _put(writer, f"{name} {value.name} : {kinds}", dtype, arguments)
+    kinds = f"{_kind(writer, value)} to {writer.type_of(dtype, is_wide=value.is_wide)}"
+    return _put(writer, f"{name} {value.name} : {kinds}", dtype, (value,))
+
+
+def _widened(writer: Writer, value: Value) -> Value:
+    """Gives a bfloat16 as float32, of which it is the upper half."""
+    bits = _cast(writer, "i32", (Value(value.name, "i16", value.is_wide, value.level),))
+    upper = emitted(writer, "shl", "i32", (bits, writer.constant(16, "i32", is_wide=value.is_wide)))
+    return _reinterpreted(writer, upper, "f32")
+
+
+def _rounded(writer: Writer, value: Value) -> Value:
+    """Gives a float32 as bfloat16: the nearest, and of two equally near ones the even one."""
+
+    def number(bits: int) -> Value:
+        return writer.constant(bits, "i32", is_wide=value.is_wide)
+
+    bits = _reinterpreted(writer, value, "i32")
+    is_odd = emitted(writer, "and", "i32", (emitted(writer, "shru", "i32", (bits, number(16))), number(1)))
+    raised = emitted(writer, "add", "i32", (emitted(writer, "add", "i32", (bits, number(0x7FFF))), is_odd))
+    rounded = emitted(writer, "shru", "i32", (raised, number(16)))
+    is_nan = emitted(writer, "ne", "i1", (value, value))
+    upper = _cast(writer, "i16", (emitted(writer, "select", "i32", (is_nan, number(0x7FC0), rounded)),))
+    return Value(upper.name, "bf16", upper.is_wide, upper.level)
+
+
+def _reinterpreted(writer: Writer, value: Value, dtype: str) -> Value:
+    kinds = f"{_kind(writer, value)} to {writer.type_of(dtype, is_wide=value.is_wide)}"
+    return _put(writer, f"arith.bitcast {value.name} : {kinds}", dtype, (value,))
 
 
 _NARROW = ("i16", "i8", "u8")
@@ -176,7 +206,7 @@ _TWO_TO_31 = 2147483648.0
 
 def _wrapping(writer: Writer, value: Value) -> Value:
     """Gives a float as i32, as eager has it on its way to narrower integers: what does not fit, and NaN, is the lowest."""
-    if _bits(value.dtype) == 16:
+    if value.dtype == "f16":
         value = _cast(writer, "f32", (value,))
     low, high = (writer.constant(limit, value.dtype, is_wide=value.is_wide) for limit in (-_TWO_TO_31, _TWO_TO_31))
     fits = emitted(
@@ -204,6 +234,8 @@ def _bits(dtype: str) -> int:
 
 
 def _is_nonzero(writer: Writer, value: Value) -> Value:
+    if value.dtype == "bf16":
+        value = _widened(writer, value)
     if value.dtype in INTEGERS:
         zero = writer.constant(0, value.dtype, is_wide=value.is_wide)
         text = f"arith.cmpi ne, {value.name}, {zero.name} : {_kind(writer, value)}"

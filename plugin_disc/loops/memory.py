@@ -136,7 +136,7 @@ def _row(writer: Writer, at: Value, dtype: str, loops: Loops) -> Value:
     if loops.mask is None:
         text = f"llvm.load {at.name} {{alignment = {_ALIGNED[dtype]} : i64}} : !llvm.ptr -> {kind}"
         return writer.put(text, dtype, is_wide=True, level=at.level, key=(text, "row"))
-    nothing = writer.constant(0, dtype, is_wide=True) if dtype not in ("f16", "bf16") else _half_zero(writer, dtype)
+    nothing = writer.constant(0, dtype, is_wide=True)
     text = (
         f"llvm.intr.masked.load {at.name}, {loops.mask.name}, {nothing.name} {{alignment = {_ALIGNED[dtype]} : i32}}"
         f" : (!llvm.ptr, {writer.vector('i1')}, {kind}) -> {kind}"
@@ -168,10 +168,6 @@ def _put_together(writer: Writer, rows: Sequence[Value], picked: Sequence[int]) 
     return writer.put(text, one.dtype, is_wide=True, level=max(one.level, other.level))
 
 
-def _half_zero(writer: Writer, dtype: str) -> Value:
-    return writer.put(f"arith.constant dense<0.0> : {writer.vector(dtype)}", dtype, is_wide=True, level=0)
-
-
 def _gathered(writer: Writer, base: Value, places: Value, dtype: str, loops: Loops) -> Value:
     kind = writer.vector(dtype)
     level = max(base.level, places.level)
@@ -184,7 +180,7 @@ def _gathered(writer: Writer, base: Value, places: Value, dtype: str, loops: Loo
         level=level,
     )
     mask = loops.mask or writer.constant(True, "i1", is_wide=True)
-    nothing = writer.constant(0, dtype, is_wide=True) if dtype not in ("f16", "bf16") else _half_zero(writer, dtype)
+    nothing = writer.constant(0, dtype, is_wide=True)
     text = (
         f"llvm.intr.masked.gather {at.name}, {mask.name}, {nothing.name} {{alignment = {_ALIGNED[dtype]} : i32}}"
         f" : ({pointers}, {writer.vector('i1')}, {kind}) -> {kind}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ SCALAR = {
     "f64": "f64",
     "f32": "f32",
     "f16": "f16",
-    "bf16": "bf16",
+    "bf16": "i16",
     "i64": "i64",
     "i32": "i32",
     "i16": "i16",
@@ -23,7 +24,11 @@ SCALAR = {
     "u8": "i8",
     "i1": "i1",
 }
-"""dtype -> MLIR's type of a value."""
+"""dtype -> MLIR's type of a value. A bfloat16 is its bits: for most CPUs LLVM calls a function on its own type that nothing
+here has."""
+
+_FLOAT16_END = 65520.0
+"""From here on numbers round to infinity in float16."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class Writer:
 
     def put(self, operation: str, dtype: str, *, is_wide: bool, level: int, key: Hashable = None) -> Value:
         """Adds an operation to the block at a level, unless an equal one is known there."""
-        key = operation if key is None else key
+        key = (operation, dtype) if key is None else key
         if found := self.known(key):
             return found
         value = Value(self.fresh(), dtype, is_wide, level)
@@ -209,14 +214,34 @@ def literal(value: float, dtype: str) -> str:
     """Gives MLIR's text of a number of a dtype."""
     if dtype == "i1":
         return "true" if value else "false"
-    if not dtype.startswith(("f", "bf")):
-        return str(int(value))
-    number = float(value)
     if dtype == "f64":
-        return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
-    return f"0x{struct.unpack('<I', struct.pack('<f', _as_float32(number)))[0]:08X}"
+        return f"0x{_bits('d', value):016X}"
+    if dtype == "f32":
+        return f"0x{_bits('f', _as_float32(value)):08X}"
+    if dtype == "f16":
+        return f"0x{_bits('e', _as_float16(value)):04X}"
+    if dtype == "bf16":
+        return f"0x{_bits_of_bfloat16(value):04X}"
+    return str(int(value))
+
+
+def _bits(form: str, value: float) -> int:
+    packed = struct.pack(f"<{form}", value)
+    return int.from_bytes(packed, "little")
+
+
+def _bits_of_bfloat16(value: float) -> int:
+    if math.isnan(value):
+        return 0x7FC0
+    bits = _bits("f", _as_float32(value))
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
 def _as_float32(number: float) -> float:
     """Gives a number within float32's range: what is larger is infinite, as it is for PyTorch's kernels."""
     return ctypes.c_float(number).value
+
+
+def _as_float16(number: float) -> float:
+    """Likewise."""
+    return math.copysign(math.inf, number) if abs(number) >= _FLOAT16_END else number

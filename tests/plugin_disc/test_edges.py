@@ -43,6 +43,20 @@ def test_one_half_precision_becomes_the_other_as_in_eager(name: str) -> None:
     assert torch.equal(result, inputs[0].to(dtypes[name]))
 
 
+def test_every_kind_of_float32_becomes_bfloat16_as_in_eager() -> None:
+    """Ties, denormal numbers, the largest ones, infinities and NaN; and back, with no instruction for either."""
+    bits = torch.randint(-(2**31), 2**31, (4000,), dtype=torch.int64).to(torch.int32)
+    ties = torch.arange(-(2**15), 2**15, 37, dtype=torch.int32) * 65536 + 32768
+    inputs = (torch.cat((bits, ties, ties - 1, ties + 1, bits & 0x007FFFFF)).view(torch.float32),)
+    cluster, values = whole_cluster(Wrapped(lambda x: (x.bfloat16(), x.bfloat16().float() * 1)), inputs)
+    narrow, wide = create().compile(cluster, ONE)(*values)
+    wanted = inputs[0].bfloat16()
+    is_nan = wanted.isnan()
+    assert torch.equal(narrow.isnan(), is_nan)
+    assert torch.equal(narrow.view(torch.int16)[~is_nan], wanted.view(torch.int16)[~is_nan])
+    assert torch.equal(wide[~is_nan], wanted.float()[~is_nan])
+
+
 @pytest.mark.parametrize("name", ["floor", "ceil", "trunc", "round"])
 def test_integers_are_whole(name: str) -> None:
     """Rounding gives them as they are."""
