@@ -40,7 +40,8 @@ test-cache: $(VENV)/.dev  ## run the long suites of the cache
 test-conformance: $(VENV)/.dev  ## examine every operator of every backend
 	$(PYTEST) tests/conformance/test_good_plugins.py
 
-# Hours in all. What passed is noted in $(OPDB_DONE) and left out when it is run again; delete the file to start over.
+# Hours in all. What passed is noted in $(OPDB_DONE) and skipped when it is run again with the same torch; delete the file to
+# start over.
 OPDB_DONE ?= .pytest_cache/opdb-done
 test-opdb: $(VENV)/.dev  ## run every sample call of torch's operator database through the hub
 	mkdir -p $(dir $(OPDB_DONE))

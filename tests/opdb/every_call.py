@@ -1,7 +1,7 @@
 """Every sample call of PyTorch's own operator database, in four dtypes, through the hub: `make test-opdb`, for hours.
 
-Its name keeps it out of `make test`. With OPDB_DONE=FILE it notes what passed there and leaves that out the next time; with
-OPDB_BACKENDS=onnxruntime,openvino only these backends may bid, and they get whatever they take.
+Its name keeps it out of `make test`. With OPDB_DONE=FILE it notes there what passed, and with which PyTorch, and skips that
+the next time; with OPDB_BACKENDS=onnxruntime,openvino only these backends may bid, and they get whatever they take.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import pytest
 
 from tests.opdb.allowed import is_listed, not_allowed
 from tests.opdb.calls import calls_of, cells_of, operators
+from tests.opdb.done import note, passed_before
 from tests.opdb.findings import Examination
 
 DONE = Path(os.environ["OPDB_DONE"]) if os.environ.get("OPDB_DONE") else None
-PASSED = frozenset(DONE.read_text().splitlines()) if DONE is not None and DONE.exists() else frozenset[str]()
+PASSED = passed_before(DONE)
 BACKENDS = tuple(filter(None, os.environ.get("OPDB_BACKENDS", "").split(",")))
 CASES = {f"{cell.operator}-{cell.mode}": (cell.operator, cell.mode) for name in operators() for cell in cells_of(name)}
 
@@ -27,14 +28,12 @@ def test_every_call_is_eagers(case: str, tmp_path_factory: pytest.TempPathFactor
     """Results, strides, shared memory, written arguments, gradients and errors are eager's, on every sample."""
     operator, mode = CASES[case]
     if case in PASSED:
-        return  # noted by an earlier run
+        pytest.skip("passed before: OPDB_DONE")
     options = {"tune": "off", "cache_dir": str(tmp_path_factory.getbasetemp() / "cache")}
     examination = Examination({**options, "backends": BACKENDS} if BACKENDS else options, alone=is_listed)
     calls = [call for cell in cells_of(operator) if cell.mode == mode for call in calls_of(cell)]
     wrong = not_allowed(calls, examination.findings(calls))
     assert not wrong, "\n".join(wrong)
     assert not examination.fallbacks, "\n".join(examination.fallbacks)
-    if DONE is not None:
-        with DONE.open("a") as file:
-            file.write(f"{case}\n")
+    note(DONE, case)
     gc.collect()

@@ -1,0 +1,30 @@
+"""What a run of every call leaves out: only what passed before with the same PyTorch, and it says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.opdb import every_call
+from tests.opdb.done import note, passed_before
+
+
+def test_what_passed_is_left_out_with_the_same_torch_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version gives other samples and other results; so do lines without any."""
+    file = tmp_path / "done"
+    assert passed_before(file) == passed_before(None) == frozenset()
+    file.write_text("old-inference\ntorch 1.0: older-inference\n")
+    note(file, "abs-inference")
+    assert passed_before(file) == {"abs-inference"}
+    monkeypatch.setattr(torch, "__version__", "99.0")
+    assert passed_before(file) == frozenset()
+
+
+def test_what_is_left_out_is_skipped(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run tells it from what it tried."""
+    case = next(iter(every_call.CASES))
+    monkeypatch.setattr(every_call, "PASSED", frozenset({case}))
+    with pytest.raises(pytest.skip.Exception, match="passed before: OPDB_DONE"):
+        every_call.test_every_call_is_eagers(case, tmp_path_factory)
