@@ -56,17 +56,17 @@ def _mean(comparison: Comparison, goal: float) -> Bar:
 
 
 def _compile_bars(runs: Sequence[tuple[str, Compiling]]) -> tuple[Bar, ...]:
-    share = {key: one.fast_speed for key, one in runs if one.fast_speed is not None}
+    speeds = {key: one.fast_speed for key, one in runs if one.fast_speed is not None}
     extra_s = {
         key: one.fast_s - one.inductor_s for key, one in runs if one.fast_s is not None and one.inductor_s is not None
     }
     warm = {key: one.fast_warm_s / one.fast_s for key, one in runs if one.fast_s and one.fast_warm_s is not None}
     warm_full = {key: one.warm_s / one.hub_s for key, one in runs if one.hub_s and one.warm_s is not None}
-    apart = {key: one.isolated_s / one.inline_s - 1 for key, one in runs if one.isolated_s and one.inline_s}
-    verifying = {key: one.verify_s / one.isolated_s for key, one in runs if one.isolated_s and one.verify_s is not None}
+    apart = {key: share for key, one in runs if (share := one.isolation_share) is not None}
+    verifying = {key: share for key, one in runs if (share := one.verification_share) is not None}
     warm_text = f"a second process takes at most {WARM_SHARE:.0%} of the first one's time to the first result"
     return (
-        _all_of(f"fast reaches {FAST_SHARE:.0%} of the speed", share, lambda value: value >= FAST_SHARE),
+        _all_of(f"fast reaches {FAST_SHARE:.0%} of the speed", speeds, lambda value: value >= FAST_SHARE),
         _all_of(
             f"fast compiles in Inductor's time plus {FAST_EXTRA_S:.0f} s", extra_s, lambda value: value <= FAST_EXTRA_S
         ),

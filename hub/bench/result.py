@@ -95,6 +95,10 @@ class Benchmark(_Value):
     hub_to_others: Interval | None = None
     """The hub's time relative to that of the best contender that is not the hub, block by block."""
     best_other: str = ""
+    isolation_share: float | None = None
+    """What worker processes add to a cold compilation, relative to one without them; None where that was not measured."""
+    verification_share: float | None = None
+    """Share of a cold compilation in which executables were compared with eager; None where that was not measured."""
 
     def to_json(self) -> str:
         """Gives the JSON form."""

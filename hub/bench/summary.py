@@ -79,6 +79,16 @@ class Compiling(_Value):
     fast_speed: float | None
     """Speed of the hub with `tune="fast"` relative to the hub as benchmarked."""
 
+    @property
+    def isolation_share(self) -> float | None:
+        """What worker processes add to a cold compilation, relative to one without them."""
+        return self.isolated_s / self.inline_s - 1 if self.isolated_s and self.inline_s else None
+
+    @property
+    def verification_share(self) -> float | None:
+        """Share of a cold compilation in which executables are compared with eager."""
+        return self.verify_s / self.isolated_s if self.isolated_s and self.verify_s is not None else None
+
 
 class Curve(_Value):
     """GraphNet's scores of one contender, by tolerance."""
@@ -116,7 +126,7 @@ def summarize(runs: Sequence[Benchmark]) -> Summary:
         runs=len(runs),
         comparisons=_comparisons(runs),
         ablations=_ablations(runs),
-        compiling={label(run): _compiling(run) for run in runs},
+        compiling={label(run): compiling(run) for run in runs},
         clusters={label(run): hub.clusters for run in runs if (hub := find(run, HUB)) and hub.clusters is not None},
         curves=_curves(runs),
         failures={label(run): failed for run in runs if (failed := _failures(run))},
@@ -224,7 +234,8 @@ def _ablation(runs: Sequence[Benchmark], name: str) -> Ablation:
     return Ablation(backend=backend_left_out(name), geomean=geometric_mean(list(slowdowns.values())), slowdowns=slowdowns)
 
 
-def _compiling(run: Benchmark) -> Compiling:
+def compiling(run: Benchmark) -> Compiling:
+    """Gives the seconds to the first result of one run."""
     first_s: Mapping[str, float | None] = {one.name: one.first_call_s for one in run.results}
     return Compiling(
         inductor_s=first_s.get(INDUCTOR),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hub.bench.bars import ISOLATION_SHARE, VERIFICATION_SHARE
 from hub.bench.result import Benchmark, Interval, Result
 from hub.report.columns import columns
 from hub.report.numbers import duration
@@ -20,6 +21,7 @@ def benchmark_text(run: Benchmark) -> str:
         columns(HEADERS, [_cells(one) for one in timed], right=frozenset(HEADERS[1:])) if timed else [],
         notes,
         asides,
+        _shares(run),
         failed,
         _verdict(run),
     )
@@ -58,6 +60,21 @@ def _aside(one: Result) -> str:
     if one.same_as:
         return f"{one.name} runs the same plan as {one.same_as}, which has nothing on that backend"
     return f"{one.name} took {duration(one.first_call_s)} to its first result"
+
+
+def _shares(run: Benchmark) -> list[str]:
+    """Says what isolation and verification cost a cold compilation, beside what is asked of them."""
+    isolation, verification = run.isolation_share, run.verification_share
+    lines: list[str] = []
+    if isolation is not None:
+        lines.append(f"worker processes add {_beside_bar(isolation, ISOLATION_SHARE)} to a cold compilation")
+    if verification is not None:
+        lines.append(f"verification takes {_beside_bar(verification, VERIFICATION_SHARE)} of a cold compilation")
+    return lines
+
+
+def _beside_bar(share: float, most: float) -> str:
+    return f"{share:.1%} ({'met' if share <= most else 'missed'}: at most {most:.0%})"
 
 
 def _verdict(run: Benchmark) -> list[str]:

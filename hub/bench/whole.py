@@ -15,6 +15,7 @@ from hub.bench.contenders import contenders
 from hub.bench.machine import this_machine
 from hub.bench.race import Task, race
 from hub.bench.result import Benchmark, against_others, ranked
+from hub.bench.summary import compiling
 from hub.options import resolve
 from hub.report.progress import progress_for
 
@@ -50,7 +51,7 @@ def benchmark(
         progress.done()
     results = ranked(found.results)
     hub_to_others, best_other = against_others(results)
-    return Benchmark(
+    run = Benchmark(
         model=model,
         batch=batch,
         options=json.loads(chosen.model_dump_json(include={*given, "own"})),
@@ -66,3 +67,6 @@ def benchmark(
         hub_to_others=hub_to_others,
         best_other=best_other,
     )
+    cold = compiling(run)
+    shares = {"isolation_share": cold.isolation_share, "verification_share": cold.verification_share}
+    return run.model_copy(update=shares)

@@ -11,7 +11,7 @@ import torch
 
 from hub.bench import contenders as contenders_module
 from hub.bench.closeness import difference, tensors_in
-from hub.bench.contenders import Contender, contenders
+from hub.bench.contenders import INLINE, ISOLATED, Contender, contenders, more_names
 from hub.bench.race import Race, Task, race
 from hub.bench.result import Benchmark, Interval, Result, against_others, ranked
 from hub.bench.table import benchmark_text
@@ -145,6 +145,57 @@ def test_the_hub_runs_against_eager_end_to_end() -> None:
     assert Benchmark.model_validate(json.loads(run.to_json())) == run
     text = benchmark_text(run)
     assert re.search(r"hub takes \d+\.\d{3}x the time of eager, the best of the others", text)
+
+
+def test_what_isolation_costs_is_told_beside_its_bar() -> None:
+    """`--isolation` gives two shares of a cold compilation, in the text and in JSON."""
+    given = {"threads": 1, "backends": ["eager"]}
+    run = benchmark("mlp", more_names(isolation=True), rounds=3, options=given, small=True, fresh=True)
+    isolated, inline = (next(one for one in run.results if one.name == name) for name in (ISOLATED, INLINE))
+    assert isolated.first_call_s is not None
+    assert inline.first_call_s is not None
+    assert run.isolation_share == isolated.first_call_s / inline.first_call_s - 1
+    facts = json.loads(run.to_json())
+    assert facts["isolation_share"] == run.isolation_share
+    assert facts["verification_share"] == run.verification_share
+    assert "worker processes add " in benchmark_text(run)
+
+
+@pytest.mark.parametrize(
+    ("isolated_s", "verify_s", "lines"),
+    [
+        (
+            4.2,
+            0.42,
+            [
+                "worker processes add 5.0% (met: at most 10%) to a cold compilation",
+                "verification takes 10.0% (met: at most 15%) of a cold compilation",
+            ],
+        ),
+        (
+            5.0,
+            1.0,
+            [
+                "worker processes add 25.0% (missed: at most 10%) to a cold compilation",
+                "verification takes 20.0% (missed: at most 15%) of a cold compilation",
+            ],
+        ),
+        (5.0, None, ["worker processes add 25.0% (missed: at most 10%) to a cold compilation"]),
+        (None, None, []),
+    ],
+)
+def test_shares_of_a_cold_compilation(
+    isolated_s: float | None, verify_s: float | None, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with its bar; what was not measured is not told."""
+    results = (
+        Result(name=ISOLATED, first_call_s=isolated_s, verify_s=verify_s),
+        Result(name=INLINE, first_call_s=4.0),
+    )
+    outcome = Race(results, (), 1)
+    monkeypatch.setattr("hub.bench.whole.race", lambda *_: outcome)
+    text = benchmark_text(benchmark("mlp", ["eager"], rounds=3))
+    assert [line for line in text.splitlines() if "cold compilation" in line] == lines
 
 
 # --- Contenders by name -----------------------------------------------------------------------------------------------
