@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import hub
+from hub.cli.app import app
 from hub.errors import HubWarning
 
 PLUGIN = """
@@ -27,7 +29,7 @@ DIARY = {diary!r}
 def note(stage):
     with open(DIARY, "a") as file:
         file.write(f"{{stage}} {{os.getpid()}}\\n")
-    if stage != FAULT:
+    if stage != FAULT or os.path.exists(DIARY + ".mended"):
         return
     ctypes.string_at(0)
 
@@ -170,6 +172,32 @@ def test_a_crash_is_not_tried_again(fault: str, install: Install) -> None:
     assert any("put away on" in event.message and "SIGSEGV" in event.message for event in plan.events)
     run(model(), backends=["frail"], renew=True)
     assert stages(diary)[0][fault] == first + 1
+
+
+@pytest.mark.parametrize("fault", ["compile", "again"])
+def test_a_crash_that_is_forgotten_is_tried_again(fault: str, install: Install) -> None:
+    """`hub cache forget NAME` is enough: the next compilation tries, and remembers anew what comes of it."""
+    diary = install(fault)
+    run(model(), backends=["frail"])
+    first = stages(diary)[0][fault]
+    run(model(), backends=["frail"])
+    assert stages(diary)[0][fault] == first
+    found = CliRunner().invoke(app, ["cache", "forget", "frail"])
+    assert found.output == "forgot 1 failure of frail\n"
+    run(model(), backends=["frail"])
+    assert stages(diary)[0][fault] == first + 1
+    run(model(), backends=["frail"])
+    assert stages(diary)[0][fault] == first + 1
+
+
+def test_a_mended_backend_that_is_forgotten_is_used(install: Install) -> None:
+    """What was to blame lay outside the plugin, so that nothing in the key has changed."""
+    diary = install("compile")
+    assert run(model(), backends=["frail"]).backends != ("frail",)
+    diary.with_suffix(".mended").touch()
+    assert run(model(), backends=["frail"]).backends != ("frail",)
+    CliRunner().invoke(app, ["cache", "forget", "frail"])
+    assert run(model(), backends=["frail"]).backends == ("frail",)
 
 
 def test_operators_of_the_users_own_process(install: Install) -> None:
