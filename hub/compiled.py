@@ -29,6 +29,8 @@ from hub.report.progress import progress_for
 
 is_autocast_on = torch._C._is_any_autocast_enabled  # pyright: ignore[reportPrivateUsage] - the public form asks one device
 
+_warned_folders: set[str] = set()
+"""Cache folders that cannot be used of which this process has heard: every graph would say the same."""
 MOST_BINDINGS = 4
 """Sets of weights for which executables with constants are kept: models of one class share a captured graph."""
 MOST_CHANGES = 3
@@ -62,6 +64,7 @@ class CompiledGraph:
         self._lock = threading.RLock()
         self._current: Binding | None = None
         self._warned: set[str] = set()
+        self._cache_problem = ""
         self.observer: Callable[[CompiledGraph, Sequence[Any], Sequence[Any]], None] | None = None
         """Told of every call while somebody watches: the graph, its arguments, what it gave."""
 
@@ -156,6 +159,7 @@ class CompiledGraph:
             shadow=Shadow(self.options.shadow, made.plan.accuracy, self._drifted) if self.options.shadow else None,
         )
         self.plan = made.plan
+        self._cache_problem = made.cache_problem
         observe(registry(), "hub_plan_made", plan=made.plan)
         if self.options.debug_dir is not None:
             write_debug_folder(self.options.debug_dir, graph, made.plan, assembled.source, made.loaded)
@@ -196,6 +200,10 @@ class CompiledGraph:
                 self.plan = self.plan.model_copy(update={"events": (*others, event)})
 
     def _warn(self) -> None:
+        folder = str(self.options.cache_root)
+        if self._cache_problem and folder not in _warned_folders:
+            _warned_folders.add(folder)
+            warnings.warn(f"nothing is kept for later processes: {self._cache_problem}", HubWarning, stacklevel=3)
         for event in () if self.plan is None else self.plan.events:
             if event.kind in ("failed", "fallback"):
                 observe(

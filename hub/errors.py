@@ -57,7 +57,10 @@ def text_of(error: BaseException) -> str:
 
 
 class HubWarning(UserWarning):
-    """A backend failed and another one, or eager, took over. Shown once for each cause; reports always have it."""
+    """A backend failed and another one, or eager, took over; or the cache folder cannot be used.
+
+    Shown once for each cause; reports always have it.
+    """
 
 
 class CaptureError(HubError):

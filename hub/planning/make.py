@@ -49,6 +49,8 @@ class Made:
     plan: Plan
     steps: tuple[Step, ...]
     loaded: Mapping[str, Loaded]
+    cache_problem: str = ""
+    """Why the cache folder could not be used; empty where it was."""
 
 
 class Maker:
@@ -70,13 +72,14 @@ class Maker:
         """
         start = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="hub-") as spare, self._session(values, plan) as session:
-            store, note = self._store(Path(spare))
+            store, problem = self._store(Path(spare))
             scene, notes = self._scene(store, session)
             with contextlib.closing(scene.measurements):
-                made, is_news = self._made(scene, store, plan, (*note, *notes))
+                made, is_news = self._made(scene, store, plan, (*_no_cache(problem), *notes))
             if self.options.isolate:
                 remember(store.root, needed_workers=session.was_needed)
-        made = replace(made, plan=made.plan.model_copy(update={"plan_s": time.perf_counter() - start}))
+        plan_s = time.perf_counter() - start
+        made = replace(made, plan=made.plan.model_copy(update={"plan_s": plan_s}), cache_problem=problem)
         if is_news:
             store.keep_plan(self._key(self.options.tune), _lasting_part(made.plan))
         if made.plan.decided_by != "replayed":  # then nothing was compiled
@@ -110,10 +113,10 @@ class Maker:
         Backends that explain their clusters may run them.
         """
         with tempfile.TemporaryDirectory(prefix="hub-") as spare, self._session(values, None, is_dry=True) as session:
-            store, note = self._store(Path(spare))
+            store, problem = self._store(Path(spare))
             scene, notes = self._scene(store, session)
             with contextlib.closing(scene.measurements):
-                return explained(self._predicted(scene, store, (*note, *notes)), scene)
+                return explained(self._predicted(scene, store, (*_no_cache(problem), *notes)), scene)
 
     def _predicted(self, scene: Scene, store: Store, events: tuple[Event, ...]) -> Plan:
         if (asked := self._asked_for(None, scene)) is not None:
@@ -158,11 +161,12 @@ class Maker:
         )
         return scene, notes
 
-    def _store(self, spare: Path) -> tuple[Store, tuple[Event, ...]]:
+    def _store(self, spare: Path) -> tuple[Store, str]:
+        """Gives the cache; one in the spare folder, and the reason, where it must not or cannot be used."""
         try:
-            return Store(self.options.cache_root), ()
+            return Store(self.options.cache_root), ""
         except CacheError as error:
-            return Store(spare), (Event(kind="note", stage="load", message=f"no cache: {error}"),)
+            return Store(spare), str(error)
 
     def _found(self, store: Store) -> Plan | None:
         """Gives the plan that was kept for such a graph: one that was tuned fully also serves those who ask for less."""
@@ -256,6 +260,10 @@ class Maker:
             raise PlanError(
                 f"strict: would run in eager: {text}", node=name, hint="allow it with strict=False, or force it to eager"
             )
+
+
+def _no_cache(problem: str) -> tuple[Event, ...]:
+    return (Event(kind="note", stage="load", message=f"no cache: {problem}"),) if problem else ()
 
 
 def _is_lasting(plan: Plan) -> bool:
