@@ -15,6 +15,21 @@ from hub.compilation.limits import WATCH_S, memory_bytes
 from hub.report.numbers import megabytes
 
 _TAIL_BYTES = 4096
+_OUT_OF_TIME = "no answer within "
+_OUT_OF_MEMORY = "it took "
+
+
+_told: dict[str, str] = {}
+
+
+def tell_children(variable: str, text: str) -> None:
+    """Has every process that the hub starts from now on find a variable that this process's own environment lacks."""
+    _told[variable] = text
+
+
+def environment_of_children() -> dict[str, str]:
+    """Gives the environment of processes that the hub starts."""
+    return {**os.environ, **_told}
 
 
 def run_child(
@@ -33,7 +48,9 @@ def run_child(
     reader waiting.
     """
     with tempfile.TemporaryFile() as log:
-        environment = None if path is None else {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+        environment = environment_of_children()
+        if path is not None:
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
         )
@@ -45,6 +62,16 @@ def run_child(
         if reason := _printed_too_much(log, most_output):
             return reason
         return "" if child.returncode == 0 else f"{exit_text(child.returncode)}{last_line(log)}"
+
+
+def is_out_of_time(failure: str) -> bool:
+    """True where what `run_child` gave says that a child was ended for taking too long."""
+    return failure.startswith(_OUT_OF_TIME)
+
+
+def is_out_of_memory(failure: str) -> bool:
+    """True where it says that a child was ended for the memory that it took."""
+    return failure.startswith(_OUT_OF_MEMORY)
 
 
 def _printed_too_much(log: IO[bytes], most_output: int | None) -> str:
@@ -66,11 +93,11 @@ def _watched(
             return ""
         except subprocess.TimeoutExpired:
             if most_bytes is not None and (taken := memory_bytes(child.pid)) > most_bytes:
-                return f"it took {megabytes(taken)} of memory, {megabytes(most_bytes)} allowed"
+                return f"{_OUT_OF_MEMORY}{megabytes(taken)} of memory, {megabytes(most_bytes)} allowed"
             if reason := _printed_too_much(log, most_output):
                 return reason
             if time.monotonic() >= end_s:
-                return f"no answer within {timeout_s:g} s"
+                return f"{_OUT_OF_TIME}{timeout_s:g} s"
 
 
 def kill_group(child: subprocess.Popen[Any]) -> None:

@@ -25,7 +25,7 @@ from hub.errors import ContractError, HubError, OptionError, PluginLoadError, te
 from hub.plugin_fault import is_plugins
 from hub.settings import Setting, from_environment, is_variable, of_backend
 from hub.support import ACCEPTED, Support, refused
-from hub.trial import import_faults, registered
+from hub.trial import registered, try_imports
 
 if TYPE_CHECKING:
     from hub.backend_settings import BackendSettings
@@ -56,8 +56,10 @@ class Entry:
 class Registry:
     """Every backend that plugins brought, by name, in entry-point order."""
 
-    def __init__(self, manager: pluggy.PluginManager, entries: Iterable[Entry]) -> None:
+    def __init__(self, manager: pluggy.PluginManager, entries: Iterable[Entry], notes: tuple[str, ...] = ()) -> None:
         self.manager = manager
+        self.notes = notes
+        """What of the cache could not be used when plugins were imported."""
         self.entries: Mapping[str, Entry] = {entry.name: entry for entry in entries}
         self._loaded: dict[str, Backend | HubError] = {}
         """By name, with the backend's own settings behind it where it has some."""
@@ -70,7 +72,7 @@ class Registry:
         """
         wanted = {name: given for name in options.own if name in self.entries and (given := options.own_of(name))}
         entries = [_configured(entry, wanted[name]) if name in wanted else entry for name, entry in self.entries.items()]
-        found = Registry(self.manager, entries)
+        found = Registry(self.manager, entries, self.notes)
         found._loaded, found._lock = self._loaded, self._lock
         return found
 
@@ -107,13 +109,13 @@ def registry() -> Registry:
     manager.add_hookspecs(hookspecs)
     entries: dict[str, Entry] = {}
     points = tuple(metadata.entry_points(group=hookspecs.PROJECT))
-    faults = import_faults(points)
+    trials = try_imports(points)
     for point in points:
-        for entry in _entries_of(point, manager, faults.get(point.name, "")):
+        for entry in _entries_of(point, manager, trials.faults.get(point.name, "")):
             if entry.name in entries:
                 entry = _clash(entry, entries[entry.name])
             entries[entry.name] = entry
-    return Registry(manager, entries.values())
+    return Registry(manager, entries.values(), trials.notes)
 
 
 def load_attribute(path: str) -> Any:

@@ -19,7 +19,9 @@ CONFIG_FILE = "hub.toml"
 _PREFIX = "HUB_"
 _RESERVED = ("disc", "mdla")
 """First-party plugins whose settings may be there while the plugin is not installed."""
-_OTHER_VARIABLES = frozenset({"HUB_PROGRESS"})
+SLOW_IMPORTS = "HUB_SLOW_IMPORTS"
+"""Variable by which a process tells those that it starts which plugins took too long to import."""
+_OTHER_VARIABLES = frozenset({"HUB_PROGRESS", SLOW_IMPORTS})
 """Variables that the hub reads elsewhere and that are no options."""
 
 

@@ -7,6 +7,7 @@ and ends itself after one that has printed too much.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import importlib
 import importlib.machinery
 import importlib.metadata as metadata
@@ -16,65 +17,135 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from hub.children import run_child
-from hub.errors import ContractError
+from hub.cache.imports import Imported, discard_imports, read_imports, write_imports
+from hub.children import is_out_of_memory, is_out_of_time, run_child, tell_children
+from hub.errors import CacheError, ContractError, OptionError
 from hub.hookspecs import PROJECT
+from hub.settings import SLOW_IMPORTS, from_environment, from_file
 
 TRIAL_S = 60.0
-"""Seconds that importing the registering modules of all new plugins may take; each should take milliseconds."""
+"""Seconds that importing the registering module of a new plugin may take; it should take milliseconds."""
 TRIAL_BYTES = 2 << 30
-"""Bytes of memory that it may take: PyTorch, which they should not even import, takes a quarter of that."""
+"""Bytes of memory that it may take: PyTorch, which it should not even import, takes a quarter of that."""
 TRIAL_OUTPUT_BYTES = 1 << 20
 """Bytes that importing one may print. Each worker imports it again, and one that prints more than its limit is ended."""
 MOST_BACKENDS = 1000
 """Backends that one plugin may register: an iterator without end would never be read to it."""
-MEMORY = "plugins.json"
-"""File in the cache folder with the plugins that were imported safely, and those that were not."""
+
+_slow: dict[str, str] = {}
+"""Plugins that took too long in this process, or in the one that started it: perhaps the machine was busy."""
 
 
-def import_faults(points: Sequence[metadata.EntryPoint]) -> Mapping[str, str]:
-    """Gives, by entry point's name, why this process must not import it. Nothing is said of those that merely raise.
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """What is known about importing plugins."""
 
-    What was found is remembered by version and file, so that later processes start no child. Raises nothing.
+    faults: Mapping[str, str]
+    """By entry point's name, why this process must not import it. Nothing is said of those that merely raise."""
+    notes: tuple[str, ...] = ()
+    """What of the cache could not be used, and what came of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What importing did to child processes, by entry point's name; "" for nothing."""
+
+    lasting: Mapping[str, str]
+    passing: Mapping[str, str]
+    """What may not happen the next time."""
+
+
+def try_imports(points: Sequence[metadata.EntryPoint]) -> Trials:
+    """Says which plugins this process must not import.
+
+    What was found is remembered by version and file, so that later processes start no child; a plugin that took too long is
+    remembered by this process and those that it starts only. Raises nothing.
     """
-    path = _memory_path()
-    known = _remembered(path)
+    root = _cache_root()
+    kept = read_imports(root)
+    notes = [_not_used(kept.problem, is_gone=kept.is_removable and discard_imports(root))] if kept.problem else []
     marks = {point.name: _mark(point) for point in points}
-    new = [point for point in points if marks[point.name] not in known]
-    if new:
-        known |= {marks[name]: fault for name, fault in _tried(new).items()}
-        _remember(path, known)
-    return {name: fault for name, mark in marks.items() if (fault := known.get(mark, ""))}
+    _slow.update(_inherited())
+    tried = _tried([point for point in points if marks[point.name] not in {*kept.found, *_slow}])
+    if tried.passing:
+        _slow.update({marks[name]: fault for name, fault in tried.passing.items()})
+        tell_children(SLOW_IMPORTS, json.dumps(_slow))
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    news = {marks[name]: Imported(name, fault, now) for name, fault in tried.lasting.items()}
+    is_kept = not news or _remember(root, news)
+    known = {**kept.found, **news}
+    found = {name: known[mark] for name, mark in marks.items() if mark in known}
+    faults = {name: f"{one.fault}; {_again(name, is_kept=is_kept)}" for name, one in found.items() if one.fault}
+    slow = {name: f"{_slow[mark]}; {_again(name, is_kept=False)}" for name, mark in marks.items() if mark in _slow}
+    return Trials({**faults, **slow}, tuple(notes))
 
 
-def _tried(points: Iterable[metadata.EntryPoint]) -> dict[str, str]:
-    """Imports entry points in child processes; gives what each did to its process, "" for nothing."""
-    found: dict[str, str] = {}
-    left = [point.name for point in points]
+def _inherited() -> dict[str, str]:
+    try:
+        return {str(mark): str(fault) for mark, fault in json.loads(os.environ.get(SLOW_IMPORTS) or "{}").items()}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def _remember(root: Path, news: Mapping[str, Imported]) -> bool:
+    """Adds what was found to what is kept by now: trying took time, and others may have added or forgotten something."""
+    with contextlib.suppress(OSError, CacheError):
+        write_imports(root, {**read_imports(root).found, **news})
+        return True
+    return False
+
+
+def _again(name: str, *, is_kept: bool) -> str:
+    return f"`hub cache forget {name}` lets it be tried again" if is_kept else "the next process tries it again"
+
+
+def _not_used(problem: str, *, is_gone: bool) -> str:
+    return f"not taken from the cache: {problem}{'; it was removed' if is_gone else ''}"
+
+
+def _tried(points: Iterable[metadata.EntryPoint]) -> _Tried:
+    """Imports entry points in child processes.
+
+    One child imports many, so that its limits hold for them together: who exceeds them is tried again by a fresh one,
+    first, before it is blamed.
+    """
+    lasting: dict[str, str] = {}
+    passing: dict[str, str] = {}
+    left: list[str] = [point.name for point in points]
     while left:
-        with tempfile.TemporaryDirectory(prefix="hub-trial-") as folder:
-            record = Path(folder) / "record"
-            record.touch()
-            # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
-            failure = run_child(
-                [sys.executable, "-P", "-m", "hub.trial", str(record), *left],
-                TRIAL_S,
-                path=sys.path,
-                most_bytes=TRIAL_BYTES,
-                most_output=TRIAL_OUTPUT_BYTES,
-            )
-            begun = record.read_text().split()
+        begun, failure = _imported_elsewhere(left)
         ended = [name for name in left if begun.count(name) == 2]
-        found |= dict.fromkeys(ended, "")
-        culprit = next((name for name in left if begun.count(name) == 1), None)
+        lasting |= dict.fromkeys(ended, "")
+        left = [name for name in left if name not in ended]
+        culprit = next((name for name in left if name in begun), None)
         if culprit is None:
             break  # the child itself could not run: that says nothing about plugins
+        if ended and (is_out_of_time(failure) or is_out_of_memory(failure)):
+            continue
+        found = passing if is_out_of_time(failure) else lasting
         found[culprit] = f"importing it ended its process: {failure or 'exit status 0'}"
-        left = [name for name in left if name not in found]
-    return found
+        left.remove(culprit)
+    return _Tried(lasting, passing)
+
+
+def _imported_elsewhere(names: Sequence[str]) -> tuple[list[str], str]:
+    """Has a child import entry points; gives what it began and, once more, what it ended, and how it failed."""
+    with tempfile.TemporaryDirectory(prefix="hub-trial-") as folder:
+        record = Path(folder) / "record"
+        record.touch()
+        # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
+        failure = run_child(
+            [sys.executable, "-P", "-m", "hub.trial", str(record), *names],
+            TRIAL_S,
+            path=sys.path,
+            most_bytes=TRIAL_BYTES,
+            most_output=TRIAL_OUTPUT_BYTES,
+        )
+        return record.read_text().split(), failure
 
 
 def _mark(point: metadata.EntryPoint) -> str:
@@ -87,32 +158,16 @@ def _mark(point: metadata.EntryPoint) -> str:
     return f"{point.name} = {point.value}; {version}; {file} {stamp}; {sys.version_info.major}.{sys.version_info.minor}"
 
 
-def _memory_path() -> Path:
-    if given := os.environ.get("HUB_CACHE_DIR", "").strip():
-        return Path(given).expanduser() / MEMORY
+def _cache_root() -> Path:
+    """Gives the folder of the cache, as far as it is known before any model is compiled: not what a call's options say."""
+    with contextlib.suppress(OSError, OptionError):
+        given = os.environ.get("HUB_CACHE_DIR", "")
+        found = from_environment({"HUB_CACHE_DIR": given}, Path.cwd()) or from_file(Path.cwd(), None)
+        if "cache_dir" in found and isinstance(path := found["cache_dir"].value, Path):
+            return path
     import platformdirs  # as in the options: only the cache needs it
 
-    return platformdirs.user_cache_path("compiler-hub") / MEMORY
-
-
-def _remembered(path: Path) -> dict[str, str]:
-    try:
-        found: Any = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {str(key): str(value) for key, value in cast("dict[Any, Any]", found).items()}
-
-
-def _remember(path: Path, known: Mapping[str, str]) -> None:
-    """Writes what is known. Without a folder to write to, the next process tries again."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
-        with os.fdopen(handle, "w") as file:
-            json.dump(known, file, indent=1, sort_keys=True)
-        Path(partial).replace(path)
+    return platformdirs.user_cache_path("compiler-hub")
 
 
 def _main(arguments: Sequence[str]) -> None:

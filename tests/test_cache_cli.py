@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from hub.cache import artifacts
 from hub.cache.artifacts import PARTIAL, SEAL
 from hub.cache.database import DATABASE
+from hub.cache.imports import IMPORTS, LEFTOVERS, Imported, read_imports, write_imports
 from hub.cache.measurements import Failure, Measurement, Measurements, Subject
 from hub.cache.store import Store
 from hub.cli.app import app
@@ -218,6 +220,60 @@ def test_a_misspelt_backend_is_named(filled: Path) -> None:
     assert found.exit_code == 2
     assert found.stderr.startswith("error: no backend is named 'openvin'; did you mean 'openvino'?")
     assert run("forget", "gone") == "forgot 1 failure of gone\n"
+
+
+@pytest.fixture
+def imported(filled: Path) -> Path:
+    """A cache that knows of three plugins, one of which crashed while it was imported."""
+    faults = {"good": "", "fine": "", "fatal": "importing it ended its process: killed by SIGSEGV"}
+    write_imports(filled, {f"{name} 1.0": Imported(name, text, "2026-11-03T12:00:00") for name, text in faults.items()})
+    return filled
+
+
+def test_imports_are_listed(imported: Path) -> None:
+    """Those that did harm among the failures."""
+    lines = run("ls").splitlines()
+    assert f"{IMPORTS}: 2 plugins imported without harm" in lines
+    assert re.fullmatch(r"fatal +import +2026-11-03 +importing it ended its process: killed by SIGSEGV", lines[-1])
+    assert [(one["plugin"], one["fault"][:9]) for one in facts("ls")["imports"]] == [
+        ("fatal", "importing"),
+        ("fine", ""),
+        ("good", ""),
+    ]
+
+
+def test_imports_are_forgotten(imported: Path) -> None:
+    """Of one plugin, or all; what did no harm stays known."""
+    assert run("forget", "openvino") == "forgot 1 failure of openvino\n"
+    assert len(read_imports(imported).found) == 3
+    assert run("forget", "fatal") == "forgot 1 failure of fatal\n"
+    assert {one.plugin for one in read_imports(imported).found.values()} == {"good", "fine"}
+    assert facts("forget") == {"forgotten": 1}
+
+
+def test_all_imports_are_forgotten_at_once(imported: Path) -> None:
+    """With the failures of backends."""
+    assert facts("forget") == {"forgotten": 3}
+    assert [one["fault"] for one in facts("ls")["imports"]] == ["", ""]
+
+
+def test_imports_are_verified(imported: Path) -> None:
+    """A change of one letter is named, and removed on request."""
+    path = imported / IMPORTS
+    path.write_text(path.read_text().replace("SIGSEGV", "SIGSEGW"))
+    assert f"{path} is damaged: `hub cache verify --repair` removes it" in run("ls")
+    assert f"{path} is damaged\n" in run("verify", status=1)
+    assert f"{path} is damaged; removed" in run("verify", "--repair")
+    assert not path.exists()
+    assert run("verify") == f"{imported}: everything is as it was written\n"
+
+
+def test_imports_are_cleared(imported: Path) -> None:
+    """With what a killed process left half-written."""
+    (imported / f"{LEFTOVERS}abc").touch()
+    run("clear", "--yes")
+    assert facts("ls")["imports"] == []
+    assert not list(imported.glob(f"{IMPORTS}*"))
 
 
 @pytest.mark.parametrize(

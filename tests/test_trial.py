@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import importlib.metadata as metadata
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+import hub
+from hub import children, trial
+from hub.cache.imports import IMPORTS, Imported, read_imports
+from hub.cli.app import app
 from hub.registry import registry
-from hub.trial import MEMORY
 
 REGISTERING = """
 import itertools, os
@@ -37,6 +41,35 @@ FAULTS = {
 }
 
 Install = Callable[[str, str], None]
+
+
+@pytest.fixture(autouse=True)
+def _no_slow_imports() -> Iterator[None]:
+    """What took too long in one test is no news to another one."""
+    yield
+    trial._slow.clear()
+    children._told.clear()
+
+
+def cache() -> Path:
+    return Path(os.environ["HUB_CACHE_DIR"])
+
+
+def known() -> Mapping[str, Imported]:
+    """Gives what is kept, by plugin."""
+    kept = read_imports(cache())
+    assert not kept.problem
+    return {one.plugin: one for one in kept.found.values()}
+
+
+def forbid_trials(context: pytest.MonkeyPatch) -> None:
+    context.setattr("hub.trial.run_child", lambda *_, **__: pytest.fail("a child was started"))
+
+
+def entry_reason(name: str) -> str:
+    """Gives why a plugin cannot be used, as a new process would find out."""
+    registry.cache_clear()
+    return registry().entries[name].status.reason
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -71,29 +104,128 @@ def test_what_good_plugins_print_does_not_count_against_the_next(install_plugin:
 
 
 def test_a_hanging_import_is_ended(install_plugin: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import that does not come back is given up."""
+    """An import that does not come back is given up, by this process and those that it starts; others try it again."""
     monkeypatch.setattr("hub.trial.TRIAL_S", 3.0)
     install_plugin("slow", "import time; time.sleep(1000)")
-    assert "no answer within 3 s" in registry().entries["slow"].status.reason
+    assert "no answer within 3 s; the next process tries it again" in entry_reason("slow")
+    assert "slow" not in known()
+    with monkeypatch.context() as context:
+        forbid_trials(context)
+        assert "no answer within 3 s" in entry_reason("slow")
+        trial._slow.clear()
+        for name, text in children.environment_of_children().items() - os.environ.items():  # in a worker
+            context.setenv(name, text)
+        assert "no answer within 3 s" in entry_reason("slow")
+    trial._slow.clear()
+    monkeypatch.setattr("hub.trial._imported_elsewhere", lambda names: ([name for name in names for _ in "12"], ""))
+    monkeypatch.setattr("time.sleep", lambda _: None)  # a machine that is no longer busy
+    registry.cache_clear()
+    assert "slow" not in registry().entries  # it registers nothing, and no longer fails
+
+
+def test_a_good_plugin_behind_slow_ones_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits are for one child that imports many: who is met by them gets a child of its own first."""
+    asked: list[list[str]] = []
+
+    def imported(names: list[str]) -> tuple[list[str], str]:
+        asked.append(list(names))
+        if "big" in names:
+            return ["big", "big", "good"], "it took 3 GB of memory, 2 GB allowed"
+        if names == ["good", "bad"]:
+            return ["good", "good", "bad"], "no answer within 60 s"
+        return ["bad"], "no answer within 60 s"
+
+    monkeypatch.setattr("hub.trial._imported_elsewhere", imported)
+    found = trial._tried([metadata.EntryPoint(name, f"hub_{name}", "hub") for name in ("big", "good", "bad")])
+    assert asked == [["big", "good", "bad"], ["good", "bad"], ["bad"]]
+    assert found.lasting == {"big": "", "good": ""}
+    assert found.passing == {"bad": "importing it ended its process: no answer within 60 s"}
 
 
 def test_what_was_found_is_remembered(install_plugin: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second process starts no child, and still does not import what crashed; another version is tried anew."""
     install_plugin("fatal", FAULTS["crash"][0])
-    assert not registry().entries["fatal"].status.accepted
-    known = json.loads((Path(os.environ["HUB_CACHE_DIR"]) / MEMORY).read_text())
-    assert sum("SIGSEGV" in fault for fault in known.values()) == 1
+    assert "SIGSEGV" in entry_reason("fatal")
+    before = read_imports(cache()).found
+    assert [one.plugin for one in before.values() if one.fault] == ["fatal"]
     with monkeypatch.context() as context:
-        context.setattr("hub.trial.run_child", lambda *_, **__: pytest.fail("a child was started"))
-        registry.cache_clear()
-        assert "SIGSEGV" in registry().entries["fatal"].status.reason
+        forbid_trials(context)
+        assert "SIGSEGV" in entry_reason("fatal")
     install_plugin("later", "")
     assert registry().entries.keys() >= {"fatal"}
-    assert len(json.loads((Path(os.environ["HUB_CACHE_DIR"]) / MEMORY).read_text())) == len(known) + 1
+    assert len(read_imports(cache()).found) == len(before) + 1
+
+
+def test_a_mended_machine_is_told_by_forgetting(install_plugin: Install, tmp_path: Path) -> None:
+    """The refusal names the command, and that has the plugin tried again though its file is the same."""
+    install_plugin("fatal", f"import os\nif not os.path.exists({str(tmp_path / 'mended')!r}): os._exit(3)\n")
+    assert "`hub cache forget fatal` lets it be tried again" in entry_reason("fatal")
+    (tmp_path / "mended").touch()
+    assert "exit status 3" in entry_reason("fatal")
+    found = CliRunner().invoke(app, ["cache", "forget", "fatal"])
+    assert found.output == "forgot 1 failure of fatal\n"
+    registry.cache_clear()
+    assert "fatal" not in registry().entries  # it registers nothing, and no longer fails
+    assert known()["fatal"].fault == ""
+
+
+def test_where_nothing_can_be_kept_every_process_tries(install_plugin: Install) -> None:
+    """And the reason does not speak of forgetting."""
+    cache().chmod(0o777)
+    install_plugin("fatal", FAULTS["crash"][0])
+    assert entry_reason("fatal").endswith("; the next process tries it again")
+    assert not (cache() / IMPORTS).exists()
+    (note,) = registry().notes
+    assert (
+        note
+        == f"not taken from the cache: the cache folder is not used: others may write to {cache()}; chmod go-w {cache()}"
+    )
+
+
+@pytest.mark.parametrize("fault", ["damaged", "of others", "a link"])
+def test_what_others_could_have_written_is_not_used(fault: str, install_plugin: Install, tmp_path: Path) -> None:
+    """A file that is not as it was sealed, or that somebody else could have written, is removed, and plans say so."""
+    install_plugin("fatal", "")
+    registry()
+    path = cache() / IMPORTS
+    if fault == "damaged":
+        path.write_text(path.read_text().replace('"fault": ""', '"fault": "x"'))
+    elif fault == "of others":
+        path.chmod(0o666)
+    else:
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+    registry.cache_clear()
+    (note,) = registry().notes
+    assert note.startswith("not taken from the cache: ")
+    assert str(path) in note
+    assert note.endswith("; it was removed")
+    assert "fatal" in known()
+    compiled = torch.compile(torch.nn.Linear(4, 4).eval(), backend="hub", options={"tune": "off"})
+    with torch.no_grad():
+        compiled(torch.ones(2, 4))
+    (plan,) = hub.plans(compiled)
+    assert note in [event.message for event in plan.events]
 
 
 def test_a_spoiled_memory_is_made_anew(install_plugin: Install) -> None:
     """A file that holds something else is ignored."""
-    (Path(os.environ["HUB_CACHE_DIR"]) / MEMORY).write_text("[1, 2")
+    (cache() / IMPORTS).write_text("[1, 2")
     install_plugin("fatal", FAULTS["crash"][0])
-    assert "SIGSEGV" in registry().entries["fatal"].status.reason
+    assert "SIGSEGV" in entry_reason("fatal")
+    assert "SIGSEGV" in known()["fatal"].fault
+
+
+def test_the_folder_of_a_settings_file_counts(
+    install_plugin: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As for everything else that is kept; a variable stands above it."""
+    (tmp_path / "hub.toml").write_text('cache_dir = "kept here"\n')
+    monkeypatch.chdir(tmp_path)
+    install_plugin("harmless", "")
+    registry()
+    assert not (tmp_path / "kept here").exists()
+    monkeypatch.delenv("HUB_CACHE_DIR")
+    registry.cache_clear()
+    registry()
+    assert "harmless" in {one.plugin for one in read_imports(tmp_path / "kept here").found.values()}

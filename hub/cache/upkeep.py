@@ -13,6 +13,7 @@ from typing import Any, Literal
 from hub.cache.artifacts import FOLDER, PARTIAL, SEAL, check_artifact, discard_artifact, is_in_use, seal_of
 from hub.cache.database import DATABASE
 from hub.cache.forecast import FOLDER as FORECASTS
+from hub.cache.imports import IMPORTS, LEFTOVERS, read_imports
 from hub.cache.plans import PLANS, read_plan
 
 GRACE_S = 900.0
@@ -84,7 +85,10 @@ def prune(root: Path, limit_bytes: float, *, grace_s: float = GRACE_S, stale_s: 
 
 
 def find_broken(root: Path, *, repair: bool = False) -> tuple[Broken, ...]:
-    """Reads every byte of every artefact and plan and gives those that must not be used; removes them with `repair`."""
+    """Reads every byte of every artefact and plan, and of what is known about plugins' imports.
+
+    Gives what must not be used, and removes it with `repair`.
+    """
     artifacts = [
         Broken(folder, reason, repair and discard_artifact(folder))
         for folder in _artifacts(root)
@@ -93,19 +97,21 @@ def find_broken(root: Path, *, repair: bool = False) -> tuple[Broken, ...]:
     plans = [
         Broken(path, reason, repair and _unlinked(path)) for path in _plans(root) if (reason := read_plan(path).problem)
     ]
-    return (*artifacts, *plans)
+    path = root / IMPORTS
+    imports = [Broken(path, reason, repair and _unlinked(path))] if (reason := read_imports(root).problem) else []
+    return (*artifacts, *plans, *imports)
 
 
 def clear(root: Path) -> int:
-    """Removes every artefact and plan, what was left behind, and measurements that were set aside; gives the bytes freed.
+    """Removes every artefact and plan, what is known of plugins' imports, and what was left behind or set aside.
 
-    Other files in the folder stay, and so do the measurements in use: those are rows, not files.
+    Gives the bytes freed. Other files in the folder stay, and so do the measurements in use: those are rows, not files.
     """
     before = folder_bytes(root)
     for item in _list_kept(root):
         _remove(item)
     _remove_leftovers(root, stale_s=0.0)
-    for path in (*root.glob(f"{DATABASE}.broken-*"), *root.glob(f"{FORECASTS}/*")):
+    for path in (root / IMPORTS, *root.glob(f"{DATABASE}.broken-*"), *root.glob(f"{FORECASTS}/*")):
         _unlinked(path)
     return max(0, before - folder_bytes(root))
 
@@ -188,6 +194,7 @@ def _remove_leftovers(root: Path, stale_s: float) -> tuple[Path, ...]:
     """Looks in the hub's own folders only: nothing else in a cache folder, which may be any folder, is the hub's."""
     places = (*_entries(root / FOLDER), root / PLANS)
     found = [path for place in places for path in _entries(place) if path.name.startswith(PARTIAL)]
+    found += root.glob(f"{LEFTOVERS}*")
     return tuple(path for path in found if _is_older(path, stale_s) and _unlinked(path))
 
 

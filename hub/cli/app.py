@@ -108,7 +108,7 @@ def clear_cache(
 @command
 def forget_failures(
     *,
-    backend: Annotated[str | None, typer.Argument(metavar="BACKEND", help="Whose; all without a name.")] = None,
+    backend: Annotated[str | None, typer.Argument(metavar="NAME", help="Whose; all without a name.")] = None,
     json: Json = False,
     cache_dir: CacheDir = None,
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import typer
 
 from hub.cache.database import DATABASE
+from hub.cache.imports import IMPORTS, KeptImports, forget_faults, read_imports
 from hub.cache.measurements import Failure, Measurements
 from hub.cache.trust import distrust_root
 from hub.cache.upkeep import Broken, Kept, clear, find_broken, list_kept, prune
@@ -37,17 +38,18 @@ def print_kept(given: Mapping[str, Any], *, as_json: bool) -> None:
     """Prints what a cache holds. Raises HubError."""
     options = _options(given)
     root = _trusted(options)
-    kept, failures = list_kept(root), _failures(root)
+    kept, failures, imports = list_kept(root), _failures(root), read_imports(root)
     nbytes = sum(item.nbytes for item in kept)
     if as_json:
         facts = {"folder": str(root), "nbytes": nbytes, "limit_bytes": options.cache_gb * 1e9}
-        typer.echo(_json({**facts, "kept": list(map(_facts, kept)), "failures": list(map(_failure_facts, failures))}))
+        found = {"failures": list(map(asdict, failures)), "imports": list(map(asdict, imports.found.values()))}
+        typer.echo(_json({**facts, "kept": list(map(_facts, kept)), **found}))
         return
     numbers = [count(sum(item.kind == kind for item in kept), kind) for kind in ("artifact", "plan")]
     typer.echo(f"{root}: {', '.join(numbers)}, {_size(nbytes)} of at most {_size(options.cache_gb * 1e9)}")
     headers, right = ("kind", "backend", "key", "size", "made", "used", "what"), frozenset({"size", "made", "used"})
     lines = columns(headers, list(map(_cells, kept)), right=right) if kept else []
-    for line in (*([""] if lines else []), *lines, *_failure_lines(failures)):
+    for line in (*([""] if lines else []), *lines, *_import_lines(imports), *_failure_lines(failures, imports)):
         typer.echo(line)
 
 
@@ -99,16 +101,17 @@ def forget_and_print(backend: str | None, given: Mapping[str, Any], *, as_json: 
     root = _trusted(_options(given))
     if backend is not None:
         _check_named(backend, root)
-    number = 0
+    number = forget_faults(root, backend)
     if (root / DATABASE).exists():
         with _measurements(root) as kept:
-            number = kept.forget(backend)
+            number += kept.forget(backend)
     whose = "" if backend is None else f" of {backend}"
     typer.echo(_json({"forgotten": number}) if as_json else f"forgot {count(number, 'failure')}{whose}")
 
 
 def _check_named(backend: str, root: Path) -> None:
-    known = {*registry().entries, *(failure.subject.backend for failure in _failures(root))}
+    plugins = (one.plugin for one in read_imports(root).found.values())
+    known = {*registry().entries, *plugins, *(failure.subject.backend for failure in _failures(root))}
     if backend not in known:
         raise OptionError(
             f"no backend is named {backend!r}{did_you_mean(backend, known)}", hint="`hub cache ls` shows what is remembered"
@@ -176,10 +179,19 @@ def _what(item: Kept) -> str:
     return f"{names_text(operators)} on {inputs}"
 
 
-def _failure_lines(failures: tuple[Failure, ...]) -> list[str]:
-    if not failures:
-        return []
+def _import_lines(imports: KeptImports) -> list[str]:
+    """Says of how many plugins it is known what importing them does."""
+    if imports.problem:
+        return ["", f"{imports.problem}: `hub cache verify --repair` removes it"]
+    harmless = sum(not one.fault for one in imports.found.values())
+    return ["", f"{IMPORTS}: {count(harmless, 'plugin')} imported without harm"] if harmless else []
+
+
+def _failure_lines(failures: tuple[Failure, ...], imports: KeptImports) -> list[str]:
     rows = [(one.subject.backend, one.stage, one.made[:10], one.reason.partition("\n")[0]) for one in failures]
+    rows += [(one.plugin, "import", one.made[:10], one.fault) for one in imports.found.values() if one.fault]
+    if not rows:
+        return []
     title = "failures that are remembered; `hub cache forget [BACKEND]` lets them be tried again:"
     return ["", title, *columns(("backend", "stage", "made", "reason"), rows)]
 
@@ -187,10 +199,6 @@ def _failure_lines(failures: tuple[Failure, ...]) -> list[str]:
 def _facts(item: Kept) -> dict[str, Any]:
     used = datetime.datetime.fromtimestamp(item.used, datetime.UTC).isoformat(timespec="seconds")
     return {**asdict(item), "path": str(item.path), "used": used}
-
-
-def _failure_facts(failure: Failure) -> dict[str, Any]:
-    return asdict(failure)
 
 
 def _size(nbytes: float) -> str:

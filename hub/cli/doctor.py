@@ -21,7 +21,7 @@ from hub.cli.flags import ORIGIN
 from hub.listing import ListedBackend, list_backends
 from hub.options import Options, resolve
 from hub.pricing.profile import Profile, measure_profile, stored_profile
-from hub.registry import installed_version
+from hub.registry import installed_version, registry
 from hub.report.columns import columns
 from hub.report.numbers import count, duration
 from hub.report.progress import Progress, progress_for
@@ -98,7 +98,7 @@ def examine(options: Options, *, measure: bool) -> Health:
         settings_file=next((setting.origin for setting in from_file(Path.cwd(), None).values()), ""),
         settings=options.origins,
         threads=threads,
-        cache=_cache_facts(options.cache_root, notes),
+        cache=_cache_facts(options.cache_root, (*registry().notes, *notes)),
         backends=backends,
         profile=stored_profile(options.cache_root, threads),
     )

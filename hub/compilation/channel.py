@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hub.children import environment_of_children
 from hub.compilation.forkserver import Child, ForkServer, Spawned
 from hub.compilation.frames import is_readable, receive, send
 from hub.compilation.limits import WATCH_S, Limits
@@ -72,7 +73,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
+                env={**environment_of_children(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
                 start_new_session=True,
             )
         return Spawned(process)

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hub.children import environment_of_children
 from hub.errors import WorkerError
 
 START_S = 120.0
@@ -153,7 +154,8 @@ class ForkServer:
         return Child(answer["pid"], status_out)
 
     def _ask(self, descriptors: Sequence[int]) -> Mapping[str, Any]:
-        socket.send_fds(self._socket, [json.dumps({"environment": dict(os.environ)}).encode()], descriptors)
+        request = json.dumps({"environment": environment_of_children()})
+        socket.send_fds(self._socket, [request.encode()], descriptors)
         self._socket.settimeout(self._limit_s)
         answer: Mapping[str, Any] = json.loads(self._socket.recv(_MESSAGE_BYTES) or b"{}")
         self._limit_s = FORK_S

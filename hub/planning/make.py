@@ -148,7 +148,7 @@ class Maker:
 
     def _scene(self, store: Store, session: Session) -> tuple[Scene, tuple[Event, ...]]:
         measurements, text = Measurements.open(store.root)
-        notes = (Event(kind="note", stage="load", message=text),) if text else ()
+        notes = tuple(Event(kind="note", stage="load", message=note) for note in (text, *self.registry.notes) if note)
         scene = Scene(
             session.sample,
             self.options,

@@ -16,6 +16,7 @@ import hub
 from hub.cache import artifacts
 from hub.cache.artifacts import SEAL, check_artifact
 from hub.cache.database import DATABASE
+from hub.cache.imports import IMPORTS, Imported, read_imports, write_imports
 from hub.cache.measurements import Failure, Measurement, Measurements, Subject
 from hub.cache.store import Store
 from hub.cost import Cost
@@ -24,6 +25,7 @@ from hub.plan import Plan, PlannedCluster
 SUBJECT = Subject("structure", "toy", "versions", "machine", 2, False, "fast", 1e-3)
 SUBJECTS = tuple(replace(SUBJECT, structure=f"s{number}") for number in range(13))
 WRITTEN, NEW = SUBJECTS[:12], SUBJECTS[12]
+IMPORTED = {"mark": Imported("fatal", "killed by SIGSEGV", "2026-11-01"), "other": Imported("good", "", "2026-11-01")}
 PLAN = Plan(
     graph="g", graph_digest="d", clusters=(PlannedCluster(name="c0", backend="b", nodes=("n",)),), inputs=("float32[2]",)
 )
@@ -46,11 +48,12 @@ def write(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with one of each: an artefact, a plan, a database whose last rows are in its log still."""
+    """A cache with one of each: an artefact, a plan, plugins' imports, a database whose last rows are in its log still."""
     root = tmp_path_factory.mktemp("pristine") / "cache"
     store = Store(root)
     assert store.save(store.artifact("b", "key"), write).is_done
     store.keep_plan("key", PLAN)
+    write_imports(root, IMPORTED)
     kept, _ = Measurements.open(root)
     for subject in WRITTEN[:6]:
         kept.keep(measurement(subject))
@@ -125,7 +128,21 @@ def flip_database(root: Path, chance: random.Random) -> None:
     again.close()
 
 
-FLIPS: tuple[Callable[[Path, random.Random], None], ...] = (flip_artifact, flip_seal, flip_plan, flip_database)
+def flip_imports(root: Path, chance: random.Random) -> None:
+    """Nor one of what is known about plugins' imports."""
+    where = flip(root / IMPORTS, chance)
+    found = read_imports(root)
+    assert found.found == {}, where
+    assert "is damaged" in found.problem, where
+
+
+FLIPS: tuple[Callable[[Path, random.Random], None], ...] = (
+    flip_artifact,
+    flip_seal,
+    flip_plan,
+    flip_database,
+    flip_imports,
+)
 
 
 def flip_often(pristine: Path, cache: Path, number: int, seed: int) -> None:
@@ -141,6 +158,7 @@ def test_the_cache_before_any_flip_is_found(cache: Path) -> None:
     store = Store(cache)
     assert store.has_artifact(store.artifact("b", "key"))
     assert store.plan("key") == PLAN
+    assert read_imports(cache).found == IMPORTED
     kept, note = Measurements.open(cache)
     assert (note, kept.find_broken()) == ("", ())
     assert kept.find_many(SUBJECTS) == {subject: measurement(subject) for subject in WRITTEN}
@@ -151,13 +169,13 @@ def test_the_cache_before_any_flip_is_found(cache: Path) -> None:
 
 def test_flipped_bytes_give_no_wrong_answer(pristine: Path, cache: Path) -> None:
     """A few hundred; `make test-cache` flips ten thousand."""
-    flip_often(pristine, cache, 400, seed=1)
+    flip_often(pristine, cache, 500, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_ten_thousand_flipped_bytes_give_no_wrong_answer(pristine: Path, cache: Path) -> None:
-    """Of artefacts, seals, plans and the database, a quarter each."""
+    """Of artefacts, seals, plans, plugins' imports and the database, a fifth each."""
     flip_often(pristine, cache, 10_000, seed=2)
 
 
