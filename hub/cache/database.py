@@ -13,7 +13,7 @@ from filelock import FileLock
 from hub.cache.trust import distrust, distrust_root
 
 DATABASE = "measurements.sqlite"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Kept in the file's `user_version`; a file with another one is set aside, never migrated: measuring anew is cheap."""
 BUSY_S = 10.0
 """Seconds to wait for another process's write; one write takes about 0.1 ms, so 16 processes never come near it."""
@@ -39,6 +39,10 @@ _SCHEMA: Mapping[str, str] = {
         "versions TEXT NOT NULL, machine TEXT NOT NULL, threads INTEGER NOT NULL, spin INTEGER NOT NULL, "
         "effort TEXT NOT NULL, accuracy REAL, stage TEXT NOT NULL, reason TEXT NOT NULL, node INTEGER, made TEXT NOT NULL, "
         "digest TEXT NOT NULL)"
+    ),
+    "choices": (
+        "CREATE TABLE choices (key TEXT PRIMARY KEY, about TEXT NOT NULL, backend TEXT NOT NULL, choice TEXT NOT NULL, "
+        "run_s REAL NOT NULL, made TEXT NOT NULL, digest TEXT NOT NULL)"
     ),
 }
 
@@ -80,6 +84,20 @@ def open_database(root: Path, *, is_doubted: bool = False) -> tuple[sqlite3.Conn
             return _opened(path, is_doubted)
     except (OSError, NotImplementedError, sqlite3.Error) as error:
         return _in_memory(f"{path} cannot be used: {error}")
+
+
+def glance(root: Path) -> sqlite3.Connection | None:
+    """Gives a connection for one quick question about the measurements under `root`; None where there are none.
+
+    It makes no file, waits for nobody and mends nothing: what cannot be read at once counts as not there. Raises nothing.
+    """
+    path = root / DATABASE
+    try:
+        if not path.exists() or distrust_root(root) or distrust(path):
+            return None
+        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=0.0, isolation_level=None)
+    except (OSError, ValueError, NotImplementedError, sqlite3.Error):
+        return None
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:

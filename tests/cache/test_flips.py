@@ -16,7 +16,7 @@ import hub
 from hub.cache import artifacts
 from hub.cache.artifacts import SEAL, check_artifact
 from hub.cache.database import DATABASE
-from hub.cache.measurements import Failure, Measurement, Measurements, Subject
+from hub.cache.measurements import Choice, Failure, Measurement, Measurements, Subject
 from hub.cache.store import Store
 from hub.cost import Cost
 from hub.plan import Plan, PlannedCluster
@@ -24,6 +24,7 @@ from hub.plan import Plan, PlannedCluster
 SUBJECT = Subject("structure", "toy", "versions", "machine", 2, False, "fast", 1e-3)
 SUBJECTS = tuple(replace(SUBJECT, structure=f"s{number}") for number in range(13))
 WRITTEN, NEW = SUBJECTS[:12], SUBJECTS[12]
+CHOICE = Choice("key", "a product", "toy", "{}", 1e-5, "2026-11-01")
 PLAN = Plan(
     graph="g", graph_digest="d", clusters=(PlannedCluster(name="c0", backend="b", nodes=("n",)),), inputs=("float32[2]",)
 )
@@ -61,6 +62,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
         kept.keep(measurement(subject))
         kept.keep_failure(failure(subject))
     kept.keep_profile("machine", 2, "{}")
+    kept.keep_choice(CHOICE)
     copy = root.with_name("copy")
     shutil.copytree(root, copy, ignore=shutil.ignore_patterns("*-shm"))
     kept.close()
@@ -118,6 +120,7 @@ def flip_database(root: Path, chance: random.Random) -> None:
     assert all(one == failure(one.subject) for one in kept.failures()), where
     assert all(one == measurement(one.subject) for one in kept.samples("toy", "machine", 2)), where
     assert kept.profile("machine", 2) in (None, "{}"), where
+    assert kept.find_choices([CHOICE.key]) in ({}, {CHOICE.key: CHOICE}), where
     kept.keep(measurement(NEW))
     kept.close()
     again, _ = Measurements.open(root)
@@ -146,6 +149,7 @@ def test_the_cache_before_any_flip_is_found(cache: Path) -> None:
     assert kept.find_many(SUBJECTS) == {subject: measurement(subject) for subject in WRITTEN}
     assert kept.find_failures(SUBJECTS) == {subject: failure(subject) for subject in WRITTEN}
     assert kept.profile("machine", 2) == "{}"
+    assert kept.find_choices([CHOICE.key]) == {CHOICE.key: CHOICE}
     kept.close()
 
 
