@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hub.cache.database import damage_of, glance, is_damage, open_database
+from hub.cache.database import damage_of, is_damage, open_database
 from hub.cache.keys import available_cores, backend_parts, digest_of, machine_parts
 from hub.cost import Cost
 from hub.pricing.timing import median
@@ -298,23 +298,6 @@ class Measurements:
         except (ValueError, TypeError, AttributeError) as error:  # SQLite holds any type in any column
             self._note(f"measurements: a row of {subject.backend} cannot be read: {error}")
             return None
-
-
-def choices_state(root: Path, backend: str) -> str:
-    """Gives a digest of what a backend has chosen, for `BackendSettings.state`: "" for nothing, or where it cannot be read.
-
-    Takes a fraction of a millisecond and makes no file.
-    """
-    connection = glance(root)
-    if connection is None:
-        return ""
-    try:
-        rows = connection.execute("SELECT digest FROM choices WHERE backend = ? ORDER BY key", (backend,)).fetchall()
-    except (sqlite3.Error, UnicodeDecodeError):
-        return ""
-    finally:
-        connection.close()
-    return digest_of({"choices": [digest for (digest,) in rows]}) if rows else ""
 
 
 def versions_of(entry: Entry | None) -> str:

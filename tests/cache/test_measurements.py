@@ -15,7 +15,7 @@ import pytest
 
 from hub.cache import database
 from hub.cache import measurements as measurements_module
-from hub.cache.database import DATABASE
+from hub.cache.database import DATABASE, choices_state
 from hub.cache.measurements import (
     MOST_ROWS,
     Choice,
@@ -23,7 +23,6 @@ from hub.cache.measurements import (
     Measurement,
     Measurements,
     Subject,
-    choices_state,
     machine_digest,
     versions_of,
 )
