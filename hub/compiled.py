@@ -14,6 +14,7 @@ import torch
 from torch._dynamo.convert_frame import compile_lock
 
 from hub.dispatch.assemble import Assembled, Shadow, assemble
+from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
 from hub.dispatch.shadow import Drift
 from hub.dispatch.weights import WeightGuard, can_guard
 from hub.errors import HubWarning, InputRefused, OptionError, PlanError
@@ -132,7 +133,7 @@ class CompiledGraph:
         maker = Maker(graph, self.mode, self.options, registry(), progress_for(self.graph.name))
         try:
             made = maker.make(args, self.plan)
-            return Binding(guard, self._assembled(graph, made).run)
+            return Binding(guard, self._recorded(self._assembled(graph, made).run))
         except Exception as error:
             asked = PlanError if self.options.plan is not None else OptionError
             if self.options.strict or isinstance(error, (OptionError, asked)):
@@ -164,6 +165,27 @@ class CompiledGraph:
         if self.options.debug_dir is not None:
             write_debug_folder(self.options.debug_dir, graph, made.plan, assembled.source, made.loaded)
         return assembled
+
+    def _recorded(self, run: Run) -> Run:
+        """Gives what runs a plan as a CUDA graph, where that is asked for and can be."""
+        if not self.options.cuda_graphs:
+            return run
+        if reason := unrecordable(self.graph):
+            self._note_recording(f"the plan is not run as a CUDA graph: {reason}")
+            return run
+        names = frozenset(self.graph.weights)
+        weights = [place for place, node in enumerate(self.graph.placeholders) if node.name in names]
+        return Recorded(run, weights, CudaRecorder(), self._not_recorded)
+
+    def _not_recorded(self, error: BaseException) -> None:
+        self._note_recording(f"the plan is no longer run as a CUDA graph: {type(error).__name__}: {error}")
+
+    def _note_recording(self, text: str) -> None:
+        with self._lock:
+            if self.plan is not None:
+                self.plan = self.plan.with_events(Event(kind="note", stage="record", message=text))
+        if self.options.strict:
+            raise OptionError(text, hint="leave cuda_graphs out, or strict=True")
 
     def _with_guarded_weights(self, args: Sequence[Any]) -> Graph:
         """Gives the graph with those weights as constants whose changes can be noticed; with none after many changes."""

@@ -77,6 +77,8 @@ class Options(BaseModel):
     """True turns every failure and every unasked fallback into an error."""
     shadow: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of live calls that are run in eager too and compared; 0 means none."""
+    cuda_graphs: bool = False
+    """True records plans that run wholly on one GPU as CUDA graphs."""
     renew: bool = False
     """True decides anew, with every price known so far, and replaces the plan that was kept."""
     tune: Literal["off", "fast", "full"] = "fast"

@@ -100,7 +100,8 @@ class Event(_Value):
 
     kind: Literal["refused", "failed", "fallback", "note"]
     stage: str
-    """"capture", "load", "support", "estimate", "explain", "compile", "verify", "time", "run", "shadow"."""
+    """"capture", "load", "support", "estimate", "explain", "compile", "verify", "time", "run", "shadow",
+    "record"."""
     message: str
     backend: str | None = None
     cluster: str | None = None

@@ -80,6 +80,7 @@ _FORMS: Mapping[str, _Form] = {
     "accuracy": _Form("a number above 0", "0.001", float),
     "strict": _Form("true or false", "True", _truth),
     "shadow": _Form("a share of calls from 0 to 1", "0.01", float),
+    "cuda_graphs": _Form("true or false", "True", _truth),
     "renew": _Form("true or false", "True", _truth),
     "tune": _Form('one of "off", "fast" and "full"', '"fast"'),
     "budget_s": _Form("a number of seconds above 0", '60; flags and variables may say "90s", "10m" or "1h"', _seconds),

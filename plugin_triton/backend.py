@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import fx
 
 from hub.backend import Backend, CompileSettings, Executable
+from hub.cache.measurements import Measurements
 from hub.cost import Cost
 from hub.errors import HubError
 from hub.graph import Cluster, TensorSpec
 from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
 
+from .chosen import chosen_by, gpu_of
 from .runtime import NAME, build, device_of, restore
 from .settings import REFERENCE, Settings
+from .source import Choose, by_rules
 from .support import INTERPRETED, OPERATORS
+from .tuning import Tuner, limits_of
 
 EFFICIENCY = 0.8
 """Share of the peaks that memory-bound kernels reach: a guess, not measured, until a cluster has run."""
@@ -31,6 +37,7 @@ class Triton(Backend):
 
     def __init__(self, own: Settings) -> None:
         self._own = own
+        self._kept: Measurements | None = None
 
     def probe(self) -> Support:
         """Compiles and runs one addition on the GPU, or in the interpreter where settings ask for that."""
@@ -58,12 +65,40 @@ class Triton(Backend):
         return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - no threads, no effort
-        """Writes and loads kernels. Raises CompileError."""
+        """Writes and loads kernels, with the blocks that tuning has found. Raises CompileError."""
         try:
-            return build(cluster)
+            return build(cluster, self._choose(device_of(cluster)))
         except HubError as error:
             error.backend, error.cluster = NAME, cluster.name
             raise
+
+    def _choose(self, device: torch.device) -> Choose:
+        """On a GPU by what was timed there; the interpreter's own time says nothing."""
+        if device.type == "cpu" or not self._own.state:
+            return by_rules
+        if self._kept is None:
+            self._kept, _ = Measurements.open(self._own.folder)
+        return chosen_by(self._kept, gpu_of(device))
+
+    def tune(
+        self,
+        clusters: Sequence[Cluster],
+        settings: CompileSettings,  # noqa: ARG002 - no threads, no effort
+        budget_s: float,
+        say: Callable[[str], None],
+    ) -> str:
+        """Times the kernels of a model with several block sizes; each kernel's are kept as soon as they are found."""
+        devices = {device_of(cluster) for cluster in clusters}
+        if not clusters or torch.device("cpu") in devices:
+            return "nothing to time: the interpreter is no GPU" if clusters else "nothing to time"
+        kept, note = Measurements.open(self._own.folder)
+        tuner = Tuner(kept, limits_of(device_of(clusters[0])), say, time.monotonic() + budget_s)
+        try:
+            for cluster in clusters:
+                tuner.tune(cluster)
+        finally:
+            kept.close()
+        return f"{tuner.summary()}{f'; {note}' if note else ''}"
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - as above
         """Loads saved kernels."""

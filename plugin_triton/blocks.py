@@ -1,7 +1,8 @@
-"""Block sizes and warps of a kernel: how much one program computes."""
+"""Block sizes and warps of a kernel: how much one program computes, by rules; see `choices` for other sizes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,17 @@ class Blocks:
     sizes: Mapping[str, int]
     warps: int = 4
     stages: int = 3
+
+    def to_json(self) -> str:
+        """Gives the JSON form."""
+        return json.dumps({"sizes": dict(self.sizes), "warps": self.warps, "stages": self.stages})
+
+    @classmethod
+    def from_json(cls, text: str) -> Blocks:
+        """Reads what `to_json` gave. Raises ValueError, KeyError or TypeError for anything else."""
+        found = json.loads(text)
+        sizes = {str(name): int(size) for name, size in found["sizes"].items()}
+        return cls(sizes, int(found["warps"]), int(found["stages"]))
 
 
 def blocks_of(kind: str, rows: Size, columns: Size, *, is_down: bool, is_interpreted: bool) -> Blocks:

@@ -14,7 +14,8 @@ from hub.lowering.tensors import Tensor
 
 from .attention import Attention
 from .blocks import Blocks, power_of_two
-from .functions import HALVES, TYPES, Value
+from .choices import Tile, Tiling
+from .functions import HALVES, ITEMSIZES, TYPES, Value
 from .kernel import Elements, Kernel, Scope, Writer, finished, program_id
 from .products import Epilogue, finish, operand, split_batch
 
@@ -25,7 +26,7 @@ def attention_kernel(
     tensor: Attention, epilogue: Epilogue | None, name: str, writer: Writer, *, is_interpreted: bool
 ) -> Kernel:
     """Gives attention as a kernel, with totals in float32; shares are rounded to the values' precision."""
-    blocks = _blocks(tensor, is_interpreted=is_interpreted)
+    blocks = writer.chosen or _blocks(tensor, is_interpreted=is_interpreted)
     scope = Scope({}, {})
     flash = _Flash(tensor, writer, is_interpreted=is_interpreted)
     flash.open(scope)
@@ -36,7 +37,7 @@ def attention_kernel(
     finish(tensor, epilogue, Value(result, "f32"), scope, writer)
     rows, lead = writer.size(tensor.shape[-2]), writer.size(product(tensor.shape[:-2]))
     covered = (tensor, *tensor.between.members, *(epilogue.group.members if epilogue else ()))
-    return finished(name, covered, writer, (f"triton.cdiv({rows}, {blocks.sizes['BM']})", lead), blocks)
+    return finished(name, covered, writer, (f"triton.cdiv({rows}, {blocks.sizes['BM']})", lead), blocks, _tiling(tensor))
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,14 @@ def _blocks(tensor: Attention, *, is_interpreted: bool) -> Blocks:
         "BD": max(16, width),
     }
     return Blocks(sizes, warps=8 if sizes["BM"] >= 64 else 4)
+
+
+def _tiling(tensor: Attention) -> Tiling:
+    """Gives what it does with its blocks: queries, scores and the total stay in registers."""
+    itemsize = ITEMSIZES[tensor.query.dtype]
+    held = (Tile(("BM", "BN"), 4), Tile(("BM", "BK"), 4))
+    staged = (Tile(("BK", "BD"), itemsize), Tile(("BK", "BN"), itemsize))
+    return Tiling({"BM": tensor.shape[-2]}, {"BK": tensor.dots.shape[-1]}, held, staged, least=16)
 
 
 def _within(size: Size, most: int) -> int:

@@ -23,6 +23,10 @@ TYPES: Mapping[str, str] = {
     "i1": "tl.int1",
 }
 """Names of a tensor program's dtypes in Triton."""
+ITEMSIZES: Mapping[str, int] = {
+    **{"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "i1": 1},
+}
+"""Bytes of an element."""
 FLOATS = ("f64", "f32", "f16", "bf16")
 HALVES = ("f16", "bf16")
 

@@ -23,5 +23,6 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             dynamic_shapes=True,
             training=True,
             saveable=True,
+            tunes=True,
         ),
     )

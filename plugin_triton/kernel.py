@@ -14,6 +14,7 @@ from hub.lowering.sizes import Size, is_static, product, strides_of
 from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Reduce, Reshape, Take, Tensor, View, arguments_of
 
 from .blocks import Blocks, blocks_of
+from .choices import Tiling, tiling_of
 from .functions import TYPES, Value, cast, constant, expression, folded
 from .reductions import accumulator_dtype, combined, neutral, reduced
 
@@ -43,6 +44,7 @@ class Kernel:
     """True where it reads at indices that may be out of range, and then writes 1 to `flag`."""
     copied: tuple[str, str] | None = None
     """Memory that it writes into, and whose elements that has before."""
+    tiling: Tiling = field(default_factory=Tiling)
 
 
 @dataclass
@@ -68,6 +70,8 @@ class Writer:
     """Names of symbolic sizes, shared by all kernels of a file."""
     origins: Mapping[Tensor, str]
     """The node for which a tensor is computed."""
+    chosen: Blocks | None = None
+    """Blocks that were found best by timing; None leaves them to rules."""
     lines: list[str] = field(default_factory=list[str])
     parameters: dict[str, None] = field(default_factory=dict[str, None])
     count: int = 0
@@ -228,6 +232,7 @@ def finished(
     writer: Writer,
     grid: tuple[str, ...],
     blocks: Blocks,
+    tiling: Tiling,
     *,
     copied: tuple[str, str] | None = None,
 ) -> Kernel:
@@ -238,7 +243,7 @@ def finished(
     about = textwrap.wrap(", ".join(nodes) or "copies", 100)
     comment = [f"    # {line}" for line in about]
     text = "\n".join([*("@triton.jit", f"def {name}({', '.join(head)}):"), *comment, *writer.lines])
-    return Kernel(name, text + "\n", parameters, grid, blocks, nodes, writer.may_leave, copied)
+    return Kernel(name, text + "\n", parameters, grid, blocks, nodes, writer.may_leave, copied, tiling)
 
 
 class _GroupKernel:
@@ -271,9 +276,12 @@ class _GroupKernel:
         else:
             self._phases(scope)
         kind = "persistent" if is_persistent else "looped" if is_reducing else "pointwise"
-        blocks = blocks_of(kind, self.rows, self.columns, is_down=self._is_down(), is_interpreted=self.is_interpreted)
+        blocks = self.writer.chosen or blocks_of(
+            kind, self.rows, self.columns, is_down=self._is_down(), is_interpreted=self.is_interpreted
+        )
+        tiling = tiling_of(kind, self.rows, self.columns)
         grid = (f"triton.cdiv({self.writer.size(self.rows)}, {blocks.sizes['XBLOCK']})",)
-        return finished(self.name, self.group.members, self.writer, grid, blocks)
+        return finished(self.name, self.group.members, self.writer, grid, blocks, tiling)
 
     def _is_down(self) -> bool:
         """True where neighbours in memory lie along rows that are not reduced, so that columns are summed up."""

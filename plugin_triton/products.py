@@ -13,7 +13,8 @@ from hub.lowering.sizes import Size, is_static, product, strides_of, times
 from hub.lowering.tensors import Product, Take, Tensor, arguments_of
 
 from .blocks import Blocks, power_of_two
-from .functions import HALVES, TYPES, Value
+from .choices import Tile, Tiling
+from .functions import HALVES, ITEMSIZES, TYPES, Value
 from .kernel import Elements, Kernel, Scope, Writer, finished, program_id, root_of
 
 TOGETHER = 8
@@ -100,7 +101,7 @@ def product_kernel(
     kind = "f64" if tensor.dtype == "f64" else "f32"
     sizes = {size: writer.size(size) for size in (*tensor.shape, tensor.left.shape[-1])}
     m, n, k = sizes[tensor.shape[-2]], sizes[tensor.shape[-1]], sizes[tensor.left.shape[-1]]
-    blocks = _blocks(tensor, is_interpreted=is_interpreted)
+    blocks = writer.chosen or _blocks(tensor, is_interpreted=is_interpreted)
     scope = Scope({}, {})
     writer.line(scope, f"tile = {program_id(0, tensor.shape)}")
     _open_tile(tensor, blocks, writer, scope)
@@ -127,7 +128,7 @@ def product_kernel(
     finish(tensor, epilogue, value, scope, writer)
     tiles = f"triton.cdiv({m}, {blocks.sizes['BM']}) * triton.cdiv({n}, {blocks.sizes['BN']})"
     covered = (tensor, *(epilogue.group.members if epilogue else ()))
-    return finished(name, covered, writer, (tiles, writer.size(product(lead))), blocks)
+    return finished(name, covered, writer, (tiles, writer.size(product(lead))), blocks, _tiling(tensor))
 
 
 def _open_tile(tensor: Product, blocks: Blocks, writer: Writer, scope: Scope) -> None:
@@ -212,3 +213,12 @@ def _blocks(tensor: Product, *, is_interpreted: bool) -> Blocks:
         for size, limit in zip((m, n, k), most, strict=True)
     ]
     return Blocks(dict(zip(("BM", "BN", "BK"), sizes, strict=True)), warps=8 if sizes[0] == 128 else 4)
+
+
+def _tiling(tensor: Product) -> Tiling:
+    """Gives what it does with its blocks, each at least the 16 of the tensor cores."""
+    itemsize = ITEMSIZES[tensor.left.dtype]
+    held = Tile(("BM", "BN"), 8 if tensor.dtype == "f64" else 4)
+    staged = (Tile(("BM", "BK"), itemsize), Tile(("BK", "BN"), itemsize))
+    outer = {"BM": tensor.shape[-2], "BN": tensor.shape[-1]}
+    return Tiling(outer, {"BK": tensor.left.shape[-1]}, (held,), staged, least=16)

@@ -6,6 +6,7 @@ from hub.lowering.sizes import Size, product, strides_of
 from hub.lowering.tensors import Put, Tensor
 
 from .blocks import blocks_of
+from .choices import tiling_of
 from .kernel import Kernel, Scope, Writer, finished, program_id, split
 
 _ATOMIC = {"sum": "tl.atomic_add", "max": "tl.atomic_max", "min": "tl.atomic_min"}
@@ -30,10 +31,10 @@ def put_kernel(tensor: Put, name: str, writer: Writer, *, is_interpreted: bool) 
     place = " + ".join([writer.memory(tensor), *texts, "x * 0"])
     written = "tl.store" if tensor.function == "set" else _ATOMIC[tensor.function]
     writer.line(scope, f"{written}({place}, {value}, xmask)")
-    blocks = blocks_of("pointwise", count, 1, is_down=False, is_interpreted=is_interpreted)
+    blocks = writer.chosen or blocks_of("pointwise", count, 1, is_down=False, is_interpreted=is_interpreted)
     grid = (f"triton.cdiv({writer.size(count)}, {blocks.sizes['XBLOCK']})",)
     copied = (writer.name_of(tensor), writer.name_of(tensor.source))
-    return finished(name, (tensor,), writer, grid, blocks, copied=copied)
+    return finished(name, (tensor,), writer, grid, blocks, tiling_of("pointwise", count, 1), copied=copied)
 
 
 def _checked(part: Tensor, size: Size, scope: Scope, writer: Writer) -> str:

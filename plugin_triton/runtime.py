@@ -20,7 +20,7 @@ from hub.graph import Cluster, TensorSpec
 from hub.lowering.cluster import lower, weights_of
 
 from .interpreter import interpreting, loaded
-from .source import file_of
+from .source import Choose, by_rules, file_of
 
 NAME = "triton"
 KERNELS_FILE = "kernels.py"
@@ -83,16 +83,16 @@ class TritonExecutable(Executable):
         self.save(folder)
 
 
-def build(cluster: Cluster) -> TritonExecutable:
+def build(cluster: Cluster, choose: Choose = by_rules) -> TritonExecutable:
     """Lowers a cluster and loads its kernels. Raises CompileError."""
     device = device_of(cluster)
-    return TritonExecutable(cluster, written(cluster, is_interpreted=device.type == "cpu"), device)
+    return TritonExecutable(cluster, written(cluster, choose, is_interpreted=device.type == "cpu"), device)
 
 
-def written(cluster: Cluster, *, is_interpreted: bool) -> str:
+def written(cluster: Cluster, choose: Choose = by_rules, *, is_interpreted: bool) -> str:
     """Gives the text of a cluster's kernels. Raises CompileError."""
     try:
-        return file_of(cluster, lower(cluster), is_interpreted=is_interpreted).text
+        return file_of(cluster, lower(cluster), is_interpreted=is_interpreted, choose=choose).text
     except HubError:
         raise
     except Exception as error:

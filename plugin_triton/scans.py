@@ -7,6 +7,7 @@ from hub.lowering.sizes import product, strides_of
 from hub.lowering.tensors import Scan
 
 from .blocks import Blocks
+from .choices import tiling_of
 from .functions import TYPES, Value, cast
 from .kernel import Kernel, Scope, Writer, finished, program_id, split
 
@@ -35,6 +36,7 @@ def scan_kernel(tensor: Scan, name: str, writer: Writer, *, is_interpreted: bool
     result = cast(Value(f"({run}(tile) {sign} total)", kind), tensor.dtype)
     writer.line(body, f"tl.store({writer.memory(tensor)} + {shown}, {result}, mask)")
     writer.line(body, f"total = total {sign} {whole}[:, None]")
-    blocks = Blocks({"XBLOCK": 64, "RBLOCK": 1024} if is_interpreted else {"XBLOCK": 1, "RBLOCK": 1024})
+    default = Blocks({"XBLOCK": 64, "RBLOCK": 1024} if is_interpreted else {"XBLOCK": 1, "RBLOCK": 1024})
+    blocks = writer.chosen or default
     grid = (f"triton.cdiv({writer.size(rows)}, {blocks.sizes['XBLOCK']})",)
-    return finished(name, (tensor,), writer, grid, blocks)
+    return finished(name, (tensor,), writer, grid, blocks, tiling_of("looped", rows, tensor.shape[tensor.dim]))

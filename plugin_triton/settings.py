@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from hub.backend_settings import BackendSettings
+from hub.cache.database import choices_state
+from hub.options import resolve
 
 REFERENCE = "the interpreter: reference only"
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
@@ -16,6 +19,16 @@ class Settings(BackendSettings):
 
     interpret: bool = False
     """True runs kernels on the CPU's tensors in Triton's interpreter: a reference to check against, and slow."""
+
+    @property
+    def folder(self) -> Path:
+        """The hub's cache folder, where tuned block sizes are kept."""
+        return resolve(None, os.environ, Path.cwd()).cache_root
+
+    @property
+    def state(self) -> str:
+        """Gives what tuning has found: kernels are written with it."""
+        return choices_state(self.folder, "triton")
 
     @property
     def missing(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from hub.lowering.symbols import symbol_texts
 from hub.lowering.tensors import Product, Put, Scan, Source, Tensor
 
 from .attention import Attention
+from .blocks import Blocks
 from .flash import attention_kernel
 from .kernel import Kernel, Writer, kernel_of, root_of
 from .products import Epilogue, epilogue_of, product_kernel
@@ -62,14 +63,25 @@ class File:
     """Triton's type of each parameter that is a plain number; sizes are i64."""
 
 
-def file_of(cluster: Cluster, lowered: Lowered, *, is_interpreted: bool) -> File:
-    """Gives the file. `is_interpreted` chooses block sizes that suit the interpreter."""
-    return _File(cluster, lowered, is_interpreted=is_interpreted).written()
+Choose = Callable[[Kernel, Mapping[str, str]], Blocks | None]
+"""Gives the blocks of a kernel, of which it sees the text with those that rules give it, and the dtypes behind its
+parameters; None for the rules'."""
+
+
+def by_rules(kernel: Kernel, dtypes: Mapping[str, str]) -> Blocks | None:  # noqa: ARG001 - a `Choose`
+    """Chooses nothing."""
+    return None
+
+
+def file_of(cluster: Cluster, lowered: Lowered, *, is_interpreted: bool, choose: Choose = by_rules) -> File:
+    """Gives the file. `is_interpreted` has rules for block sizes that suit the interpreter."""
+    return _File(cluster, lowered, choose, is_interpreted=is_interpreted).written()
 
 
 class _File:
-    def __init__(self, cluster: Cluster, lowered: Lowered, *, is_interpreted: bool) -> None:
+    def __init__(self, cluster: Cluster, lowered: Lowered, choose: Choose, *, is_interpreted: bool) -> None:
         self.cluster = cluster
+        self.choose = choose
         self.lowered = lowered = for_kernels(lowered)
         self.is_interpreted = is_interpreted
         self.sizes: dict[Size, str] = {}
@@ -104,7 +116,12 @@ class _File:
 
     def _kernel(self, name: str, stage: Stage, carriers: Mapping[Group, tuple[Tensor, Epilogue]]) -> Kernel:
         tensor, epilogue = carriers.get(stage, (stage, None)) if isinstance(stage, Group) else (stage, None)
-        writer = Writer(self.name_of, self.sizes, self.lowered.origins)
+        kernel = self._written(name, tensor, epilogue, None)
+        chosen = self.choose(kernel, self.dtypes)
+        return kernel if chosen is None else self._written(name, tensor, epilogue, chosen)
+
+    def _written(self, name: str, tensor: Stage, epilogue: Epilogue | None, chosen: Blocks | None) -> Kernel:
+        writer = Writer(self.name_of, self.sizes, self.lowered.origins, chosen)
         match tensor:
             case Product():
                 return product_kernel(tensor, epilogue, name, writer, is_interpreted=self.is_interpreted)
@@ -186,5 +203,11 @@ def _numbers(cluster: Cluster) -> dict[str, str]:
 def _launch(kernel: Kernel) -> str:
     blocks = [f"{name}={size}" for name, size in kernel.blocks.sizes.items()]
     handed = [*kernel.parameters, *(["flag"] if kernel.may_leave else []), *blocks]
+    handed += [f"{name}={value}" for name, value in launch_options(kernel.blocks).items()]
     grid = "".join(part + ", " for part in kernel.grid)
-    return f"{kernel.name}[({grid})]({', '.join(handed)}, num_warps={kernel.blocks.warps}, enable_fp_fusion=False)"
+    return f"{kernel.name}[({grid})]({', '.join(handed)})"
+
+
+def launch_options(blocks: Blocks) -> dict[str, Any]:
+    """Gives what Triton is told beside parameters. Fused multiply-adds would round once where eager rounds twice."""
+    return {"num_warps": blocks.warps, "num_stages": blocks.stages, "enable_fp_fusion": False}

@@ -15,7 +15,7 @@ from hub.errors import CompileError, OptionError
 from .functions import TYPES
 from .interpreter import loaded
 from .kernel import Kernel
-from .source import File
+from .source import File, launch_options
 
 NAME = "triton"
 _POINTERS: Mapping[str, str] = {
@@ -108,9 +108,7 @@ def _compiled(function: Any, kernel: Kernel, file: File, target: Target) -> Stag
     aligned = {(place,): _ALIGNED for place, kind in enumerate(signature.values()) if kind.startswith("*")}
     source = ASTSource(fn=function, signature=signature, constexprs=dict(kernel.blocks.sizes), attrs=aligned)
     try:
-        found = triton.compile(
-            source, target=target.triton, options={"num_warps": kernel.blocks.warps, "enable_fp_fusion": False}
-        )
+        found = triton.compile(source, target=target.triton, options=launch_options(kernel.blocks))
         stages = {name: found.asm[name] for name in found.asm if name in _TEXTS or isinstance(found.asm[name], bytes)}
         registers, spilled = _counted(stages)
     except CompileError:

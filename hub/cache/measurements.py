@@ -33,6 +33,7 @@ _COLUMNS: Mapping[str, str] = {
     "measurements": f"{_SUBJECT}, run_s, spread_s, transfer_bytes, detail, compile_s, features, made, digest",
     "failures": f"{_SUBJECT}, stage, reason, node, made, digest",
     "profiles": "machine, threads, profile, digest",
+    "choices": "key, about, backend, choice, run_s, made, digest",
 }
 """Columns of each table. The last one is the digest of the others: a row that has changed since counts as absent."""
 _CHANGED = "it is not as it was written"
@@ -94,6 +95,23 @@ class Failure:
     """When, in UTC, as ISO 8601."""
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a backend found best by timing, among several ways to do one thing: block sizes of a kernel, say."""
+
+    key: str
+    """Digest of everything that decides it: what is done, on which device, by which versions."""
+    about: str
+    """For people: what was chosen for."""
+    backend: str
+    choice: str
+    """As the backend writes and reads it."""
+    run_s: float
+    """Seconds of one run with it."""
+    made: str
+    """When, in UTC, as ISO 8601."""
+
+
 class Measurements:
     """The measurements under one cache folder. Any thread may call; none of its methods raises for what the file does.
 
@@ -145,6 +163,17 @@ class Measurements:
 
         found = (self._combined(_subject_of(rows[-1]), rows) for rows in self._attempt(read, {}).values())
         return tuple(measurement for measurement in found if measurement is not None)
+
+    def keep_choice(self, choice: Choice) -> None:
+        """Keeps a choice, in place of an older one of its key. One that cannot be written is lost."""
+        row = (choice.key, choice.about, choice.backend, choice.choice, float(choice.run_s), choice.made)
+        self._attempt(lambda connection: _insert(connection, "choices", row), None)
+
+    def find_choices(self, keys: Iterable[str]) -> dict[str, Choice]:
+        """Gives the choices that were made under some keys."""
+        wanted = list(dict.fromkeys(keys))
+        rows = self._attempt(lambda connection: self._rows(connection, "choices", wanted), {})
+        return {key: Choice(key, *found[-1]) for key, found in rows.items()}
 
     def keep_profile(self, machine: str, threads: int, profile_json: str) -> None:
         """Replaces the profile of a machine. One that cannot be written is lost."""

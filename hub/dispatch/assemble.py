@@ -104,6 +104,8 @@ def _fallback(
     name = item.cluster.name
 
     def failed(error: BaseException, *inputs: Any) -> Sequence[Any]:
+        if _is_recording():  # no backend is at fault for what a CUDA graph may not hold, and eager could not go on either
+            raise error
         if not is_plugins(error) or (strict and isinstance(error, (AccuracyError, ContractError))):
             raise error
         if strict:
@@ -120,6 +122,10 @@ def _fallback(
         return item.cluster.module(*inputs)
 
     return failed
+
+
+def _is_recording() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _overlap_check(graph: Graph) -> Callable[[Sequence[Any]], bool]:

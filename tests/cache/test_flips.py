@@ -17,7 +17,7 @@ from hub.cache import artifacts
 from hub.cache.artifacts import SEAL, check_artifact
 from hub.cache.database import DATABASE
 from hub.cache.imports import IMPORTS, Imported, read_imports, write_imports
-from hub.cache.measurements import Failure, Measurement, Measurements, Subject
+from hub.cache.measurements import Choice, Failure, Measurement, Measurements, Subject
 from hub.cache.store import Store
 from hub.cost import Cost
 from hub.plan import Plan, PlannedCluster
@@ -26,6 +26,7 @@ SUBJECT = Subject("structure", "toy", "versions", "machine", 2, False, "fast", 1
 SUBJECTS = tuple(replace(SUBJECT, structure=f"s{number}") for number in range(13))
 WRITTEN, NEW = SUBJECTS[:12], SUBJECTS[12]
 IMPORTED = {"mark": Imported("fatal", "killed by SIGSEGV", "2026-11-01"), "other": Imported("good", "", "2026-11-01")}
+CHOICE = Choice("key", "a product", "toy", "{}", 1e-5, "2026-11-01")
 PLAN = Plan(
     graph="g", graph_digest="d", clusters=(PlannedCluster(name="c0", backend="b", nodes=("n",)),), inputs=("float32[2]",)
 )
@@ -64,6 +65,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
         kept.keep(measurement(subject))
         kept.keep_failure(failure(subject))
     kept.keep_profile("machine", 2, "{}")
+    kept.keep_choice(CHOICE)
     copy = root.with_name("copy")
     shutil.copytree(root, copy, ignore=shutil.ignore_patterns("*-shm"))
     kept.close()
@@ -121,6 +123,7 @@ def flip_database(root: Path, chance: random.Random) -> None:
     assert all(one == failure(one.subject) for one in kept.failures()), where
     assert all(one == measurement(one.subject) for one in kept.samples("toy", "machine", 2)), where
     assert kept.profile("machine", 2) in (None, "{}"), where
+    assert kept.find_choices([CHOICE.key]) in ({}, {CHOICE.key: CHOICE}), where
     kept.keep(measurement(NEW))
     kept.close()
     again, _ = Measurements.open(root)
@@ -164,6 +167,7 @@ def test_the_cache_before_any_flip_is_found(cache: Path) -> None:
     assert kept.find_many(SUBJECTS) == {subject: measurement(subject) for subject in WRITTEN}
     assert kept.find_failures(SUBJECTS) == {subject: failure(subject) for subject in WRITTEN}
     assert kept.profile("machine", 2) == "{}"
+    assert kept.find_choices([CHOICE.key]) == {CHOICE.key: CHOICE}
     kept.close()
 
 

@@ -15,9 +15,10 @@ import pytest
 
 from hub.cache import database
 from hub.cache import measurements as measurements_module
-from hub.cache.database import DATABASE
+from hub.cache.database import DATABASE, choices_state
 from hub.cache.measurements import (
     MOST_ROWS,
+    Choice,
     Failure,
     Measurement,
     Measurements,
@@ -208,8 +209,8 @@ def spoil_with(statement: str) -> Callable[[Path], None]:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another schema": (spoil_with("PRAGMA user_version = 7"), "it has schema 7, this hub has 2"),
-    "no version": (spoil_with("PRAGMA user_version = 0"), "it has schema 0, this hub has 2"),
+    "another schema": (spoil_with("PRAGMA user_version = 7"), "it has schema 7, this hub has 3"),
+    "no version": (spoil_with("PRAGMA user_version = 0"), "it has schema 0, this hub has 3"),
     "other tables": (spoil_with("ALTER TABLE profiles RENAME TO others"), "its tables are not the hub's"),
     "no SQLite": (lambda file: file.write_text("# measurements\n" * 300), "file is not a database"),
     "half-written": (lambda file: os.truncate(file, 5000), "malformed"),
@@ -418,13 +419,57 @@ def test_a_failure_that_is_not_as_it_was_written_is_forgotten(tmp_path: Path) ->
     assert "failures: a row of toy cannot be read" in kept.notes[0]
 
 
+# --- Choices ----------------------------------------------------------------------------------------------------------
+
+
+CHOICE = Choice("key", "a product", "toy", '{"BM": 64}', 1e-5, "2026-11-01T00:00:00+00:00")
+
+
+def test_a_choice_is_found_again(tmp_path: Path) -> None:
+    """The latest of its key, in other processes too; others are not there."""
+    kept = opened(tmp_path)
+    assert kept.find_choices(["key"]) == {}
+    kept.keep_choice(replace(CHOICE, run_s=1.0))
+    kept.keep_choice(CHOICE)
+    kept.close()
+    assert opened(tmp_path).find_choices(["key", "another", "key"]) == {"key": CHOICE}
+
+
+def test_a_choice_that_is_not_as_it_was_written_is_none(tmp_path: Path) -> None:
+    """It is made anew, and a note says so."""
+    kept = opened(tmp_path)
+    kept.keep_choice(CHOICE)
+    kept.close()
+    spoil_with("UPDATE choices SET choice = '{}'")(tmp_path / DATABASE)
+    kept = opened(tmp_path)
+    assert kept.find_choices(["key"]) == {}
+    assert "choices: a row of toy cannot be read" in kept.notes[0]
+
+
+def test_the_state_of_choices_changes_with_each(tmp_path: Path) -> None:
+    """Only a backend's own ones count, before and after the file is closed; asking makes no file."""
+    assert choices_state(tmp_path / "nowhere", "toy") == ""
+    assert not (tmp_path / "nowhere").exists()
+    kept = opened(tmp_path)
+    states = [choices_state(tmp_path, "toy")]
+    for choice in (CHOICE, replace(CHOICE, choice="{}"), replace(CHOICE, key="second")):
+        kept.keep_choice(choice)
+        states.append(choices_state(tmp_path, "toy"))
+    assert (states[0], len(set(states))) == ("", 4)
+    kept.keep_choice(replace(CHOICE, key="third", backend="other"))
+    kept.close()
+    assert choices_state(tmp_path, "toy") == states[-1]
+
+
 def test_clearing_leaves_no_row(tmp_path: Path) -> None:
     """Of any table."""
     kept = opened(tmp_path)
+    kept.keep_choice(CHOICE)
     kept.keep(measurement())
     kept.keep_failure(failure())
     kept.keep_profile("machine", 2, "{}")
-    assert kept.clear() == 3
+    assert kept.clear() == 4
+    assert kept.find_choices(["key"]) == {}
     assert (kept.count(), kept.failures(), kept.profile("machine", 2)) == (0, (), None)
 
 

@@ -1,0 +1,155 @@
+"""Runs a plan that lies wholly on one GPU as a CUDA graph: every launch of every backend, and of eager, in one go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from hub.capture.pins import alias_chain
+from hub.graph import Graph
+from hub.support import elements, is_symbolic, value_of
+
+WARM_CALLS = 2
+"""Calls before recording: the first ones compile kernels, make handles and set libraries up, which no graph may hold."""
+MOST_RECORDINGS = 3
+"""Times that weights may move before a plan is recorded no more."""
+
+Run = Callable[[Sequence[Any]], tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A run that was recorded: it reads its inputs, and writes its outputs, where they were."""
+
+    replay: Callable[[], None]
+    outputs: tuple[torch.Tensor, ...]
+
+
+class Recorder(Protocol):
+    """What the device does."""
+
+    def is_recording(self) -> bool:
+        """True where somebody, the user say, records already."""
+        ...
+
+    def record(self, run: Run, inputs: Sequence[Any]) -> Recording:
+        """Records a run, which computes nothing. Raises what the run raises, and for what no graph may hold."""
+        ...
+
+
+class CudaRecorder:
+    """CUDA graphs of PyTorch."""
+
+    def is_recording(self) -> bool:
+        """See `Recorder`."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def record(self, run: Run, inputs: Sequence[Any]) -> Recording:
+        """See `Recorder`."""
+        graph = torch.cuda.CUDAGraph()
+        # Only this thread's calls are looked at: a data loader's copies on another one are no fault.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            outputs = run(inputs)
+        return Recording(graph.replay, outputs)
+
+
+def unrecordable(graph: Graph) -> str:
+    """Says why a graph's plans cannot be recorded; "" where they can."""
+    if graph.is_training:
+        return "it is part of a training step, whose saved values lie elsewhere each time"
+    if graph.mutated:
+        return f"it writes to its input {graph.mutated[0]}"
+    found = ((node.name, value) for node in graph.module.graph.nodes for value in elements(value_of(node)))
+    values = {name: value for name, value in found if value is not None}
+    if any(is_symbolic(size) for value in values.values() if isinstance(value, torch.Tensor) for size in value.shape):
+        return "its sizes are symbolic"
+    elsewhere = next((name for name, value in values.items() if not _is_on_gpu(value)), None)
+    if elsewhere is not None:
+        return f"{elsewhere} is no tensor on a GPU"
+    if len({value.device for value in values.values()}) > 1:
+        return "it uses several GPUs"
+    if drawing := next((node.name for node in graph.nodes if _draws(node)), None):
+        return f"{drawing} draws random numbers"
+    return _shared_outputs(graph)
+
+
+def _is_on_gpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cuda"
+
+
+def _draws(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _shared_outputs(graph: Graph) -> str:
+    """Says which outputs would no longer share memory, as eager's do: those of a recorded plan are copies."""
+    roots = [alias_chain(node)[-1] for node in graph.outputs if isinstance(node, fx.Node)]
+    if len(roots) < len(graph.outputs):
+        return "an output is no tensor"
+    shared = next((root for root in roots if root.op != "call_function" or roots.count(root) > 1), None)
+    return "" if shared is None else f"an output shares memory with {shared.name}"
+
+
+class Recorded:
+    """A plan's run that is recorded after a few calls, and from then on launched in one go. One call at a time.
+
+    Inputs are copied to where the recorded run reads them, weights are read where they lie, and outputs are copied out: the
+    next call writes over them. Where recording fails, or weights move again and again, the plan runs as it did before.
+    """
+
+    def __init__(
+        self, run: Run, weights: Sequence[int], recorder: Recorder, give_up: Callable[[BaseException], None]
+    ) -> None:
+        self._run = run
+        self._weights = tuple(weights)
+        self._recorder = recorder
+        self._give_up = give_up
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._recordings = 0
+        self._recording: Recording | None = None
+        self._places: tuple[int, ...] = ()
+        self._inputs: Mapping[int, torch.Tensor] = {}
+        self._is_given_up = False
+
+    def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Runs one call."""
+        if self._is_given_up or self._recorder.is_recording():
+            return self._run(args)
+        with self._lock:
+            if self._calls < WARM_CALLS:
+                self._calls += 1
+                return self._run(args)
+            recording = self._recorded(args)
+            if recording is None:
+                return self._run(args)
+            for position, inner in self._inputs.items():
+                inner.copy_(args[position])
+            recording.replay()
+            return tuple(output.clone() for output in recording.outputs)
+
+    def _recorded(self, args: Sequence[Any]) -> Recording | None:
+        places = tuple(args[position].data_ptr() for position in self._weights)
+        if self._recording is not None and places == self._places:
+            return self._recording
+        self._recording = None
+        if self._recordings == MOST_RECORDINGS:
+            self._is_given_up = True
+            self._give_up(RuntimeError(f"its weights have moved {MOST_RECORDINGS} times"))
+            return None
+        self._recordings += 1
+        inner = [value if position in self._weights else value.clone() for position, value in enumerate(args)]
+        try:
+            self._recording = self._recorder.record(self._run, inner)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the plan runs without
+            self._is_given_up = True
+            self._give_up(error)
+            return None
+        self._places = places
+        self._inputs = {position: value for position, value in enumerate(inner) if position not in self._weights}
+        return self._recording

@@ -1,0 +1,175 @@
+"""Times kernels with several block sizes where they run, and keeps what was best."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hub.cache.measurements import Choice, Measurements
+from hub.graph import Cluster, ScalarSpec, Spec, hint, priced_size
+from hub.lowering.cluster import Lowered, lower, weights_of
+from hub.report.numbers import count, duration
+
+from .blocks import Blocks
+from .choices import Limits, choices_of
+from .chosen import gpu_of, key_of
+from .interpreter import loaded
+from .kernel import Kernel
+from .source import File, file_of
+
+NAME = "triton"
+Bench = Callable[[Callable[[], Any]], float]
+"""Gives the seconds of one launch."""
+_ABOUT = 60
+"""Characters of a kernel's nodes that people are shown."""
+
+
+def bench(launch: Callable[[], Any]) -> float:
+    """Gives the median seconds of a launch on the GPU, whose cache is emptied in between."""
+    from triton.testing import do_bench
+
+    return float(do_bench(launch, warmup=10, rep=40, return_mode="median")) / 1e3
+
+
+def limits_of(device: torch.device) -> Limits:
+    """Gives what a multiprocessor of a GPU has."""
+    found = torch.cuda.get_device_properties(device)
+    return Limits(
+        found.shared_memory_per_block_optin,
+        found.shared_memory_per_multiprocessor,
+        found.regs_per_multiprocessor,
+        found.max_threads_per_multi_processor,
+    )
+
+
+@dataclass
+class Tuner:
+    """One search through the kernels of some clusters, until a time on the clock."""
+
+    kept: Measurements
+    limits: Limits
+    say: Callable[[str], None]
+    end_s: float
+    bench: Bench = bench
+    clock: Callable[[], float] = time.monotonic
+    gains: list[float] = field(default_factory=list[float])
+    """Of each kernel that was timed: its seconds with blocks by rules, as a multiple of those with the best ones."""
+    left: int = 0
+    """Kernels for which no time was left."""
+
+    def tune(self, cluster: Cluster) -> None:
+        """Times every kernel of a cluster that was never timed on this GPU. Raises what lowering raises."""
+        subject = _Subject(cluster, lower(cluster), tuple(map(_example, cluster.inputs)))
+        file = subject.file({})
+        keys = {kernel.name: key_of(kernel, file.dtypes, gpu_of(subject.device)) for kernel in file.kernels}
+        known = self.kept.find_choices(keys.values())
+        for kernel in file.kernels:
+            if keys[kernel.name] in known:
+                continue
+            if self.clock() >= self.end_s:
+                self.left += 1
+            else:
+                self._tune_kernel(subject, kernel, keys[kernel.name])
+
+    def _tune_kernel(self, subject: _Subject, kernel: Kernel, key: str) -> None:
+        default, *others = choices_of(kernel.blocks, kernel.tiling, self.limits)
+        times = {default.to_json(): self._timed(subject, kernel, default)}
+        rules_s = times[default.to_json()]
+        if rules_s is None:  # compiling will say why it does not run
+            return
+        for blocks in others:
+            if self.clock() >= self.end_s:
+                break
+            times[blocks.to_json()] = self._timed(subject, kernel, blocks)
+        ran = {blocks: run_s for blocks, run_s in times.items() if run_s is not None}
+        best = min(ran, key=ran.__getitem__)
+        about = ", ".join(kernel.nodes)
+        made = datetime.now(UTC).isoformat(timespec="seconds")
+        self.kept.keep_choice(Choice(key, about, NAME, best, ran[best], made))
+        self.gains.append(rules_s / ran[best])
+        told = f"{duration(ran[best])}, by rules {duration(rules_s)}, of {count(len(ran), 'choice')}"
+        self.say(f"{about[:_ABOUT]}: {told}")
+
+    def _timed(self, subject: _Subject, kernel: Kernel, blocks: Blocks) -> float | None:
+        """Gives the seconds of a launch; None where it cannot be compiled, or needs more than the GPU has."""
+        try:
+            with tempfile.TemporaryDirectory(prefix="hub-triton-") as folder:
+                return self.bench(subject.launch(kernel.name, blocks, Path(folder)))
+        except Exception:  # noqa: BLE001 - Triton raises anything; these blocks are then no choice
+            return None
+
+    def summary(self) -> str:
+        """Says what was found."""
+        found = "no kernel was new"
+        if self.gains:
+            mean = statistics.geometric_mean(self.gains)
+            found = f"{count(len(self.gains), 'kernel')} timed; with blocks by rules they take {mean:.2f} times as long"
+        return found if not self.left else f"{found}; no time was left for {count(self.left, 'kernel')}"
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A cluster whose kernels are timed, on inputs of its own."""
+
+    cluster: Cluster
+    lowered: Lowered
+    inputs: tuple[Any, ...]
+
+    @property
+    def device(self) -> torch.device:
+        return self.cluster.outputs[0].device
+
+    @property
+    def is_interpreted(self) -> bool:
+        return self.device.type == "cpu"
+
+    def file(self, chosen: Mapping[str, Blocks]) -> File:
+        """Gives the cluster's file, with other blocks for some kernels."""
+        return file_of(
+            self.cluster,
+            self.lowered,
+            is_interpreted=self.is_interpreted,
+            choose=lambda kernel, _: chosen.get(kernel.name),
+        )
+
+    def launch(self, name: str, blocks: Blocks, folder: Path) -> Callable[[], Any]:
+        """Gives a launch of one kernel, as a call of the cluster, run for that, makes it. Raises what Triton raises."""
+        path = folder / "kernels.py"
+        path.write_text(self.file({name: blocks}).text)
+        module = loaded(path, is_interpreted=self.is_interpreted)
+        recorder = _Recorder(getattr(module, name))
+        setattr(module, name, recorder)
+        module.call(*self.inputs, *(weight.to(self.device) for weight in weights_of(self.cluster).values()), self.device)
+        return recorder.launch
+
+
+class _Recorder:
+    """Stands in for a kernel, and remembers its launch."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self.launch: Callable[[], Any] = lambda: None
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            self.launch = lambda: self._function[grid](*arguments, **named)
+            return self.launch()
+
+        return run
+
+
+def _example(spec: Spec) -> Any:
+    """Gives an input of a kind: random numbers; integers are 0, which every index may be."""
+    if isinstance(spec, ScalarSpec):
+        return hint(spec.value) if spec.kind == "int" else spec.value
+    shape, stride = (tuple(map(priced_size, each)) for each in (spec.shape, spec.stride))
+    value = torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device).zero_()
+    return value.normal_() if spec.dtype.is_floating_point else value

@@ -1,0 +1,160 @@
+"""Plans as CUDA graphs: who may be recorded, and how inputs, weights and outputs move. A recorder here plays the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+from torch._subclasses import FakeTensorMode
+
+import hub
+from hub.capture.inference import capture_inference
+from hub.dispatch.recorded import MOST_RECORDINGS, WARM_CALLS, Recorded, Recording, Run, unrecordable
+from hub.errors import HubError
+from hub.graph import Graph
+
+
+class Played:
+    """Records a run by keeping it, and replays it into the outputs of the recorded one, as a GPU does."""
+
+    def __init__(self) -> None:
+        self.recorded = 0
+        self.is_busy = False
+        self.refuses = False
+
+    def is_recording(self) -> bool:
+        return self.is_busy
+
+    def record(self, run: Run, inputs: Sequence[Any]) -> Recording:
+        if self.refuses:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.recorded += 1
+        outputs = tuple(torch.full_like(output, torch.nan) for output in run(inputs))  # recording computes nothing
+
+        def replay() -> None:
+            for output, new in zip(outputs, run(inputs), strict=True):
+                output.copy_(new)
+
+        return Recording(replay, outputs)
+
+
+def scaled(args: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    value, weight = args
+    return value * weight, value + weight
+
+
+def recorded() -> tuple[Recorded, Played, list[BaseException]]:
+    player, told = Played(), list[BaseException]()
+    return Recorded(scaled, [1], player, told.append), player, told
+
+
+def call(run: Callable[..., Any], weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Runs a call on new values, and asserts that it gives what the plan gives."""
+    value = torch.randn(3)
+    found = run((value, weight))
+    assert all(map(torch.equal, found, scaled((value, weight))))
+    return found
+
+
+# --- Running ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_recorded_once_after_some_calls() -> None:
+    """And every call gives outputs of its own, which later calls leave alone."""
+    run, player, told = recorded()
+    weight = torch.randn(3)
+    for _ in range(WARM_CALLS):
+        call(run, weight)
+    assert player.recorded == 0
+    first = call(run, weight)
+    kept = [each.clone() for each in first]
+    for _ in range(3):
+        call(run, weight)
+    assert player.recorded == 1
+    assert all(map(torch.equal, first, kept))
+    assert told == []
+
+
+def test_weights_are_read_where_they_lie() -> None:
+    """What is written into them is seen; where they move, the plan is recorded again, and at last no more."""
+    run, player, told = recorded()
+    weight = torch.randn(3)
+    for _ in range(WARM_CALLS + 1):
+        call(run, weight)
+    weight.mul_(2.0)
+    call(run, weight)
+    assert player.recorded == 1
+    moved = [torch.randn(3) for _ in range(MOST_RECORDINGS)]
+    for each in moved:
+        call(run, each)
+        call(run, each)
+    assert player.recorded == MOST_RECORDINGS
+    assert "weights have moved" in str(told[0])
+    assert len(told) == 1
+
+
+def test_what_cannot_be_recorded_runs_as_before() -> None:
+    """It is tried once, and told once."""
+    run, player, told = recorded()
+    player.refuses = True
+    weight = torch.randn(3)
+    for _ in range(WARM_CALLS + 3):
+        call(run, weight)
+    assert ["not permitted" in str(error) for error in told] == [True]
+
+
+def test_the_users_own_recording_holds_the_plans_launches() -> None:
+    """A graph cannot be launched while another one is recorded."""
+    run, player, _ = recorded()
+    weight = torch.randn(3)
+    for _ in range(WARM_CALLS + 1):
+        call(run, weight)
+    player.is_busy = True
+    call(run, weight)
+    assert player.recorded == 1
+
+
+# --- Who may ----------------------------------------------------------------------------------------------------------
+
+
+def graph_of(function: Callable[[Any], Any], *, device: str = "cuda:0") -> Graph:
+    with FakeTensorMode():
+        return capture_inference(fx.symbolic_trace(function), [torch.empty(4, 4, device=device)])
+
+
+def test_a_plan_on_one_gpu_may_be_recorded() -> None:
+    """With views inside and several outputs."""
+    assert unrecordable(graph_of(lambda x: (x.t() @ x, x.softmax(-1).view(-1)))) == ""
+
+
+@pytest.mark.parametrize(
+    ("function", "device", "reason"),
+    [
+        (lambda x: (x + 1,), "cpu", "no tensor on a GPU"),
+        (lambda x: (x.cpu() + 1,), "cuda:0", "no tensor on a GPU"),
+        (lambda x: (x + 1, x.view(-1)), "cuda:0", "shares memory"),
+        (lambda x: x.relu().unbind(1), "cuda:0", "shares memory"),
+        (lambda x: (x + torch.rand_like(x),), "cuda:0", "draws random numbers"),
+        (lambda x: (x.to("cuda:1") + 1,), "cuda:0", "several GPUs"),
+    ],
+)
+def test_what_may_not_says_why(function: Callable[..., Any], device: str, reason: str) -> None:
+    """In words."""
+    assert reason in unrecordable(graph_of(function, device=device))
+
+
+def test_on_a_cpu_the_plan_says_so() -> None:
+    """The model runs, and with `strict` it is an error."""
+    compiled: Any = torch.compile(torch.nn.Linear(4, 4), backend="hub", options={"tune": "off", "cuda_graphs": True})
+    with torch.no_grad():
+        compiled(torch.randn(2, 4))
+    (plan,) = hub.plans(compiled)
+    assert any(event.stage == "record" and "no tensor on a GPU" in event.message for event in plan.events)
+    torch._dynamo.reset()
+    options = {"tune": "off", "cuda_graphs": True, "strict": True}
+    strict: Any = torch.compile(torch.nn.Linear(4, 4), backend="hub", options=options)
+    with torch.no_grad(), pytest.raises(HubError, match="CUDA graph"):
+        strict(torch.randn(2, 4))
