@@ -1,0 +1,51 @@
+"""Accelerators that tensors lie on: which ones, waiting for them, their random numbers, and their memory.
+
+Nothing here imports torch: where nobody has, nothing lies on one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    import torch
+
+_HOSTS = ("cpu", "meta")
+"""Devices that have done their work when a call of them returns."""
+
+
+def is_accelerator(device: torch.device) -> bool:
+    """True for a device that computes beside the CPU, which has to wait for it."""
+    return device.type not in _HOSTS
+
+
+def accelerators_of(values: Iterable[Any]) -> tuple[torch.device, ...]:
+    """Gives the accelerators that tensors among some values lie on, each once, in order; looks into containers."""
+    return tuple(dict.fromkeys(tensor.device for tensor in _tensors_in(values) if is_accelerator(tensor.device)))
+
+
+def wait_for(devices: Iterable[torch.device]) -> None:
+    """Waits until accelerators have done all that they were given; for none it takes no time."""
+    for device in devices:
+        torch = sys.modules["torch"]
+        own = torch.accelerator.current_accelerator()
+        if own is not None and own.type == device.type:  # others bring no way to wait, or are only simulated here
+            torch.accelerator.synchronize(device)
+
+
+def wait_for_values(values: Iterable[Any]) -> None:
+    """Waits for every accelerator that tensors among some values lie on."""
+    wait_for(accelerators_of(values))
+
+
+def _tensors_in(values: Iterable[Any]) -> Iterator[Any]:
+    torch = sys.modules.get("torch")
+    for value in values if torch is not None else ():
+        if isinstance(value, torch.Tensor):  # pyright: ignore[reportOptionalMemberAccess] - nothing is walked without it
+            yield value
+        elif isinstance(value, Mapping):
+            yield from _tensors_in(cast("Mapping[Any, Any]", value).values())
+        elif isinstance(value, (tuple, list, set, frozenset)):
+            yield from _tensors_in(cast("Iterable[Any]", value))
