@@ -40,6 +40,21 @@ def wait_for_values(values: Iterable[Any]) -> None:
     wait_for(accelerators_of(values))
 
 
+def name_of(device: torch.device) -> str:
+    """Gives what an accelerator calls itself, "NVIDIA A100-SXM4-40GB"; its kind where it does not say."""
+    try:
+        return str(sys.modules["torch"].get_device_module(device).get_device_name(device))
+    except Exception:  # noqa: BLE001 - kinds without such a function, and builds of PyTorch without the kind
+        return device.type
+
+
+def free_unused() -> None:
+    """Gives memory of CUDA devices back that PyTorch keeps for tensors to come."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
 def _tensors_in(values: Iterable[Any]) -> Iterator[Any]:
     torch = sys.modules.get("torch")
     for value in values if torch is not None else ():

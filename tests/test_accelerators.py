@@ -6,6 +6,7 @@ None is at hand here: fake tensors lie on one, and a queue with a clock of its o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,17 +17,22 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hub.accelerators import accelerators_of, wait_for_values
+from hub.backend import CompileSettings
 from hub.bench import worker
 from hub.bench.closeness import Difference
 from hub.bench.contenders import Contender
 from hub.bench.models import LoadedModel
+from hub.cache.measurements import Measurements
 from hub.compilation import tasks
 from hub.compilation.transfer import Sample
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step, generate
 from hub.graph import Graph
 from hub.partition.extract import extract
+from hub.pricing import profile, roofline
 from hub.pricing.eager import profile_eager
+from hub.pricing.features import kind_of
+from hub.pricing.roofline import Peaks
 from hub.pricing.timing import time_call
 
 CUDA = torch.device("cuda", 0)
@@ -71,10 +77,17 @@ class Queue(TorchDispatchMode):
 def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     """A queue that PyTorch's functions wait for, and whose clock those who time things read."""
     found = Queue()
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda real=False: None if real else torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "synchronize", found.synchronize)
     clock = SimpleNamespace(perf_counter=found.perf_counter)
-    for module in ("pricing.timing", "pricing.eager", "compilation.tasks", "dispatch.assemble", "bench.worker"):
+    for module in (
+        "pricing.timing",
+        "pricing.eager",
+        "pricing.profile",
+        "compilation.tasks",
+        "dispatch.assemble",
+        "bench.worker",
+    ):
         monkeypatch.setattr(f"hub.{module}.time", clock)
     return found
 
@@ -82,6 +95,14 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
 def on(device: str, *shape: int) -> torch.Tensor:
     with FakeTensorMode(allow_non_fake_inputs=True):
         return torch.empty(*shape, device=device)
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No peaks are known yet."""
+    monkeypatch.setattr(roofline, "_settled", {1: Peaks(1e11, 1e10)})
+    monkeypatch.setattr(roofline, "_accelerators", {})
+    roofline._own_accelerator.cache_clear()
 
 
 def two_steps(device: str) -> Sample:
@@ -227,3 +248,112 @@ def test_contenders_of_a_benchmark_are_waited_for(queue: Queue, monkeypatch: pyt
         worker._call, worker._awaited = None, ()
     assert prepared.first_call_s == pytest.approx(2.0)
     assert samples == pytest.approx([2.0] * 3)
+
+
+# --- Prices -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_accelerator_is_measured_with_waiting(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its peaks are those of the work, not of handing it over."""
+    # Copies of fake tensors ask for the device, which this build of PyTorch may not know.
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda *_: queue.give(WORK_S))  # pyright: ignore[reportUnknownLambdaType]
+    with FakeTensorMode(), queue:
+        flops_s, bytes_s = profile.measure_accelerator(CUDA)
+    assert flops_s == pytest.approx(2 * 4096**3 / (CALL_S + WORK_S))
+    assert bytes_s == pytest.approx(2 * 2**28 / WORK_S)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_an_accelerator_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one process of all that share a store; its peaks are kept beside the CPU's, which stay what they are."""
+    measured: list[torch.device] = []
+    monkeypatch.setattr(profile, "measure_accelerator", lambda device: measured.append(device) or (5e13, 2e12))  # pyright: ignore[reportUnknownLambdaType]
+    kept, _ = Measurements.open(tmp_path)
+    cpu = roofline.settle_peaks(kept, 1)
+    for _ in range(2):
+        roofline._accelerators.clear()
+        roofline.settle_accelerators(kept, two_steps("cuda:0").graph)
+        assert roofline.peaks(1, CUDA) == Peaks(5e13, 2e12)
+    assert measured == [CUDA]
+    assert roofline.settle_peaks(kept, 1) == cpu
+
+
+@pytest.mark.usefixtures("fresh")
+def test_an_accelerator_that_cannot_be_measured_is_no_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken for another one, and the next process tries again."""
+
+    def full(_: torch.device) -> tuple[float, float]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(profile, "measure_accelerator", full)
+    monkeypatch.setattr(roofline, "measure_accelerator", full)
+    kept, _ = Measurements.open(tmp_path)
+    roofline.settle_accelerators(kept, two_steps("cuda:0").graph)
+    assert roofline.peaks(1, CUDA) == roofline.UNMEASURED
+    assert roofline.peaks(1, torch.device("cuda:1")) == roofline.UNMEASURED
+    assert kept.profile(f"{profile.machine_digest()} {profile.name_of(CUDA)}", 0) is None
+
+
+@pytest.mark.usefixtures("fresh")
+def test_work_is_priced_by_the_device_that_does_it() -> None:
+    """Clusters and eager nodes by their outputs, at the peaks that planning settled on."""
+    roofline.settle(1, Peaks(1e11, 1e10), {"cuda:0": Peaks(1e13, 1e12)})
+    graphs = {device: two_steps(device).graph for device in ("cpu", "cuda:0")}
+    clusters = {device: extract(graph, ["first", "second"], "k0", {}) for device, graph in graphs.items()}
+    costs = {device: roofline.cluster_estimate(cluster, 1, call_s=0.0) for device, cluster in clusters.items()}
+    assert costs["cpu"].run_s == pytest.approx(100 * costs["cuda:0"].run_s)
+    assert costs["cpu"].detail == "roofline, 100 Gflop/s, 10 GB/s, 1 threads"
+    assert costs["cuda:0"].detail == "roofline, 10000 Gflop/s, 1000 GB/s, cuda:0"
+    eager = {device: roofline.eager_estimate(graph.nodes[0], 1) for device, graph in graphs.items()}
+    work = {device: seconds - roofline.EAGER_CALL_S for device, seconds in eager.items()}
+    assert work["cpu"] == pytest.approx(100 * work["cuda:0"])
+
+
+@pytest.mark.usefixtures("fresh")
+def test_no_bound_is_above_what_narrow_products_reach() -> None:
+    """An accelerator computes float16 and float8 many times as fast as float32."""
+    roofline.settle(1, Peaks(1e11, 1e10), {"cuda:0": Peaks(1e13, 1e12)})
+    host, device = (roofline.least_seconds(two_steps(name).graph.nodes, 1) for name in ("cpu", "cuda:0"))
+    assert (host, device) == pytest.approx((32 / 1e11, 32 / (32 * 1e13)))
+
+
+@pytest.mark.usefixtures("fresh")
+def test_workers_estimate_with_the_same_peaks(state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the process that asks: a worker measures nothing."""
+    state.sample = two_steps("cuda:0")
+
+    def estimate(cluster: Any, settings: CompileSettings) -> Any:
+        return roofline.cluster_estimate(cluster, settings.threads)
+
+    state.configured = SimpleNamespace(backend=lambda _: SimpleNamespace(estimate=estimate))  # pyright: ignore[reportUnknownLambdaType]
+    given = {"cuda:0": Peaks(3e13, 1e12)}
+    said: Any = tasks.estimate("toy", ["first"], CompileSettings(threads=1), Peaks(1e11, 1e10), given)
+    assert "30000 Gflop/s" in said.answer.detail
+    assert roofline.settled_accelerators() == given
+
+
+def test_a_graph_on_one_accelerator_is_told() -> None:
+    """Lone numbers on the CPU are none of its work; a graph on the CPU, or on two devices, has none."""
+    graph = two_steps("cuda:0").graph
+    assert roofline.only_accelerator(graph) == CUDA
+    graph.nodes[0].meta["val"] = on("cpu", 1)
+    assert roofline.only_accelerator(graph) == CUDA
+    graph.nodes[0].meta["val"] = on("cpu", 4)
+    assert roofline.only_accelerator(graph) is None
+    assert roofline.only_accelerator(two_steps("cpu").graph) is None
+
+
+@pytest.mark.parametrize("operator", ["flash", "efficient", "cudnn"])
+def test_attention_of_cuda_counts_as_attention(operator: str) -> None:
+    """Its operators do the work of the general one."""
+    graph = fx.Graph()
+    sources = [graph.placeholder(name) for name in ("query", "key", "value")]
+    name = f"_scaled_dot_product_{operator}_attention"
+    more = {"flash": (), "efficient": (None, False), "cudnn": (None, False)}[operator]
+    node = graph.call_function(getattr(torch.ops.aten, name).default, (*sources, *more))
+    for source in sources:
+        source.meta["val"] = on("cuda:0", 2, 3, 16, 8)
+    node.meta["val"] = (on("cuda:0", 2, 3, 16, 8), on("cuda:0", 2, 3, 16))
+    graph.output((node,))
+    assert kind_of(node) == "attention"
+    assert roofline.flops(node) == 2 * (2 * 3 * 16) * 16 * (8 + 8)

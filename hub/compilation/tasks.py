@@ -6,7 +6,7 @@ import gc
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -116,9 +116,11 @@ def answers(backend: str, options: Options) -> Answers:
     return replace(found, events=(*found.events, Event(kind="note", stage="support", backend=backend, message=message)))
 
 
-def estimate(backend: str, nodes: Sequence[str], settings: CompileSettings, peaks: Peaks) -> Said:
+def estimate(
+    backend: str, nodes: Sequence[str], settings: CompileSettings, peaks: Peaks, accelerators: Mapping[str, Peaks]
+) -> Said:
     """Asks a backend what a cluster would cost on a machine with such peaks."""
-    settle(settings.threads, peaks)
+    settle(settings.threads, peaks, accelerators)
     with plugin_edge(backend, None, "estimate"), kept_state() as changed:
         answer = _state.registry.backend(backend).estimate(_cut("estimate", nodes), settings)
     return Said(answer, told_changes(changed, WORKER))

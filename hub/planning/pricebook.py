@@ -17,7 +17,7 @@ from hub.plan import Event
 from hub.planning.scene import Draft, Scene
 from hub.pricing.features import features_of
 from hub.pricing.learned import LearnedPrices, Sample
-from hub.pricing.roofline import cluster_estimate, eager_estimate, flops, peaks
+from hub.pricing.roofline import cluster_estimate, eager_estimate, least_seconds
 from hub.pricing.session import Offer
 from hub.pricing.timing import median
 from hub.report.numbers import count
@@ -75,8 +75,7 @@ class PriceBook:
 
     def least_s(self, found: Group, settings: CompileSettings) -> float:
         """Gives seconds that no backend can stay below: the cluster's work at the machine's peaks."""
-        work = sum(flops(self._scene.graph.by_name[name]) for name in found.nodes)
-        return work / peaks(settings.threads).flops_s
+        return least_seconds((self._scene.graph.by_name[name] for name in found.nodes), settings.threads)
 
     def keep(self, offer: Offer) -> None:
         """Writes a measured price down, for this plan and for later processes."""

@@ -22,7 +22,10 @@ VERSION = 2
 _KINDS: Mapping[str, str] = {
     "product": "linear mm bmm matmul addmm baddbmm addbmm dot mv einsum bilinear",
     "convolution": "conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d",
-    "attention": "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu",
+    "attention": (
+        "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention"
+        " _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention"
+    ),
     "recurrent": "lstm gru rnn_tanh rnn_relu",
     "normalisation": (
         "layer_norm native_layer_norm batch_norm _native_batch_norm_legit_no_training native_batch_norm group_norm"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import hub
 from hub.backend import Proposal
@@ -156,6 +157,21 @@ def test_mixing_must_pay(set_stage: Callable[..., Any], monkeypatch: pytest.Monk
     price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
     monkeypatch.setattr("hub.planning.mixes.MIX_S", 10 * MS)
     assert len(predicted(stage).assignment.backends) == 1
+
+
+def test_backends_on_one_accelerator_mix_for_nothing(
+    set_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No threads of the CPU compute there, and so no pool has to be left for another."""
+    stage = set_stage(halves(), (X,), {"one": "", "two": ""})
+    with FakeTensorMode():
+        for node in stage.scene.graph.by_name.values():
+            if node.op != "output":
+                node.meta["val"] = torch.empty(node.meta["val"].shape, device="cuda:0")
+    stage.slow_eager()
+    price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
+    monkeypatch.setattr("hub.planning.mixes.MIX_S", 10 * MS)
+    assert set(predicted(stage).assignment.backends) == {"one", "two"}
 
 
 def test_costly_calls_must_pay(set_stage: Callable[..., Any]) -> None:
