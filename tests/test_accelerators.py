@@ -31,7 +31,7 @@ from hub.graph import Graph
 from hub.partition.extract import extract
 from hub.pricing import profile, roofline
 from hub.pricing.eager import profile_eager
-from hub.pricing.features import kind_of
+from hub.pricing.features import features_of, kind_of
 from hub.pricing.roofline import Peaks
 from hub.pricing.timing import time_call
 
@@ -341,6 +341,15 @@ def test_a_graph_on_one_accelerator_is_told() -> None:
     graph.nodes[0].meta["val"] = on("cpu", 4)
     assert roofline.only_accelerator(graph) is None
     assert roofline.only_accelerator(two_steps("cpu").graph) is None
+
+
+def test_features_say_which_kind_of_device_computes() -> None:
+    """As a number, so that prices are learned for each kind alone."""
+    assert [features_of(two_steps(device).graph.nodes)["device"] for device in ("cpu", "cuda:0", "xpu:0")] == [
+        0.0,
+        1.0,
+        2.0,
+    ]
 
 
 @pytest.mark.parametrize("operator", ["flash", "efficient", "cudnn"])
