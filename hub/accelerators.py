@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -46,6 +47,36 @@ def name_of(device: torch.device) -> str:
         return str(sys.modules["torch"].get_device_module(device).get_device_name(device))
     except Exception:  # noqa: BLE001 - kinds without such a function, and builds of PyTorch without the kind
         return device.type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RandomState:
+    """Where the random numbers of each CUDA device stand; of none, before anybody has used CUDA.
+
+    Equal to others where no device that both know differs: to use CUDA for the first time changes nobody's numbers.
+    """
+
+    states: tuple[bytes, ...]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RandomState):
+            return NotImplemented
+        return all(one == two for one, two in zip(self.states, other.states, strict=False))
+
+
+def random_state() -> RandomState:
+    """Gives where the random numbers of all CUDA devices stand. Starts CUDA for nobody."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return RandomState(())
+    return RandomState(tuple(state.numpy().tobytes() for state in torch.cuda.get_rng_state_all()))
+
+
+def set_random_state(wanted: RandomState) -> None:
+    """Puts the random numbers of CUDA devices back to where they stood."""
+    for index, state in enumerate(wanted.states):
+        torch = sys.modules["torch"]
+        torch.cuda.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8), index)
 
 
 def free_unused() -> None:

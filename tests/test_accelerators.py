@@ -24,7 +24,9 @@ from hub.bench.contenders import Contender
 from hub.bench.models import LoadedModel
 from hub.cache.measurements import Measurements
 from hub.compilation import tasks
+from hub.compilation.state import kept_state
 from hub.compilation.transfer import Sample
+from hub.compilation.values import values_at
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step, generate
 from hub.graph import Graph
@@ -366,3 +368,73 @@ def test_attention_of_cuda_counts_as_attention(operator: str) -> None:
     graph.output((node,))
     assert kind_of(node) == "attention"
     assert roofline.flops(node) == 2 * (2 * 3 * 16) * 16 * (8 + 8)
+
+
+# --- Random numbers ---------------------------------------------------------------------------------------------------
+
+
+class Generators:
+    """The random numbers of two CUDA devices."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_initialized: bool) -> None:
+        self.is_initialized = is_initialized
+        self.states = [torch.tensor([7, 7], dtype=torch.uint8), torch.tensor([9, 9], dtype=torch.uint8)]
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: self.is_initialized)
+        monkeypatch.setattr(torch.cuda, "get_rng_state_all", self.read)
+        monkeypatch.setattr(torch.cuda, "set_rng_state", self.write)
+
+    def read(self) -> list[torch.Tensor]:
+        """Gives copies, as CUDA does."""
+        assert self.is_initialized, "nobody may start CUDA for this"
+        return [state.clone() for state in self.states]
+
+    def write(self, state: torch.Tensor, device: int) -> None:
+        """Sets those of one device."""
+        assert self.is_initialized
+        self.states[device] = state.clone()
+
+    def draw(self) -> None:
+        """Moves those of the second device on."""
+        self.is_initialized = True
+        self.states[1] += 1
+
+    @property
+    def numbers(self) -> list[list[int]]:
+        """Gives where they stand."""
+        return [state.tolist() for state in self.states]
+
+
+def test_random_numbers_of_cuda_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin that draws some is named, as one that draws the CPU's."""
+    generators = Generators(monkeypatch, is_initialized=True)
+    with kept_state() as changed:
+        generators.draw()
+    assert changed == ["CUDA's random numbers"]
+    assert generators.numbers == [[7, 7], [9, 9]]
+
+
+def test_to_start_cuda_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody starts it to look; who uses it first has changed nobody's numbers."""
+    generators = Generators(monkeypatch, is_initialized=False)
+    with kept_state() as changed:
+        generators.draw()
+    assert changed == []
+
+
+@pytest.mark.parametrize("is_initialized", [True, False])
+def test_running_a_graph_leaves_cudas_random_numbers(monkeypatch: pytest.MonkeyPatch, is_initialized: bool) -> None:
+    """Values for verification come from a run of the user's graph, which may draw some."""
+    generators = Generators(monkeypatch, is_initialized=is_initialized)
+
+    def draws(x: torch.Tensor) -> torch.Tensor:
+        if is_initialized:
+            generators.draw()
+        return x + 1
+
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    drawn = graph.call_function(draws, (x,), name="drawn")
+    graph.output((drawn,))
+    values = values_at(Graph(fx.GraphModule(torch.nn.Module(), graph), "draws"), (torch.zeros(1),), ["drawn"])
+    assert values["drawn"].tolist() == [1.0]
+    assert generators.numbers == [[7, 7], [9, 9]]
