@@ -13,6 +13,21 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     import torch
 
+_FULL = (
+    "OutOfMemoryError",
+    "CUDA out of memory",
+    "HIP out of memory",
+    "XPU out of memory",
+    "CUDA error: out of memory",
+    "HIP error: out of memory",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "cudaErrorMemoryAllocation",
+    "hipErrorOutOfMemory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "RESOURCE_EXHAUSTED: Out of memory",
+)
+"""What PyTorch, the drivers and libraries on them say where an accelerator's memory is full."""
 _HOSTS = ("cpu", "meta")
 """Devices that have done their work when a call of them returns."""
 
@@ -77,6 +92,11 @@ def set_random_state(wanted: RandomState) -> None:
     for index, state in enumerate(wanted.states):
         torch = sys.modules["torch"]
         torch.cuda.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8), index)
+
+
+def is_full(text: str) -> bool:
+    """True where an error's text, or the last words of a process, say that an accelerator's memory was full."""
+    return any(words in text for words in _FULL)
 
 
 def free_unused() -> None:

@@ -5,6 +5,7 @@ None is at hand here: fake tensors lie on one, and a queue with a clock of its o
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import hub
 from hub.accelerators import accelerators_of, wait_for_values
 from hub.backend import CompileSettings
 from hub.bench import worker
@@ -27,10 +29,15 @@ from hub.compilation import tasks
 from hub.compilation.state import kept_state
 from hub.compilation.transfer import Sample
 from hub.compilation.values import values_at
+from hub.compiled import eager_plan
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step, generate
+from hub.errors import CompileError, HubWarning
 from hub.graph import Graph
 from hub.partition.extract import extract
+from hub.partition.group import Group
+from hub.plan import Event
+from hub.planning import failures, make
 from hub.pricing import profile, roofline
 from hub.pricing.eager import profile_eager
 from hub.pricing.features import features_of, kind_of
@@ -438,3 +445,98 @@ def test_running_a_graph_leaves_cudas_random_numbers(monkeypatch: pytest.MonkeyP
     values = values_at(Graph(fx.GraphModule(torch.nn.Module(), graph), "draws"), (torch.zeros(1),), ["drawn"])
     assert values["drawn"].tolist() == [1.0]
     assert generators.numbers == [[7, 7], [9, 9]]
+
+
+# --- Memory -----------------------------------------------------------------------------------------------------------
+
+FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
+PLUGIN = """
+import pathlib
+import torch
+from hub import Backend, BackendInfo, Executable, Support, hookimpl
+
+class Program(Executable):
+    def __init__(self, cluster): self.cluster = cluster
+    def __call__(self, *inputs):
+        with torch.no_grad():
+            return self.cluster.module(*inputs)
+
+class Toy(Backend):
+    def supports(self, node): return Support(True)
+    def compile(self, cluster, settings):
+        mark = pathlib.Path({mark!r})
+        if not mark.exists():
+            mark.touch()
+            raise torch.OutOfMemoryError({text!r})
+        return Program(cluster)
+
+def create(): return Toy()
+
+@hookimpl
+def hub_backends(): return [BackendInfo(name="toy", factory="hub_toy:create", summary="runs clusters in eager")]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_verdict"),
+    [
+        (f"compile failed: OutOfMemoryError: {FULL}", False),
+        (f"the worker process died: exit status 1\n  {FULL}", False),
+        ("run failed: RuntimeError: CUDA error: out of memory", False),
+        ("run failed: XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 12 bytes", False),
+        ("compile failed: ValueError: odd", True),
+        ("the worker process took 9.1 GB of memory", True),
+    ],
+)
+def test_a_full_accelerator_is_no_verdict(text: str, is_verdict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written down of the candidate; what was saved of it goes in any case."""
+    discarded: list[Path] = []
+    kept: list[object] = []
+    monkeypatch.setattr(failures, "discard_artifact", lambda folder, **_: discarded.append(folder))  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(failures, "structure_digest", lambda *_: "")  # pyright: ignore[reportUnknownLambdaType]
+    scene: Any = SimpleNamespace(
+        folder=lambda *_: Path("saved"),  # pyright: ignore[reportUnknownLambdaType]
+        subject=lambda *_: None,  # pyright: ignore[reportUnknownLambdaType]
+        graph=None,
+        measurements=SimpleNamespace(keep_failure=kept.append),
+    )
+    failures.remember_failure(scene, Group("toy", ("first",)), CompileSettings(threads=1), CompileError(text))
+    assert bool(kept) == is_verdict
+    assert discarded == [Path("saved")]
+
+
+def test_after_a_full_accelerator_the_next_process_tries_again(tmp_path: Path, install_plugin: Any) -> None:
+    """The error crosses the pipe of a worker as text."""
+    install_plugin("toy", PLUGIN.format(mark=str(tmp_path / "mark"), text=FULL))
+    model, x = torch.nn.Tanh(), torch.randn(4, 8)
+    found: list[tuple[str, ...]] = []
+    for _ in range(2):
+        torch.compiler.reset()
+        options = {"backends": ["toy"], "tune": "off"}
+        compiled: Any = torch.compile(model, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType]
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", HubWarning)
+            assert torch.equal(compiled(x), model(x))
+        found.append(hub.plans(compiled)[0].backends)
+    assert [("toy" in backends) for backends in found] == [False, True]
+
+
+@pytest.mark.parametrize(("message", "is_lasting"), [(FULL, False), ("compile failed: ValueError: odd", True)])
+def test_a_plan_made_beside_a_full_accelerator_does_not_last(message: str, is_lasting: bool) -> None:
+    """A candidate that only lacked memory may win in the next process."""
+    event = Event(kind="failed", stage="compile", backend="toy", message=message)
+    plan = eager_plan("two", "").model_copy(update={"decided_by": "measured whole plans", "events": (event,)})
+    assert make._is_lasting(plan) == is_lasting
+
+
+@pytest.mark.parametrize("is_initialized", [True, False])
+def test_a_worker_at_rest_holds_no_memory_of_cuda(
+    state: Any, monkeypatch: pytest.MonkeyPatch, is_initialized: bool
+) -> None:
+    """What PyTorch keeps for tensors to come is given back, and CUDA is started for nobody."""
+    given_back: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_initialized)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(len(state.values)))
+    state.values["x"] = torch.ones(1)
+    tasks.rest()
+    assert given_back == [0] * is_initialized

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from hub.accelerators import accelerators_of, wait_for
+from hub.accelerators import accelerators_of, free_unused, wait_for
 from hub.backend import CompileSettings
 from hub.cache.artifacts import check_artifact
 from hub.compilation.build import build_cluster, load_cluster, plugin_edge
@@ -105,6 +105,7 @@ def rest() -> None:
     for held in (_state.built, _state.values):
         held.clear()
     gc.collect()
+    free_unused()
 
 
 def answers(backend: str, options: Options) -> Answers:
