@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import hub
+from hub.accelerators import accelerators_of, wait_for
 from hub.bench.closeness import difference, least_tolerance
 from hub.bench.contenders import Contender, build
 from hub.bench.models import load_model
@@ -28,6 +29,8 @@ _WARM_S = 0.3
 
 
 _call: Callable[[], Any] | None = None
+_awaited: tuple[torch.device, ...] = ()
+"""Accelerators that the model computes on, which each call has to be waited for."""
 
 
 def prepare(
@@ -43,26 +46,29 @@ def prepare(
 
     Where the result is off by more than `allowed` of the largest value, times it at once, for the error-aware score.
     """
-    global _call
+    global _call, _awaited
     torch.set_grad_enabled(False)
     if threads is not None:
         torch.set_num_threads(threads)
     loaded = load_model(model, batch=batch, small=small)
     reference = loaded.module(*loaded.inputs)
+    _awaited = accelerators_of((reference, loaded.inputs))
+    wait_for(_awaited)
     began_s = time.perf_counter()
     built = build(contender, loaded.module, loaded.inputs, given)
     _call = built.call
     found = _call()
+    wait_for(_awaited)
     first_call_s = time.perf_counter() - began_s
     apart = difference(found, reference)
-    time_call(_call, _WARM_S)
+    time_call(_call, _WARM_S, awaited=_awaited)
     plans = () if built.compiled is None else hub.plans(built.compiled)
     return Prepared(
         first_call_s=first_call_s,
         max_abs_error=apart.absolute,
         relative_error=apart.relative,
         tolerance=least_tolerance(found, reference),
-        wrong_call_s=time_call(_call, _WARM_S).median_s if apart.relative > allowed else None,
+        wrong_call_s=time_call(_call, _WARM_S, awaited=_awaited).median_s if apart.relative > allowed else None,
         threads=torch.get_num_threads(),
         inputs=tuple(_described(value) for value in loaded.inputs),
         verify_s=sum(plan.verify_s or 0.0 for plan in plans) if plans else None,
@@ -76,7 +82,7 @@ def prepare(
 def block(at_least_s: float) -> tuple[float, ...]:
     """Times calls for `at_least_s` seconds, after one that is not counted; gives the seconds of each."""
     assert _call is not None, "prepare comes first"
-    return time_call(_call, at_least_s, warmup=1).samples_s
+    return time_call(_call, at_least_s, warmup=1, awaited=_awaited).samples_s
 
 
 def _summary(plan: Plan) -> str:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 import hub
+from hub.accelerators import accelerators_of, wait_for
 from hub.bench.closeness import Difference, difference, tensors_in
 from hub.bench.contenders import compiled_by_hub
 from hub.bench.models import load_model
@@ -40,12 +41,15 @@ def print_run(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json
     loaded = load_model(spec, batch=batch)
     compiled = compiled_by_hub(loaded.module, given)
     with torch.no_grad():
+        awaited = accelerators_of((*loaded.inputs, *loaded.module.parameters()))
+        wait_for(awaited)
         began_s = time.perf_counter()
         found = compiled(*loaded.inputs)
+        wait_for(awaited)
         first_s = time.perf_counter() - began_s
         apart = difference(found, loaded.module(*loaded.inputs))
-        warm = time_call(lambda: compiled(*loaded.inputs), _TIMED_S)
-        eager = time_call(lambda: loaded.module(*loaded.inputs), _TIMED_S)
+        warm = time_call(lambda: compiled(*loaded.inputs), _TIMED_S, awaited=awaited)
+        eager = time_call(lambda: loaded.module(*loaded.inputs), _TIMED_S, awaited=awaited)
     plans: Sequence[Plan] = hub.plans(compiled)
     if as_json:
         typer.echo(

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hub.accelerators import random_state, set_random_state
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGALRM, signal.SIGCHLD)
 _MOST_NAMES = 5
 """Environment variables that a message names."""
@@ -178,6 +180,7 @@ _THINGS = (
         lambda state: _torch().set_rng_state(_torch().frombuffer(bytearray(state), dtype=_torch().uint8)),
         "torch",
     ),
+    _Thing("CUDA's random numbers", random_state, set_random_state, "torch"),
     _of_torch("the default dtype", "get_default_dtype", "set_default_dtype"),
     _of_torch("the number of threads", "get_num_threads", "set_num_threads"),
     _of_torch("whether gradients are on", "is_grad_enabled", "set_grad_enabled"),

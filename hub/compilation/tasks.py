@@ -6,13 +6,14 @@ import gc
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from hub.accelerators import accelerators_of, free_unused, wait_for
 from hub.backend import CompileSettings
 from hub.cache.artifacts import check_artifact
 from hub.compilation.build import build_cluster, load_cluster, plugin_edge
@@ -67,6 +68,8 @@ class _State:
     built: dict[str, Loaded] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     plan: Assembled | None = None
+    stepwise: Assembled | None = None
+    """The same plan with the seconds of each step; another one where each step has to be waited for."""
     configured: Registry | None = None
     """The registry under the session's options."""
 
@@ -82,6 +85,8 @@ class _State:
 
 
 _state = _State()
+_LAPPED_CALLS = 5
+"""Calls of a plan in which each step is waited for, beside those that count for the plan."""
 _CALLS = 2
 """Calls that are watched for what they leave behind, after the first ones, which may start a pool."""
 
@@ -96,10 +101,11 @@ def load(folder: str, threads: int, options: Options) -> None:
 
 def rest() -> None:
     """Frees what was loaded and built."""
-    _state.sample = _state.plan = _state.configured = None
+    _state.sample = _state.plan = _state.stepwise = _state.configured = None
     for held in (_state.built, _state.values):
         held.clear()
     gc.collect()
+    free_unused()
 
 
 def answers(backend: str, options: Options) -> Answers:
@@ -111,9 +117,11 @@ def answers(backend: str, options: Options) -> Answers:
     return replace(found, events=(*found.events, Event(kind="note", stage="support", backend=backend, message=message)))
 
 
-def estimate(backend: str, nodes: Sequence[str], settings: CompileSettings, peaks: Peaks) -> Said:
+def estimate(
+    backend: str, nodes: Sequence[str], settings: CompileSettings, peaks: Peaks, accelerators: Mapping[str, Peaks]
+) -> Said:
     """Asks a backend what a cluster would cost on a machine with such peaks."""
-    settle(settings.threads, peaks)
+    settle(settings.threads, peaks, accelerators)
     with plugin_edge(backend, None, "estimate"), kept_state() as changed:
         answer = _state.registry.backend(backend).estimate(_cut("estimate", nodes), settings)
     return Said(answer, told_changes(changed, WORKER))
@@ -212,7 +220,7 @@ def time_cluster(name: str, at_least_s: float, spin: bool) -> Timing:
     loaded = _state.built[name]
     inputs = _inputs(loaded.cluster)
     calm = None if spin else Calm()
-    timing = time_call(lambda: loaded.executable(*inputs), at_least_s)
+    timing = time_call(lambda: loaded.executable(*inputs), at_least_s, awaited=accelerators_of(inputs))
     del calm
     return timing
 
@@ -221,22 +229,29 @@ def build_plan(steps: Sequence[Step], spin: bool) -> float:
     """Puts a whole plan together from compiled clusters, runs it twice, and gives the second run's seconds."""
     sample = _state.loaded_sample
     loaded = {step.name: _state.built[step.name] for step in steps if not step.is_eager}
-    _state.plan = assemble(sample.graph, steps, loaded, original=None, strict=True, timed=True, spin=spin)
-    _state.plan.run(sample.values)
+    _state.plan = _state.stepwise = assemble(sample.graph, steps, loaded, strict=True, timed=True, spin=spin)
+    awaited = accelerators_of((_state.plan.run(sample.values), sample.values))
+    if awaited:  # they compute while the next step is prepared, unless each step is waited for
+        _state.plan = assemble(sample.graph, steps, loaded, strict=True, spin=spin)
+    wait_for(awaited)
     start = time.perf_counter()
     _state.plan.run(sample.values)
+    wait_for(awaited)
     return time.perf_counter() - start
 
 
 def time_plan(at_least_s: float) -> tuple[list[float], list[float]]:
     """Runs the plan for a while; gives seconds of each call, and seconds of each step per call."""
-    plan, values = _state.plan, _state.loaded_sample.values
-    if plan is None:
+    plan, stepwise, values = _state.plan, _state.stepwise, _state.loaded_sample.values
+    if plan is None or stepwise is None:
         raise RuntimeError("no plan was built")
-    plan.run(values)  # warms caches up after others had the cores
-    plan.laps[:] = [0.0] * len(plan.laps)
-    timing = time_call(lambda: plan.run(values), at_least_s, warmup=0)
-    return list(timing.samples_s), [lap / len(timing.samples_s) for lap in plan.laps]
+    awaited = accelerators_of((plan.run(values), values))  # warms caches up after others had the cores
+    stepwise.laps[:] = [0.0] * len(stepwise.laps)
+    timing = time_call(lambda: plan.run(values), at_least_s, warmup=0, awaited=awaited)
+    calls = len(timing.samples_s) if stepwise is plan else _LAPPED_CALLS
+    for _ in range(_LAPPED_CALLS if stepwise is not plan else 0):
+        stepwise.run(values)
+    return list(timing.samples_s), [lap / calls for lap in stepwise.laps]
 
 
 def _cut(name: str, nodes: Sequence[str]) -> Cluster:

@@ -8,25 +8,27 @@ from typing import Any
 import torch
 from torch import fx
 
+from hub.accelerators import random_state, set_random_state
 from hub.graph import Graph
 
 
 def values_at(graph: Graph, inputs: Sequence[Any], names: Iterable[str]) -> dict[str, Any]:
     """Gives the values of the named nodes on these inputs (in placeholder order); frees all others as it goes.
 
-    The random number generator is left as it was found.
+    The random number generators, those of CUDA as well, are left as they were found.
     """
     wanted = frozenset(names)
     given = {node.name: value for node, value in zip(graph.placeholders, inputs, strict=True) if node.name in wanted}
     if given.keys() == wanted:
         return given
-    state = torch.get_rng_state()
+    state, state_of_accelerators = torch.get_rng_state(), random_state()
     try:
         keeper = _Keeper(graph.module, wanted)
         with torch.no_grad():
             keeper.run(*inputs)
     finally:
         torch.set_rng_state(state)
+        set_random_state(state_of_accelerators)
     return keeper.kept
 
 

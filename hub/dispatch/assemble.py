@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hub.accelerators import wait_for
 from hub.dispatch.codegen import Step, generate
 from hub.dispatch.shadow import ReportDrift, Shadowed
 from hub.dispatch.spinning import Calm
@@ -73,7 +74,7 @@ def assemble(
     """
     program = generate(graph, steps, timed=timed)
     laps = [0.0] * len(steps) if timed else []
-    namespace: dict[str, Any] = {**program.namespace, "laps": laps, "now": time.perf_counter}
+    namespace: dict[str, Any] = {**program.namespace, "laps": laps, "now": time.perf_counter, "wait_for": wait_for}
     if not spin and loaded:
         namespace["calm"] = Calm()
     if graph.mutated:

@@ -11,10 +11,11 @@ from typing import Any, cast
 from torch import fx
 from torch._ops import OperatorBase
 
+from hub.accelerators import accelerators_of
 from hub.capture.pins import alias_chain
 from hub.errors import PlanError
 from hub.graph import Graph
-from hub.support import elements
+from hub.support import elements, tensors_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ def generate(graph: Graph, steps: Sequence[Step], *, timed: bool = False) -> Pro
 
     The namespace still lacks, for each cluster `c0`, the names `c0` (called with the inputs, gives the outputs) and
     `c0_failed` (called with the error and the inputs, gives the outputs), and, where inputs are mutated, `overlaps` and
-    `original`. With `timed`, seconds spent in each step are added up in the list `laps`.
+    `original`. With `timed`, seconds spent in each step are added up in the list `laps`; steps on accelerators are waited
+    for, with `wait_for`.
     """
     writer = _Writer(graph, steps, timed=timed)
     return Program(writer.write(), writer.namespace)
@@ -85,7 +87,12 @@ class _Writer:
         else:
             self._cluster(step)
         if self.timed:
+            if awaited := accelerators_of(tensor for name in step.nodes for tensor in self._tensors_of(name)):
+                self.lines.append(f"wait_for({self._literal(awaited, {})})")
             self.lines.append(f"laps[{position}] += now() - start")
+
+    def _tensors_of(self, name: str) -> Iterable[Any]:
+        return tensors_of(self.graph.by_name[name])
 
     def _cluster(self, step: Step) -> None:
         targets = (

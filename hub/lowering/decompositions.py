@@ -74,7 +74,7 @@ def _hardtanh(value: torch.Tensor, least: Any = -1, most: Any = 1) -> torch.Tens
 def _tensor(number: Any, like: torch.Tensor) -> torch.Tensor:
     if isinstance(number, torch.Tensor):
         return number
-    return torch.full((), number, dtype=torch.result_type(like, number))
+    return torch.full((), number, dtype=torch.result_type(like, number), device="cpu")  # whatever is the user's default
 
 
 @cache
@@ -95,7 +95,10 @@ def _between(operator: Any) -> Callable[[Any, Any], Any]:
     def taken(left: Any, right: Any) -> Any:
         dtype = torch.result_type(left, right)
         return operator(
-            *(item if isinstance(item, torch.Tensor) else torch.full((), item, dtype=dtype) for item in (left, right))
+            *(
+                item if isinstance(item, torch.Tensor) else torch.full((), item, dtype=dtype, device="cpu")
+                for item in (left, right)
+            )
         )
 
     return taken

@@ -15,7 +15,7 @@ from hub.planning.measure import by_measuring
 from hub.planning.mixes import Mixer
 from hub.planning.pricebook import PriceBook
 from hub.planning.scene import Draft, Scene, draft_of
-from hub.pricing.roofline import settle_peaks
+from hub.pricing.roofline import settle_accelerators, settle_peaks
 
 MOST_MIXES = 2
 """Mixed plans that are predicted beside every backend alone and eager."""
@@ -24,6 +24,7 @@ MOST_MIXES = 2
 def decide(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
     """Gives the decision for one graph. A plugin's failure raises nothing: it costs the plugin's candidate, as an event."""
     settle_peaks(scene.measurements, scene.threads)
+    settle_accelerators(scene.measurements, scene.graph)
     book = PriceBook(scene)
     choices = assignments(verdicts, scene.options)
     if len(choices) == 1:

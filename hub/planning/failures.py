@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 
+from hub.accelerators import is_full
 from hub.backend import CompileSettings
 from hub.cache.artifacts import discard_artifact
 from hub.cache.measurements import Failure
@@ -37,10 +38,13 @@ def remember_failure(scene: Scene, found: Group, settings: CompileSettings, erro
     """Writes a failure down, unless it is about one call's values only, or weights, and removes what was saved before it.
 
     Failures are kept by structure. A worker that dies when it has saved an executable leaves one that would be loaded.
+    That an accelerator's memory was full is no verdict: other processes, and the user's own model, had a part in it.
     """
     if isinstance(error, InputRefused | ConstantsRefused):
         return
     discard_artifact(scene.folder(found, settings), is_damaged=False)
+    if is_full(error.message):
+        return
     subject = scene.subject(found, structure_digest(scene.graph, found.nodes), settings)
     node = found.nodes.index(error.node) if error.node in found.nodes else None
     made = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

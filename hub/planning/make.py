@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hub.accelerators import is_full
 from hub.cache.forecast import remember
 from hub.cache.keys import digest_of, plan_parts
 from hub.cache.measurements import Measurements
@@ -267,7 +268,12 @@ def _no_cache(problem: str) -> tuple[Event, ...]:
 
 
 def _is_lasting(plan: Plan) -> bool:
-    """True where a later process would decide the same. What nobody measured may only have been a plugin's bad day."""
+    """True where a later process would decide the same. What nobody measured may only have been a plugin's bad day.
+
+    So may be an accelerator whose memory was full.
+    """
+    if any(is_full(event.message) for event in plan.events):
+        return False
     if plan.decided_by == "measured whole plans":
         return True
     return plan.decided_by in _KEPT and not any(event.kind in ("failed", "fallback") for event in plan.events)

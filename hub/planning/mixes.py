@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import torch
 
+from hub.accelerators import is_accelerator
 from hub.assign.chain import RegionChain, Route, WholePrice, k_best
 from hub.assign.problem import Candidate, Problem, Solution
 from hub.assign.solve import solve
@@ -28,7 +29,7 @@ from hub.planning.pricebook import PriceBook
 from hub.planning.scene import Draft, Scene, draft_of
 from hub.planning.sections import Section, sections_of
 from hub.pricing.profile import Profile, boundary_s, mixing_s
-from hub.pricing.roofline import CALL_S, flops, settle_peaks
+from hub.pricing.roofline import CALL_S, flops, only_accelerator, peaks, settle_peaks
 from hub.support import operator_name
 
 MOST_REGIONS = 256
@@ -59,7 +60,9 @@ class Mixer:
         self._copies_s = tuple(_copies_s(scene.graph, one, profile) for one in self._regions)
         """Seconds of copying, where a cluster begins after a region, what that hands on in another layout."""
         self._profile = profile
-        self._mix_s = max(profile.mix_s.values(), default=MIX_S)
+        self._is_accelerated = only_accelerator(scene.graph) is not None
+        """True where no backend computes with threads of the CPU, from whose pool to another one it takes time to go."""
+        self._mix_s = 0.0 if self._is_accelerated else max(profile.mix_s.values(), default=MIX_S)
         self._gap: float | None = None
         self._method = ""
         self._predicted_s: dict[tuple[Group, ...], float] = {}
@@ -182,7 +185,9 @@ class Mixer:
         return RegionChain(backends, tuple(inside), tuple(enter), eager, possible, switch_s=self._switch_s(backends))
 
     def _switch_s(self, backends: Sequence[str]) -> tuple[tuple[float, ...], ...]:
-        """Gives what going from one thread pool to another takes, as `hub doctor` measured it."""
+        """Gives what going from one thread pool to another takes, as `hub doctor` measured it; nothing without pools."""
+        if self._is_accelerated:
+            return ()
         names = (*backends, EAGER)
         return tuple(
             tuple(mixing_s(self._profile, one, other) if self._profile.mix_s else MIX_S for other in names) for one in names
@@ -248,7 +253,13 @@ class Mixer:
 def _copies_s(graph: Graph, region: Region, profile: Profile) -> float:
     values = (graph.by_name[name].meta.get("val") for name in region.carried)
     specs = (TensorSpec.of(value) for value in values if isinstance(value, torch.Tensor))
-    return sum(boundary_s(profile, spec) for spec in specs if not spec.is_contiguous)
+    return sum(_copy_s(profile, spec) for spec in specs if not spec.is_contiguous)
+
+
+def _copy_s(profile: Profile, spec: TensorSpec) -> float:
+    if is_accelerator(spec.device):
+        return 2 * spec.nbytes / peaks(profile.threads, spec.device).bytes_s
+    return boundary_s(profile, spec)
 
 
 def _inner_share(backend: str, alone: Sequence[Mapping[str, float]], whole_s: Mapping[str, float]) -> float | None:

@@ -15,9 +15,9 @@ from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.structure import structure_digest
 from hub.plan import Event
 from hub.planning.scene import Draft, Scene
-from hub.pricing.features import features_of
+from hub.pricing.features import device_number, features_of
 from hub.pricing.learned import LearnedPrices, Sample
-from hub.pricing.roofline import cluster_estimate, eager_estimate, flops, peaks
+from hub.pricing.roofline import cluster_estimate, eager_estimate, least_seconds
 from hub.pricing.session import Offer
 from hub.pricing.timing import median
 from hub.report.numbers import count
@@ -36,7 +36,8 @@ class PriceBook:
         self._costs: dict[tuple[str, str, CompileSettings], Cost] = {}
         """Measured prices, by structure, backend and settings."""
         self._guesses: dict[tuple[str, str, int], Cost] = {}
-        self._models: dict[tuple[str, int], LearnedPrices | None] = {}
+        self._models: dict[tuple[str, int, float], LearnedPrices | None] = {}
+        """By backend, threads, and the kind of device as features number it."""
         self._missed: set[tuple[str, str, CompileSettings]] = set()
         self._failures: dict[Group, str] = {}
         self._failed_structures: set[tuple[str, str]] = set()
@@ -75,8 +76,7 @@ class PriceBook:
 
     def least_s(self, found: Group, settings: CompileSettings) -> float:
         """Gives seconds that no backend can stay below: the cluster's work at the machine's peaks."""
-        work = sum(flops(self._scene.graph.by_name[name]) for name in found.nodes)
-        return work / peaks(settings.threads).flops_s
+        return least_seconds((self._scene.graph.by_name[name] for name in found.nodes), settings.threads)
 
     def keep(self, offer: Offer) -> None:
         """Writes a measured price down, for this plan and for later processes."""
@@ -162,17 +162,16 @@ class PriceBook:
         return self._scene.subject(found, self.structure(found), settings)
 
     def _learned(self, found: Group, settings: CompileSettings) -> Cost | None:
-        model = self._model(found.backend, settings.threads)
-        if model is None:
-            return None
         nodes = [self._scene.graph.by_name[name] for name in found.nodes]
-        return model.price(features_of(nodes, self._scene.graph.weights))
+        model = self._model(found.backend, settings.threads, device_number(nodes))
+        return None if model is None else model.price(features_of(nodes, self._scene.graph.weights))
 
-    def _model(self, backend: str, threads: int) -> LearnedPrices | None:
-        if (backend, threads) not in self._models:
+    def _model(self, backend: str, threads: int, device: float) -> LearnedPrices | None:
+        key = backend, threads, device
+        if key not in self._models:
             rows = self._scene.measurements.samples(backend, machine_digest(), threads)
-            self._models[backend, threads] = LearnedPrices.fit([Sample(row.features, row.cost.run_s) for row in rows])
-        return self._models[backend, threads]
+            self._models[key] = LearnedPrices.fit([Sample(row.features, row.cost.run_s) for row in rows], device)
+        return self._models[key]
 
     def _estimate(self, found: Group, settings: CompileSettings) -> Cost:
         """Gives the backend's own estimate, else the roofline. What a plugin raises costs it only its say."""

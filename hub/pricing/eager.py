@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from hub.accelerators import accelerators_of, wait_for, wait_for_values
 from hub.graph import Graph
 from hub.pricing.timing import median
+from hub.support import tensors_of
 
 
 def profile_eager(graph: Graph, inputs: Sequence[Any], *, runs: int = 3) -> dict[str, float]:
@@ -19,6 +21,7 @@ def profile_eager(graph: Graph, inputs: Sequence[Any], *, runs: int = 3) -> dict
     with torch.no_grad():
         for number in range(runs + 1):
             profiler = _Profiler(graph.module)
+            wait_for_values(inputs)
             profiler.run(*inputs)
             if number:
                 for name, seconds in profiler.seconds.items():
@@ -31,13 +34,18 @@ class _Profiler(fx.Interpreter):
         super().__init__(module)
         self.seconds: dict[str, float] = {}
         self._now = ""
+        self._awaited = {node.name: accelerators_of(tensors_of(node)) for node in module.graph.nodes}
+        """By node: what it computes on, beside the CPU. So each begins when what it reads is there."""
 
     def run_node(self, n: fx.Node) -> Any:
         self._now = n.name
         return super().run_node(n)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        awaited = self._awaited[self._now]
         start = time.perf_counter()
         result = super().call_function(target, args, kwargs)
+        if awaited:
+            wait_for(awaited)
         self.seconds[self._now] = time.perf_counter() - start
         return result

@@ -13,16 +13,19 @@ import torch
 from torch import fx
 
 from hub.graph import edges_into, edges_out_of, priced_size
-from hub.pricing.roofline import flops
+from hub.pricing.roofline import device_of, flops
 from hub.support import argument, elements, operator_name, value_of
 
-VERSION = 2
+VERSION = 3
 """Raised whenever a feature's meaning changes; samples with another version teach nothing."""
 
 _KINDS: Mapping[str, str] = {
     "product": "linear mm bmm matmul addmm baddbmm addbmm dot mv einsum bilinear",
     "convolution": "conv1d conv2d conv3d convolution conv_transpose1d conv_transpose2d conv_transpose3d",
-    "attention": "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu",
+    "attention": (
+        "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention"
+        " _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention"
+    ),
     "recurrent": "lstm gru rnn_tanh rnn_relu",
     "normalisation": (
         "layer_norm native_layer_norm batch_norm _native_batch_norm_legit_no_training native_batch_norm group_norm"
@@ -47,6 +50,9 @@ _KINDS: Mapping[str, str] = {
 }
 """Operators by what bounds them, without the namespace; whatever is left counts as pointwise. "view" costs nothing in any
 backend, while a transposition that eager gives as a view is a copy elsewhere. Depthwise convolutions are told by weight."""
+
+_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla")
+"""Kinds of devices, by the number that stands for each; all others share the next number."""
 
 _KIND_OF: Mapping[str, str] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 KINDS = (*_KINDS, "depthwise", "pointwise")
@@ -76,6 +82,7 @@ def features_of(nodes: Sequence[fx.Node], weights: Collection[str] = ()) -> dict
     inner = (item.nbytes for item in items if item.kind != "view" and item.node not in read_outside)
     found = {
         "version": float(VERSION),
+        "device": device_number(nodes),
         "nodes": float(len(items)),
         "flops": sum(item.flops for item in items),
         "inner_bytes": float(sum(inner)),
@@ -84,6 +91,13 @@ def features_of(nodes: Sequence[fx.Node], weights: Collection[str] = ()) -> dict
     edge_bytes = found["read_bytes"] + found["written_bytes"] + found["weight_bytes"]
     found["intensity"] = found["flops"] / max(edge_bytes, 1.0)
     return found | _largest_product(items) | _largest_convolution(items) | _largest_attention(items)
+
+
+def device_number(nodes: Iterable[fx.Node]) -> float:
+    """Gives the number of the kind of device that computes some nodes: the first accelerator's, 0 where there is none."""
+    device = next(filter(None, map(device_of, nodes)), None)
+    kind = "cpu" if device is None else device.type
+    return float(_DEVICES.index(kind) if kind in _DEVICES else len(_DEVICES))
 
 
 def _item(node: fx.Node) -> _Item:

@@ -42,12 +42,14 @@ class _Term:
     unit_s: float
     side: str = ""
     """"compute" or "memory": of the two sides only the slower counts. Empty: comes on top."""
+    speedup: float = 50.0
+    """How many times as fast an accelerator starts."""
 
 
 _TERMS = (
-    _Term((), 15e-6),  # entering and leaving
-    _Term(("nodes",), 0.5e-6),
-    _Term(("flops_product", "flops_convolution", "flops_attention", "flops_recurrent"), 1 / 100e9, "compute"),
+    _Term((), 15e-6, speedup=1.0),  # entering and leaving
+    _Term(("nodes",), 0.5e-6, speedup=1.0),
+    _Term(("flops_product", "flops_convolution", "flops_attention", "flops_recurrent"), 1 / 100e9, "compute", 200.0),
     _Term(("flops_depthwise",), 1 / 80e9, "compute"),
     _Term(("read_bytes", "written_bytes"), 1 / 30e9, "memory"),
     _Term(("weight_bytes",), 1 / 40e9, "memory"),
@@ -56,8 +58,10 @@ _TERMS = (
     _Term(("elements_normalisation", "elements_reduction"), 0.3e-9),
     _Term(("elements_movement", "elements_gather"), 0.15e-9),
 )
-"""Typical of one core with AVX-512 (measured on a shared Xeon, 2026-11): a start, from which
-measurements pull each away."""
+"""Typical of one core with AVX-512 (measured on a shared Xeon, 2026-11): a start, from which measurements pull each away.
+An accelerator's are those of NVIDIA's A100 40 GB (datasheet): 19.5 Tflop/s in float32, 1555 GB/s."""
+_CPU = 0.0
+"""The feature `device` of what the CPU computes."""
 _PRIOR = 0.5
 """Standard deviation of the logarithm of a term's rate, before anything is measured: a factor of 2.7 either way, 95 %."""
 _NOISE = 0.3
@@ -75,9 +79,9 @@ class _Rates:
     covariance: Vector
 
     @classmethod
-    def fit(cls, amounts: Vector, log_run_s: Vector) -> _Rates:
+    def fit(cls, amounts: Vector, log_run_s: Vector, *, is_accelerated: bool) -> _Rates:
         """Gives the most likely rates; a few outliers count little. `amounts` are [samples, terms]."""
-        start = np.log([term.unit_s for term in _TERMS])
+        start = np.log([term.unit_s / (term.speedup if is_accelerated else 1.0) for term in _TERMS])
 
         def residuals(logs: Vector) -> Vector:
             errors = (np.log(_seconds(amounts, logs).sum(axis=1)) - log_run_s) / _NOISE
@@ -116,9 +120,14 @@ class _Model:
 
 @dataclass(frozen=True, slots=True)
 class LearnedPrices:
-    """Prices for one backend, machine and number of threads, each with how sure it is. Never changed once fitted."""
+    """Prices for one backend, machine, kind of device and number of threads, each with how sure it is.
+
+    Never changed once fitted.
+    """
 
     n_samples: int
+    device: float
+    """The feature `device` of all samples."""
     typical_error: float
     """Median of |log(predicted / measured)| over samples that the model had not seen."""
     _widening: float
@@ -126,14 +135,18 @@ class LearnedPrices:
     _model: _Model
 
     @classmethod
-    def fit(cls, samples: Sequence[Sample]) -> LearnedPrices | None:
-        """Learns from the newest samples; they come oldest first, and those of another feature version are left out.
+    def fit(cls, samples: Sequence[Sample], device: float = _CPU) -> LearnedPrices | None:
+        """Learns from the newest samples; they come oldest first.
+
+        Those of another feature version are left out, and those of other kinds of devices: an accelerator says nothing of
+        what the CPU takes.
 
         Gives None for fewer than `LEAST_SAMPLES`, and where it scores no better on samples it has not seen than a roofline
         with one constant efficiency. Folds are runs of neighbours in time, which often come from the same model: errors
         are then those on other models. Equal samples give equal prices.
         """
-        usable = [sample for sample in samples if sample.features.get("version") == VERSION and sample.run_s > 0.0]
+        alike = {"version": VERSION, "device": device}.items()
+        usable = [sample for sample in samples if alike <= sample.features.items() and sample.run_s > 0.0]
         usable = usable[-MOST_SAMPLES:]
         if len(usable) < LEAST_SAMPLES:
             return None
@@ -143,15 +156,17 @@ class LearnedPrices:
         widening = max(1.0, float(np.quantile([trial.error / trial.deviation for trial in trials], 0.95)) / REACH)
         if not _beats_roofline(trials, widening):
             return None
-        return cls(len(usable), median([trial.error for trial in trials]), widening, start.model(kernel))
+        return cls(len(usable), device, median([trial.error for trial in trials]), widening, start.model(kernel))
 
     def price(self, features: Mapping[str, float]) -> Cost:
         """Predicts one warm call, as median and half the width of the 95 % interval; far from all samples it is wide.
 
-        Raises ValueError for features of another version.
+        Raises ValueError for features of another version, or kind of device.
         """
         if features.get("version") != VERSION:
             raise ValueError(f"features of version {features.get('version')}, learned from version {VERSION}")
+        if features["device"] != self.device:
+            raise ValueError(f"features of device {features['device']:.0f}, learned from device {self.device:.0f}")
         mean, deviation = self._model.predict((features,))
         run_s = math.exp(float(mean[0]))
         spread_s = run_s * math.sinh(REACH * self._widening * float(deviation[0]))
@@ -206,9 +221,9 @@ class _Start:
         from sklearn.preprocessing import StandardScaler  # a second to import, and only fitting needs it
 
         features = [sample.features for sample in samples]
-        names = tuple(name for name in sorted(features[0]) if name != "version")
+        names = tuple(name for name in sorted(features[0]) if name not in ("version", "device"))
         amounts, log_run_s = _amounts(features), _log_run_s(samples)
-        rates = _Rates.fit(amounts, log_run_s)
+        rates = _Rates.fit(amounts, log_run_s, is_accelerated=features[0]["device"] != _CPU)
         scaler: Any = StandardScaler()
         positions = scaler.fit_transform(_logs(features, names))
         return cls(names, rates, scaler, positions, log_run_s - rates.log_run_s(amounts))

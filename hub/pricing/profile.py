@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
+from hub.accelerators import free_unused, name_of, wait_for
 from hub.cache.database import DATABASE
 from hub.cache.measurements import Measurements, machine_digest
 from hub.compilation.channel import Worker
@@ -68,13 +69,34 @@ class Profile:
 _PROFILE = TypeAdapter(Profile)
 
 
+@dataclass(frozen=True, slots=True)
+class AcceleratorProfile:
+    """What one kind of accelerator can do."""
+
+    name: str
+    flops_s: _Rate
+    """As in `Profile`."""
+    bytes_s: _Rate
+    made: str
+    """When, in UTC, as ISO 8601."""
+
+    def to_json(self) -> str:
+        """Gives the JSON form."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+_ACCELERATOR = TypeAdapter(AcceleratorProfile)
+_NO_THREADS = 0
+"""Threads under which an accelerator's profile is kept: it has none of the CPU's."""
+
+
 def measure_peaks(threads: int) -> tuple[float, float]:
     """Measures operations and bytes a second in about 0.1 s: a 512^3 float32 matrix product, and a copy of 64 MiB."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        a = torch.ones(512, 512)
-        block = torch.ones(1 << 24)
+        a = torch.ones(512, 512, device="cpu")  # the user's default may be another one
+        block = torch.ones(1 << 24, device="cpu")
         target = torch.empty_like(block)
         flops_s = 2 * 512**3 / fastest_s(lambda: torch.mm(a, a))
         bytes_s = 2 * block.nbytes / fastest_s(lambda: target.copy_(block))
@@ -83,18 +105,43 @@ def measure_peaks(threads: int) -> tuple[float, float]:
     return flops_s, bytes_s
 
 
+def measure_accelerator(device: torch.device) -> tuple[float, float]:
+    """Measures operations and bytes a second of an accelerator: a 4096^3 float32 matrix product, and a copy of 256 MiB.
+
+    Takes 0.7 GB of its memory for a moment. Raises whatever PyTorch raises, where there is not so much, say.
+    """
+    try:
+        with torch.autocast(device.type, enabled=False):
+            return _product_flops_s(device), _copy_bytes_s(device)
+    finally:
+        free_unused()
+
+
+def _product_flops_s(device: torch.device) -> float:
+    a = torch.ones(4096, 4096, device=device)
+    return 2 * 4096**3 / fastest_s(lambda: torch.mm(a, a), awaited=(device,))
+
+
+def _copy_bytes_s(device: torch.device) -> float:
+    block = torch.ones(1 << 26, device=device)
+    target = torch.empty_like(block)
+    return 2 * block.nbytes / fastest_s(lambda: target.copy_(block), awaited=(device,))
+
+
 @cache
 def first_peaks(threads: int) -> tuple[float, float]:
     """Gives the peaks as this process measured them first: early, so that it shares no core with workers of its own."""
     return measure_peaks(threads)
 
 
-def fastest_s(call: Callable[[], Any], calls: int = 5) -> float:
-    """Gives the seconds of the fastest of some calls."""
+def fastest_s(call: Callable[[], Any], calls: int = 5, awaited: Sequence[torch.device] = ()) -> float:
+    """Gives the seconds of the fastest of some calls; each ends when the accelerators `awaited` have done their work."""
     best = math.inf
+    wait_for(awaited)
     for _ in range(calls):
         start = time.perf_counter()
         call()
+        wait_for(awaited)
         best = min(best, time.perf_counter() - start)
     return best
 
@@ -129,6 +176,23 @@ def settled_profile(kept: Measurements, threads: int) -> Profile:
     note = "only the peaks were measured, while planning; `hub doctor` measures the rest"
     profile = Profile(threads, flops_s, bytes_s, {}, bytes_s, bytes_s, {}, made, (note,))
     kept.keep_profile(machine_digest(), threads, profile.to_json())
+    return profile
+
+
+def settled_accelerator(kept: Measurements, device: torch.device) -> AcceleratorProfile:
+    """Gives the profile that is kept for an accelerator of this machine; without one, measures it and keeps that.
+
+    Raises whatever PyTorch raises where the accelerator cannot be measured.
+    """
+    name = name_of(device)
+    place = f"{machine_digest()} {name}"
+    text = kept.profile(place, _NO_THREADS)
+    with contextlib.suppress(ValidationError):  # as another version of the hub wrote it
+        if text is not None:
+            return _ACCELERATOR.validate_json(text)
+    flops_s, bytes_s = measure_accelerator(device)
+    profile = AcceleratorProfile(name, flops_s, bytes_s, datetime.now(UTC).isoformat(timespec="seconds"))
+    kept.keep_profile(place, _NO_THREADS, profile.to_json())
     return profile
 
 

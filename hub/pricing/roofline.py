@@ -6,7 +6,7 @@ import contextlib
 import math
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,13 +15,21 @@ from typing import Any
 import torch
 from torch import fx
 
+from hub.accelerators import is_accelerator
 from hub.cache.measurements import Measurements
 from hub.cost import Cost
 from hub.errors import HubError
-from hub.graph import Cluster, TensorSpec, priced_size
+from hub.graph import Cluster, Graph, TensorSpec, priced_size
 from hub.options import resolve
 from hub.partition.group import is_trifle
-from hub.pricing.profile import Profile, first_peaks, settled_profile, stored_profile
+from hub.pricing.profile import (
+    Profile,
+    first_peaks,
+    measure_accelerator,
+    settled_accelerator,
+    settled_profile,
+    stored_profile,
+)
 from hub.support import argument, elements, operator_name, tensors_of, value_of
 
 CALL_S = 15e-6
@@ -35,10 +43,17 @@ EAGER_EFFICIENCY = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """What this machine can do at most, with the current number of threads."""
+    """What this machine, or an accelerator, can do at most, with the current number of threads."""
 
     flops_s: float
     bytes_s: float
+
+
+UNMEASURED = Peaks(19.5e12, 1.555e12)
+"""What an accelerator that cannot be measured is taken for. Source: datasheet of NVIDIA's A100 40 GB, float32."""
+NARROW = 32.0
+"""Times its float32 peak that an accelerator may reach in narrower products. Source: datasheet of NVIDIA's H100 SXM, 1979
+Tflop/s in float8 and 67 in float32."""
 
 
 def settle_peaks(kept: Measurements, threads: int) -> Profile:
@@ -48,9 +63,30 @@ def settle_peaks(kept: Measurements, threads: int) -> Profile:
     return profile
 
 
-def settle(threads: int, found: Peaks) -> None:
+def settle_accelerators(kept: Measurements, graph: Graph) -> None:
+    """Makes all estimates of this process rest on the peaks kept of the accelerators of a graph; measures what is not kept.
+
+    One that cannot be measured here, for want of memory, say, is taken for another, and measured by the next process.
+    """
+    for device in dict.fromkeys(filter(None, map(device_of, graph.nodes))):
+        if _key(device) in _accelerators:
+            continue
+        try:
+            profile = settled_accelerator(kept, device)
+            _accelerators[_key(device)] = Peaks(profile.flops_s, profile.bytes_s)
+        except Exception:  # noqa: BLE001 - a device may refuse in any way, and prices are estimates anyway
+            _accelerators[_key(device)] = UNMEASURED
+
+
+def settle(threads: int, found: Peaks, accelerators: Mapping[str, Peaks]) -> None:
     """Makes all estimates of this process rest on given peaks: a worker's, on those of the process that it works for."""
     _settled[threads] = found
+    _accelerators.update(accelerators)
+
+
+def settled_accelerators() -> Mapping[str, Peaks]:
+    """Gives the peaks of accelerators that estimates of this process rest on, by device."""
+    return dict(_accelerators)
 
 
 def measure_early(root: Path, threads: int) -> None:
@@ -60,11 +96,58 @@ def measure_early(root: Path, threads: int) -> None:
 
 
 _settled: dict[int, Peaks] = {}
+_accelerators: dict[str, Peaks] = {}
+"""By `_key`."""
 
 
-def peaks(threads: int) -> Peaks:
-    """Gives the peaks that planning settled on, else those that `hub doctor` kept, else measures them in about 0.1 s."""
+def peaks(threads: int, device: torch.device | None = None) -> Peaks:
+    """Gives the peaks that planning settled on, else those that `hub doctor` kept, else measures them in about 0.1 s.
+
+    They are those of the CPU with so many threads, or of an accelerator.
+    """
+    if device is not None and is_accelerator(device):
+        return _accelerators[_key(device)] if _key(device) in _accelerators else _own_accelerator(_key(device))
     return _settled[threads] if threads in _settled else _own_peaks(threads)
+
+
+def _key(device: torch.device) -> str:
+    return f"{device.type}:{device.index or 0}"
+
+
+@cache
+def _own_accelerator(name: str) -> Peaks:
+    try:
+        return Peaks(*measure_accelerator(torch.device(name)))
+    except Exception:  # noqa: BLE001 - as where planning settles on them
+        return UNMEASURED
+
+
+def device_of(node: fx.Node) -> torch.device | None:
+    """Gives the accelerator that a node's result lies on; None for the CPU, and for what is no tensor."""
+    return _accelerator_among(tensor.device for tensor in elements(value_of(node)) if isinstance(tensor, torch.Tensor))
+
+
+def _accelerator_among(devices: Iterable[torch.device]) -> torch.device | None:
+    return next(filter(is_accelerator, devices), None)
+
+
+def only_accelerator(graph: Graph) -> torch.device | None:
+    """Gives the accelerator on which all of a graph is computed, lone numbers left out; None where there is none such."""
+    found = {device_of(node) for node in graph.nodes if not is_trifle(node) and _is_large(node)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _is_large(node: fx.Node) -> bool:
+    return any(isinstance(tensor, torch.Tensor) and _size(tensor) > 1 for tensor in elements(value_of(node)))
+
+
+def least_seconds(nodes: Iterable[fx.Node], threads: int) -> float:
+    """Gives seconds that nobody can stay below: the work of some nodes at the peaks of what they run on."""
+    return sum(flops(node) / _most_flops_s(threads, device_of(node)) for node in nodes)
+
+
+def _most_flops_s(threads: int, device: torch.device | None) -> float:
+    return peaks(threads, device).flops_s * (1.0 if device is None else NARROW)
 
 
 @cache
@@ -82,15 +165,18 @@ def cluster_estimate(
     """Estimates one warm call of a compiled cluster: intermediate values stay in caches, the rest goes through memory.
 
     `efficiency` is the share of the floating-point peak that the compiler reaches on large products, and `call_s` the
-    seconds that entering and leaving takes; a plugin gives its own. The roofline is the larger of compute and memory time.
+    seconds that entering and leaving takes; a plugin gives its own. The roofline is the larger of compute and memory time,
+    at the peaks of the device that its outputs lie on.
     """
-    found = peaks(threads)
+    device = _accelerator_among(spec.device for spec in cluster.outputs)
+    found = peaks(threads, device)
     specs = [spec for spec in (*cluster.inputs, *cluster.outputs) if isinstance(spec, TensorSpec)]
     moved = sum(spec.nbytes for spec in specs)
     stored = sum(value.nbytes for value in cluster.constants.values())
     compute_s = sum(map(flops, cluster.nodes)) / (found.flops_s * efficiency)
     memory_s = (moved + stored) / found.bytes_s
-    detail = f"roofline, {found.flops_s / 1e9:.0f} Gflop/s, {found.bytes_s / 1e9:.0f} GB/s, {threads} threads"
+    where = f"{threads} threads" if device is None else str(device)
+    detail = f"roofline, {found.flops_s / 1e9:.0f} Gflop/s, {found.bytes_s / 1e9:.0f} GB/s, {where}"
     return Cost(max(compute_s, memory_s) + call_s, max(compute_s, memory_s) / 2, moved, "estimated", detail)
 
 
@@ -98,7 +184,7 @@ def eager_estimate(node: fx.Node, threads: int) -> float:
     """Estimates seconds of one eager operator: every value goes through memory."""
     if is_trifle(node):
         return EAGER_CALL_S / 2
-    found = peaks(threads)
+    found = peaks(threads, device_of(node))
     moved = sum(math.prod(map(priced_size, tensor.shape)) * tensor.dtype.itemsize for tensor in tensors_of(node))
     return max(flops(node) / (found.flops_s * EAGER_EFFICIENCY), moved / found.bytes_s) + EAGER_CALL_S
 
@@ -171,4 +257,7 @@ _COUNTERS: Mapping[str, Callable[[fx.Node], float]] = {
     "aten.rnn_relu": _recurrent,
     "aten.scaled_dot_product_attention": _attention,
     "aten._scaled_dot_product_flash_attention_for_cpu": _attention,
+    "aten._scaled_dot_product_flash_attention": _attention,
+    "aten._scaled_dot_product_efficient_attention": _attention,
+    "aten._scaled_dot_product_cudnn_attention": _attention,
 }

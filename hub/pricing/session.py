@@ -29,7 +29,7 @@ from hub.partition.group import EAGER, Group
 from hub.partition.proposals import Offered
 from hub.partition.verdicts import Answers
 from hub.pricing.clock import Clock
-from hub.pricing.roofline import peaks
+from hub.pricing.roofline import peaks, settled_accelerators
 from hub.pricing.timing import measured_cost
 from hub.verification.fingerprint import Fingerprint
 
@@ -261,7 +261,8 @@ class Session:
         """Gives what a backend predicts of a cluster, None where it predicts nothing. Raises HubError where it fails."""
         if found.backend not in self.estimating:
             return Said(None)
-        facts = {"backend": found.backend, "nodes": found.nodes, "settings": settings, "peaks": peaks(settings.threads)}
+        facts = {"backend": found.backend, "nodes": found.nodes, "settings": settings}
+        facts |= {"peaks": peaks(settings.threads), "accelerators": settled_accelerators()}
         return self._ask(self._home(found.backend), "estimate", ESTIMATE_LIMIT_S, **facts)
 
     def explain(self, found: Group, name: str, settings: CompileSettings) -> Said:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from hub.accelerators import accelerators_of, wait_for
 from hub.cost import Cost
+
+if TYPE_CHECKING:
+    import torch
 
 _Item = TypeVar("_Item")
 
@@ -32,15 +36,25 @@ class Timing:
         return (high - low) / 2
 
 
-def time_call(call: Callable[[], Any], at_least_s: float, *, warmup: int = 2, most: int = 2000) -> Timing:
-    """Calls until `at_least_s` seconds have passed (3 calls at least, `most` at most), after `warmup` calls not counted."""
+def time_call(
+    call: Callable[[], Any], at_least_s: float, *, warmup: int = 2, most: int = 2000, awaited: Iterable[torch.device] = ()
+) -> Timing:
+    """Calls until `at_least_s` seconds have passed (3 calls at least, `most` at most), after `warmup` calls not counted.
+
+    Each sample ends when the accelerators `awaited`, and those on which lies what the calls not counted give, have done
+    their work.
+    """
+    devices = dict.fromkeys(awaited)
     for _ in range(warmup):
-        call()
+        devices |= dict.fromkeys(accelerators_of((call(),)))
+    wait_for(devices)
     samples: list[float] = []
     end = time.perf_counter() + at_least_s
     while len(samples) < 3 or (time.perf_counter() < end and len(samples) < most):
         start = time.perf_counter()
         call()
+        if devices:
+            wait_for(devices)
         samples.append(time.perf_counter() - start)
     return Timing(tuple(samples))
 

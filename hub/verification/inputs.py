@@ -34,6 +34,8 @@ _PLACES = 3
 _ROOM = 16.0
 """Times that the square of a huge value, as often as a sum has terms, fits into its dtype: weights multiply it."""
 _SEED = 4
+_CPU = torch.device("cpu")
+"""Where values are drawn, whatever device the user has made the default: its generator gives the same ones everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Kind:
 
 def generated(kind: Kind, cluster: Cluster, inputs: Sequence[Any]) -> Iterator[Inputs]:
     """Gives a kind's attempts for a cluster, from its real inputs. Equal arguments give equal values, in every process."""
-    attempts = kind.make(cluster, tuple(inputs), torch.Generator().manual_seed(_SEED))
+    attempts = kind.make(cluster, tuple(inputs), torch.Generator(_CPU).manual_seed(_SEED))
     if not any(operator_name(node).startswith(_MASKED) for node in cluster.nodes):
         return attempts
     return (_with_real_indices(attempt, inputs) for attempt in attempts if _is_of_sizes(attempt, inputs))
@@ -98,7 +100,7 @@ def _is_varied(value: Any) -> bool:
 
 
 def _normal(value: torch.Tensor, generator: torch.Generator, *, scale: float = 1.0) -> torch.Tensor:
-    return _signed_as(value, torch.randn(span(value), generator=generator, dtype=torch.float64) * scale)
+    return _signed_as(value, torch.randn(span(value), generator=generator, dtype=torch.float64, device=_CPU) * scale)
 
 
 def _signed_as(value: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
@@ -123,7 +125,7 @@ def _tiny(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _denormal(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    drawn = torch.rand(span(value), generator=generator, dtype=torch.float64) * 2 - 1
+    drawn = torch.rand(span(value), generator=generator, dtype=torch.float64, device=_CPU) * 2 - 1
     return _signed_as(value, drawn * torch.finfo(value.dtype).tiny)
 
 
@@ -137,18 +139,20 @@ def _huge(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Itera
 def _with_room_for(power: int, terms: int) -> Draw:
     def draw(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         largest = torch.finfo(value.dtype).max ** (1 / power) / (_ROOM * terms)
-        return _signed_as(value, (torch.rand(span(value), generator=generator, dtype=torch.float64) * 2 - 1) * largest)
+        return _signed_as(
+            value, (torch.rand(span(value), generator=generator, dtype=torch.float64, device=_CPU) * 2 - 1) * largest
+        )
 
     return draw
 
 
 def _constant(number: float) -> Draw:
-    return lambda value, _: torch.full((span(value),), number, dtype=value.dtype)
+    return lambda value, _: torch.full((span(value),), number, dtype=value.dtype, device=_CPU)
 
 
 def _equal(value: torch.Tensor, _: torch.Generator) -> torch.Tensor:
     """0.7 has no exact binary form, so that sums of it are rounded."""
-    return _signed_as(value, torch.full((span(value),), 0.7, dtype=torch.float64))
+    return _signed_as(value, torch.full((span(value),), 0.7, dtype=torch.float64, device=_CPU))
 
 
 def _floats(draw: Draw) -> Make:
@@ -178,7 +182,7 @@ def _placed(*numbers: float) -> Make:
 def _with_numbers(value: Any, numbers: Sequence[float], generator: torch.Generator) -> Any:
     copy = copied(value)
     if _is_varied(value):
-        places = torch.randperm(value.numel(), generator=generator)[:_PLACES]
+        places = torch.randperm(value.numel(), generator=generator, device=_CPU)[:_PLACES]
         for index, place in enumerate(places):
             # One by one, since elements may lie in the same memory.
             copy[tuple(map(int, np.unravel_index(int(place), value.shape)))] = numbers[index % len(numbers)]
@@ -205,12 +209,12 @@ def _random(value: Any, generator: torch.Generator, integers: Literal["with zero
     if not isinstance(value, torch.Tensor) or not value.numel():
         return copied(value)
     if value.dtype is torch.bool:
-        return in_layout_of(value, torch.rand(span(value), generator=generator) < 0.5)
+        return in_layout_of(value, torch.rand(span(value), generator=generator, device=_CPU) < 0.5)
     if integers != "real" and _is_integer(value):
         numbers = (int(value.min()), int(value.max()), *([0] if integers == "with zeros" else []))
         low, high = min(numbers), max(numbers) + 1
         if high - low < torch.iinfo(torch.int64).max > high:
-            drawn = torch.randint(low, high, (span(value),), generator=generator)
+            drawn = torch.randint(low, high, (span(value),), generator=generator, device=_CPU)
             if integers == "with zeros":
                 drawn[len(drawn) // 2] = 0
             return in_layout_of(value, drawn.to(value.dtype))
@@ -258,8 +262,8 @@ def _extreme(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _one_of(ends: Sequence[int], value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    numbers = torch.tensor([*ends, 0, 1, 2], dtype=value.dtype)
-    return numbers[torch.randint(0, len(numbers), (span(value),), generator=generator)]
+    numbers = torch.tensor([*ends, 0, 1, 2], dtype=value.dtype, device=_CPU)
+    return numbers[torch.randint(0, len(numbers), (span(value),), generator=generator, device=_CPU)]
 
 
 def _takes_no_extremes(node: fx.Node) -> bool:
@@ -275,7 +279,7 @@ def _booleans(is_true: bool) -> Make:
 
     def _all(value: Any) -> Any:
         is_bool = isinstance(value, torch.Tensor) and value.dtype is torch.bool
-        return in_layout_of(value, torch.full((span(value),), is_true)) if is_bool else copied(value)
+        return in_layout_of(value, torch.full((span(value),), is_true, device=_CPU)) if is_bool else copied(value)
 
     return make
 
@@ -300,10 +304,11 @@ def _resized(
 ) -> torch.Tensor:
     empty = torch.empty_strided(shape, stride, dtype=value.dtype, device="meta")
     if _is_varied(value):
-        flat = _signed_as(value, torch.randn(span(empty), generator=generator, dtype=torch.float64))
+        flat = _signed_as(value, torch.randn(span(empty), generator=generator, dtype=torch.float64, device=_CPU))
     else:  # real values, over and over: indices stay indices
         real = value.detach().cpu().reshape(-1)
-        flat = real[torch.arange(span(empty)) % len(real)] if len(real) else torch.zeros(span(empty), dtype=value.dtype)
+        places = torch.arange(span(empty), device=_CPU) % max(len(real), 1)
+        flat = real[places] if len(real) else torch.zeros(span(empty), dtype=value.dtype, device=_CPU)
     return flat.to(value.device).as_strided(shape, stride)
 
 

@@ -65,7 +65,7 @@ class Reference:
         return self._nudged[relative, breaks_ties]
 
     def _nudges(self, relative: float, breaks_ties: bool) -> Iterator[Outputs]:
-        generator = torch.Generator().manual_seed(_SEED)
+        generator = torch.Generator("cpu").manual_seed(_SEED)
         for _ in range(NUDGES):
             found = self._eager_on(lambda value: _moved(value, relative, generator, breaks_ties=breaks_ties))
             if found is not None:
@@ -119,7 +119,7 @@ def _widened(value: Any) -> Any:
 
 def _moved(value: torch.Tensor, relative: float, generator: torch.Generator, *, breaks_ties: bool) -> torch.Tensor:
     step = max(relative, torch.finfo(value.dtype).eps)
-    signs = (torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1).to(value.device)
+    signs = (torch.rand(value.shape, generator=generator, dtype=torch.float64, device="cpu") * 2 - 1).to(value.device)
     wide = value.double()
     if not breaks_ties or not value.numel():
         return (wide * (1 + step * signs)).to(value.dtype)

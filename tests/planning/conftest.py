@@ -101,8 +101,7 @@ class Stage:
 @pytest.fixture(autouse=True)
 def _fixed_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimates do not depend on the machine that runs the tests."""
-    for module in ("hub.pricing.roofline", "hub.planning.pricebook"):
-        monkeypatch.setattr(f"{module}.peaks", lambda threads: Peaks(GFLOPS, 10e9))
+    monkeypatch.setattr("hub.pricing.roofline.peaks", lambda threads, device=None: Peaks(GFLOPS, 10e9))
 
 
 @pytest.fixture

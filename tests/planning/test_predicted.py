@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import hub
 from hub.backend import Proposal
 from hub.graph import Graph
+from hub.partition.assignments import assignments
 from hub.planning.decide import decide
 from hub.planning.decision import Decision
 from hub.planning.mixes import Mixer
@@ -156,6 +158,40 @@ def test_mixing_must_pay(set_stage: Callable[..., Any], monkeypatch: pytest.Monk
     price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
     monkeypatch.setattr("hub.planning.mixes.MIX_S", 10 * MS)
     assert len(predicted(stage).assignment.backends) == 1
+
+
+def move(graph: Graph) -> None:
+    """Makes a graph one that is computed on CUDA."""
+    with FakeTensorMode():
+        for node in graph.by_name.values():
+            if node.op != "output":
+                node.meta["val"] = torch.empty(node.meta["val"].shape, device="cuda:0")
+
+
+def test_prices_are_learned_from_the_same_kind_of_device(
+    set_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind has a model of its own, of the samples that the store has of a backend."""
+    asked: list[float] = []
+    monkeypatch.setattr("hub.planning.pricebook.LearnedPrices.fit", lambda _, device: asked.append(device))  # pyright: ignore[reportUnknownLambdaType]
+    stage = set_stage(halves(), (X,), {"one": ""})
+    (whole,) = (found for found in assignments(stage.verdicts, stage.scene.options)[0].clusters)
+    stage.book.guess(whole, stage.settings)
+    move(stage.scene.graph)
+    stage.again().book.guess(whole, stage.settings)
+    assert asked == [0.0, 1.0]
+
+
+def test_backends_on_one_accelerator_mix_for_nothing(
+    set_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No threads of the CPU compute there, and so no pool has to be left for another."""
+    stage = set_stage(halves(), (X,), {"one": "", "two": ""})
+    move(stage.scene.graph)
+    stage.slow_eager()
+    price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
+    monkeypatch.setattr("hub.planning.mixes.MIX_S", 10 * MS)
+    assert set(predicted(stage).assignment.backends) == {"one", "two"}
 
 
 def test_costly_calls_must_pay(set_stage: Callable[..., Any]) -> None:

@@ -82,6 +82,21 @@ def test_samples_of_another_version_teach_nothing() -> None:
         fitted(samples_of("onnxruntime")).price(old[0].features)
 
 
+def test_an_accelerator_teaches_nothing_of_the_cpu() -> None:
+    """Samples of both are kept side by side; each kind of device has a model, and prices only its own."""
+    of_cpu = samples_of("onnxruntime")
+    of_cuda = [Sample({**sample.features, "device": 1.0}, sample.run_s / 100) for sample in of_cpu]
+    mixed = [sample for pair in zip(of_cpu, of_cuda, strict=True) for sample in pair]
+    cuda = LearnedPrices.fit(mixed, 1.0)
+    assert LearnedPrices.fit(of_cuda) is None
+    assert fitted(mixed).price(typical()) == fitted(of_cpu).price(typical())
+    assert cuda is not None
+    assert cuda.n_samples == len(of_cuda)
+    assert cuda.price({**typical(), "device": 1.0}).run_s < fitted(of_cpu).price(typical()).run_s / 20
+    with pytest.raises(ValueError, match="device"):
+        cuda.price(typical())
+
+
 def test_measurements_that_follow_no_rule_teach_nothing() -> None:
     """Where unseen samples are predicted no better than by a roofline, there is no model."""
     draw = random.Random(0)

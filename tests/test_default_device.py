@@ -1,0 +1,100 @@
+"""What the user has made PyTorch's default device is the user's: what the hub makes for itself lies where it has to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import hub
+from hub.graph import Cluster
+from hub.pricing.profile import measure_peaks
+from hub.testing.operators import case_cluster
+from hub.testing.operators.sample import b, call, f, i64
+from hub.verification.inputs import KINDS, Kind, generated
+from hub.verification.reference import Reference
+
+PLUGIN = """
+import torch
+from hub import Backend, BackendInfo, Executable, Support, hookimpl
+
+class Program(Executable):
+    def __init__(self, cluster): self.cluster = cluster
+    def __call__(self, *inputs):
+        with torch.no_grad():
+            return self.cluster.module(*inputs)
+
+class Toy(Backend):
+    def supports(self, node): return Support(True)
+    def compile(self, cluster, settings): return Program(cluster)
+
+def create(): return Toy()
+
+@hookimpl
+def hub_backends(): return [BackendInfo(name="toy", factory="hub_toy:create", summary="runs clusters in eager")]
+"""
+
+CASES = {
+    "floats and booleans": ("aten.where.self", call(b(5, 3), f(5, 3), f(5, 3))),
+    "integers": ("aten.add.Tensor", call(i64(5, 3), i64(5, 3))),
+}
+
+
+@pytest.fixture
+def default() -> Iterator[None]:
+    """Has no memory, so that whatever is made on it by mistake holds nothing."""
+    torch.set_default_device("meta")
+    yield
+    torch.set_default_device(None)
+
+
+def drawn(kind: Kind, cluster: Cluster, inputs: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    return list(generated(kind, cluster, inputs))
+
+
+@pytest.mark.usefixtures("default")
+def test_the_cpu_is_measured_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another device's peaks must not be taken for its own."""
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr("hub.pricing.profile.fastest_s", lambda call: seen.append(call()) or 1.0)  # pyright: ignore[reportUnknownLambdaType]
+    measure_peaks(torch.get_num_threads())
+    assert [value.device.type for value in seen] == ["cpu", "cpu"]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_generated_inputs_are_the_same_ones(kind: Kind, case: str) -> None:
+    """In every process, whatever its default device is."""
+    cluster, inputs = case_cluster(*CASES[case])
+    wanted = drawn(kind, cluster, inputs)
+    with torch.device("meta"):
+        found = drawn(kind, cluster, inputs)
+    for left, right in zip(found, wanted, strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
+
+
+def test_nudged_references_are_the_same_ones() -> None:
+    """They say how far eager can be trusted."""
+    cluster, inputs = case_cluster("aten.tanh.default", call(f(5, 3)))
+    wanted = Reference(cluster, inputs).nudged(1e-3)
+    with torch.device("meta"):
+        found = Reference(cluster, inputs).nudged(1e-3)
+    assert len(found) == len(wanted) > 0
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+def test_a_model_runs_compiled_under_any_default_device(request: pytest.FixtureRequest, install_plugin: Any) -> None:
+    """Planned, verified and run where its own values lie."""
+    install_plugin("toy", PLUGIN)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval()
+    x = torch.randn(4, 8)
+    with torch.no_grad():
+        wanted = model(x)
+        request.getfixturevalue("default")
+        compiled: Any = torch.compile(model, backend="hub", options={"backends": ["toy"], "isolate": False})  # pyright: ignore[reportUnknownMemberType]
+        torch.testing.assert_close(compiled(x), wanted, rtol=1e-4, atol=1e-4)
+    (plan,) = hub.plans(compiled)
+    assert plan.backends == ("toy",)
+    assert not [event for event in plan.events if event.kind in ("failed", "fallback")]
