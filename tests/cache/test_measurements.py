@@ -28,7 +28,7 @@ from hub.cache.measurements import (
 from hub.cost import Cost
 from hub.registry import registry
 
-SUBJECT = Subject("structure", "toy", "versions", "machine", 2, False, "fast", None)
+SUBJECT = Subject("structure", "toy", "versions", "machine", 2, False, "fast", None, "modes")
 
 
 def measurement(run_s: float = 1.0, subject: Subject = SUBJECT, spread_s: float = 0.0) -> Measurement:
@@ -73,6 +73,7 @@ def test_a_measurement_comes_back_equal(tmp_path: Path) -> None:
         {"spin": True},
         {"effort": "full"},
         {"accuracy": 1e-3},
+        {"modes": "x"},
     ],
     ids=lambda other: next(iter(other)),
 )
@@ -208,8 +209,8 @@ def spoil_with(statement: str) -> Callable[[Path], None]:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another schema": (spoil_with("PRAGMA user_version = 7"), "it has schema 7, this hub has 2"),
-    "no version": (spoil_with("PRAGMA user_version = 0"), "it has schema 0, this hub has 2"),
+    "another schema": (spoil_with("PRAGMA user_version = 7"), "it has schema 7, this hub has 3"),
+    "no version": (spoil_with("PRAGMA user_version = 0"), "it has schema 0, this hub has 3"),
     "other tables": (spoil_with("ALTER TABLE profiles RENAME TO others"), "its tables are not the hub's"),
     "no SQLite": (lambda file: file.write_text("# measurements\n" * 300), "file is not a database"),
     "half-written": (lambda file: os.truncate(file, 5000), "malformed"),
