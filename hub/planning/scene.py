@@ -25,6 +25,7 @@ from hub.partition.verdicts import Answers, answers
 from hub.pricing.session import Session
 from hub.registry import Registry
 from hub.report.progress import Progress
+from hub.support import devices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,12 @@ def may_spin(graph: Graph, assignment: Assignment) -> bool:
     """True where one cluster is all that computes, so that its spinning threads take cores from nobody."""
     rest = (graph.by_name[name] for found in assignment.groups if found.backend == EAGER for name in found.nodes)
     return len(assignment.clusters) == 1 and all(is_trifle(node) or _is_size(graph, node.name) for node in rest)
+
+
+def is_on_accelerators(graph: Graph) -> bool:
+    """True where no result of a graph lies on the CPU, whose threads then compute nothing."""
+    kinds = {device.type for node in graph.nodes for device in devices_of(node)}
+    return bool(kinds) and "cpu" not in kinds
 
 
 def _is_size(graph: Graph, name: str) -> bool:
