@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
+
+_C: Any = cast("Any", torch)._C  # has what the public names below leave out
+_BACKENDS: Any = torch.backends
 
 _PLACES = (
     ("generic", "all"),
@@ -49,12 +52,12 @@ class Modes:
 
 def modes() -> Modes:
     """Gives this process's settings. Starts no device."""
-    products, cudnn, mkldnn = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn
+    products, cudnn, mkldnn = _BACKENDS.cuda.matmul, _BACKENDS.cudnn, _BACKENDS.mkldnn
     return Modes(
         default_dtype=str(torch.get_default_dtype()),
         deterministic=torch.get_deterministic_debug_mode(),
         matmul_precision=_matmul_precision(),
-        float32_precision=tuple(torch._C._get_fp32_precision_getter(*place) for place in _PLACES),
+        float32_precision=tuple(_C._get_fp32_precision_getter(*place) for place in _PLACES),
         reduced_sums=(
             (
                 products.allow_fp16_reduced_precision_reduction,
@@ -68,9 +71,9 @@ def modes() -> Modes:
         ),
         cudnn=(cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
         mkldnn=(mkldnn.enabled, mkldnn.deterministic),
-        attention=tuple(getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in _KERNELS),
-        attention_order=tuple(torch._C._get_sdp_priority_order()),
-        attention_sums=torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed(),
+        attention=tuple(getattr(_BACKENDS.cuda, f"{name}_sdp_enabled")() for name in _KERNELS),
+        attention_order=tuple(_C._get_sdp_priority_order()),
+        attention_sums=_BACKENDS.cuda.fp16_bf16_reduction_math_sdp_allowed(),
     )
 
 
@@ -79,24 +82,24 @@ def set_modes(wanted: Modes) -> None:
     torch.set_default_dtype(getattr(torch, wanted.default_dtype.removeprefix("torch.")))
     torch.set_deterministic_debug_mode(wanted.deterministic)
     _set_precisions(wanted)
-    products, cudnn, mkldnn = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn
+    products, cudnn, mkldnn = _BACKENDS.cuda.matmul, _BACKENDS.cudnn, _BACKENDS.mkldnn
     halves, bfloats, products.allow_fp16_accumulation = wanted.reduced_sums
     products.allow_fp16_reduced_precision_reduction, products.allow_bf16_reduced_precision_reduction = halves, bfloats
     cudnn.enabled, cudnn.benchmark, cudnn.deterministic = wanted.cudnn
     mkldnn.enabled, mkldnn.deterministic = wanted.mkldnn
     for name, is_on in zip(_KERNELS, wanted.attention, strict=True):
-        getattr(torch.backends.cuda, f"enable_{name}_sdp")(is_on)
-    torch._C._set_sdp_priority_order(list(wanted.attention_order))
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(wanted.attention_sums)
+        getattr(_BACKENDS.cuda, f"enable_{name}_sdp")(is_on)
+    _C._set_sdp_priority_order(list(wanted.attention_order))
+    _BACKENDS.cuda.allow_fp16_bf16_reduction_math_sdp(wanted.attention_sums)
 
 
 def _set_precisions(wanted: Modes) -> None:
     """Sets the older interface first, since it writes to the newer one, which is what takes effect."""
     precision_at = dict(zip(_PLACES, wanted.float32_precision, strict=True))
     torch.set_float32_matmul_precision("highest" if wanted.matmul_precision == _MIXED else wanted.matmul_precision)
-    torch.backends.cudnn.allow_tf32 = precision_at["cuda", "conv"] == "tf32"
+    _BACKENDS.cudnn.allow_tf32 = precision_at["cuda", "conv"] == "tf32"
     for place, precision in precision_at.items():
-        torch._C._set_fp32_precision_setter(*place, precision)
+        _C._set_fp32_precision_setter(*place, precision)
 
 
 def _matmul_precision() -> str:

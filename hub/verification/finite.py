@@ -60,7 +60,7 @@ class FiniteOnly:
         """Looks at the inputs on one accelerator, and waits for it once: each reading of a result stops its queue."""
         checks = torch.stack([_all_usual(inputs[position]) for position in positions])
         if not bool(checks.all()):
-            position = positions[checks.tolist().index(False)]
+            position = next(at for at, check in zip(positions, checks.cpu(), strict=True) if not bool(check))
             raise _refusal(position, is_float=inputs[position].is_floating_point())
 
     def dump(self, folder: Path) -> None:
