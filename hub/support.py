@@ -6,11 +6,13 @@ A table is data: one row an operator, with its conditions beside it. Nothing her
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    import torch
     from torch import fx
 
 
@@ -79,6 +81,13 @@ def tensors_of(node: fx.Node) -> Iterator[Any]:
         for item in elements(value_of(source)):
             if hasattr(item, "dtype") and hasattr(item, "shape"):
                 yield item
+
+
+def devices_of(node: fx.Node) -> tuple[torch.device, ...]:
+    """Gives the devices that a node's results lie on, each once; of a tuple's element, those of the whole tuple."""
+    source: Any = node.args[0] if node.target is operator.getitem else node
+    made = value_of(source if isinstance(value_of(source), (tuple, list)) else node)
+    return tuple(dict.fromkeys(item.device for item in elements(made) if hasattr(item, "device")))
 
 
 def is_symbolic(size: Any) -> bool:

@@ -24,7 +24,7 @@ from hub.cost import Cost
 from hub.plan import Plan, PlannedCluster
 
 KEY = "0123456789abcdef" * 4
-SUBJECT = Subject("structure", "openvino", "versions", "machine", 2, False, "fast", None)
+SUBJECT = Subject("structure", "openvino", "versions", "machine", 2, False, "fast", None, "modes")
 
 
 @pytest.fixture

@@ -25,8 +25,9 @@ _SCHEMA: Mapping[str, str] = {
     "measurements": (
         "CREATE TABLE measurements (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, structure TEXT NOT NULL, "
         "backend TEXT NOT NULL, versions TEXT NOT NULL, machine TEXT NOT NULL, threads INTEGER NOT NULL, "
-        "spin INTEGER NOT NULL, effort TEXT NOT NULL, accuracy REAL, run_s REAL NOT NULL, spread_s REAL NOT NULL, "
-        "transfer_bytes INTEGER NOT NULL, detail TEXT NOT NULL, compile_s REAL NOT NULL, features TEXT NOT NULL, "
+        "spin INTEGER NOT NULL, effort TEXT NOT NULL, accuracy REAL, modes TEXT NOT NULL, run_s REAL NOT NULL, "
+        "spread_s REAL NOT NULL, transfer_bytes INTEGER NOT NULL, detail TEXT NOT NULL, compile_s REAL NOT NULL, "
+        "features TEXT NOT NULL, "
         "made TEXT NOT NULL, digest TEXT NOT NULL)"
     ),
     "measurements_by_key": "CREATE INDEX measurements_by_key ON measurements (key, id)",
@@ -38,7 +39,8 @@ _SCHEMA: Mapping[str, str] = {
     "failures": (
         "CREATE TABLE failures (key TEXT PRIMARY KEY, structure TEXT NOT NULL, backend TEXT NOT NULL, "
         "versions TEXT NOT NULL, machine TEXT NOT NULL, threads INTEGER NOT NULL, spin INTEGER NOT NULL, "
-        "effort TEXT NOT NULL, accuracy REAL, stage TEXT NOT NULL, reason TEXT NOT NULL, node INTEGER, made TEXT NOT NULL, "
+        "effort TEXT NOT NULL, accuracy REAL, modes TEXT NOT NULL, stage TEXT NOT NULL, "
+        "reason TEXT NOT NULL, node INTEGER, made TEXT NOT NULL, "
         "digest TEXT NOT NULL)"
     ),
     "choices": (

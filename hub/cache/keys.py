@@ -18,6 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from hub.backend import API_VERSION, CompileSettings
 from hub.graph import Graph
+from hub.modes import modes
 from hub.options import Options
 from hub.registry import Entry, installed_version
 
@@ -45,7 +46,7 @@ def artifact_parts(cluster_digest: str, entry: Entry, settings: CompileSettings)
         "settings": asdict(settings),
         **backend_parts(entry),
         **machine_parts(),
-        **mode_parts(),
+        **modes().parts,
         "hub_code": code_digest("hub"),
     }
 
@@ -69,7 +70,7 @@ def plan_parts(
         "cores": available_cores(),
         "backends": [backend_parts(entry) for entry in entries],
         **machine_parts(),
-        **mode_parts(),
+        **modes().parts,
         "hub_code": code_digest("hub"),
     }
 
@@ -103,15 +104,6 @@ def machine_parts() -> dict[str, Any]:
         "libc": " ".join(platform.libc_ver()),
         "cpu": _processor(),
         "accelerators": _accelerators(),
-    }
-
-
-def mode_parts() -> dict[str, Any]:
-    """Gives PyTorch's settings, of the whole process, that change which result is right."""
-    return {
-        "default_dtype": str(torch.get_default_dtype()),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "matmul_precision": _matmul_precision(),
     }
 
 
@@ -181,10 +173,3 @@ def _accelerators() -> list[str]:
         f"{torch.cuda.get_device_name(index)}, {torch.cuda.get_device_capability(index)}, {versions}"
         for index in range(torch.cuda.device_count())
     ]
-
-
-def _matmul_precision() -> str:
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:  # set through PyTorch's older and newer interface at once, in ways that do not agree
-        return "mixed"

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from hub.cache.database import damage_of, is_damage, open_database
 from hub.cache.keys import available_cores, backend_parts, digest_of, machine_parts
 from hub.cost import Cost
+from hub.modes import Modes
 from hub.pricing.timing import median
 from hub.registry import Entry
 from hub.report.numbers import count
@@ -28,7 +29,7 @@ _HURRIED_MS = 50
 MOST_FAILURES = 5000
 """Failures that are remembered; later ones push the oldest out."""
 
-_SUBJECT = "key, structure, backend, versions, machine, threads, spin, effort, accuracy"
+_SUBJECT = "key, structure, backend, versions, machine, threads, spin, effort, accuracy, modes"
 _COLUMNS: Mapping[str, str] = {
     "measurements": f"{_SUBJECT}, run_s, spread_s, transfer_bytes, detail, compile_s, features, made, digest",
     "failures": f"{_SUBJECT}, stage, reason, node, made, digest",
@@ -56,6 +57,8 @@ class Subject:
     spin: bool
     effort: str
     accuracy: float | None
+    modes: str
+    """See `modes_digest`."""
 
     @property
     def key(self) -> str:
@@ -200,13 +203,13 @@ class Measurements:
         """Gives the failures of those subjects that failed, in their order."""
         keys = {subject: subject.key for subject in subjects}
         rows = self._attempt(lambda connection: self._rows(connection, "failures", list(keys.values())), {})
-        return {subject: Failure(subject, *rows[key][-1][8:]) for subject, key in keys.items() if key in rows}
+        return {subject: Failure(subject, *rows[key][-1][9:]) for subject, key in keys.items() if key in rows}
 
     def failures(self) -> tuple[Failure, ...]:
         """Gives every failure that is remembered, latest first."""
         query = f"SELECT {_COLUMNS['failures']} FROM failures ORDER BY rowid DESC"
         rows = self._attempt(lambda connection: self._sound("failures", connection.execute(query)), [])
-        return tuple(Failure(_subject_of(row[1:]), *row[9:]) for row in rows)
+        return tuple(Failure(_subject_of(row[1:]), *row[10:]) for row in rows)
 
     def forget(self, backend: str | None = None) -> int:
         """Forgets the failures of a backend, or all of them, so that its candidates are tried again; gives how many."""
@@ -307,6 +310,11 @@ def versions_of(entry: Entry | None) -> str:
     return digest_of({**software, **({"backend": "eager"} if entry is None else backend_parts(entry))})
 
 
+def modes_digest(modes: Modes) -> str:
+    """Gives the digest of PyTorch's settings: some choose faster kernels, of eager's and of compilers that call them."""
+    return digest_of(modes.parts)
+
+
 @cache
 def machine_digest() -> str:
     """Gives the fingerprint of the hardware: processor model and flags, the cores this process may use, accelerators."""
@@ -384,12 +392,13 @@ def _subject_row(subject: Subject) -> tuple[Any, ...]:
         int(subject.spin),
         subject.effort,
         None if subject.accuracy is None else float(subject.accuracy),
+        subject.modes,
     )
 
 
 def _subject_of(row: Sequence[Any]) -> Subject:
-    structure, backend, versions, machine, threads, spin, effort, accuracy = row[:8]
-    return Subject(structure, backend, versions, machine, threads, bool(spin), effort, accuracy)
+    structure, backend, versions, machine, threads, spin, effort, accuracy, modes = row[:9]
+    return Subject(structure, backend, versions, machine, threads, bool(spin), effort, accuracy, modes)
 
 
 def _combined(subject: Subject, rows: Sequence[Sequence[Any]]) -> Measurement:
@@ -397,9 +406,9 @@ def _combined(subject: Subject, rows: Sequence[Sequence[Any]]) -> Measurement:
 
     Raises ValueError, TypeError or AttributeError where a row holds what was never written.
     """
-    runs_s = [float(row[8]) for row in rows]
-    spreads_s = [float(row[9]) for row in rows]
-    transfer_bytes, detail, compile_s, features, made = rows[-1][10:]
+    runs_s = [float(row[9]) for row in rows]
+    spreads_s = [float(row[10]) for row in rows]
+    transfer_bytes, detail, compile_s, features, made = rows[-1][11:]
     spread_s = max(*spreads_s, (max(runs_s) - min(runs_s)) / 2)
     text = str(detail) if len(rows) == 1 else f"{detail}, median of {len(rows)} measurements"
     read = {str(name): float(value) for name, value in json.loads(features).items()}

@@ -11,10 +11,24 @@ from torch import fx
 from torch._ops import OpOverload
 
 from hub.graph import hint, is_view, output_arguments
-from hub.support import argument, declared_arguments, elements
+from hub.support import argument, declared_arguments, devices_of, elements
 
 _SIDE_EFFECTS = frozenset({"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"})
 
+
+_CUDA_STATE = frozenset(
+    f"aten.{name}.default"
+    for name in (
+        *("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward"),
+        *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward"),
+        *("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward"),
+        *("_flash_attention_forward", "_flash_attention_backward"),
+        *("_efficient_attention_forward", "_efficient_attention_backward"),
+        *("cudnn_batch_norm", "cudnn_batch_norm_backward", "_cudnn_rnn", "_cudnn_rnn_backward"),
+    )
+)
+"""Operators of CUDA's libraries, with their gradients. Attention's seeds may be tensors on the CPU that nobody writes
+to, where fake values say otherwise, and its sums are padded; reserves mean something to the library alone."""
 
 _UNINITIALISED = frozenset(
     {
@@ -55,6 +69,10 @@ def _intrinsic(node: fx.Node) -> str | None:
         return "draws random numbers, and only eager draws eager's"
     if str(target) in _UNINITIALISED:
         return "gives whatever lies in memory, which nothing can be compared with"
+    if str(target) in _CUDA_STATE:
+        return "hands over state of a CUDA library, some of it uninitialised, which nothing can be compared with"
+    if _moves(node):
+        return "moves data between devices"
     if str(target) in _SIDE_EFFECTS or value is None:
         return "has a side effect"
     if target._schema.is_mutable:
@@ -62,6 +80,14 @@ def _intrinsic(node: fx.Node) -> str | None:
     if not all(_is_plain_tensor(item) for item in elements(value)):
         return "gives something other than dense tensors"
     return None
+
+
+def _moves(node: fx.Node) -> bool:
+    """True where an input lies on another device than the results do. A number on the CPU may be read from anywhere."""
+    places = devices_of(node)
+    read = (item for source in node.all_input_nodes for item in elements(source.meta.get("val")))
+    away = (item for item in read if isinstance(item, torch.Tensor) and item.device not in places)
+    return bool(places) and any(item.dim() or item.device.type != "cpu" for item in away)
 
 
 def _draws(node: fx.Node) -> bool:

@@ -158,6 +158,18 @@ def _set_modes(wanted: list[Any]) -> None:
         dispatch._push_mode(mode)
 
 
+def _numeric() -> Any:
+    return sys.modules["hub.modes"].modes()
+
+
+def _set_numeric(wanted: Any) -> None:
+    sys.modules["hub.modes"].set_modes(wanted)
+
+
+def _changed_settings(before: Any, after: Any) -> str:
+    return ", ".join(name for name, value in before.parts.items() if after.parts[name] != value)
+
+
 def _of_torch(name: str, read: str, write: str) -> _Thing:
     """A setting of PyTorch, by the names of the functions that give and set it."""
     return _Thing(name, lambda: getattr(_torch(), read)(), lambda value: getattr(_torch(), write)(value), "torch")
@@ -184,9 +196,9 @@ _THINGS = (
     _of_torch("the default dtype", "get_default_dtype", "set_default_dtype"),
     _of_torch("the number of threads", "get_num_threads", "set_num_threads"),
     _of_torch("whether gradients are on", "is_grad_enabled", "set_grad_enabled"),
-    _of_torch(
-        "whether algorithms are deterministic", "are_deterministic_algorithms_enabled", "use_deterministic_algorithms"
-    ),
+    _of_torch("whether algorithms are deterministic", "get_deterministic_debug_mode", "set_deterministic_debug_mode"),
+    # Last: it covers two of those above, which are put back by now.
+    _Thing("PyTorch's numeric settings", _numeric, _set_numeric, "hub.modes", _changed_settings),
 )
 
 

@@ -26,6 +26,7 @@ from hub.dispatch.codegen import Step
 from hub.dispatch.spinning import Calm
 from hub.errors import CompileError, ContractError, PluginError
 from hub.graph import Cluster
+from hub.modes import Modes, set_modes
 from hub.options import Options
 from hub.partition import verdicts
 from hub.partition.extract import extract
@@ -91,8 +92,9 @@ _CALLS = 2
 """Calls that are watched for what they leave behind, after the first ones, which may start a pool."""
 
 
-def load(folder: str, threads: int, options: Options) -> None:
-    """Reads the sample, sets the thread count, and backends' own settings."""
+def load(folder: str, threads: int, modes: Modes, options: Options) -> None:
+    """Reads the sample, sets the thread count, the user's settings of PyTorch, and backends' own ones."""
+    set_modes(modes)
     torch.set_grad_enabled(False)
     torch.set_num_threads(threads)
     _state.configured = registry().configured(options)

@@ -7,10 +7,11 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
 from hub.graph import Graph, is_view
-from hub.support import Support
+from hub.support import Support, devices_of
 
 EAGER = "eager"
 
@@ -28,12 +29,22 @@ def group(graph: Graph, backend_of: Mapping[str, str]) -> tuple[Group, ...]:
     """Gives few and large clusters in an order in which they can run; every node is in exactly one.
 
     `backend_of` names a backend for each node of `graph.nodes`; a tuple's elements (`getitem`) follow their producer
-    whatever it says. Which backend may start decides how many groups there are, so each start is tried and the fewest
-    groups win; ties go to the first in order of use.
+    whatever it says. A cluster's results lie on one device. Which backend may start decides how many groups there are, so
+    each start is tried and the fewest groups win; ties go to the first in order of use.
     """
-    backends = tuple(dict.fromkeys(backend_of[node.name] for node in graph.nodes))
-    starts = ((), *((backend,) for backend in backends), *itertools.permutations(backends, 2))
-    return min((_grouped(graph, backend_of, start) for start in starts), key=_fragmentation)
+    home_of = {node: _home(node, backend_of[node.name]) for node in graph.nodes}
+    homes = tuple(dict.fromkeys(home_of.values()))
+    starts = ((), *((home,) for home in homes), *itertools.permutations(homes, 2))
+    return min((_grouped(graph, home_of, start) for start in starts), key=_fragmentation)
+
+
+_Home = tuple[str, tuple[torch.device, ...]]
+"""A backend, and the devices of the results that it makes: what nodes of one cluster have in common."""
+
+
+def _home(node: fx.Node, backend: str) -> _Home:
+    """Eager has one home for all devices, because nothing is compiled for its groups."""
+    return backend, () if backend == EAGER else devices_of(node)
 
 
 def group_alone(
@@ -59,16 +70,16 @@ def _fragmentation(groups: Sequence[Group]) -> tuple[int, int]:
     return sum(found.backend != EAGER for found in groups), len(groups)
 
 
-def _grouped(graph: Graph, backend_of: Mapping[str, str], start: Sequence[str]) -> tuple[Group, ...]:
-    """Walks the nodes once: each joins the first group of its backend that stands at or after every group it reads from.
+def _grouped(graph: Graph, home_of: Mapping[fx.Node, _Home], start: Sequence[_Home]) -> tuple[Group, ...]:
+    """Walks the nodes once: each joins the first group of its home that stands at or after every group it reads from.
 
     Where there is none, it opens one at the end. Edges therefore only point forwards, which makes each group convex and the
     groups acyclic by construction. Nodes with effects keep their order.
     """
     groups: list[tuple[str, list[str]]] = []
-    last_of: dict[str, list[int]] = {}
-    for backend in start:
-        _open(backend, groups, last_of)
+    last_of: dict[_Home, list[int]] = {}
+    for home in start:
+        _open(home, groups, last_of)
     place: dict[fx.Node, int] = {}
     last_effect = 0
     for node in graph.nodes:
@@ -77,7 +88,7 @@ def _grouped(graph: Graph, backend_of: Mapping[str, str], start: Sequence[str]) 
         else:
             earliest = max((place[source] for source in node.all_input_nodes if source in place), default=0)
             has_effect = has_order(graph, node)
-            position = _join(backend_of[node.name], max(earliest, last_effect) if has_effect else earliest, groups, last_of)
+            position = _join(home_of[node], max(earliest, last_effect) if has_effect else earliest, groups, last_of)
             last_effect = position if has_effect else last_effect
         place[node] = position
         groups[position][1].append(node.name)
@@ -90,16 +101,16 @@ def has_order(graph: Graph, node: fx.Node) -> bool:
     return "random" in reason or "effect" in reason or "writes" in reason
 
 
-def _join(backend: str, earliest: int, groups: list[tuple[str, list[str]]], last_of: dict[str, list[int]]) -> int:
-    for position in last_of.get(backend, ()):
+def _join(home: _Home, earliest: int, groups: list[tuple[str, list[str]]], last_of: dict[_Home, list[int]]) -> int:
+    for position in last_of.get(home, ()):
         if position >= earliest:
             return position
-    return _open(backend, groups, last_of)
+    return _open(home, groups, last_of)
 
 
-def _open(backend: str, groups: list[tuple[str, list[str]]], last_of: dict[str, list[int]]) -> int:
-    groups.append((backend, []))
-    last_of.setdefault(backend, []).append(len(groups) - 1)
+def _open(home: _Home, groups: list[tuple[str, list[str]]], last_of: dict[_Home, list[int]]) -> int:
+    groups.append((home[0], []))
+    last_of.setdefault(home, []).append(len(groups) - 1)
     return len(groups) - 1
 
 

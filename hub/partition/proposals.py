@@ -23,6 +23,7 @@ from hub.partition.verdicts import Verdicts
 from hub.plan import Event
 from hub.plugin_fault import is_plugins
 from hub.registry import Registry
+from hub.support import devices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,9 @@ def _checked(proposal: Proposal, graph: Graph, verdicts: Verdicts, options: Opti
     if refusals := verdicts.refusals(backend, names):
         raise _Unusable(f"{backend} does not take it: {'; '.join(refusals)}")
     _check_whole(members)
+    devices = dict.fromkeys(str(device) for node in members for device in devices_of(node))
+    if len(devices) > 1:
+        raise _Unusable(f"its results lie on {' and '.join(devices)}, those of a cluster on one device")
     try:
         check_convex(members, proposal.name or backend)
     except PlanError as error:

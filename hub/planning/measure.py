@@ -20,7 +20,7 @@ from hub.planning.explore import MOST_FAST, Wanted, worth_measuring
 from hub.planning.failures import known_failure, remember_failure
 from hub.planning.mixes import Mixer
 from hub.planning.pricebook import PriceBook
-from hub.planning.scene import Draft, Scene, draft_of, limits_of
+from hub.planning.scene import Draft, Scene, draft_of, is_on_accelerators, limits_of
 from hub.planning.schedule import plain_names, reads, steps_for
 from hub.pricing.clock import Clock
 from hub.pricing.profile import measure_profile
@@ -106,6 +106,8 @@ class _Measuring:
         self.events: list[Event] = []
         self.eager_s: Mapping[str, float] = {}
         self.is_full = scene.options.tune == "full"
+        self.is_away = is_on_accelerators(scene.graph)
+        """True where other numbers of threads, or their spinning, would have everything compiled again for nothing."""
 
     def decide(self) -> Decision | None:
         """Runs the whole of it."""
@@ -172,7 +174,7 @@ class _Measuring:
 
     def _calm(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         """Under `tune="full"`, gives the backends alone as they would run beside others: mixes are predicted from that."""
-        if not self.is_full or len(self.verdicts.backends) < 2:
+        if not self.is_full or len(self.verdicts.backends) < 2 or self.is_away:
             return ()
         return [_variant(draft, spin=False) for draft in drafts if len(draft.assignment.backends) == 1]
 
@@ -311,14 +313,14 @@ class _Measuring:
 
     def _small_variants(self, singles: Sequence[Draft]) -> list[Draft]:
         """For small graphs, gives the backends alone on one thread."""
-        if self.scene.options.threads is not None or self.scene.threads == 1 or self.is_full:
+        if self.scene.options.threads is not None or self.scene.threads == 1 or self.is_full or self.is_away:
             return []
         small = [draft for draft in singles if draft.assignment.clusters and self._predicted_s(draft) < SMALL_S]
         return self._compiled([_variant(draft, threads=1) for draft in small])
 
     def _variants(self, proof: Proof | None, finalists: Sequence[Draft]) -> list[Draft]:
         """Under `tune="full"`, gives the two fastest plans with other thread counts and the other habit of spinning."""
-        if proof is None or not self.is_full:
+        if proof is None or not self.is_full or self.is_away:
             return []
         by_time = {item.name: item.median_s for item in proof.contenders}
         fastest = sorted((item for item in finalists if item.name in by_time), key=lambda item: by_time[item.name])

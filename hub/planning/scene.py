@@ -8,13 +8,14 @@ from pathlib import Path
 
 from hub.backend import CompileSettings
 from hub.cache.keys import artifact_parts, digest_of
-from hub.cache.measurements import Measurements, Subject, machine_digest, versions_of
+from hub.cache.measurements import Measurements, Subject, machine_digest, modes_digest, versions_of
 from hub.compilation.limits import Limits, default_memory_bytes
 from hub.compilation.state import HERE, Said, kept_state, told_changes
 from hub.compilation.transfer import Sample
 from hub.compilation.values import values_at
 from hub.errors import WorkerError
 from hub.graph import Cluster, Graph
+from hub.modes import Modes, modes
 from hub.options import Options
 from hub.partition.assignments import Assignment
 from hub.partition.extract import extract
@@ -24,6 +25,7 @@ from hub.partition.verdicts import Answers, answers
 from hub.pricing.session import Session
 from hub.registry import Registry
 from hub.report.progress import Progress
+from hub.support import devices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Scene:
     progress: Progress
     session: Session | None = None
     """Worker processes in which plugins are asked and tried; None where they are in this process."""
+    modes: Modes = field(default_factory=modes)
+    """PyTorch's settings in the user's process, which workers take over."""
     digests: dict[str, str] = field(default_factory=dict[str, str], repr=False)
     """Digests of weights that were read already: hashing half a gigabyte for each candidate would take seconds."""
 
@@ -106,6 +110,7 @@ class Scene:
             spin=settings.spin,
             effort=settings.effort,
             accuracy=settings.accuracy,
+            modes=modes_digest(self.modes),
         )
 
     def folder(self, found: Group, settings: CompileSettings) -> Path:
@@ -139,6 +144,12 @@ def may_spin(graph: Graph, assignment: Assignment) -> bool:
     """True where one cluster is all that computes, so that its spinning threads take cores from nobody."""
     rest = (graph.by_name[name] for found in assignment.groups if found.backend == EAGER for name in found.nodes)
     return len(assignment.clusters) == 1 and all(is_trifle(node) or _is_size(graph, node.name) for node in rest)
+
+
+def is_on_accelerators(graph: Graph) -> bool:
+    """True where no result of a graph lies on the CPU, whose threads then compute nothing."""
+    kinds = {device.type for node in graph.nodes for device in devices_of(node)}
+    return bool(kinds) and "cpu" not in kinds
 
 
 def _is_size(graph: Graph, name: str) -> bool:

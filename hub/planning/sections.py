@@ -9,6 +9,7 @@ from hub.graph import Graph
 from hub.partition.group import Group, is_trifle
 from hub.partition.regions import Region
 from hub.partition.verdicts import Verdicts
+from hub.support import devices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,12 @@ def _pieces(graph: Graph, verdicts: Verdicts, region: Region) -> Mapping[str, tu
 
 
 def _runs(graph: Graph, verdicts: Verdicts, region: Region, backend: str) -> tuple[Group, ...]:
-    """Consecutive nodes that the backend takes, unless none of them computes. Consecutive sets are convex."""
+    """Consecutive nodes of one device that the backend takes, unless none of them computes. Consecutive sets are convex."""
     runs: list[list[str]] = [[]]
     for name in region.nodes:
         if verdicts.takes(backend, name):
+            if runs[-1] and devices_of(graph.by_name[runs[-1][-1]]) != devices_of(graph.by_name[name]):
+                runs.append([])
             runs[-1].append(name)
         elif runs[-1]:
             runs.append([])

@@ -24,6 +24,7 @@ from hub.compilation.transfer import Sample, write_sample
 from hub.cost import Cost
 from hub.dispatch.codegen import Step
 from hub.errors import CompileError, ContractError, PluginError, WorkerError, text_of
+from hub.modes import modes
 from hub.options import Options
 from hub.partition.group import EAGER, Group
 from hub.partition.proposals import Offered
@@ -134,6 +135,8 @@ class Session:
         self.options = _plain(options)
         self.threads = threads
         self.limits = limits
+        self.modes = modes()
+        """PyTorch's settings in this process, for every worker."""
         self.is_timed = is_timed
         self.estimating: set[str] = set()
         """Backends that predict prices of their own."""
@@ -183,7 +186,7 @@ class Session:
                 self._workers[name] = worker
                 self._ready.discard(name)
                 with contextlib.suppress(PluginError):  # `await_start` meets its end again
-                    worker.post("load", folder=str(folder), threads=self.threads, options=self.options)
+                    worker.post("load", folder=str(folder), threads=self.threads, modes=self.modes, options=self.options)
 
     def await_start(self, name: str) -> None:
         """Waits until a worker has read the sample. Raises WorkerError if it cannot."""

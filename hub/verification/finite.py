@@ -26,25 +26,42 @@ def finite_only(executable: Callable[..., Sequence[Any]], specs: Sequence[Spec])
 class FiniteOnly:
     """An executable whose calls raise InputRefused where an input holds what is not usual. Safe from any thread."""
 
-    __slots__ = ("_executable", "_floats", "_integers")
+    __slots__ = ("_away", "_executable", "_floats", "_integers", "_on_cuda")
 
     def __init__(self, executable: Callable[..., Sequence[Any]], specs: Sequence[Spec]) -> None:
         self._executable = executable
-        tensors = [(position, spec.dtype) for position, spec in enumerate(specs) if isinstance(spec, TensorSpec)]
-        self._floats = tuple(position for position, dtype in tensors if dtype.is_floating_point)
-        self._integers = tuple(position for position, dtype in tensors if dtype in WIDE_INTEGERS)
+        tensors = {position: spec for position, spec in enumerate(specs) if isinstance(spec, TensorSpec)}
+        floats = [position for position, spec in tensors.items() if spec.dtype.is_floating_point]
+        integers = [position for position, spec in tensors.items() if spec.dtype in WIDE_INTEGERS]
+        near = {position for position, spec in tensors.items() if spec.device.type == "cpu"}
+        self._floats = tuple(position for position in floats if position in near)
+        self._integers = tuple(position for position in integers if position in near)
+        away = [position for position in (*floats, *integers) if position not in near]
+        devices = dict.fromkeys(tensors[position].device for position in away)
+        self._away = tuple(tuple(at for at in away if tensors[at].device == device) for device in devices)
+        """Positions of the inputs on each accelerator."""
+        self._on_cuda = torch.backends.cuda.is_built() and any(device.type == "cuda" for device in devices)
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
         """Runs one call. Raises InputRefused before the executable sees such values, else what the executable raises."""
+        if self._on_cuda and torch.cuda.is_current_stream_capturing():
+            raise InputRefused("a CUDA graph is being recorded, during which nobody can look for infinities and NaN")
         for position in self._floats:
             if not is_finite(inputs[position]):
-                raise InputRefused(f"input {position} holds an infinity or NaN, for which its results differ from eager's")
+                raise _refusal(position, is_float=True)
         for position in self._integers:
             if not is_usual(inputs[position]):
-                raise InputRefused(
-                    f"input {position} holds integers beyond 2^20, for which its results differ from eager's"
-                )
+                raise _refusal(position, is_float=False)
+        for positions in self._away:
+            self._check_away(positions, inputs)
         return self._executable(*inputs)
+
+    def _check_away(self, positions: Sequence[int], inputs: Sequence[Any]) -> None:
+        """Looks at the inputs on one accelerator, and waits for it once: each reading of a result stops its queue."""
+        checks = torch.stack([_all_usual(inputs[position]) for position in positions])
+        if not bool(checks.all()):
+            position = next(at for at, check in zip(positions, checks.cpu(), strict=True) if not bool(check))
+            raise _refusal(position, is_float=inputs[position].is_floating_point())
 
     def dump(self, folder: Path) -> None:
         """Writes what the executable itself writes."""
@@ -53,13 +70,25 @@ class FiniteOnly:
             dump(folder)
 
 
+def _refusal(position: int, *, is_float: bool) -> InputRefused:
+    what = "an infinity or NaN" if is_float else "integers beyond 2^20"
+    return InputRefused(f"input {position} holds {what}, for which its results differ from eager's")
+
+
+def _all_usual(value: torch.Tensor) -> torch.Tensor:
+    """Says in a tensor on the same device whether all elements are finite, or are integers within 2^20."""
+    if value.is_floating_point():
+        return value.isfinite().all()
+    return ((value <= USUAL_INTEGER) & (value >= -USUAL_INTEGER)).all()
+
+
 def is_finite(value: torch.Tensor) -> bool:
     """Says whether all elements are finite. The sum tells in one fast pass, unless it overflows.
 
     NumPy adds up on this thread alone: PyTorch would wake OpenMP's threads, which spin on the cores of other pools.
     """
     if value.device.type != "cpu" or value.dtype not in (torch.float32, torch.float64, *_EXPONENTS):
-        return bool(value.isfinite().all())
+        return bool(_all_usual(value))
     plain = value.detach().resolve_neg()
     if (mask := _EXPONENTS.get(value.dtype)) is not None:
         bits = plain.view(torch.int16).numpy()
@@ -75,6 +104,6 @@ def is_usual(value: torch.Tensor) -> bool:
     if not value.numel():
         return True
     if value.device.type != "cpu":
-        return bool(((value <= USUAL_INTEGER) & (value >= -USUAL_INTEGER)).all())
+        return bool(_all_usual(value))
     array = value.detach().numpy()
     return bool(array.max() <= USUAL_INTEGER and array.min() >= -USUAL_INTEGER)

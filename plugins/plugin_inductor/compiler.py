@@ -24,6 +24,7 @@ from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 
 from hub.backend import CompileSettings
+from plugin_inductor.aligned import for_device
 from plugin_inductor.lower import Lowered
 from plugin_inductor.symbols import SizeGuards
 
@@ -77,6 +78,8 @@ class Program:
     weights: tuple[torch.Tensor, ...] = ()
     aligned_inputs: tuple[int, ...] = ()
     """Positions of the inputs that must start at an aligned address (on GPUs)."""
+    devices: tuple[str, ...] = ()
+    """Kinds of devices that it runs on: "cpu", "cuda"."""
     graph: str = ""
     """The graph after Inductor's own passes, printed."""
 
@@ -88,6 +91,7 @@ def build(lowered: Lowered) -> Program:
         program = compile_fx._recursive_joint_graph_passes(program, input_device=_device(program))
         layout_opt = GraphLowering.decide_layout_opt(program, is_inference=True)
         recipes = _freeze(program, inputs, layout_opt=layout_opt) if lowered.weights else {}
+        _align_constants(program)
         output = program.graph.output_node()
         results: Sequence[fx.Node] = output.args[0]  # pyright: ignore
         output.meta["user_visible_output_idxs"] = list(range(len(results)))
@@ -127,7 +131,9 @@ def _configuration(settings: CompileSettings, *, has_weights: bool, trace_folder
     chosen: dict[str, Any] = {
         "freezing": has_weights,
         "freezing_discard_parameters": False,
+        # As in torch's "max-autotune-no-cudagraphs"; the second one is of Triton's kernels alone.
         "max_autotune": is_full,
+        "coordinate_descent_tuning": is_full,
         "autotune_num_choices_displayed": 0,
         "max_autotune_report_choices_stats": False,
         "cpp.threads": settings.threads,
@@ -224,6 +230,14 @@ def _freeze(program: fx.GraphModule, inputs: list[Any], *, layout_opt: bool) -> 
     return {id(value): recipes[name] for name, value in folded.items() if name in recipes}
 
 
+def _align_constants(program: fx.GraphModule) -> None:
+    """Copies constants on GPUs that folding left at odd addresses: a slice of a weight is a view into it."""
+    for node in program.graph.find_nodes(op="get_attr"):
+        value = getattr(program, str(node.target))
+        if isinstance(value, torch.Tensor) and (copy := for_device(value)) is not value:
+            setattr(program, str(node.target), copy)
+
+
 def _makers(program: fx.GraphModule) -> dict[fx.Node, Recipe]:
     """Gives a recipe for every call that reads nothing but constants."""
     made: dict[fx.Node, Any] = {
@@ -270,5 +284,6 @@ def _program(result: Any, recipes: Mapping[int, Recipe], lowered: Lowered, const
         recipes=recipes,
         weights=lowered.weights,
         aligned_inputs=tuple(result.inputs_to_check),
+        devices=tuple(result.device_types),
         graph=result.inductor_post_grad_graph_str,
     )

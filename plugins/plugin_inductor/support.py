@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -35,6 +36,9 @@ DTYPES = (
     "uint8",
     "bool",
 )
+
+LEAST_CAPABILITY = 7
+"""Of CUDA's GPUs: `torch.utils._triton.has_triton`."""
 
 DECOMPOSED = ("aten", "prims")
 """Namespaces that Inductor knows. An operator of any other is called as it is, out of the compiled program."""
@@ -117,7 +121,9 @@ def supports(node: fx.Node) -> Support:
     if not hasattr(node.target, "_schema"):
         return refused(f"{name}: only operators with a schema here")
     condition = CONDITIONS.get(name, _always if _namespace(node) in DECOMPOSED else _custom_refusal)
-    reason = _dtype_refusal(node) or _layout_refusal(node) or _number_refusal(node) or condition(node)
+    reason = (
+        _device_refusal(node) or _dtype_refusal(node) or _layout_refusal(node) or _number_refusal(node) or condition(node)
+    )
     return refused(f"{name}: {reason}") if reason else ACCEPTED
 
 
@@ -143,6 +149,23 @@ def _custom_refusal(node: fx.Node) -> str | None:
 def _dtype_refusal(node: fx.Node) -> str | None:
     bad = sorted({dtype_name(tensor.dtype) for tensor in tensors_of(node)}.difference(DTYPES))
     return f"dtype {', '.join(bad)}, only {', '.join(DTYPES)} here" if bad else None
+
+
+def _device_refusal(node: fx.Node) -> str | None:
+    """Inductor compiles for GPUs through Triton, and raises where that is missing or does not know the GPU."""
+    for device in dict.fromkeys(tensor.device for tensor in tensors_of(node)):
+        if device.type != "cpu" and importlib.util.find_spec("triton") is None:
+            return f"on {device.type}, where Inductor needs Triton: install triton"
+        if device.type == "cuda" and (capability := _capability(device)) and capability[0] < LEAST_CAPABILITY:
+            return f"on a GPU of capability {'.'.join(map(str, capability))}, at least {LEAST_CAPABILITY}.0 for Triton"
+    return None
+
+
+def _capability(device: Any) -> tuple[int, int] | None:
+    """Gives a GPU's capability; None where this process has not started it, which must not happen here."""
+    import torch
+
+    return torch.cuda.get_device_capability(device) if torch.cuda.is_initialized() else None
 
 
 def _layout_refusal(node: fx.Node) -> str | None:

@@ -48,7 +48,7 @@ from hub.registry import registry
 
 BACKEND = "onnxruntime"
 SETTINGS = CompileSettings(threads=1)
-SUBJECT = Subject("structure", BACKEND, "versions", "machine", 1, False, "fast", None)
+SUBJECT = Subject("structure", BACKEND, "versions", "machine", 1, False, "fast", None, "modes")
 NOW = "2026-11-01T12:00:00+00:00"
 
 

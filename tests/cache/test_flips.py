@@ -22,7 +22,7 @@ from hub.cache.store import Store
 from hub.cost import Cost
 from hub.plan import Plan, PlannedCluster
 
-SUBJECT = Subject("structure", "toy", "versions", "machine", 2, False, "fast", 1e-3)
+SUBJECT = Subject("structure", "toy", "versions", "machine", 2, False, "fast", 1e-3, "modes")
 SUBJECTS = tuple(replace(SUBJECT, structure=f"s{number}") for number in range(13))
 WRITTEN, NEW = SUBJECTS[:12], SUBJECTS[12]
 IMPORTED = {"mark": Imported("fatal", "killed by SIGSEGV", "2026-11-01"), "other": Imported("good", "", "2026-11-01")}

@@ -21,6 +21,7 @@ from hub.backend_settings import BackendSettings
 from hub.cache import keys
 from hub.cache.keys import artifact_parts, code_digest, digest_of, plan_parts
 from hub.graph import Cluster, Graph
+from hub.modes import modes
 from hub.options import Options
 from hub.partition.extract import extract
 from hub.registry import Entry, registry
@@ -462,12 +463,16 @@ SURROUNDINGS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], object]]] = {
     ),
     "determinism": (
         "deterministic",
-        lambda patch: patch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True),
+        lambda patch: patch.setattr(torch, "get_deterministic_debug_mode", lambda: 2),
     ),
     "the precision of products": (
         "matmul_precision",
         lambda patch: patch.setattr(torch, "get_float32_matmul_precision", lambda: "medium"),
     ),
+    **{
+        part: (part, lambda patch, part=part: patch.setattr(keys, "modes", lambda: replace(modes(), **{part: "other"})))
+        for part in modes().parts.keys() - {"default_dtype", "deterministic", "matmul_precision"}
+    },
 }
 
 

@@ -29,7 +29,7 @@ from hub.cache.measurements import (
 from hub.cost import Cost
 from hub.registry import registry
 
-SUBJECT = Subject("structure", "toy", "versions", "machine", 2, False, "fast", None)
+SUBJECT = Subject("structure", "toy", "versions", "machine", 2, False, "fast", None, "modes")
 
 
 def measurement(run_s: float = 1.0, subject: Subject = SUBJECT, spread_s: float = 0.0) -> Measurement:
@@ -74,6 +74,7 @@ def test_a_measurement_comes_back_equal(tmp_path: Path) -> None:
         {"spin": True},
         {"effort": "full"},
         {"accuracy": 1e-3},
+        {"modes": "x"},
     ],
     ids=lambda other: next(iter(other)),
 )

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
 from hub.compilation.state import _set_signal_stack, _signal_stack, kept_state
+from hub.modes import modes
 
 CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "PyTorch's modes": (lambda: FakeTensorMode().__enter__(), _get_current_dispatch_mode_stack),
@@ -40,7 +41,13 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: torch.use_deterministic_algorithms(not torch.are_deterministic_algorithms_enabled()),
         torch.are_deterministic_algorithms_enabled,
     ),
+    "PyTorch's numeric settings": (lambda: torch.set_float32_matmul_precision("high"), modes),
 }
+DETAILS = {
+    "the environment": "HUB_TEST_CHANGE",
+    "PyTorch's numeric settings": "matmul_precision, float32_precision",
+}
+"""What of a thing is named."""
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -51,7 +58,7 @@ def test_a_change_is_named_and_undone(name: str) -> None:
     with kept_state() as changed:
         change()
         assert read() != before
-    assert changed == [f"{name} (HUB_TEST_CHANGE)" if name == "the environment" else name]
+    assert changed == [f"{name} ({DETAILS[name]})" if name in DETAILS else name]
     assert read() == before
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import fx
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from hub.errors import PlanError
 from hub.graph import Graph
 from hub.partition.extract import check_convex, extract
 from hub.partition.group import EAGER, group, without_trifles
+from hub.support import devices_of
 from hub.testing import random_graphs
 
 
@@ -43,6 +48,46 @@ def test_independent_eager_work_does_not_split_a_cluster() -> None:
     first, aside, last = (node.name for node in graph.nodes)
     groups = group(graph, {first: "a", aside: EAGER, last: "a"})
     assert [(found.backend, found.nodes) for found in groups] == [(EAGER, (aside,)), ("a", (first, last))]
+
+
+def on_two_devices() -> Graph:
+    """Gives additions on each of two devices in turn, with a copy from the first to the second at the end."""
+    with FakeTensorMode(), torch.no_grad():
+        x, y = torch.empty(2, device="cuda:0"), torch.empty(2, device="cuda:1")
+        module = make_fx(lambda x, y: ((x + 1).cos(), (y + 1).cos() + (x + 1).cos().to("cuda:1")))(x, y)
+    return Graph(module, "two")
+
+
+def test_a_clusters_results_lie_on_one_device() -> None:
+    """What one backend takes on two devices becomes a cluster on each, with eager's copy between them."""
+    graph = on_two_devices()
+    (copy,) = (node.name for node in graph.nodes if node.target is torch.ops.aten._to_copy.default)
+    groups = group(graph, {node.name: EAGER if node.name == copy else "a" for node in graph.nodes})
+    places = [{str(device) for name in found.nodes for device in devices_of(graph.by_name[name])} for found in groups]
+    assert [found.backend for found in groups] == ["a", EAGER, "a"]
+    assert places == [{"cuda:0"}, {"cuda:1"}, {"cuda:1"}]
+
+
+def test_eager_may_have_all_devices_at_once() -> None:
+    """Nothing is compiled for its nodes, and each group of it would only be one more step."""
+    graph = on_two_devices()
+    assert len(group(graph, {node.name: EAGER for node in graph.nodes})) == 1
+
+
+def test_a_tuples_elements_stay_with_it() -> None:
+    """Whatever device one of them lies on."""
+    program = fx.Graph()
+    x = program.placeholder("x")
+    pair = program.call_function(torch.ops.aten.aminmax.default, (x,))
+    parts = [program.call_function(operator.getitem, (pair, index)) for index in range(2)]
+    program.output(tuple(parts))
+    with FakeTensorMode():
+        x.meta["val"] = parts[0].meta["val"] = torch.empty((), device="cuda:0")
+        parts[1].meta["val"] = torch.empty(())
+    pair.meta["val"] = tuple(part.meta["val"] for part in parts)
+    graph = Graph(fx.GraphModule({}, program), "pair")
+    assert len(group(graph, {node.name: "a" for node in graph.nodes})) == 1
+    assert devices_of(pair) == devices_of(parts[1]) == (torch.device("cuda:0"), torch.device("cpu"))
 
 
 def test_the_same_nodes_give_the_same_groups() -> None:

@@ -9,6 +9,8 @@ import pluggy
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from hub import hookimpl, hookspecs
@@ -59,7 +61,7 @@ def ask(
     manager.add_hookspecs(hookspecs)
     for number, answer in enumerate(answers):
         manager.register(Plugin(answer), name=f"p{number}")
-    info = BackendInfo(name="choosy", factory=f"{__name__}:Choosy", summary="", error_class=0.0)
+    info = BackendInfo(name="choosy", factory=f"{__name__}:Choosy", summary="", devices=("cpu", "cuda"), error_class=0.0)
     registry = Registry(manager, [Entry(info, "choosy", "1.0", ACCEPTED)])
     registry._loaded["choosy"] = Choosy()  # the test module is not importable by name
     chosen = options or Options()
@@ -96,6 +98,17 @@ def test_a_plugin_proposes_a_pattern_of_an_mlp() -> None:
     groups, events = ask(mlp(), answer)
     assert groups == (Group("choosy", ("linear", "gelu")), Group("choosy", ("linear_1", "gelu_1")))
     assert not events
+
+
+def test_a_proposal_over_two_devices_is_refused() -> None:
+    """A cluster's results lie on one; the note names those that were proposed."""
+    with FakeTensorMode(), torch.no_grad():
+        pair = torch.empty(2, device="cuda:0"), torch.empty(2, device="cuda:1")
+        graph = Graph(make_fx(lambda x, y: (x.cos(), y.sin()))(*pair), "two")
+    groups, events = ask(graph, offers(["cos"], ["cos", "sin"]))
+    assert groups == (Group("choosy", ("cos",)),)
+    (event,) = events
+    assert event.message.endswith("its results lie on cuda:0 and cuda:1, those of a cluster on one device")
 
 
 def test_nodes_come_in_topological_order_and_once() -> None:

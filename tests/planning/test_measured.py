@@ -13,6 +13,7 @@ from torch import nn
 
 import hub
 from hub.cache.measurements import Measurements
+from hub.planning import measure
 from hub.pricing.session import Session
 
 X = torch.ones(8, 32)
@@ -287,6 +288,22 @@ def test_store_of_another_version_is_set_aside(two_backends: Any, tmp_path: Path
     plan = plan_for(layers(1), backends=list(two_backends), cache_dir=str(cache))
     assert plan.decided_by == "measured whole plans"
     assert any(event.kind == "note" and "measurements" in event.message for event in plan.events)
+
+
+def test_accelerators_are_tried_with_no_other_threads(
+    two_backends: Any, orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is compiled again for what only the CPU's threads would notice."""
+    monkeypatch.setattr(measure, "is_on_accelerators", lambda graph: True)
+    names = {"backends": list(two_backends), "cache_dir": str(tmp_path / "cache"), "threads": None}
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        full = plan_for(layers(1), **names, tune="full", budget_s=15.0)
+    finally:
+        torch.set_num_threads(before)
+    assert full.decided_by == "measured whole plans"
+    assert not any("thread" in item.name or "spinning" in item.name for item in full.contenders)
 
 
 def test_full_serves_fast(two_backends: Any, orders: Orders, tmp_path: Path) -> None:

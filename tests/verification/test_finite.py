@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hub.errors import InputRefused
+from hub.graph import TensorSpec
 from hub.testing.operators import case_cluster
 from hub.testing.operators.sample import call, f, i64
 from hub.verification.finite import finite_only, is_finite
@@ -67,6 +71,59 @@ def test_extreme_integers_are_refused_too() -> None:
     for far in (2**20 + 1, -(2**63)):
         with pytest.raises(InputRefused, match="input 1 holds integers"):
             guarded(x, y * 0 + far)
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often a value is read back into Python, which waits for an accelerator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def on(device: str, *values: torch.Tensor) -> list[TensorSpec]:
+    """Gives the specs of such tensors on another device; what is done with them then runs on these."""
+    return [replace(TensorSpec.of(value), device=torch.device(device)) for value in values]
+
+
+def test_an_accelerator_is_waited_for_once() -> None:
+    """However many inputs lie on it; the one at fault is still named, and numbers on the CPU are read as ever."""
+    x, y, z, near = torch.ones(3), torch.ones(4, dtype=torch.float16), torch.ones(2, dtype=torch.int64), torch.ones(())
+    specs = [*on("cuda:0", x, y, z), TensorSpec.of(near)]
+    guarded = finite_only(lambda *inputs: list(inputs), specs)
+    with Reads() as reads:
+        assert len(guarded(x, y, z, near)) == 4
+    assert reads.number == 1
+    with pytest.raises(InputRefused, match="input 1 holds an infinity or NaN"):
+        guarded(x, y / 0, z, near)
+    with pytest.raises(InputRefused, match="input 2 holds integers beyond"):
+        guarded(x, y, z * 2**21, near)
+    with pytest.raises(InputRefused, match="input 3 holds an infinity"):
+        guarded(x, y, z, near / 0)
+
+
+def test_two_accelerators_are_waited_for_once_each() -> None:
+    """Their answers cannot be put into one tensor."""
+    x = torch.ones(3)
+    guarded = finite_only(lambda *inputs: list(inputs), [*on("cuda:0", x, x), *on("cuda:1", x, x)])
+    with Reads() as reads:
+        guarded(x, x, x, x)
+    assert reads.number == 2
+
+
+def test_nothing_is_read_while_a_cuda_graph_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading would end the recording with an error: eager runs, which is right for all numbers."""
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    x = torch.ones(3)
+    with Reads() as reads, pytest.raises(InputRefused, match="a CUDA graph is being recorded"):
+        finite_only(lambda *inputs: list(inputs), on("cuda:0", x))(x)
+    assert reads.number == 0
+    assert len(finite_only(lambda *inputs: list(inputs), on("cpu", x))(x)) == 1
 
 
 def test_gradients_do_not_disturb() -> None:

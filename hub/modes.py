@@ -1,0 +1,109 @@
+"""PyTorch's settings, of the whole process, that change which numbers eager gives: read here, and set in every worker."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import torch
+
+_C: Any = cast("Any", torch)._C  # has what the public names below leave out
+_BACKENDS: Any = torch.backends
+
+_PLACES = (
+    ("generic", "all"),
+    *((library, operators) for library in ("cuda", "mkldnn") for operators in ("all", "matmul", "conv", "rnn")),
+)
+"""Where PyTorch keeps a precision of float32, from the general to the special: a library, and kinds of operators in it."""
+_MIXED = "mixed"
+_KERNELS = ("flash", "mem_efficient", "math", "cudnn")
+"""PyTorch's implementations of attention, by the names of their switches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """The settings at one moment, as plain values. Those of CUDA are there in every build of PyTorch."""
+
+    default_dtype: str
+    deterministic: int
+    """0 to 2: no; where it cannot be had, a warning; an error."""
+    matmul_precision: str
+    """"highest", "high" or "medium"; "mixed" where PyTorch's older and newer interfaces were set and do not agree."""
+    float32_precision: tuple[str, ...]
+    """At each of `_PLACES`, as it takes effect there: "ieee", "tf32", "bf16" or, where nobody has set any, "none"."""
+    reduced_sums: tuple[tuple[bool, bool], tuple[bool, bool], bool]
+    """Whether products of float16 and of bfloat16 may add up in them, each with split sums; whether float16 always may."""
+    cudnn: tuple[bool, bool, bool]
+    """Whether it is used, tries its algorithms out, and takes only deterministic ones."""
+    mkldnn: tuple[bool, bool]
+    """Whether it is used, and only deterministically."""
+    attention: tuple[bool, ...]
+    """Which of `_KERNELS` are on."""
+    attention_order: tuple[int, ...]
+    """In which order they are tried."""
+    attention_sums: bool
+    """Whether attention's plain form may add up in half precision."""
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The settings by name, for cache keys."""
+        return asdict(self)
+
+
+def modes() -> Modes:
+    """Gives this process's settings. Starts no device."""
+    products, cudnn, mkldnn = _BACKENDS.cuda.matmul, _BACKENDS.cudnn, _BACKENDS.mkldnn
+    return Modes(
+        default_dtype=str(torch.get_default_dtype()),
+        deterministic=torch.get_deterministic_debug_mode(),
+        matmul_precision=_matmul_precision(),
+        float32_precision=tuple(_C._get_fp32_precision_getter(*place) for place in _PLACES),
+        reduced_sums=(
+            (
+                products.allow_fp16_reduced_precision_reduction,
+                products.allow_fp16_reduced_precision_reduction_split_k,
+            ),
+            (
+                products.allow_bf16_reduced_precision_reduction,
+                products.allow_bf16_reduced_precision_reduction_split_k,
+            ),
+            products.allow_fp16_accumulation,
+        ),
+        cudnn=(cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
+        mkldnn=(mkldnn.enabled, mkldnn.deterministic),
+        attention=tuple(getattr(_BACKENDS.cuda, f"{name}_sdp_enabled")() for name in _KERNELS),
+        attention_order=tuple(_C._get_sdp_priority_order()),
+        attention_sums=_BACKENDS.cuda.fp16_bf16_reduction_math_sdp_allowed(),
+    )
+
+
+def set_modes(wanted: Modes) -> None:
+    """Makes this process's settings those of another one, whatever they were. Starts no device."""
+    torch.set_default_dtype(getattr(torch, wanted.default_dtype.removeprefix("torch.")))
+    torch.set_deterministic_debug_mode(wanted.deterministic)
+    _set_precisions(wanted)
+    products, cudnn, mkldnn = _BACKENDS.cuda.matmul, _BACKENDS.cudnn, _BACKENDS.mkldnn
+    halves, bfloats, products.allow_fp16_accumulation = wanted.reduced_sums
+    products.allow_fp16_reduced_precision_reduction, products.allow_bf16_reduced_precision_reduction = halves, bfloats
+    cudnn.enabled, cudnn.benchmark, cudnn.deterministic = wanted.cudnn
+    mkldnn.enabled, mkldnn.deterministic = wanted.mkldnn
+    for name, is_on in zip(_KERNELS, wanted.attention, strict=True):
+        getattr(_BACKENDS.cuda, f"enable_{name}_sdp")(is_on)
+    _C._set_sdp_priority_order(list(wanted.attention_order))
+    _BACKENDS.cuda.allow_fp16_bf16_reduction_math_sdp(wanted.attention_sums)
+
+
+def _set_precisions(wanted: Modes) -> None:
+    """Sets the older interface first, since it writes to the newer one, which is what takes effect."""
+    precision_at = dict(zip(_PLACES, wanted.float32_precision, strict=True))
+    torch.set_float32_matmul_precision("highest" if wanted.matmul_precision == _MIXED else wanted.matmul_precision)
+    _BACKENDS.cudnn.allow_tf32 = precision_at["cuda", "conv"] == "tf32"
+    for place, precision in precision_at.items():
+        _C._set_fp32_precision_setter(*place, precision)
+
+
+def _matmul_precision() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return _MIXED

@@ -1,0 +1,24 @@
+"""Constants at addresses that Inductor takes for granted on GPUs."""
+
+from __future__ import annotations
+
+import torch
+
+ALIGNMENT = 16
+"""Bytes: `torch._inductor.utils.ALIGNMENT`, which its Triton kernels assume of every constant."""
+
+
+def for_device(constant: torch.Tensor) -> torch.Tensor:
+    """Gives a constant as it is on CPUs, and elsewhere where it starts at an aligned address; else an aligned copy."""
+    return constant if constant.device.type == "cpu" or constant.layout is not torch.strided else aligned(constant)
+
+
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """Gives a tensor itself where it starts at an aligned address, else a copy of the same size and strides that does."""
+    if tensor.data_ptr() % ALIGNMENT == 0 or not tensor.numel():
+        return tensor
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    memory = torch.empty(reach, dtype=tensor.dtype, device=tensor.device)
+    # All elements between the first and the last: strides may leave gaps, or read elements twice.
+    memory.copy_(tensor.as_strided((reach,), (1,)))
+    return memory.as_strided(tensor.shape, tensor.stride())
