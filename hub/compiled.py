@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,12 +18,14 @@ from hub.dispatch.assemble import Assembled, Shadow, assemble
 from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
 from hub.dispatch.shadow import Drift
 from hub.dispatch.weights import WeightGuard, can_guard
-from hub.errors import HubWarning, InputRefused, OptionError, PlanError
+from hub.errors import HubWarning, OptionError, PlanError, text_of
 from hub.graph import Graph
 from hub.options import Options
+from hub.partition.group import Group
 from hub.plan import EAGER, Event, Plan, PlannedCluster
 from hub.planning.building import observe
 from hub.planning.evidence import Mode
+from hub.planning.failures import Served, reason_of, remember_failure_in_service
 from hub.planning.make import Made, Maker
 from hub.registry import registry
 from hub.report.debug import write_debug_folder
@@ -61,6 +64,8 @@ class CompiledGraph:
         self.weights: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
         """Parameters and buffers it was called with, by identity: tensors cannot be compared."""
         self._bindings: list[Binding] = []
+        self._demoted: dict[Group, str] = {}
+        """Candidates that failed while they served, and why: no later binding gets them, whatever a cache remembers."""
         self._changes = 0
         self._lock = threading.RLock()
         self._current: Binding | None = None
@@ -130,7 +135,7 @@ class CompiledGraph:
         positions = [index for index, node in enumerate(graph.placeholders) if node.name in graph.weights]
         guard = WeightGuard(positions, args)
         self._remember_weights(args)
-        maker = Maker(graph, self.mode, self.options, registry(), progress_for(self.graph.name))
+        maker = Maker(graph, self.mode, self.options, registry(), progress_for(self.graph.name), self._demoted)
         try:
             made = maker.make(args, self.plan)
             return Binding(guard, self._recorded(self._assembled(graph, made).run))
@@ -154,7 +159,7 @@ class CompiledGraph:
             made.steps,
             made.loaded,
             original=self.original,
-            report=self._failed_while_running,
+            report=partial(self._failed_while_running, made.served),
             strict=self.options.strict,
             spin=made.plan.spin,
             shadow=Shadow(self.options.shadow, made.plan.accuracy, self._drifted) if self.options.shadow else None,
@@ -202,16 +207,28 @@ class CompiledGraph:
             if node.name in names:
                 self.weights[id(value)] = value
 
-    def _failed_while_running(self, backend: str, cluster: str, error: BaseException) -> None:
-        message = f"{type(error).__name__}: {error}"
+    def _failed_while_running(
+        self, served: Mapping[str, Served], backend: str, cluster: str, error: BaseException, *, is_final: bool
+    ) -> None:
+        if is_final:
+            self._demote(served[cluster], error)
+        message = text_of(error)
         event = Event(kind="fallback", stage="run", backend=backend, cluster=cluster, message=message)
         with self._lock:
             if self.plan is None or event in self.plan.events:
                 return  # values that were refused before are no news
             self.plan = self.plan.with_events(event)
         observe(registry(), "hub_fallback", backend=backend, cluster=cluster, reason=message)
-        duration = "for such calls" if isinstance(error, InputRefused) else "from now on"
+        duration = "from now on" if is_final else "for such calls"
         self._warn_once(f"{backend} failed on {cluster} of {self.graph.name}, which runs in eager {duration}: {message}")
+
+    def _demote(self, served: Served, error: BaseException) -> None:
+        """Keeps a candidate that failed out of later bindings, and of what later captures and processes plan."""
+        with self._lock:
+            if served.group in self._demoted:
+                return
+            self._demoted[served.group] = reason_of(error)
+        remember_failure_in_service(served, error)
 
     def _drifted(self, backend: str, cluster: str, drift: Drift) -> None:
         """Notes in the plan what shadow mode has seen, in place of what it had seen before."""

@@ -41,6 +41,7 @@ calls = [0]
 class Run(Executable):
     def __init__(self, cluster):
         self.module = cluster.module
+        self.weights = list(cluster.constants.values())
 
     def __call__(self, *inputs):
         calls[0] += 1
@@ -53,6 +54,11 @@ class Run(Executable):
             outputs[0].view(-1)[0] = float("nan")
         if FAULT == "mutate":
             inputs[0].numpy()[0, 0] = 5.0
+        if FAULT == "weight":
+            self.weights[0].detach().numpy()[...] = 5.0
+        if FAULT == "counted weight":
+            with torch.no_grad():
+                self.weights[0].mul_(2)
         if FAULT == "alias":
             outputs[0] = inputs[0]
         if FAULT == "reuse":
@@ -121,6 +127,28 @@ def test_a_backend_that_goes_wrong_is_demoted(fault: str, install_plugin: Any) -
     assert event.backend == "turncoat"
     n_bad = 2 if fault == "reuse" else 1  # one buffer is no fault until it is handed out again
     assert n_calls() == VERIFYING_CALLS + 1 + n_bad
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("fault", ["weight", "counted weight"])
+def test_a_written_weight_is_found_and_restored(fault: str, strict: bool, install_plugin: Any) -> None:
+    """Eager with the changed weight would agree with the backend, and the model would be another from then on."""
+    install_plugin("turncoat", PLUGIN.format(fault=fault, after=VERIFYING_CALLS + 1))
+    model, x = Net().eval(), torch.randn(4, 8)
+    with torch.no_grad():
+        before, expected = [weight.clone() for weight in model.parameters()], model(x)
+    call_model = compiled(model, shadow=1.0, strict=strict)
+    with torch.no_grad():
+        call_model(x)
+        if strict:
+            with pytest.raises(ContractError, match="wrote to the weight"):
+                call_model(x)
+        else:
+            with pytest.warns(HubWarning, match="turncoat.*wrote to the weight"):
+                torch.testing.assert_close(call_model(x), expected)
+            torch.testing.assert_close(call_model(x), expected)
+            assert n_calls() == VERIFYING_CALLS + 2
+    assert all(torch.equal(weight, was) for weight, was in zip(model.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("value", AccuracyError), ("nan", AccuracyError), ("mutate", ContractError)])

@@ -90,7 +90,7 @@ class Failure:
 
     subject: Subject
     stage: str
-    """Where it failed: "compile", "load", "verify", "run"."""
+    """Where it failed: "compile", "load", "verify", "run" while it was tried, "serve" later."""
     reason: str
     node: int | None
     """Position of the node at fault in its cluster; None where that is not known."""

@@ -6,7 +6,7 @@ import linecache
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -14,13 +14,17 @@ from hub.accelerators import wait_for
 from hub.dispatch.codegen import Step, generate
 from hub.dispatch.shadow import ReportDrift, Shadowed
 from hub.dispatch.spinning import Calm
-from hub.errors import AccuracyError, ContractError, InputRefused, RunError
+from hub.errors import AccuracyError, ContractError, InputRefused, RunError, text_of
 from hub.graph import Cluster, Graph
 from hub.plugin_fault import is_plugins
 
 Run = Callable[[Sequence[Any]], tuple[Any, ...]]
-Report = Callable[[str, str, BaseException], None]
-"""Told (backend, cluster, error) when an executable fails and eager takes over."""
+
+
+class Report(Protocol):
+    """Told when an executable fails and eager takes over: for good where `is_final`, else for one call."""
+
+    def __call__(self, backend: str, cluster: str, error: BaseException, /, *, is_final: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ def assemble(
     program = generate(graph, steps, timed=timed)
     laps = [0.0] * len(steps) if timed else []
     namespace: dict[str, Any] = {**program.namespace, "laps": laps, "now": time.perf_counter, "wait_for": wait_for}
+    namespace["counts_writes"] = _counts_writes
     if not spin and loaded:
         namespace["calm"] = Calm()
     if graph.mutated:
@@ -104,22 +109,37 @@ def _fallback(
 ) -> Callable[..., Sequence[Any]]:
     name = item.cluster.name
 
-    def failed(error: BaseException, *inputs: Any) -> Sequence[Any]:
+    def failed(error: BaseException, versions: tuple[int, ...] | bool, *inputs: Any) -> Sequence[Any]:
         if _is_recording():  # no backend is at fault for what a CUDA graph may not hold, and eager could not go on either
             raise error
-        if not is_plugins(error) or (strict and isinstance(error, (AccuracyError, ContractError))):
+        if _has_no_versions(error):
+            # Tensors made in inference mode came from outside of it. From now on nobody asks: asking raises every time.
+            namespace["counts_writes"] = lambda: False
+            versions = False
+            try:
+                return namespace[name](*inputs)
+            except BaseException as raised:  # noqa: BLE001 - handled as if it had come from the generated code
+                error = raised
+        if not is_plugins(error):
+            raise error
+        if written := _written(item.cluster, versions, inputs):
+            error = _spoilt(item, written, error)
+        if strict and isinstance(error, (AccuracyError, ContractError)):
             raise error
         if strict:
             raise RunError(
-                f"the executable failed: {type(error).__name__}: {error}",
+                f"the executable failed: {text_of(error)}",
                 backend=item.backend,
                 cluster=name,
                 hint="without strict=True the cluster runs in eager",
             ) from error
-        if not isinstance(error, InputRefused):
+        is_final = bool(written) or not _is_about_one_call(error)
+        if is_final:
             namespace[name] = item.cluster.module
         if report is not None:
-            report(item.backend, name, error)
+            report(item.backend, name, error, is_final=is_final)
+        if written:
+            raise error  # eager's result would be wrong
         return item.cluster.module(*inputs)
 
     return failed
@@ -127,6 +147,59 @@ def _fallback(
 
 def _is_recording() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _counts_writes() -> bool:
+    """True where PyTorch counts writes to new tensors, `tensor._version`: not in inference mode."""
+    return not torch.is_inference_mode_enabled()
+
+
+def _has_no_versions(error: BaseException) -> bool:
+    """True for what reading the version of a tensor raises that was made in inference mode."""
+    return isinstance(error, RuntimeError) and "do not track version counter" in text_of(error)
+
+
+def _written(cluster: Cluster, versions: tuple[int, ...] | bool, inputs: Sequence[Any]) -> str:
+    """Gives the first input that was written to since its version was read; "" for none, and where none was read.
+
+    What is written past PyTorch, to the memory itself, is not counted.
+    """
+    tensors = [(name, value) for name, value in zip(cluster.input_names, inputs, strict=True) if _is_counted(value)]
+    if isinstance(versions, bool) or len(versions) != len(tensors):
+        return ""
+    return next((name for (name, value), was in zip(tensors, versions, strict=True) if value._version != was), "")
+
+
+def _is_counted(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_inference()
+
+
+def _spoilt(item: Loaded, name: str, error: BaseException) -> ContractError:
+    """Gives the error of a call that eager cannot repeat, because its inputs are no longer what they were."""
+    spoilt = ContractError(
+        f"the executable wrote to its input {name} before it failed, and eager cannot repeat the call: {text_of(error)}",
+        backend=item.backend,
+        cluster=item.cluster.name,
+        hint="repeat the call with fresh inputs: the cluster runs in eager from now on",
+    )
+    spoilt.__cause__ = error
+    return spoilt
+
+
+def _is_about_one_call(error: BaseException) -> bool:
+    """True where an executable is as good as before: it refused these values, or there was no memory for this call.
+
+    Memory is the machine's, and others take it: a verdict would put the backend away for a neighbour's peak. One that
+    always wants too much costs time in every call, and no result; a plugin may also raise its own error from the cause.
+    """
+    return isinstance(error, InputRefused) or any(map(_is_lack_of_memory, (error, error.__cause__)))
+
+
+def _is_lack_of_memory(error: BaseException | None) -> bool:
+    # PyTorch's allocator for the CPU has no type of its own for this.
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in text_of(error)
+    )
 
 
 def _overlap_check(graph: Graph) -> Callable[[Sequence[Any]], bool]:

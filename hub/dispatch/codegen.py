@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from torch import fx
 from torch._ops import OperatorBase
 
@@ -43,9 +44,12 @@ def generate(graph: Graph, steps: Sequence[Step], *, timed: bool = False) -> Pro
     """Writes `run(args)` for a schedule; `args` are the values of the graph's placeholders.
 
     The namespace still lacks, for each cluster `c0`, the names `c0` (called with the inputs, gives the outputs) and
-    `c0_failed` (called with the error and the inputs, gives the outputs), and, where inputs are mutated, `overlaps` and
-    `original`. With `timed`, seconds spent in each step are added up in the list `laps`; steps on accelerators are waited
-    for, with `wait_for`.
+    `c0_failed` (called with the error, the tensors' versions and the inputs, gives the outputs); `counts_writes`, which
+    says whether tensors have versions now; and, where inputs are mutated, `overlaps` and `original`. With `timed`, seconds
+    spent in each step are added up in the list `laps`; steps on accelerators are waited for, with `wait_for`.
+
+    Versions, PyTorch's counts of writes, are read before each call, which takes some tens of nanoseconds a tensor: without
+    them nobody could tell, once an executable has failed, whether it had written to what eager would go on from.
     """
     writer = _Writer(graph, steps, timed=timed)
     return Program(writer.write(), writer.namespace)
@@ -71,6 +75,8 @@ class _Writer:
     def _prologue(self, body: str) -> list[str]:
         used = set(re.findall(r"\w+", body))
         lines = ["if overlaps(args):", "    return original(*args)"] if self.graph.mutated else []
+        if "is_counted" in used:
+            lines.append("versions = is_counted = counts_writes()")
         lines += [
             f"{node.name} = args[{position}]" for position, node in enumerate(self.graph.placeholders) if node.name in used
         ]
@@ -99,9 +105,12 @@ class _Writer:
             "".join(f"{name}, " for name in step.outputs).rstrip() if len(step.outputs) == 1 else ", ".join(step.outputs)
         )
         given = ", ".join(step.inputs)
-        with_error = ", ".join(("error", *step.inputs))
+        tensors = [name for name in step.inputs if isinstance(self.graph.by_name[name].meta.get("val"), torch.Tensor)]
+        with_error = ", ".join(("error", "versions" if tensors else "False", *step.inputs))
+        counts = "".join(f"{name}._version, " for name in tensors).rstrip()
         self.lines += [
             f"try:  # {step.name}: {step.backend}, {len(step.nodes)} nodes",
+            *([f"    versions = is_counted and ({counts})"] if tensors else []),
             f"    {targets} = {step.name}({given})",
             "except BaseException as error:",
             f"    {targets} = {step.name}_failed({with_error})",

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from hub.errors import InputRefused
 from hub.graph import Cluster
-from hub.verification.compare import Judge, Snapshot, check_apart, check_form, check_inputs, check_values
+from hub.verification.compare import Judge, Snapshot, check_apart, check_form, check_values
 from hub.verification.reference import Reference
 
 
@@ -60,19 +61,22 @@ class Shadowed:
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Runs one call. Raises ContractError or AccuracyError, inputs as they were, where it is wrong."""
+        """Runs one call. Raises ContractError or AccuracyError, inputs and weights as they were, where it is wrong."""
         if self._drift.n_checked and self._chance.random() >= self._share:
             return self._executable(*inputs)
         return self._checked(inputs)
 
     def _checked(self, inputs: tuple[Any, ...]) -> Sequence[torch.Tensor]:
-        snapshot = Snapshot(inputs)
+        given = _Given(self._judge.cluster, inputs)
         try:
             outputs = tuple(self._executable(*inputs))
-        except BaseException:
-            snapshot.restore(snapshot.written())
+        except BaseException as error:
+            written = given.restore()
+            if written and isinstance(error, InputRefused):  # it would go on refusing, and writing
+                raise self._judge.broken(written) from error
             raise
-        check_inputs(self._judge, snapshot)
+        if written := given.restore():  # before eager reads it
+            raise self._judge.broken(written)
         reference = Reference(self._judge.cluster, inputs)
         check_form(self._judge, outputs, reference.outputs, inputs)
         check_apart(self._judge, self._earlier, outputs)
@@ -86,3 +90,22 @@ class Shadowed:
             drift = self._drift = Drift(self._drift.n_checked + 1, max(self._drift.worst, error))
         if self._report is not None:
             self._report(self._judge.backend, self._judge.cluster.name, drift)
+
+
+class _Given:
+    """What a cluster is given for one call, inputs and weights, as it is now.
+
+    The copies of the weights live for one checked call only: copies kept for longer would also find what is written in
+    calls that nobody checks, and take back what the user has written to a weight meanwhile.
+    """
+
+    def __init__(self, cluster: Cluster, inputs: Sequence[Any]) -> None:
+        weights = {name: value for name, value in cluster.constants.items() if value.layout is torch.strided}
+        self._names = (*(f"its input {name}" for name in cluster.input_names), *(f"the weight {name}" for name in weights))
+        self._snapshot = Snapshot((*inputs, *weights.values()))
+
+    def restore(self) -> str:
+        """Gives everything its old values; says what the executable wrote to, "" for nothing."""
+        written = self._snapshot.written()
+        self._snapshot.restore(written)
+        return f"the executable wrote to {self._names[written[0]]}" if written else ""

@@ -20,9 +20,10 @@ from hub.dispatch.codegen import Step
 from hub.errors import CompileError, InputRefused, PluginError, WorkerError, text_of
 from hub.graph import Cluster
 from hub.partition.group import EAGER, Group
+from hub.partition.structure import structure_digest
 from hub.plan import Event
 from hub.planning.decision import Decision
-from hub.planning.failures import known_failure, remember_failure, stage_of
+from hub.planning.failures import Served, failure_in_service, known_failure, remember_failure, stage_of
 from hub.planning.scene import Scene, limits_of
 from hub.planning.schedule import plain_names, reads, steps_for
 from hub.plugin_fault import is_plugins
@@ -67,6 +68,8 @@ class Builder:
         """What users should know of, and what costs them no backend."""
         self.verify_s = 0.0
         """Seconds in which executables were compared with eager, in workers as well."""
+        self.served: dict[str, Served] = {}
+        """What a later failure of each cluster is kept under."""
         self._told: set[str] = set()
         """Clusters of this decision whose compilation observers know of."""
 
@@ -75,6 +78,7 @@ class Builder:
         groups = decision.assignment.groups
         names = plain_names(groups)
         self._told.clear()
+        self.served.clear()
         if self.scene.session is not None:
             self.scene.session.end_plans()
         steps = steps_for(self.scene.graph, groups, names)
@@ -95,6 +99,10 @@ class Builder:
         cluster = self.scene.cluster(found, name)
         inputs = [values[node] for node in cluster.input_names]
         folder = self.scene.folder(found, settings)
+        subject = self.scene.subject(found, structure_digest(self.scene.graph, found.nodes), settings)
+        self.served[name] = Served(found, subject, folder)
+        if (known := failure_in_service(self.scene, self.served[name])) is not None:
+            raise known
         session = self.scene.session
         if session is not None and (earlier := session.tried(found, settings)) is not None:
             self._heard(earlier, name)  # while plans were measured

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from hub.accelerators import is_full
 from hub.backend import CompileSettings
 from hub.cache.artifacts import discard_artifact
-from hub.cache.measurements import Failure
-from hub.errors import AccuracyError, CompileError, ConstantsRefused, ContractError, InputRefused, PluginError, RunError
+from hub.cache.measurements import Failure, Measurements, Subject
+from hub.errors import (
+    AccuracyError,
+    CompileError,
+    ConstantsRefused,
+    ContractError,
+    InputRefused,
+    PluginError,
+    RunError,
+    text_of,
+)
 from hub.partition.group import Group
 from hub.partition.structure import structure_digest
 from hub.planning.scene import Scene
 
-_ERRORS: Mapping[str, type[PluginError]] = {"verify": AccuracyError, "run": RunError}
+SERVE = "serve"
+"""Stage of an executable that was good while it was tried, and failed or was found wrong while the model ran."""
+_ERRORS: Mapping[str, type[PluginError]] = {"verify": AccuracyError, "run": RunError, SERVE: RunError}
 FORGET = "`hub cache forget` makes the hub try again"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A candidate that serves in a plan, with what its failure is kept under."""
+
+    group: Group
+    subject: Subject
+    folder: Path
+    """Where its executable is saved, or would be."""
 
 
 def known_failure(scene: Scene, found: Group, settings: CompileSettings) -> PluginError | None:
@@ -27,8 +51,24 @@ def known_failure(scene: Scene, found: Group, settings: CompileSettings) -> Plug
         return None
     subject = scene.subject(found, structure_digest(scene.graph, found.nodes), settings)
     failure = scene.measurements.find_failures((subject,)).get(subject)
-    if failure is None:
+    return None if failure is None else _error_of(failure, found)
+
+
+def failure_in_service(scene: Scene, served: Served) -> PluginError | None:
+    """Gives why a candidate must not serve again, although a saved executable of it may be there; None where it may.
+
+    What failed in this process stays away even where users want failures kept by others left alone.
+    """
+    found = served.group
+    if found in scene.demoted:
+        return RunError(f"it failed while it served: {scene.demoted[found]}", backend=found.backend)
+    if scene.options.strict or scene.options.renew:
         return None
+    failure = scene.measurements.find_failures((served.subject,)).get(served.subject)
+    return None if failure is None or failure.stage != SERVE else _error_of(failure, found)
+
+
+def _error_of(failure: Failure, found: Group) -> PluginError:
     node = None if failure.node is None else found.nodes[failure.node]
     text = f"put away on {failure.made[:10]}: {failure.reason}"
     return _ERRORS.get(failure.stage, CompileError)(text, backend=found.backend, node=node, hint=FORGET)
@@ -47,9 +87,31 @@ def remember_failure(scene: Scene, found: Group, settings: CompileSettings, erro
         return
     subject = scene.subject(found, structure_digest(scene.graph, found.nodes), settings)
     node = found.nodes.index(error.node) if error.node in found.nodes else None
-    made = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    reason = error.message.splitlines()[0]
-    scene.measurements.keep_failure(Failure(subject, stage_of(error), reason, node, made))
+    scene.measurements.keep_failure(Failure(subject, stage_of(error), reason_of(error), node, _now()))
+
+
+def remember_failure_in_service(served: Served, error: BaseException) -> None:
+    """Writes down that an executable failed while it served, and removes what was saved of it.
+
+    It was good while it was tried, and would be good again in the next process, until it fails there.
+    """
+    discard_artifact(served.folder, is_damaged=False)
+    root = served.folder.parents[2]
+    if not root.exists():
+        return  # a folder for one plan only, where there is no cache
+    kept, _ = Measurements.open(root)
+    with contextlib.closing(kept):
+        kept.keep_failure(Failure(served.subject, SERVE, reason_of(error), None, _now()))
+
+
+def reason_of(error: BaseException) -> str:
+    """Gives the first line of what an error says."""
+    lines = (error.message if isinstance(error, PluginError) else text_of(error)).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def stage_of(error: PluginError) -> str:

@@ -32,6 +32,7 @@ from hub.planning.decide import decide
 from hub.planning.decision import Decision
 from hub.planning.evidence import Mode, fits, groups_of, plan_of, settings_of
 from hub.planning.explanations import explained
+from hub.planning.failures import Served
 from hub.planning.replay import moved_to_eager, plan_from_file, under_plan
 from hub.planning.scene import Scene, limits_of
 from hub.pricing.session import Session
@@ -50,6 +51,8 @@ class Made:
     plan: Plan
     steps: tuple[Step, ...]
     loaded: Mapping[str, Loaded]
+    served: Mapping[str, Served]
+    """What a failure of each cluster is kept under while it serves."""
     cache_problem: str = ""
     """Why the cache folder could not be used; empty where it was."""
 
@@ -57,12 +60,22 @@ class Made:
 class Maker:
     """Makes plans for one captured graph; remembers nothing between calls."""
 
-    def __init__(self, graph: Graph, mode: Mode, options: Options, registry: Registry, progress: Progress) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        mode: Mode,
+        options: Options,
+        registry: Registry,
+        progress: Progress,
+        demoted: Mapping[Group, str] | None = None,
+    ) -> None:
+        """`demoted` are candidates that failed in this process while they served this graph, and why."""
         self.graph = graph
         self.mode: Mode = mode
         self.options = options
         self.registry = registry.configured(options)
         self.progress = progress
+        self.demoted = demoted or {}
         self.threads = options.threads or torch.get_num_threads()
 
     def make(self, values: Sequence[Any], plan: Plan | None = None) -> Made:
@@ -159,6 +172,7 @@ class Maker:
             measurements,
             self.progress,
             session if self.options.isolate else None,
+            demoted=self.demoted,
         )
         return scene, notes
 
@@ -219,7 +233,8 @@ class Maker:
                 decision = self._patched(decision, failed, reason) or decide(scene, verdicts, may_measure=False)
                 continue
             plan = self._plan(decision, verdicts, (*events, *_troubles(scene), *_cache_notes(store), *builder.notes))
-            return Made(plan.model_copy(update={"verify_s": builder.verify_s}), steps, loaded)
+            plan = plan.model_copy(update={"verify_s": builder.verify_s})
+            return Made(plan, steps, loaded, builder.served)
 
     def _patched(self, decision: Decision, failed: ClusterFailed, reason: str) -> Decision | None:
         """Gives the user's plan with what failed in eager; None where the plan is the hub's own, which is made again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,6 +46,8 @@ class Scene:
     """Worker processes in which plugins are asked and tried; None where they are in this process."""
     modes: Modes = field(default_factory=modes)
     """PyTorch's settings in the user's process, which workers take over."""
+    demoted: Mapping[Group, str] = field(default_factory=dict[Group, str])
+    """Candidates that failed in this process while they served this graph, and why."""
     digests: dict[str, str] = field(default_factory=dict[str, str], repr=False)
     """Digests of weights that were read already: hashing half a gigabyte for each candidate would take seconds."""
 

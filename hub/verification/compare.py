@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,6 +15,10 @@ from hub.graph import Cluster
 from hub.support import dtype_name, operator_name, tensors_of
 from hub.verification.reference import Outputs, Reference
 from hub.verification.tolerance import EAGER_FACTOR, Tolerance
+
+_autograd: Any = cast("Any", torch)._C._autograd
+_set_versions: Callable[[tuple[torch.Tensor, ...], tuple[int, ...]], None] = _autograd._unsafe_set_version_counter
+"""What `torch.autograd._unsafe_preserve_version_counter` calls when it ends."""
 
 _TIES_OPEN = (
     "aten.topk.default",
@@ -74,10 +78,14 @@ class Snapshot:
         )
 
     def restore(self, positions: Iterable[int]) -> None:
-        """Gives these inputs their old values."""
+        """Gives these inputs their old values, and their old counts of writes: to whoever counts, nothing has happened."""
         with torch.no_grad():
             for position in positions:
-                self._inputs[position].copy_(self._kept[position])
+                value, version = self._inputs[position], self._versions[position]
+                value.copy_(self._kept[position])
+                if version is not None:
+                    # Autograd would refuse to go back through an input that it has kept, and executables be built anew.
+                    _set_versions((value,), (version,))
 
 
 def _version(value: Any) -> int | None:
