@@ -16,7 +16,7 @@ from torch._dynamo.convert_frame import compile_lock
 from hub.dispatch.assemble import Assembled, Shadow, assemble
 from hub.dispatch.shadow import Drift
 from hub.dispatch.weights import WeightGuard, can_guard
-from hub.errors import HubWarning, InputRefused, OptionError, PlanError
+from hub.errors import HubWarning, InputRefused, OptionError, PlanError, text_of
 from hub.graph import Graph
 from hub.options import Options
 from hub.plan import EAGER, Event, Plan, PlannedCluster
@@ -140,7 +140,7 @@ class CompiledGraph:
 
     def _in_eager(self, guard: WeightGuard, error: Exception) -> Binding:
         """Gives up on planning: a mistake of the hub's own must not fail the user's model either."""
-        reason = f"planning failed: {type(error).__name__}: {error}"
+        reason = f"planning failed: {text_of(error)}"
         self.plan = eager_plan(self.graph.name, reason, self.mode)
         return Binding(guard, lambda args: tuple(self.original(*args)))
 
@@ -177,7 +177,7 @@ class CompiledGraph:
                 self.weights[id(value)] = value
 
     def _failed_while_running(self, backend: str, cluster: str, error: BaseException) -> None:
-        message = f"{type(error).__name__}: {error}"
+        message = text_of(error)
         event = Event(kind="fallback", stage="run", backend=backend, cluster=cluster, message=message)
         with self._lock:
             if self.plan is None or event in self.plan.events:

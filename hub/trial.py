@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hub.children import run_child
+from hub.compilation.family import adopt_orphans, end_descendants
 from hub.errors import ContractError
 from hub.hookspecs import PROJECT
 
@@ -156,4 +157,8 @@ def _write(record: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1:])
+    adopt_orphans()
+    try:
+        _main(sys.argv[1:])
+    finally:
+        end_descendants(os.getpid())

@@ -13,7 +13,7 @@ import torch
 from hub.dispatch.codegen import Step, generate
 from hub.dispatch.shadow import ReportDrift, Shadowed
 from hub.dispatch.spinning import Calm
-from hub.errors import AccuracyError, ContractError, InputRefused, RunError
+from hub.errors import AccuracyError, ContractError, InputRefused, RunError, text_of
 from hub.graph import Cluster, Graph
 from hub.plugin_fault import is_plugins
 
@@ -108,7 +108,7 @@ def _fallback(
             raise error
         if strict:
             raise RunError(
-                f"the executable failed: {type(error).__name__}: {error}",
+                f"the executable failed: {text_of(error)}",
                 backend=item.backend,
                 cluster=name,
                 hint="without strict=True the cluster runs in eager",
