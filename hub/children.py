@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import IO, Any
 
+from hub.compilation.family import end_family, end_session
 from hub.compilation.limits import WATCH_S, memory_bytes
 from hub.report.numbers import megabytes
 
@@ -102,8 +102,9 @@ def _watched(
 
 def kill_group(child: subprocess.Popen[Any]) -> None:
     """Ends a child that was started in a session of its own, and everything that it started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
+    if child.returncode is None:
+        end_family(child.pid)
+    end_session(child.pid)
     child.wait()
 
 

@@ -149,7 +149,7 @@ class CompiledGraph:
 
     def _in_eager(self, guard: WeightGuard, error: Exception) -> Binding:
         """Gives up on planning: a mistake of the hub's own must not fail the user's model either."""
-        reason = f"planning failed: {type(error).__name__}: {error}"
+        reason = f"planning failed: {text_of(error)}"
         self.plan = eager_plan(self.graph.name, reason, self.mode)
         return Binding(guard, lambda args: tuple(self.original(*args)))
 

@@ -8,6 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
+LONGEST_TEXT = 4000
+"""Characters of a message: what a plugin, or a compiler under it, says goes into plans, reports and the database."""
+_END_OF_TEXT = 1000
+"""Of them, those that are the end of a longer one: compilers often say there what was wrong."""
+
+
+def shortened(text: str) -> str:
+    """Gives a text without its middle where it is longer than messages may be, and says how much that was."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    begin, end = text[: LONGEST_TEXT - _END_OF_TEXT - 50], text[-_END_OF_TEXT:]
+    return f"{begin} [... {len(text) - len(begin) - len(end)} characters ...] {end}"
+
+
+def _fact(value: str | None) -> str | None:
+    return None if value is None else shortened(str(value))
+
 
 class HubError(Exception):
     """Root of every error that the hub raises on purpose."""
@@ -21,12 +38,12 @@ class HubError(Exception):
         node: str | None = None,
         hint: str | None = None,
     ) -> None:
-        self.message = message
-        self.backend = backend
-        self.cluster = cluster
-        self.node = node
-        self.hint = hint
-        super().__init__(message)
+        self.message = shortened(str(message))
+        self.backend = _fact(backend)
+        self.cluster = _fact(cluster)
+        self.node = _fact(node)
+        self.hint = _fact(hint)
+        super().__init__(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The keyword-only facts do not fit exceptions' default pickling; errors travel between processes.
@@ -49,9 +66,9 @@ def _rebuilt(
 
 
 def text_of(error: BaseException) -> str:
-    """Gives an exception's type and text, whatever its own `__str__` does."""
+    """Gives an exception's type and text, whatever its own `__str__` does, and however long that is."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return shortened(f"{type(error).__name__}: {error}")
     except Exception:  # noqa: BLE001 - a plugin's exception may fail at this as well
         return type(error).__name__
 

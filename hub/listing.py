@@ -18,7 +18,8 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from hub.children import run_child
-from hub.errors import HubError
+from hub.compilation.family import adopt_orphans, end_descendants
+from hub.errors import HubError, shortened, text_of
 from hub.options import resolve
 from hub.registry import Entry, Registry, installed_version, load_attribute, registry
 from hub.support import Support, refused
@@ -118,7 +119,7 @@ def _count_operators(entry: Entry) -> tuple[int | None, str]:
     try:
         return len(load_attribute(entry.info.operators)), ""
     except Exception as error:  # noqa: BLE001 - whatever a plugin raises costs that plugin only
-        return 0, f"its operator table {entry.info.operators} cannot be read: {type(error).__name__}: {error}"
+        return 0, f"its operator table {entry.info.operators} cannot be read: {text_of(error)}"
 
 
 def _eager() -> ListedBackend:
@@ -176,12 +177,16 @@ def _answer_probe(arguments: Sequence[str]) -> None:
     with Path(answer).open("w") as file:
         try:
             verdict: Any = _registry().backend(name).probe()
-            found = {"accepted": bool(verdict.accepted), "reason": str(verdict.reason)}
+            found = {"accepted": bool(verdict.accepted), "reason": shortened(str(verdict.reason))}
         except Exception as error:  # noqa: BLE001 - whatever a probe raises is its verdict
-            text = error.message if isinstance(error, HubError) else str(error)
-            found = {"accepted": False, "reason": f"{type(error).__name__}: {text}"}
+            text = f"{type(error).__name__}: {error.message}" if isinstance(error, HubError) else text_of(error)
+            found = {"accepted": False, "reason": text}
         json.dump(found, file)
 
 
 if __name__ == "__main__":
-    _answer_probe(sys.argv[1:])
+    adopt_orphans()
+    try:
+        _answer_probe(sys.argv[1:])
+    finally:
+        end_descendants(os.getpid())

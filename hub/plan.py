@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from hub.errors import PlanError
+from hub.errors import PlanError, shortened
 
 FORMAT = 1
 """Version of the JSON form; a plan of another version is refused by name."""
@@ -33,7 +33,7 @@ class Bid(_Value):
 
     backend: str
     price: Price | None = None
-    refusal: str = ""
+    refusal: Annotated[str, AfterValidator(shortened)] = ""
     """Why there is no price, in words; empty where there is one."""
 
 
@@ -100,9 +100,8 @@ class Event(_Value):
 
     kind: Literal["refused", "failed", "fallback", "note"]
     stage: str
-    """"capture", "load", "support", "estimate", "explain", "compile", "verify", "time", "run", "shadow",
-    "record"."""
-    message: str
+    """"capture", "load", "support", "estimate", "explain", "compile", "verify", "time", "run", "shadow", "record"."""
+    message: Annotated[str, AfterValidator(shortened)]
     backend: str | None = None
     cluster: str | None = None
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from hub.errors import shortened
+
 if TYPE_CHECKING:
     import torch
     from torch import fx
@@ -22,9 +24,10 @@ class Support:
 
     accepted: bool
     reason: str = ""
-    """Plain words and numbers: "conv2d: kernel 13x13, at most 7x7 here"."""
+    """Plain words and numbers: "conv2d: kernel 13x13, at most 7x7 here". The middle of very long ones is left out."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", shortened(self.reason))
         if not self.accepted and not self.reason:
             raise ValueError("a refusal needs a reason")
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from hub.cache.imports import Imported, discard_imports, read_imports, write_imports
 from hub.children import is_out_of_memory, is_out_of_time, run_child, tell_children
+from hub.compilation.family import adopt_orphans, end_descendants
 from hub.errors import CacheError, ContractError, OptionError
 from hub.hookspecs import PROJECT
 from hub.settings import SLOW_IMPORTS, from_environment, from_file
@@ -211,4 +212,8 @@ def _write(record: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1:])
+    adopt_orphans()
+    try:
+        _main(sys.argv[1:])
+    finally:
+        end_descendants(os.getpid())

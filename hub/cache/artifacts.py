@@ -20,6 +20,7 @@ from filelock import FileLock
 from hub.cache.seals import sealed, unsealed
 from hub.cache.trust import distrust, distrust_root
 from hub.errors import CacheError, HubError
+from hub.report.numbers import megabytes
 
 SEAL = "hub-seal.json"
 """File of digests that makes a folder an artefact. A plugin's own files may have any other name."""
@@ -83,7 +84,7 @@ def save_artifact(folder: Path, write: Callable[[Path], None], about: Mapping[st
         for place in _places(folder)[:-1]:
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
         _check_owners(_places(folder)[:-1])
-        private = Path(tempfile.mkdtemp(dir=folder.parent, prefix=PARTIAL))
+        private = _private_folder(folder)
         partial = private / "artifact"
         partial.mkdir(mode=0o700)
         write(partial)
@@ -97,6 +98,56 @@ def save_artifact(folder: Path, write: Callable[[Path], None], about: Mapping[st
             shutil.rmtree(private, ignore_errors=True)
     _in_use.add(str(folder))
     return Saved(is_done=True)
+
+
+def partial_bytes(folder: Path, pid: int) -> int:
+    """Gives the bytes that a process has written so far of what is to land in a folder."""
+    return _tree_bytes(_partial(folder, pid))
+
+
+def discard_partial(folder: Path, pid: int) -> None:
+    """Removes what a process that has ended wrote of an artefact. Raises nothing."""
+    shutil.rmtree(_partial(folder, pid), ignore_errors=True)
+
+
+def check_size(folder: Path, most_bytes: int | None) -> None:
+    """Raises CacheError where a plugin wrote more into a folder than it may."""
+    if most_bytes is not None and (reason := beyond(_tree_bytes(folder), most_bytes)):
+        raise CacheError(reason)
+
+
+def beyond(saved: int, most_bytes: int) -> str:
+    """Says that an executable is too large to be saved, or "" where it is not."""
+    if saved <= most_bytes:
+        return ""
+    return f"it saved {megabytes(saved)}, {megabytes(most_bytes)} allowed (`output_limit_mb`, and room for the weights)"
+
+
+def _private_folder(folder: Path) -> Path:
+    """Makes the folder in which an artefact grows: under a name that others can foretell, where that is free."""
+    private = _partial(folder, os.getpid())
+    try:
+        private.mkdir(mode=0o700)
+    except FileExistsError:  # of another thread's, or left by a process that had this number
+        return Path(tempfile.mkdtemp(dir=folder.parent, prefix=PARTIAL))
+    return private
+
+
+def _partial(folder: Path, pid: int) -> Path:
+    return folder.with_name(f"{PARTIAL}{folder.name}-{pid}")
+
+
+def _tree_bytes(folder: Path) -> int:
+    """Gives the bytes in a folder that is written to meanwhile; holes in files count, since readers meet them."""
+    return sum(map(_file_bytes, folder.rglob("*")))
+
+
+def _file_bytes(path: Path) -> int:
+    try:
+        found = path.lstat()
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def _check_alone(folder: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from hub.backend import CompileSettings, Executable
-from hub.cache.artifacts import Saved, save_artifact, seal_of
+from hub.cache.artifacts import Saved, check_size, save_artifact, seal_of
 from hub.canonical import canonical_text
 from hub.compilation.leftovers import MANY_LEFT, leftovers, more
 from hub.compilation.state import kept_state
@@ -59,12 +59,14 @@ def build_cluster(
     folder: Path | None = None,
     is_finite_only: bool | None = None,
     is_alone: bool = False,
+    most_saved_bytes: int | None = None,
 ) -> Built:
     """Compiles and verifies a cluster; saves it to `folder` where given and possible.
 
     `is_alone` says that nothing else runs in this process: what is left behind by running it is the plugin's.
     It is verified on real and on generated inputs, or, where a worker has found out `is_finite_only` that way, on real
-    ones alone. What was saved is loaded back and verified as well before anybody else can see it. Raises PluginError.
+    ones alone. What was saved is loaded back and verified as well before anybody else can see it, unless it is more than
+    `most_saved_bytes`. Raises PluginError.
     """
     with given_kept(cluster, backend):
         start = time.perf_counter()
@@ -86,6 +88,7 @@ def build_cluster(
 
     def check(saved: Path) -> None:
         nonlocal fingerprint
+        check_size(saved, most_saved_bytes)
         again = load_and_verify(
             cluster, backend, settings, saved, inputs=inputs, registry=registry, reference=verified.reference
         )

@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hub.cache.artifacts import discard_partial
 from hub.children import environment_of_children
+from hub.compilation.family import adopt_orphans
 from hub.compilation.forkserver import Child, ForkServer, Spawned
 from hub.compilation.frames import is_readable, receive, send
-from hub.compilation.limits import WATCH_S, Limits
+from hub.compilation.limits import WATCH_S, Limits, Saving
 from hub.errors import CompileError, HubError, WorkerError, text_of
 
 ANSWER_S = 60.0
@@ -45,6 +47,8 @@ class Worker:
     ) -> None:
         self.log = log
         self.limits = limits
+        self.saving: Saving | None = None
+        """Where its present task saves something."""
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
         try:
@@ -95,7 +99,7 @@ class Worker:
         self._watch(timeout_s)
         try:
             self._check_open()
-            is_error, value = receive(self._from_worker, ANSWER_S)
+            is_error, value = receive(self._from_worker, ANSWER_S, self.limits.output_bytes if self.limits else None)
         except (EOFError, OSError) as error:
             raise CompileError(f"the worker process died: {self._ending()}{self._log_tail()}") from error
         except CompileError:
@@ -117,7 +121,13 @@ class Worker:
 
     def excess(self) -> str:
         """Says which of its limits the worker is beyond; "" for none."""
-        return self.limits.excess(self._process.pid, self.log) if self.limits is not None else ""
+        reason = self.limits.excess(self.pid, self.log) if self.limits is not None else ""
+        return reason or (self.saving.excess(self.pid) if self.saving is not None else "")
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
 
     def is_ready(self, within_s: float = 0.0) -> bool:
         """True where an answer, or the worker's end, can be read, now or within some seconds."""
@@ -136,6 +146,8 @@ class Worker:
     def kill(self) -> None:
         """Ends the worker and everything it started."""
         self._process.end()
+        if self.saving is not None:
+            discard_partial(self.saving.folder, self.pid)
         if self._is_open:
             self._is_open = False
             os.close(self._to_worker)
@@ -168,8 +180,9 @@ def serve(handlers: dict[str, Any]) -> None:
     """The worker's main loop: answers requests until the other side goes away. Pipe numbers come from the command line.
 
     A request with `idle_s` is the last one, unless another one comes within so many seconds. In a process that a plugin
-    forked and let return, it ends.
+    forked and let return, it ends. What plugins start stays this process's, so that it can be counted, and ended with it.
     """
+    adopt_orphans()
     requests, answers = int(sys.argv[1]), int(sys.argv[2])
     own, idle_s = os.getpid(), None
     while is_readable(requests, idle_s):

@@ -19,11 +19,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hub.children import environment_of_children
+from hub.compilation.family import adopt_orphans, children, end_family, end_session, is_running
 from hub.errors import WorkerError
 
 START_S = 120.0
@@ -32,6 +34,7 @@ REST_S = 60.0
 """Seconds after which it ends where it has no workers and nobody asks for any."""
 FORK_S = 10.0
 """Seconds that one fork may take, beyond that."""
+_ORPHANS_S = 2.0
 _MESSAGE_BYTES = 1 << 20
 _STATUS_BYTES = 4
 _N_DESCRIPTORS = 4
@@ -64,9 +67,9 @@ class Child:
         return self.returncode
 
     def end(self) -> None:
-        """Ends it and everything it started; once the server has done that, the number may be another process's."""
+        """Ends it and everything it started; once the server has done so, the number may be another process's."""
         if self.poll() is None or self._is_abandoned:
-            end_session(self.pid)
+            end_family(self.pid)
         self.wait()
 
 
@@ -80,20 +83,14 @@ class Spawned:
     def poll(self) -> int | None:
         """Gives the exit status, negative for a signal; None while it runs."""
         if self._process.returncode is None and _has_ended(self.pid):
-            end_session(self.pid)
+            end_session(self.pid)  # orphans that had left it are the system's by now, and nobody knows them again
         return self._process.poll()
 
     def end(self) -> None:
         """Ends it and everything it started."""
         if self._process.returncode is None:
-            end_session(self.pid)
+            end_family(self.pid)
         self._process.wait()
-
-
-def end_session(pid: int) -> None:
-    """Ends a worker and what it started, in its session. Nobody may have waited for it: then its number is not its own."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 def _has_ended(pid: int) -> bool:
@@ -195,9 +192,11 @@ class _Server:
             self._serve()
         finally:
             for pid in self.statuses:
-                end_session(pid)
+                end_family(pid)
+            self.end_orphans()
 
     def _serve(self) -> None:
+        adopt_orphans()  # of workers that end by themselves; while they live, they adopt their own
         wake_out, wake_in = os.pipe()
         os.set_blocking(wake_in, False)
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
@@ -270,7 +269,7 @@ class _Server:
 
     def reap(self) -> None:
         """Tells how workers ended, as far as some have."""
-        while self.statuses:
+        while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
@@ -278,12 +277,24 @@ class _Server:
             if ended is None:
                 return
             end_session(ended.si_pid)  # what it left behind, while its number is still its own
+            if ended.si_pid in self.statuses:
+                self.end_orphans()
             pid, status = os.waitpid(ended.si_pid, 0)
             if (descriptor := self.statuses.pop(pid, None)) is not None:
                 code = os.waitstatus_to_exitcode(status)
                 with contextlib.suppress(OSError):
                     os.write(descriptor, code.to_bytes(_STATUS_BYTES, "little", signed=True))
                 os.close(descriptor)
+
+    def end_orphans(self) -> None:
+        """Ends what workers that are gone left behind: it has become this process's."""
+        end_s = time.monotonic() + _ORPHANS_S
+        while (found := [pid for pid in children(os.getpid()) if self._is_orphan(pid)]) and time.monotonic() < end_s:
+            for pid in found:
+                end_family(pid)
+
+    def _is_orphan(self, pid: int) -> bool:
+        return pid not in self.statuses and is_running(pid)
 
     def say(self, answer: Mapping[str, Any]) -> None:
         """Answers one request; where nobody listens any more, the next read says so."""

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from hub.errors import CompileError
+from hub.report.numbers import megabytes
 
 _MAGIC = b"\x93hub\r\n\x1a\n"
 _LENGTH_BYTES = 8
@@ -31,13 +32,20 @@ def is_readable(descriptor: int, within_s: float | None) -> bool:
     return bool(poll.poll(None if within_s is None else 1e3 * within_s))
 
 
-def receive(descriptor: int, within_s: float) -> Any:
-    """Reads one message. Raises EOFError at the end, and CompileError for garbage or for one that does not end in time."""
+def receive(descriptor: int, within_s: float, most_bytes: int | None = None) -> Any:
+    """Reads one message of at most so many bytes.
+
+    Raises EOFError at the end, and CompileError for garbage, for a longer message, and for one that does not end in time.
+    """
     deadline = time.monotonic() + within_s
     header = _read(descriptor, _HEADER_BYTES, deadline)
     if not header.startswith(_MAGIC):
         raise CompileError("the worker process wrote garbage into the hub's pipe")
-    data = _read(descriptor, int.from_bytes(header[len(_MAGIC) :], "little"), deadline)
+    size = int.from_bytes(header[len(_MAGIC) :], "little")
+    if most_bytes is not None and size > most_bytes:
+        allowed = f"{megabytes(most_bytes)} allowed (`output_limit_mb`)"
+        raise CompileError(f"the worker process began an answer of {megabytes(size)}, {allowed}")
+    data = _read(descriptor, size, deadline)
     try:
         return pickle.loads(data)
     except Exception as error:

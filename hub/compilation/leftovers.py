@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from pathlib import Path
 
+from hub.compilation.family import children, state_of
 from hub.report.numbers import count
 
 MANY_LEFT = 4
@@ -17,18 +19,19 @@ def leftovers() -> Counter[str]:
     """Counts Python's threads, open files and child processes of this process; only Linux lists the last two."""
     try:
         files = sum(1 for _ in (_SELF / "fd").iterdir())
-        processes = sum(map(_children, list((_SELF / "task").iterdir())))
+        processes = sum(map(_is_left, children(os.getpid())))
     except OSError:
         files = processes = 0
     return Counter({"thread": threading.active_count(), "open file": files, "process": processes})
 
 
-def _children(task: Path) -> int:
-    """Counts the processes that a thread started; none where it has ended since it was listed."""
-    try:
-        return len((task / "children").read_text().split())
-    except OSError:
-        return 0
+def _is_left(child: int) -> bool:
+    """True for a child that runs, and for a fork of this process that has ended and for which nobody waited.
+
+    Other programs that have ended may be orphans of a tool's, which this process adopted, and for which nobody will wait.
+    """
+    state, name = state_of(child)
+    return state not in ("", "Z", "X") or (state == "Z" and name == state_of(os.getpid())[1])
 
 
 def more(before: Counter[str], at_least: int = 1) -> str:

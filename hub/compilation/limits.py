@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hub.cache.artifacts import beyond, partial_bytes
+from hub.compilation.family import PROC, descendants
 from hub.report.numbers import megabytes
 
 WATCH_S = 0.05
 """Seconds between two looks at a working process: what it can take in the meantime, beyond its limits."""
-_PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Limits:
     memory_bytes: int
     """Bytes of memory of its own, without files that are mapped."""
     output_bytes: int
-    """Bytes that it may print while it lives."""
+    """Bytes that it may print while it lives, that one answer of it may have, and that it may save beside weights."""
 
     def excess(self, pid: int, log: Path) -> str:
         """Says which bound a process is beyond, or "" where it keeps to all of them."""
@@ -32,6 +32,18 @@ class Limits:
         if (printed := _size(log)) > self.output_bytes:
             return f"it printed {megabytes(printed)}, {megabytes(self.output_bytes)} allowed (`output_limit_mb`)"
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Where a worker saves an executable, and how large that may be."""
+
+    folder: Path
+    most_bytes: int
+
+    def excess(self, pid: int) -> str:
+        """Says that what a worker is saving is too large, or "" where it is not."""
+        return beyond(partial_bytes(self.folder, pid), self.most_bytes)
 
 
 def default_memory_bytes() -> int:
@@ -44,23 +56,12 @@ def memory_bytes(pid: int) -> int:
 
     Only Linux says so without a library; elsewhere this bound is not watched.
     """
-    return sum(map(_own_bytes, _family(pid)))
-
-
-def _family(pid: int) -> Iterator[int]:
-    yield pid
-    try:
-        tasks = list((_PROC / str(pid) / "task").iterdir())
-        children = [int(word) for task in tasks for word in (task / "children").read_text().split()]
-    except (OSError, ValueError):  # it ended, or this kernel lists no children
-        return
-    for child in children:
-        yield from _family(child)
+    return sum(map(_own_bytes, (pid, *descendants(pid))))
 
 
 def _own_bytes(pid: int) -> int:
     try:
-        lines = (_PROC / str(pid) / "status").read_text().splitlines()
+        lines = (PROC / str(pid) / "status").read_text().splitlines()
     except OSError:
         return 0
     fields = (line.split() for line in lines if line.startswith(("RssAnon:", "RssShmem:", "VmSwap:")))

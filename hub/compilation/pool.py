@@ -56,7 +56,7 @@ class Pool:
             for item in fitting:
                 self._resting.remove(item)
                 if _is_free(item.worker):
-                    item.worker.limits = limits
+                    item.worker.limits, item.worker.saving = limits, None
                     return item.worker
                 item.worker.kill()
             log = self._next_log()

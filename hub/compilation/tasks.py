@@ -158,7 +158,13 @@ def profile() -> dict[str, float]:
 
 
 def compile_cluster(
-    name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str | None, is_kept: bool
+    name: str,
+    backend: str,
+    nodes: Sequence[str],
+    settings: CompileSettings,
+    folder: str | None,
+    is_kept: bool,
+    most_saved_bytes: int | None = None,
 ) -> Compiled:
     """Compiles, runs, verifies and, where a folder is given, saves one cluster; keeps it at hand where asked to."""
     start = time.perf_counter()
@@ -172,6 +178,7 @@ def compile_cluster(
         registry=_state.registry,
         folder=None if folder is None else Path(folder),
         is_alone=True,
+        most_saved_bytes=most_saved_bytes,
     )
     try:
         _check_leftovers(built.loaded, before, _inputs(cluster))

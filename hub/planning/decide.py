@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hub.cost import Cost
+from hub.errors import text_of
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
@@ -35,7 +36,7 @@ def decide(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
                 return decision
             note = Event(kind="note", stage="time", message="no whole plan could be timed: decided by prices")
         except Exception as error:  # noqa: BLE001 - measuring is a help, not a need: the predictions remain
-            note = Event(kind="failed", stage="time", message=f"could not measure: {type(error).__name__}: {error}")
+            note = Event(kind="failed", stage="time", message=f"could not measure: {text_of(error)}")
         decision = _predicted(scene, verdicts, choices, book)
         return replace(decision, events=(*decision.events, note))
     return _predicted(scene, verdicts, choices, book)

@@ -17,7 +17,7 @@ from typing import Any
 from hub.backend import CompileSettings
 from hub.cache.keys import available_cores
 from hub.compilation.channel import Worker
-from hub.compilation.limits import WATCH_S, Limits
+from hub.compilation.limits import WATCH_S, Limits, Saving
 from hub.compilation.pool import POOL
 from hub.compilation.state import Said
 from hub.compilation.transfer import Sample, write_sample
@@ -56,6 +56,10 @@ _SHARED = "shared"
 """The one worker of a session in which nothing is timed."""
 UNSAVED = "the executable could not be saved, so the next process compiles it again: {}"
 """A plan's note where a backend that saves did not."""
+
+
+SAVED_PER_WEIGHT = 8
+"""Bytes that may be saved for each byte of the graph's weights, beside `output_limit_mb`: four bits may become 32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,8 +427,9 @@ class Session:
         try:
             worker = self._living(home)
             worker.ask("prepare", RUN_LIMIT_S, names=names)
-            folder = None if order.folder is None else str(order.folder)
-            worker.post("compile_cluster", **_facts(order), folder=folder, is_kept=self.is_timed)
+            worker.saving = None if order.folder is None else Saving(order.folder, self._most_saved_bytes)
+            facts = {**_facts(order), **_folder_of(worker.saving)}
+            worker.post("compile_cluster", **facts, is_kept=self.is_timed)
             meanwhile()
             if not self._is_compiled(worker, backend, clock):
                 return _late(order)
@@ -436,10 +441,16 @@ class Session:
             if isinstance(error, ContractError):
                 self._workers[home].kill()  # its weights or its state may not be what they were: the next one gets another
             return Offer(order, failure=error)
-        facts = {name: getattr(compiled, name) for name in _FACTS}
-        offer = Offer(order, **facts)
+        worker.saving = None
+        offer = Offer(order, **{name: getattr(compiled, name) for name in _FACTS})
         self._built.setdefault(home, []).append(offer)
         return offer
+
+    @property
+    def _most_saved_bytes(self) -> int:
+        values = self.sample.by_name
+        weights = sum(values[name].numel() * values[name].element_size() for name in self.sample.graph.weights)
+        return self.limits.output_bytes + SAVED_PER_WEIGHT * weights
 
     def _is_compiled(self, worker: Worker, backend: str, clock: Clock | None) -> bool:
         """Waits for a compilation; False where the budget ended first, and then the worker is gone. Raises CompileError."""
@@ -484,6 +495,10 @@ class Session:
                 worker.ask("load_saved", self.limits.compile_s, **_facts(order), folder=str(order.folder))
             else:
                 worker.ask("compile_cluster", self.limits.compile_s, **_facts(order), folder=None, is_kept=True)
+
+
+def _folder_of(saving: Saving | None) -> dict[str, Any]:
+    return {"folder": str(saving.folder), "most_saved_bytes": saving.most_bytes} if saving else {"folder": None}
 
 
 @contextlib.contextmanager

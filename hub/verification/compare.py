@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import fx
 
 from hub.canonical import as_bytes
 from hub.errors import AccuracyError, ContractError
@@ -42,19 +44,36 @@ class Judge:
     """Largest allowed max|error| / max|reference|; None means as exact as eager."""
     leaves_ties_open: bool = False
     """True where an operator may put equal elements into any order, by PyTorch's own documentation."""
-    orders_integers: bool = False
-    """True where such an operator reads integers, among which ties cannot be told by moving them a little."""
+    tied: frozenset[str] = frozenset()
+    """Outputs that depend on the order of equal integers: these cannot be told apart by moving them a little."""
 
     @classmethod
     def of(cls, cluster: Cluster, backend: str, accuracy: float | None) -> Judge:
         """Gives the judge of one backend's executables for a cluster."""
         ordering = [node for node in cluster.nodes if operator_name(node) in _TIES_OPEN]
-        of_integers = any(not next(tensors_of(node)).is_floating_point() for node in ordering)
-        return cls(cluster, backend, Tolerance.of(cluster), accuracy, bool(ordering), of_integers)
+        return cls(cluster, backend, Tolerance.of(cluster), accuracy, bool(ordering), _tied(cluster, ordering))
 
     def broken(self, text: str) -> ContractError:
         """Gives the error for a broken contract."""
         return ContractError(text, backend=self.backend, cluster=self.cluster.name)
+
+
+def _tied(cluster: Cluster, ordering: Sequence[fx.Node]) -> frozenset[str]:
+    """Gives the outputs that depend on which of equal integers an operator takes first."""
+    tied = {node for node in ordering if not next(tensors_of(node)).is_floating_point()}
+    for node in cluster.module.graph.nodes:  # in topological order
+        if tied.intersection(_sources(node)):
+            tied.add(node)
+    results: Any = cluster.module.graph.output_node().args[0]
+    names = zip(cluster.output_names, results, strict=True)
+    return frozenset(name for name, result in names if result in tied)
+
+
+def _sources(node: fx.Node) -> Sequence[fx.Node]:
+    """Gives what a node's value depends on. Sorted values, beside their places, are the same in any order of equal ones."""
+    source = node.args[0] if node.target is operator.getitem and node.args[1] == 0 else None
+    is_sorted = isinstance(source, fx.Node) and operator_name(source) in _TIES_OPEN
+    return source.all_input_nodes if isinstance(source, fx.Node) and is_sorted else node.all_input_nodes
 
 
 # --- Inputs -----------------------------------------------------------------------------------------------------------
@@ -397,7 +416,7 @@ class _Output:
         unequal = self.got != self.want
         if not bool(unequal.any()):
             return unequal
-        if self.judge.orders_integers:
+        if self.judge.cluster.output_names[self.index] in self.judge.tied:
             return torch.zeros_like(unequal)
         others = [outputs[self.index] for outputs in self._nudged()]
         wide = self.reference.wide

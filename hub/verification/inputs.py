@@ -49,6 +49,8 @@ class Kind:
     """Dtypes of the inputs that get values that models hardly meet: where they make a difference, calls are guarded."""
     has_tiny: bool = False
     """True where inputs are so small that some machines' arithmetic flushes them to zero."""
+    is_certain: bool = False
+    """True where it is tried however little time is left: no call could be guarded against what it finds."""
 
 
 def generated(kind: Kind, cluster: Cluster, inputs: Sequence[Any]) -> Iterator[Inputs]:
@@ -312,7 +314,7 @@ def _resized(
     return flat.to(value.device).as_strided(shape, stride)
 
 
-NORMAL = Kind("normal", _normals)
+NORMAL = Kind("normal", _normals, is_certain=True)
 NAN = Kind("NaN", _placed(float("nan")), unusual=FLOATING)
 INFINITIES = Kind("infinities", _placed(float("inf"), float("-inf")), unusual=FLOATING)
 
@@ -321,18 +323,18 @@ KINDS: tuple[Kind, ...] = (
     NAN,
     INFINITIES,
     Kind("extreme integers", _integers(_extreme, WIDE_INTEGERS), unusual=WIDE_INTEGERS),
-    Kind("another size", _of_size(None)),
+    Kind("another size", _of_size(None), is_certain=True),
     Kind("large", _floats(_large)),
     Kind("zeros", _floats(_constant(0.0))),
     Kind("all equal", _floats(_equal)),
     Kind("all false", _booleans(is_true=False)),
     Kind("all true", _booleans(is_true=True)),
-    Kind("size one", _of_size(1)),
-    Kind("size zero", _of_size(0)),
+    Kind("size one", _of_size(1), is_certain=True),
+    Kind("size zero", _of_size(0), is_certain=True),
     Kind("tiny", _floats(_tiny), has_tiny=True),
     Kind("large integers", _integers(_large_integers, INTEGERS)),
     Kind("huge", _huge),
     Kind("denormal", _floats(_denormal), has_tiny=True),
     Kind("negative zeros", _floats(_constant(-0.0))),
 )
-"""In order of importance: what is left out where time runs out comes last."""
+"""In order of importance: what is left out where time runs out comes last, apart from what is certain."""

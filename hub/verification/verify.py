@@ -109,9 +109,9 @@ def verify_thoroughly(
     """Verifies on real inputs, twice, then on generated ones in order of importance, while `budget_s` seconds last.
 
     With `saturates` (see `BackendInfo`) other numbers than eager's on generated inputs are told, and end or guard nothing.
-    At least the first kind of generated inputs is tried. Eager runs first on each; kinds on which it raises are left out.
-    Raises as `verify` does, for any call. Differences and errors on inputs that hold infinities or NaN end nothing, but are
-    told.
+    Usual values, and other sizes where there are symbolic ones, are tried in any case. Eager runs first on each; kinds on
+    which it raises are left out. Raises as `verify` does, for any call. Differences and errors on inputs that hold
+    infinities or NaN end nothing, but are told.
     """
     trial = _Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs), saturates=saturates)
     trial.run_again("the real inputs, second call")
@@ -159,13 +159,15 @@ class _Trial:
         real_error(self.judge, outputs, self.reference, where)
 
     def run_generated(self, kinds: Sequence[Kind], deadline: float) -> None:
-        """Tries kinds of generated inputs in order until the deadline (of `time.perf_counter`) would be passed."""
+        """Tries kinds of generated inputs in order until the deadline (of `time.perf_counter`); certain ones always."""
         longest_s = 0.0
-        for position, kind in enumerate(kinds):
+        is_over = False
+        for kind in kinds:
             start = time.perf_counter()
-            if position and start + longest_s > deadline:
-                self.untried += [left.name for left in kinds[position:]]
-                return
+            is_over = is_over or start + longest_s > deadline
+            if is_over and not kind.is_certain:
+                self.untried.append(kind.name)
+                continue
             self._try(kind)
             longest_s = max(longest_s, time.perf_counter() - start)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hub.compilation.channel import Worker
-from hub.errors import AccuracyError, CompileError
+from hub.errors import LONGEST_TEXT, AccuracyError, CompileError
 
 SOURCE = """
 import ctypes, os, time
@@ -25,10 +25,11 @@ def chatter():
     print("x" * 1_000_000)
     return "done"
 def odd(): raise ZeroDivisionError("odd")
+def lengthy(): raise ZeroDivisionError("x" * 50_000_000 + "the end")
 def ours(): raise AccuracyError("off", backend="b", cluster="c0", node="n", hint="h")
 
 if __name__ == "__main__":
-    serve({f.__name__: f for f in (echo, crash, leave, hang, chatter, odd, ours)})
+    serve({f.__name__: f for f in (echo, crash, leave, hang, chatter, odd, lengthy, ours)})
 """
 
 
@@ -75,6 +76,13 @@ def test_foreign_errors_travel_by_name(worker: Worker) -> None:
     """An error that the parent may not be able to import arrives as text in a CompileError."""
     with pytest.raises(CompileError, match="ZeroDivisionError: odd"):
         worker.ask("odd", 20)
+
+
+def test_long_errors_travel_without_their_middle(worker: Worker) -> None:
+    """What a plugin's exception says goes into plans and the database: some kilobytes of it."""
+    with pytest.raises(CompileError, match=r"ZeroDivisionError: x+ \[\.\.\. \d+ characters \.\.\.\] x+the end") as caught:
+        worker.ask("lengthy", 20)
+    assert len(caught.value.message) <= LONGEST_TEXT
 
 
 def test_the_hubs_errors_travel_whole(worker: Worker) -> None:

@@ -21,6 +21,7 @@ from hub.errors import CompileError, WorkerError
 SOURCE = """
 import os, random, signal, sys, threading, time
 from hub.compilation.channel import serve
+from hub.compilation.leftovers import leftovers, more
 
 def facts():
     return {
@@ -35,11 +36,28 @@ def leave_child():
     global child
     child = __import__("subprocess").Popen(["sleep", "60"])
     return child.pid
+def daemonize():
+    told, tell = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(tell, str(os.getpid()).encode())
+            os.execvp("sleep", ["sleep", "60"])
+        os._exit(0)
+    os.wait()
+    daemon = int(os.read(told, 20))
+    os.close(told)
+    os.close(tell)
+    return daemon
+def left_by_a_daemon():
+    before = leftovers()
+    daemonize()
+    return more(before)
 def die(): os.kill(os.getpid(), signal.SIGSEGV)
 def run_child(): return __import__("subprocess").run(["true"]).returncode
 
 def main():
-    serve({f.__name__: f for f in (facts, say, leave, die, run_child, sleep, leave_child)})
+    serve({f.__name__: f for f in (facts, say, leave, die, run_child, sleep, leave_child, daemonize, left_by_a_daemon)})
 
 if __name__ == "__main__":
     main()
@@ -116,6 +134,31 @@ def test_what_a_dead_worker_started_ends(server: ForkServer, tmp_path: Path, is_
         patch.setattr(os, "killpg", lambda pid, _signal: ended.append(pid))
         worker.kill()
     assert ended == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has processes that adopt orphans")
+@pytest.mark.parametrize("is_forked", [True, False])
+def test_a_daemon_ends_with_its_worker(server: ForkServer, tmp_path: Path, is_forked: bool) -> None:
+    """One that left the session, and whose parent ended, is a descendant still: counted, and ended."""
+    worker = forked(server, tmp_path) if is_forked else Worker("hub_forked_worker", tmp_path / "spawned.log", limits=LIMITS)
+    assert worker.ask("left_by_a_daemon", 30) == "1 process"
+    daemon = worker.ask("daemonize", 30)
+    assert _runs(daemon)
+    worker.kill()
+    assert not _runs(daemon)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has processes that adopt orphans")
+def test_a_daemon_ends_with_a_worker_that_dies(server: ForkServer, tmp_path: Path) -> None:
+    """Its server has it then, and ends it; those of workers that live are left alone."""
+    worker, other = forked(server, tmp_path), forked(server, tmp_path, "other")
+    daemon, kept = worker.ask("daemonize", 30), other.ask("daemonize", 30)
+    with pytest.raises(CompileError, match="killed by SIGSEGV"):
+        worker.ask("die", 30)
+    assert not _runs(daemon)
+    assert _runs(kept)
+    other.kill()
+    assert not _runs(kept)
 
 
 def test_a_server_that_died_forks_no_more(server: ForkServer, tmp_path: Path) -> None:

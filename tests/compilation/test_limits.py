@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from hub.compilation.channel import Worker
-from hub.compilation.limits import Limits, default_memory_bytes, memory_bytes
+from hub.compilation.limits import Limits, Saving, default_memory_bytes, memory_bytes
 from hub.errors import CompileError
 
 SOURCE = """
 import os, subprocess, sys, time
+from pathlib import Path
+from hub.cache.artifacts import _private_folder
 from hub.compilation.channel import serve
 
 held = []
@@ -24,6 +26,13 @@ def take(megabytes):
     time.sleep(30)
 def take_in_a_child(megabytes):
     subprocess.run([sys.executable, "-c", f"x = bytearray(b'1' * (1 << 20)) * {megabytes}; import time; time.sleep(30)"])
+def take_in_a_daemon(megabytes):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            take(megabytes)
+        os._exit(0)
+    time.sleep(30)
 def chatter():
     while True:
         os.write(1, b"x" * 100_000)
@@ -32,9 +41,18 @@ def garbage():
     os.write(int(sys.argv[2]), b"not a frame at all, but long enough")
     time.sleep(30)
 def lost_answer(): return lambda: None
+def answer_much(): return "x" * 2_000_000
+def save(folder, size):
+    with _private_folder(Path(folder)).joinpath("file").open("wb") as file:
+        while file.tell() < size:
+            file.write(b"x" * 100_000)
+            file.flush()
+    time.sleep(30)
 
+HANDLERS = (echo, take, take_in_a_child, take_in_a_daemon, chatter, fork_and_return, garbage)
+HANDLERS = (*HANDLERS, lost_answer, answer_much, save)
 if __name__ == "__main__":
-    serve({f.__name__: f for f in (echo, take, take_in_a_child, chatter, fork_and_return, garbage, lost_answer)})
+    serve({f.__name__: f for f in HANDLERS})
 """
 
 Start = Callable[[Limits], Worker]
@@ -57,7 +75,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         worker.kill()
 
 
-@pytest.mark.parametrize("command", ["take", "take_in_a_child"])
+@pytest.mark.parametrize("command", ["take", "take_in_a_child", "take_in_a_daemon"])
 def test_too_much_memory_ends_the_worker(start: Start, command: str) -> None:
     """A worker, or a process that it starts, that takes more memory than allowed is ended, and the message says so."""
     worker = start(Limits(compile_s=60.0, memory_bytes=300_000_000, output_bytes=1_000_000))
@@ -72,6 +90,26 @@ def test_too_much_output_ends_the_worker(start: Start) -> None:
     worker = start(ROOMY)
     with pytest.raises(CompileError, match=r"it printed .* 1 MB allowed \(`output_limit_mb`\)"):
         worker.ask("chatter", 25)
+
+
+def test_an_answer_that_is_too_long_ends_the_worker(start: Start) -> None:
+    """It is refused as announced, before a byte of it is read."""
+    worker = start(ROOMY)
+    with pytest.raises(CompileError, match=r"an answer of 2 MB, 1 MB allowed \(`output_limit_mb`\)"):
+        worker.ask("answer_much", 25)
+    assert not worker.is_alive
+
+
+def test_too_much_that_is_saved_ends_the_worker(start: Start, tmp_path: Path) -> None:
+    """A worker that fills the disk is ended, and what it wrote is removed."""
+    worker = start(ROOMY)
+    folder = tmp_path / "backend" / "key"
+    folder.parent.mkdir()
+    worker.saving = Saving(folder, 1_000_000)
+    with pytest.raises(CompileError, match=r"it saved 2 MB, 1 MB allowed \(`output_limit_mb`, and room for the weights\)"):
+        worker.ask("save", 25, folder=str(folder), size=2_000_000)
+    assert not worker.is_alive
+    assert list(folder.parent.iterdir()) == []
 
 
 def test_garbage_in_the_pipe_is_noticed(start: Start) -> None:

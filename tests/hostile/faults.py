@@ -49,9 +49,11 @@ class Fault:
 
 OUT_OF_TIME = r"within|limit|too long|did not (answer|end)|time"
 OUT_OF_MEMORY = r"memory"
+TOO_MUCH_SAVED = r"it saved .* allowed \(`output_limit_mb`"
 DIED = r"SIG\w+|exit status|died|ended"
 GENERAL: Mapping[str, str] = {
     "raise": "a plain fault",
+    "raises_150_mib": r"(?s)\A(?=.{,5000}\Z).*ValueError: endlessx+ \[\.\.\. \d+ characters",
     "system_exit": "SystemExit",
     "keyboard_interrupt": "KeyboardInterrupt",
     "generator_exit": "GeneratorExit",
@@ -75,6 +77,7 @@ GENERAL: Mapping[str, str] = {
     "closes": DIED,
     "forks": r"process",
     "leaves_child": r"process",
+    "daemonizes": r"process",
     "leaks_threads": r"thread",
     "leaks_descriptors": r"descriptor|open files",
     "changes_environment": r"environment",
@@ -92,8 +95,8 @@ GENERAL: Mapping[str, str] = {
 SLOW_ACTS = ("hang", "spin")
 MENDED = tuple(act for act in GENERAL if act.startswith("changes_"))
 """What the hub may undo, and use the plugin all the same."""
-EXCEPTIONS = tuple(GENERAL)[:10]
-LEFT = ("forks", "leaves_child", "leaks_threads", "leaks_descriptors")
+EXCEPTIONS = tuple(GENERAL)[:11]
+LEFT = ("forks", "leaves_child", "daemonizes", "leaks_threads", "leaks_descriptors")
 CRASHES = ("segfault", "abort", "exit", "kill", "overflow")
 CHANGES = tuple(act for act in GENERAL if act.startswith("changes_"))
 
@@ -163,7 +166,8 @@ ALL: tuple[Fault, ...] = (
     Fault("save_outside", r"outside|sav", saves=True, is_refused=False),
     Fault("save_symlink", r"link", saves=True, is_refused=False),
     Fault("save_pipe", r"pipe|file", saves=True, is_refused=False),
-    Fault("save_huge", r"large|limit|within|MB|GB|bytes", saves=True, is_refused=False, limit_s=8.0),
+    Fault("save_huge", TOO_MUCH_SAVED, saves=True, is_refused=False),
+    Fault("save_sparse", TOO_MUCH_SAVED, saves=True, is_refused=False),
     *_general(
         "load",
         ("raise", "system_exit", "keyboard_interrupt", "mute_exception", "hang", "segfault", "exit", "memory"),

@@ -28,6 +28,7 @@ HANG_S = 600.0
 """Longer than any limit under test, and still an end if nobody else sets one."""
 BOMB_BYTES = 4 << 30
 PRINTED_BYTES = 1 << 30
+TEXT_BYTES = 150 << 20
 CHUNK_BYTES = 1 << 22
 LATER = 60
 """Calls after which the faults named "later" begin: verification and a first use are over."""
@@ -198,6 +199,22 @@ def leave_a_child() -> None:
     note(orders(), "child", child.pid)
 
 
+def daemonize() -> None:
+    """Starts a process that belongs to nobody any more: it leaves the session, and its parent ends."""
+    if not is_new("daemon", 4):
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as where it forks
+        parent = os.fork()
+    if parent == 0:
+        os.setsid()
+        if os.fork() == 0:
+            note(orders(), "child", os.getpid())
+            os.execvp("sleep", ["sleep", str(HANG_S)])
+        os._exit(0)
+    os.waitpid(parent, 0)
+
+
 def leak_threads() -> None:
     """Starts threads that never end."""
     if not is_new("threads", 20):
@@ -297,6 +314,7 @@ CHANGES = {
 
 ACTS = {
     "raise": raising(ValueError("a plain fault")),
+    "raises_150_mib": lambda: raising(ValueError("endless" + "x" * TEXT_BYTES))(),
     "system_exit": raising(SystemExit),
     "keyboard_interrupt": raising(KeyboardInterrupt),
     "generator_exit": raising(GeneratorExit),
@@ -320,6 +338,7 @@ ACTS = {
     "closes": close_descriptors,
     "forks": fork,
     "leaves_child": leave_a_child,
+    "daemonizes": daemonize,
     "leaks_threads": leak_threads,
     "leaks_descriptors": leak_descriptors,
     **CHANGES,
@@ -492,9 +511,13 @@ class Run(Executable):
             (folder.parent / LEAKED).write_text("not in my folder")
         if act == "symlink":
             (folder / "link").symlink_to(Path(__file__))
+        if act == "sparse":
+            with (folder / "sparse.bin").open("wb") as file:
+                file.truncate(1 << 40)
         if act == "huge":
             with (folder / "huge.bin").open("wb") as file:
-                file.truncate(1 << 40)
+                for _ in range(PRINTED_BYTES // CHUNK_BYTES):
+                    file.write(b"x" * CHUNK_BYTES)
         if act == "pipe":
             os.mkfifo(folder / "pipe")
 

@@ -13,9 +13,11 @@ from torch import nn
 
 from hub.errors import AccuracyError, ContractError, HubError, InputRefused, RunError
 from hub.graph import Cluster
+from hub.partition.extract import extract
+from hub.support import operator_name
 from hub.testing.operators import case_cluster
 from hub.testing.operators.sample import at, b, call, distinct, f, f64, i64, pos
-from hub.testing.single import whole_cluster
+from hub.testing.single import capture, whole_cluster
 from hub.verification.verify import Verified, verify, verify_thoroughly
 
 Fault = Callable[[list[torch.Tensor], Sequence[Any]], Any]
@@ -301,6 +303,9 @@ ON_SOME_INPUTS: dict[str, Callable[[torch.Tensor], bool]] = {
     "zeros": lambda x: not bool(x.any()),
     "all equal": lambda x: bool((x == x.flatten()[0]).all()) and bool(x.any()),
     "tiny": lambda x: bool(x.any()) and 1e-30 < float(x.abs().max()) < 1e-3,
+    "huge": lambda x: bool(x.isfinite().all()) and float(x.abs().max()) > 1e9,
+    "denormal": lambda x: bool(x.any()) and float(x.abs().max()) < torch.finfo(torch.float32).tiny,
+    "negative zeros": lambda x: not bool(x.any()) and bool(x.signbit().all()),
 }
 REAL = float(RIGHT["softmax"][1][0][0, 0])
 
@@ -310,6 +315,29 @@ def test_faults_on_one_kind_of_inputs_are_found(kind: str, softmax: Case, faulty
     """A program that is wrong only where inputs are of one kind is put away, and the message names the kind."""
     with pytest.raises(AccuracyError, match=rf"generated inputs \({kind}\)"):
         thoroughly(softmax, faulty(softmax[0], where_inputs(ON_SOME_INPUTS[kind], _off)))
+
+
+class _Picked(nn.Module):
+    """Works on as many rows as there are positive numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.nonzero().float().sum(0)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("another size", 5), ("size one", 1), ("size zero", 0)])
+@pytest.mark.parametrize("budget_s", [LONG_S, 0.0])
+def test_faults_at_one_size_are_found(kind: str, size: int, budget_s: float) -> None:
+    """However little time is left: unlike NaN, another size cannot be guarded against."""
+    captured = capture(_Picked(), (torch.eye(4),))
+    names = [node.name for node in captured.graph.nodes if operator_name(node) != "aten.nonzero.default"]
+    cluster = extract(captured.graph, names, "c0", captured.weights)
+    case = cluster, (torch.eye(4).nonzero(),)
+
+    def wrong(places: torch.Tensor) -> list[torch.Tensor]:
+        return [value + (places.shape[0] == size) for value in cluster.module(places)]
+
+    with pytest.raises(AccuracyError, match=rf"generated inputs \({kind}\)"):
+        thoroughly(case, wrong, budget_s=budget_s)
 
 
 def test_a_softmax_that_overflows_is_found(softmax: Case) -> None:
@@ -327,7 +355,7 @@ def test_a_size_that_was_taken_for_a_constant_is_found() -> None:
     """With symbolic sizes another size is tried."""
     cluster, inputs = case_cluster("aten.mean.dim", call(f(6, 9), [1]), dynamic=True)
     with pytest.raises(AccuracyError, match="another size"):
-        thoroughly((cluster, inputs), lambda x: [x.sum(1) / 9])
+        thoroughly((cluster, inputs), lambda x: [x.sum(1) / 9], budget_s=0.0)
 
 
 def test_booleans_are_varied() -> None:
@@ -367,6 +395,34 @@ def test_ties_that_documentation_leaves_open_pass() -> None:
     assert {"normal", "zeros", "all equal"} <= set(thoroughly(case, last_first).kinds)
     with pytest.raises(AccuracyError, match="normal"):
         thoroughly(case, lambda x: [x.topk(2)[0], x.topk(2)[1] if x.max() == case[1][0].max() else x.topk(2)[1].flip(1)])
+
+
+class _Ranked(nn.Module):
+    """Sorts integers, and does something else besides."""
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values, places = ids.sort(-1)
+        return values, places + 1, ids * 3, (x * 2).to(torch.int64)
+
+
+@pytest.mark.parametrize(("output", "is_found"), [(0, True), (1, False), (2, True), (3, True)])
+def test_only_the_places_of_equal_integers_are_left_open(output: int, is_found: bool) -> None:
+    """An integer that does not depend on the order of equal ones has one right value, sorted ones among them."""
+    inputs = torch.arange(32.0).view(4, 8) * 3, torch.stack([torch.randperm(8) for _ in range(4)])
+    case = whole_cluster(_Ranked(), inputs)
+    cluster, real = case
+
+    def wrong(*given: Any) -> list[torch.Tensor]:
+        outputs = [value.clone() for value in cluster.module(*given)]
+        is_real = all(torch.equal(value, known) for value, known in zip(given, real, strict=True))
+        outputs[output] += 0 if is_real else 1
+        return outputs
+
+    if not is_found:
+        thoroughly(case, wrong)
+        return
+    with pytest.raises(AccuracyError, match="normal"):
+        thoroughly(case, wrong)
 
 
 def test_padding_that_no_example_has_is_tried() -> None:
@@ -439,7 +495,7 @@ def test_what_is_cut_off_with_leave_is_told_and_guards_nothing() -> None:
 
 
 def test_without_time_for_nan_calls_are_guarded_too() -> None:
-    """What nobody tried is not trusted; the first kind is always tried."""
+    """What nobody tried is not trusted; usual values are always tried."""
     case = case_cluster("aten.relu.default", call(f(8, 8)))
     verified = thoroughly(case, case[0].module, budget_s=0.0)
     assert verified.kinds == ("normal",)
