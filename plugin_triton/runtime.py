@@ -51,7 +51,7 @@ class TritonExecutable(Executable):
         """Runs one call; new packed tensors, permuted where the cluster's specs say so."""
         checked = [self._checked(place, value) for place, value in enumerate(inputs)]
         try:
-            with interpreting() if self._device.type == "cpu" else contextlib.nullcontext():
+            with interpreting() if self._device.type == "cpu" else _on(self._device):
                 return self._call(*checked, *self._weights, self._device)
         except HubError:
             raise
@@ -81,6 +81,11 @@ class TritonExecutable(Executable):
     def dump(self, folder: Path) -> None:
         """Writes the kernels."""
         self.save(folder)
+
+
+def _on(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Has kernels launched on a GPU: Triton launches them on the current one, wherever the memory is."""
+    return contextlib.nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
 
 
 def build(cluster: Cluster) -> TritonExecutable:
