@@ -20,6 +20,7 @@ from hub.graph import Cluster, TensorSpec
 from hub.lowering.cluster import lower, weights_of
 
 from .interpreter import interpreting, loaded
+from .launch import with_launchers
 from .source import file_of
 
 NAME = "triton"
@@ -40,7 +41,9 @@ class TritonExecutable(Executable):
         path = Path(folder) / KERNELS_FILE
         try:
             path.write_text(text)
-            self._call = loaded(path, is_interpreted=device.type == "cpu").call
+            is_interpreted = device.type == "cpu"
+            module = loaded(path, is_interpreted=is_interpreted)
+            self._call = (module if is_interpreted else with_launchers(module)).call
         except OSError as error:
             raise CompileError(f"{path} cannot be written: {error}", backend=NAME, cluster=cluster.name) from error
         except Exception as error:
