@@ -46,7 +46,7 @@ class Triton(Backend):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         value = torch.tensor([1.0, 2.0], device=device)
         try:
-            (result,) = self.compile(_doubling(device), CompileSettings(threads=1))(value)
+            (result,) = self.compile(_doubling(value.device), CompileSettings(threads=1))(value)  # cuda:0, not cuda
         except HubError as error:
             return refused(str(error))
         if not torch.equal(result, value + value):

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hub.lowering.affine import identity
-from hub.lowering.sizes import Size, is_static, product
+from hub.lowering.sizes import Size, is_static
 from hub.lowering.tensors import Tensor
 
 from .attention import Attention
 from .blocks import Blocks, power_of_two
 from .choices import Tile, Tiling
 from .functions import HALVES, ITEMSIZES, TYPES, Value
-from .kernel import Elements, Kernel, Scope, Writer, finished, program_id
-from .products import Epilogue, finish, operand, split_batch
+from .kernel import Elements, Kernel, Scope, Writer, finished
+from .products import Epilogue, finish, operand, programs, split_programs
 
 _LOWEST = 'float("-inf")'
 
@@ -35,9 +35,9 @@ def attention_kernel(
     result = "tl.div_rn(total, below)"
     result = f"tl.where(top == {_LOWEST}, 0.0, {result})" if tensor.is_safe else result
     finish(tensor, epilogue, Value(result, "f32"), scope, writer)
-    rows, lead = writer.size(tensor.shape[-2]), writer.size(product(tensor.shape[:-2]))
+    tiles = f"triton.cdiv({writer.size(tensor.shape[-2])}, {blocks.sizes['BM']})"
     covered = (tensor, *tensor.between.members, *(epilogue.group.members if epilogue else ()))
-    return finished(name, covered, writer, (f"triton.cdiv({rows}, {blocks.sizes['BM']})", lead), blocks, _tiling(tensor))
+    return finished(name, covered, writer, (programs(tiles, tensor.shape[:-2], writer),), blocks, _tiling(tensor))
 
 
 @dataclass(frozen=True)
@@ -65,19 +65,18 @@ class _Flash:
     def open(self, scope: Scope) -> None:
         """Writes which rows a program has, and what it begins with."""
         writer, tensor = self.writer, self.tensor
-        tile = program_id(0, tensor.dots.shape)
+        rows, width = writer.size(tensor.shape[-2]), writer.size(tensor.query.shape[-1])
+        tiles = f"({rows} + BM - 1) // BM"
+        split_programs(tensor.shape[:-2], tiles, writer, scope)
         if tensor.is_causal:  # the longest walks first: short ones fill up the end
-            tile = f"tl.num_programs(0) - 1 - {tile}"
-        width = writer.size(tensor.query.shape[-1])
-        writer.line(scope, f"tile = {tile}")
-        writer.line(scope, "m = (tile * BM + tl.arange(0, BM))[:, None]")
-        writer.line(scope, "n = tl.arange(0, BN)[None, :]")
-        writer.line(scope, "d = tl.arange(0, BD)")
-        writer.line(scope, f"mmask = m < {writer.size(tensor.shape[-2])}")
+            writer.line(scope, f"tile = {tiles} - 1 - tile")
+        writer.line(scope, f"m = (tile * BM + {writer.places('BM')})[:, None]")
+        writer.line(scope, f"n = {writer.places('BN', '[None, :]')}")
+        writer.line(scope, f"d = {writer.places('BD')}")
+        writer.line(scope, f"mmask = m < {rows}")
         writer.line(scope, f"nmask = n < {writer.size(tensor.shape[-1])}")
         writer.line(scope, f"dmask = d < {width}")
         scope.loops |= {self.rows: "m", self.columns: "n"}
-        split_batch(tensor.shape[:-2], writer, scope)
         place = operand(tensor.query, (*self.lead, self.rows, self.inner), writer, scope.inner({self.inner: "d[None, :]"}))
         writer.line(scope, f"query = {self._multiplied(f'tl.load({place}, mmask & dmask[None, :], 0)', tensor.query)}")
         writer.line(scope, f"top = tl.full((BM, 1), {_LOWEST}, tl.float32)")
@@ -101,7 +100,7 @@ class _Flash:
         writer, tensor = self.writer, self.tensor
         writer.line(scope, f"for start in range({steps.first}, {steps.end}, BK):")
         body = scope.inner({self.columns: "k[None, :]"})
-        writer.line(body, "k = start + tl.arange(0, BK)")
+        writer.line(body, f"k = start + {writer.places('BK')}")
         if steps.is_masked:
             writer.line(body, f"kmask = k < {writer.size(self.key_count)}")
         across = body.inner({self.inner: "d[:, None]"})

@@ -20,8 +20,8 @@ from .reductions import accumulator_dtype, combined, neutral, reduced
 
 PERSISTENT = 16384
 """Longest row that one program holds whole."""
-WIDE = 1 << 31
-"""Elements from which on places do not fit into 32 bits."""
+WIDE = (1 << 31) - (1 << 20)
+"""Elements from which on places do not fit into 32 bits, with what a last block reaches beyond them."""
 
 NameOf = Callable[[Tensor], str]
 """Gives the name of a tensor's memory."""
@@ -72,8 +72,16 @@ class Writer:
     """The node for which a tensor is computed."""
     chosen: Blocks | None = None
     """Blocks that were found best by timing; None leaves them to rules."""
+    is_wide: bool = False
+    """True where places are computed in 64 bits."""
+    needs_wide: bool = False
+    """True once something was met whose places may not fit into 32 bits."""
     lines: list[str] = field(default_factory=list[str])
-    parameters: dict[str, None] = field(default_factory=dict[str, None])
+    parameters: dict[str, str] = field(default_factory=dict[str, str])
+    """Names of what it is handed, in order, each with its type where a launch would take another one by itself.
+
+    Triton would take a size for an int32 where it fits, and every number for a float32.
+    """
     count: int = 0
     may_leave: bool = False
 
@@ -93,14 +101,29 @@ class Writer:
         if is_static(size):
             return str(size)
         name = self.sizes.setdefault(size, f"n{len(self.sizes)}")
-        self.parameters[name] = None
+        self.parameters[name] = TYPES["i64"]
         return name
 
     def memory(self, tensor: Tensor) -> str:
         """Gives the parameter with a tensor's memory."""
         name = self.name_of(tensor)
-        self.parameters[name] = None
+        self.parameters[name] = ""
+        self.reaches(root_of(tensor).shape)
         return name
+
+    def reaches(self, sizes: Sequence[Size]) -> None:
+        """Notes that something with so many elements along each dim is walked through."""
+        count = product(sizes)
+        self.needs_wide |= not is_static(count) or count >= WIDE
+
+    @property
+    def program(self) -> str:
+        """The program's number as text."""
+        return "tl.program_id(0)" + (".to(tl.int64)" if self.is_wide else "")
+
+    def places(self, block: str, across: str = "") -> str:
+        """Gives the places in a block as text, in as many bits as they need."""
+        return f"tl.arange(0, {block}){across}" + (".to(tl.int64)" if self.is_wide else "")
 
     def affine(self, expression: Affine, scope: Scope, merged: frozenset[int] = frozenset()) -> str:
         """Gives an index as text."""
@@ -154,6 +177,7 @@ class Elements:
         if isinstance(tensor, Number):
             return self._number(tensor)
         if isinstance(tensor, Iota):
+            self.writer.reaches((tensor.shape[tensor.dim],))
             text = self.writer.affine(index[tensor.dim], scope, self.merged)
             return Value(self._as_tensor(text, index[tensor.dim]), "i64")
         if tensor in scope.known:
@@ -168,7 +192,7 @@ class Elements:
 
     def _number(self, tensor: Number) -> Value:
         if isinstance(tensor.value, str):
-            self.writer.parameters[tensor.value] = None
+            self.writer.parameters[tensor.value] = TYPES[tensor.dtype]
             return Value(f"tl.full((), {tensor.value}, {TYPES[tensor.dtype]})", tensor.dtype)
         return Value(f"tl.full((), {self.writer.size(tensor.value)}, tl.int64)", "i64")
 
@@ -239,7 +263,8 @@ def finished(
     """Gives a kernel of what was written, which computes some tensors."""
     parameters = tuple(writer.parameters)
     nodes = tuple(dict.fromkeys(writer.origins[tensor] for tensor in covered if tensor in writer.origins))
-    head = [*parameters, *(["flag"] if writer.may_leave else []), *(f"{block}: tl.constexpr" for block in blocks.sizes)]
+    typed = [f"{parameter}: {kind}" if kind else parameter for parameter, kind in writer.parameters.items()]
+    head = [*typed, *(["flag"] if writer.may_leave else []), *(f"{block}: tl.constexpr" for block in blocks.sizes)]
     about = textwrap.wrap(", ".join(nodes) or "copies", 100)
     comment = [f"    # {line}" for line in about]
     text = "\n".join([*("@triton.jit", f"def {name}({', '.join(head)}):"), *comment, *writer.lines])
@@ -271,7 +296,7 @@ class _GroupKernel:
             for store in self.group.stores:
                 self.elements.store(store, scope)
         elif is_persistent:
-            self._open_columns(scope, "tl.arange(0, RBLOCK)[None, :]")
+            self._open_columns(scope, self.writer.places("RBLOCK", "[None, :]"))
             self._whole(scope)
         else:
             self._phases(scope)
@@ -291,9 +316,9 @@ class _GroupKernel:
 
     def _open_rows(self, scope: Scope, *, is_reducing: bool) -> None:
         writer = self.writer
-        block = program_id(0, (self.rows, self.columns))
+        writer.reaches((self.rows, self.columns))
         suffix = "[:, None]" if is_reducing else ""
-        writer.line(scope, f"x = {block} * XBLOCK + tl.arange(0, XBLOCK){suffix}")
+        writer.line(scope, f"x = {writer.program} * XBLOCK + {writer.places('XBLOCK', suffix)}")
         writer.line(scope, f"xmask = x < {writer.size(self.rows)}")
         split(scope, "x", self.kept, self.nest.sizes, writer)
 
@@ -351,7 +376,7 @@ class _GroupKernel:
             totals.append((reduce, kind, writer.fresh(scope, f"tl.full((XBLOCK, RBLOCK), {start}")))
         writer.line(scope, f"for start in range(0, {writer.size(self.columns)}, RBLOCK):")
         body = scope.inner({})
-        self._open_columns(body, "start + tl.arange(0, RBLOCK)[None, :]")
+        self._open_columns(body, f"start + {writer.places('RBLOCK', '[None, :]')}")
         for reduce, kind, total in totals:
             value = self._reduced_value(reduce, kind, body)
             writer.line(body, f"{total} = {combined(reduce.function, total, value)}")
@@ -389,12 +414,6 @@ def split(scope: Scope, name: str, loops: Sequence[int], sizes: Sequence[Size], 
             scope.loops[loop] = f"{name}{place}"
             writer.line(scope, f"{name}{place} = {text}")
         step = product((step, sizes[loop]))
-
-
-def program_id(axis: int, sizes: Sequence[Size]) -> str:
-    """Gives the program's number, in 64 bits where places may not fit into 32."""
-    count = product(sizes)
-    return f"tl.program_id({axis})" + (".to(tl.int64)" if not is_static(count) or count >= WIDE else "")
 
 
 def root_of(tensor: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from hub.lowering.tensors import Product, Take, Tensor, arguments_of
 from .blocks import Blocks, power_of_two
 from .choices import Tile, Tiling
 from .functions import HALVES, ITEMSIZES, TYPES, Value
-from .kernel import Elements, Kernel, Scope, Writer, finished, program_id, root_of
+from .kernel import Elements, Kernel, Scope, Writer, finished, root_of
 
 TOGETHER = 8
 """Rows of tiles that are computed together."""
@@ -103,16 +103,16 @@ def product_kernel(
     m, n, k = sizes[tensor.shape[-2]], sizes[tensor.shape[-1]], sizes[tensor.left.shape[-1]]
     blocks = writer.chosen or _blocks(tensor, is_interpreted=is_interpreted)
     scope = Scope({}, {})
-    writer.line(scope, f"tile = {program_id(0, tensor.shape)}")
+    writer.reaches(tensor.shape)
+    split_programs(lead, f"({m} + BM - 1) // BM * (({n} + BN - 1) // BN)", writer, scope)
     _open_tile(tensor, blocks, writer, scope)
     writer.line(scope, f"mmask = m < {m}")
     writer.line(scope, f"nmask = n < {n}")
     scope.loops |= {rows: "m", columns: "n"}
-    split_batch(lead, writer, scope)
     writer.line(scope, f"total = tl.full((BM, BN), 0, {TYPES[kind]})")
     writer.line(scope, f"for start in range(0, {k}, BK):")
     body = scope.inner({})
-    writer.line(body, "k = start + tl.arange(0, BK)")
+    writer.line(body, f"k = start + {writer.places('BK')}")
     is_whole = is_static(tensor.left.shape[-1]) and tensor.left.shape[-1] % blocks.sizes["BK"] == 0
     if not is_whole:
         writer.line(body, f"kmask = k < {k}")
@@ -128,7 +128,7 @@ def product_kernel(
     finish(tensor, epilogue, value, scope, writer)
     tiles = f"triton.cdiv({m}, {blocks.sizes['BM']}) * triton.cdiv({n}, {blocks.sizes['BN']})"
     covered = (tensor, *(epilogue.group.members if epilogue else ()))
-    return finished(name, covered, writer, (tiles, writer.size(product(lead))), blocks, _tiling(tensor))
+    return finished(name, covered, writer, (programs(tiles, lead, writer),), blocks, _tiling(tensor))
 
 
 def _open_tile(tensor: Product, blocks: Blocks, writer: Writer, scope: Scope) -> None:
@@ -144,13 +144,27 @@ def _open_tile(tensor: Product, blocks: Blocks, writer: Writer, scope: Scope) ->
         writer.line(scope, f"first = tile // columns * {TOGETHER}")
         writer.line(scope, f"together = tl.minimum(({m} + BM - 1) // BM - first, {TOGETHER})")
         row, column = "(first + tile % columns % together)", "tile % columns // together"
-    writer.line(scope, f"m = ({row} * BM + tl.arange(0, BM))[:, None]")
-    writer.line(scope, f"n = ({column} * BN + tl.arange(0, BN))[None, :]")
+    writer.line(scope, f"m = ({row} * BM + {writer.places('BM')})[:, None]")
+    writer.line(scope, f"n = ({column} * BN + {writer.places('BN')})[None, :]")
 
 
-def split_batch(lead: tuple[Size, ...], writer: Writer, scope: Scope) -> None:
-    """Writes the number of a product in the batch as an index for each leading dim."""
-    writer.line(scope, f"b = {program_id(1, lead)}")
+def programs(tiles: str, lead: tuple[Size, ...], writer: Writer) -> str:
+    """Gives how many programs compute a batch, as Python text."""
+    batch = product(lead)
+    return tiles if batch == 1 else f"{tiles} * {writer.size(batch)}"
+
+
+def split_programs(lead: tuple[Size, ...], tiles: str, writer: Writer, scope: Scope) -> None:
+    """Writes which tile a program has, and of which product in the batch, with an index for each leading dim.
+
+    Programs are counted along one axis: the others of a grid end at 65,535.
+    """
+    if product(lead) == 1:
+        writer.line(scope, f"tile = {writer.program}")
+        return
+    writer.line(scope, f"tiles = {tiles}")
+    writer.line(scope, f"tile = {writer.program} % tiles")
+    writer.line(scope, f"b = {writer.program} // tiles")
     step: Size = 1
     for dim, size in reversed(list(enumerate(lead))):
         if size == 1:

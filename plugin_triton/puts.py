@@ -7,7 +7,7 @@ from hub.lowering.tensors import Put, Tensor
 
 from .blocks import blocks_of
 from .choices import tiling_of
-from .kernel import Kernel, Scope, Writer, finished, program_id, split
+from .kernel import Kernel, Scope, Writer, finished, split
 
 _ATOMIC = {"sum": "tl.atomic_add", "max": "tl.atomic_max", "min": "tl.atomic_min"}
 
@@ -18,8 +18,9 @@ def put_kernel(tensor: Put, name: str, writer: Writer, *, is_interpreted: bool) 
     Several values may have one place, so they are combined there by the memory itself, in any order.
     """
     count = product(tensor.values.shape)
+    writer.reaches((count,))
     scope = Scope({}, {})
-    writer.line(scope, f"x = {program_id(0, (count,))} * XBLOCK + tl.arange(0, XBLOCK)")
+    writer.line(scope, f"x = {writer.program} * XBLOCK + {writer.places('XBLOCK')}")
     writer.line(scope, f"xmask = x < {writer.size(count)}")
     split(scope, "x", range(len(tensor.values.shape)), tensor.values.shape, writer)
     texts: list[str] = []

@@ -20,6 +20,7 @@ from hub.graph import Cluster, TensorSpec
 from hub.lowering.cluster import lower, weights_of
 
 from .interpreter import interpreting, loaded
+from .launch import with_launchers
 from .source import Choose, by_rules, file_of
 
 NAME = "triton"
@@ -40,7 +41,9 @@ class TritonExecutable(Executable):
         path = Path(folder) / KERNELS_FILE
         try:
             path.write_text(text)
-            self._call = loaded(path, is_interpreted=device.type == "cpu").call
+            is_interpreted = device.type == "cpu"
+            module = loaded(path, is_interpreted=is_interpreted)
+            self._call = (module if is_interpreted else with_launchers(module)).call
         except OSError as error:
             raise CompileError(f"{path} cannot be written: {error}", backend=NAME, cluster=cluster.name) from error
         except Exception as error:
@@ -51,7 +54,7 @@ class TritonExecutable(Executable):
         """Runs one call; new packed tensors, permuted where the cluster's specs say so."""
         checked = [self._checked(place, value) for place, value in enumerate(inputs)]
         try:
-            with interpreting() if self._device.type == "cpu" else contextlib.nullcontext():
+            with interpreting() if self._device.type == "cpu" else _on(self._device):
                 return self._call(*checked, *self._weights, self._device)
         except HubError:
             raise
@@ -81,6 +84,11 @@ class TritonExecutable(Executable):
     def dump(self, folder: Path) -> None:
         """Writes the kernels."""
         self.save(folder)
+
+
+def _on(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Has kernels launched on a GPU: Triton launches them on the current one, wherever the memory is."""
+    return contextlib.nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
 
 
 def build(cluster: Cluster, choose: Choose = by_rules) -> TritonExecutable:

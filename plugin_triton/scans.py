@@ -9,7 +9,7 @@ from hub.lowering.tensors import Scan
 from .blocks import Blocks
 from .choices import tiling_of
 from .functions import TYPES, Value, cast
-from .kernel import Kernel, Scope, Writer, finished, program_id, split
+from .kernel import Kernel, Scope, Writer, finished, split
 
 
 def scan_kernel(tensor: Scan, name: str, writer: Writer, *, is_interpreted: bool) -> Kernel:
@@ -19,14 +19,14 @@ def scan_kernel(tensor: Scan, name: str, writer: Writer, *, is_interpreted: bool
     rows = product(tensor.shape[dim] for dim in others)
     length = writer.size(tensor.shape[tensor.dim])
     scope = Scope({}, {})
-    writer.line(scope, f"x = {program_id(0, tensor.shape)} * XBLOCK + tl.arange(0, XBLOCK)[:, None]")
+    writer.line(scope, f"x = {writer.program} * XBLOCK + {writer.places('XBLOCK', '[:, None]')}")
     writer.line(scope, f"xmask = x < {writer.size(rows)}")
     split(scope, "x", others, tensor.shape, writer)
     start = 0 if tensor.function == "sum" else 1
     writer.line(scope, f"total = tl.full((XBLOCK, 1), {start}, {TYPES[kind]})")
     writer.line(scope, f"for start in range(0, {length}, RBLOCK):")
     body = scope.inner({tensor.dim: "r"})
-    writer.line(body, "r = start + tl.arange(0, RBLOCK)[None, :]")
+    writer.line(body, f"r = start + {writer.places('RBLOCK', '[None, :]')}")
     writer.line(body, f"mask = xmask & (r < {length})")
     place = linear(tuple(variable(dim) for dim in range(len(tensor.shape))), strides_of(tensor.shape))
     shown = writer.affine(place, body) + ("" if others else " + x * 0")  # tiles have rows, if only one

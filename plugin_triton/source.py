@@ -10,7 +10,7 @@ from hub.fusion.groups import Group, Schedule, Stage, scheduled
 from hub.graph import Cluster, ScalarSpec, TensorSpec
 from hub.lowering.cluster import Lowered
 from hub.lowering.layout import inverse, memory_order
-from hub.lowering.sizes import Size, python_text, size_of
+from hub.lowering.sizes import Size, is_static, product, python_text, size_of
 from hub.lowering.symbols import symbol_texts
 from hub.lowering.tensors import Product, Put, Scan, Source, Tensor
 
@@ -59,6 +59,8 @@ class File:
     kernels: tuple[Kernel, ...]
     dtypes: Mapping[str, str]
     """Dtype behind each parameter that is memory."""
+    counts: Mapping[str, int]
+    """Elements behind each of these, where that is known."""
     numbers: Mapping[str, str]
     """Triton's type of each parameter that is a plain number; sizes are i64."""
 
@@ -87,6 +89,7 @@ class _File:
         self.sizes: dict[Size, str] = {}
         self.names: dict[Tensor, str] = {}
         self.dtypes: dict[str, str] = {}
+        self.counts: dict[str, int] = {}
         self.kernels: list[Kernel] = []
         for place, output in enumerate(lowered.outputs):
             self.names[root_of(output)] = f"o{place}"
@@ -94,11 +97,10 @@ class _File:
     def name_of(self, tensor: Tensor) -> str:
         """Gives the name of a tensor's memory."""
         root = root_of(tensor)
-        if isinstance(root, Source):
-            self.dtypes[root.name] = root.dtype
-            return root.name
-        name = self.names.setdefault(root, f"t{len(self.names)}")
+        name = root.name if isinstance(root, Source) else self.names.setdefault(root, f"t{len(self.names)}")
         self.dtypes[name] = root.dtype
+        if is_static(count := product(root.shape)):
+            self.counts[name] = count
         return name
 
     def written(self) -> File:
@@ -112,7 +114,7 @@ class _File:
         head = _HEAD.format(title=f"Cluster {self.cluster.name}: {len(self.kernels)} kernels.", helpers=helpers(text))
         memory = [tensor for tensor in schedule.stored if tensor not in carried]
         text = f"{head}{text}\n{_CHECK if may_leave else ''}\n{self._call(memory, may_leave=may_leave)}"
-        return File(text, tuple(self.kernels), self.dtypes, _numbers(self.cluster))
+        return File(text, tuple(self.kernels), self.dtypes, self.counts, _numbers(self.cluster))
 
     def _kernel(self, name: str, stage: Stage, carriers: Mapping[Group, tuple[Tensor, Epilogue]]) -> Kernel:
         tensor, epilogue = carriers.get(stage, (stage, None)) if isinstance(stage, Group) else (stage, None)
@@ -122,6 +124,13 @@ class _File:
 
     def _written(self, name: str, tensor: Stage, epilogue: Epilogue | None, chosen: Blocks | None) -> Kernel:
         writer = Writer(self.name_of, self.sizes, self.lowered.origins, chosen)
+        kernel = self._kernel_by(writer, name, tensor, epilogue)
+        if not writer.needs_wide:  # which is known of all that a kernel touches once it is written
+            return kernel
+        writer = Writer(self.name_of, self.sizes, self.lowered.origins, chosen, is_wide=True)
+        return self._kernel_by(writer, name, tensor, epilogue)
+
+    def _kernel_by(self, writer: Writer, name: str, tensor: Stage, epilogue: Epilogue | None) -> Kernel:
         match tensor:
             case Product():
                 return product_kernel(tensor, epilogue, name, writer, is_interpreted=self.is_interpreted)
@@ -196,7 +205,7 @@ def _packed(place: int, spec: TensorSpec | ScalarSpec) -> list[str]:
 
 def _numbers(cluster: Cluster) -> dict[str, str]:
     """Gives the types of inputs that are plain numbers."""
-    kinds = {"int": "i64", "float": "fp64", "bool": "i1"}
+    kinds = {"int": "i64", "float": "fp64", "bool": "u1"}
     return {f"i{place}": kinds[spec.kind] for place, spec in enumerate(cluster.inputs) if isinstance(spec, ScalarSpec)}
 
 

@@ -20,13 +20,15 @@ from .source import File, launch_options
 NAME = "triton"
 _POINTERS: Mapping[str, str] = {
     **{"f64": "*fp64", "f32": "*fp32", "f16": "*fp16", "bf16": "*bf16", "i64": "*i64", "i32": "*i32", "i16": "*i16"},
-    **{"i8": "*i8", "u8": "*u8", "i1": "*i1"},
+    **{"i8": "*i8", "u8": "*u8", "i1": "*u1"},
 }
 assert _POINTERS.keys() == TYPES.keys()
 _WARP = {"cuda": 32, "hip": 64}
 _TEXTS = ("source", "ttir", "ttgir", "llir", "ptx", "amdgcn")
-_ALIGNED = [["tt.divisibility", 16]]
+_ALIGNED = ["tt.divisibility", 16]
 """What a launch tells the compiler of memory that begins at a multiple of 16 bytes, as PyTorch's does."""
+_NEAR = ["tt.pointer_range", 32]
+"""What it tells AMD's of memory of less than 2^31 bytes."""
 _LISTED_S = 60.0
 """Seconds after which a tool that lists a binary counts as hanging."""
 
@@ -99,14 +101,8 @@ def compiled(file: File, target: Target) -> tuple[Stages, ...]:
 
 def _compiled(function: Any, kernel: Kernel, file: File, target: Target) -> Stages:
     import triton
-    from triton.compiler import ASTSource
 
-    signature = {name: _kind(name, file) for name in kernel.parameters}
-    if kernel.may_leave:
-        signature["flag"] = "*i32"
-    signature |= dict.fromkeys(kernel.blocks.sizes, "constexpr")
-    aligned = {(place,): _ALIGNED for place, kind in enumerate(signature.values()) if kind.startswith("*")}
-    source = ASTSource(fn=function, signature=signature, constexprs=dict(kernel.blocks.sizes), attrs=aligned)
+    source = source_of(function, kernel, file, target)
     try:
         found = triton.compile(source, target=target.triton, options=launch_options(kernel.blocks))
         stages = {name: found.asm[name] for name in found.asm if name in _TEXTS or isinstance(found.asm[name], bytes)}
@@ -117,6 +113,29 @@ def _compiled(function: Any, kernel: Kernel, file: File, target: Target) -> Stag
         message = f"{kernel.name} cannot be compiled for {target.backend}:{target.arch}: {type(error).__name__}: {error}"
         raise CompileError(message, backend=NAME) from error
     return Stages(Needs(kernel.name, registers, spilled, found.metadata.shared, kernel.blocks.warps), stages)
+
+
+def source_of(function: Any, kernel: Kernel, file: File, target: Target) -> Any:
+    """Gives what a launch has compiled, of sizes that are no multiples of 16."""
+    from triton.compiler import ASTSource
+
+    signature = {name: _kind(name, file) for name in kernel.parameters}
+    if kernel.may_leave:
+        signature["flag"] = "*i32"
+    signature |= dict.fromkeys(kernel.blocks.sizes, "constexpr")
+    known = {
+        (place,): [_ALIGNED, _NEAR] if target.backend == "hip" and _is_near(name, file) else [_ALIGNED]
+        for place, (name, kind) in enumerate(signature.items())
+        if kind.startswith("*")
+    }
+    return ASTSource(fn=function, signature=signature, constexprs=dict(kernel.blocks.sizes), attrs=known)
+
+
+def _is_near(name: str, file: File) -> bool:
+    """True for less than 2^31 bytes; of unknown sizes that is taken to be so."""
+    dtype = file.dtypes.get(name, "i32")
+    bytes_ = 1 if dtype == "i1" else int(dtype.lstrip("biuf")) // 8
+    return file.counts.get(name, 1) * bytes_ < 1 << 31
 
 
 def _kind(name: str, file: File) -> str:
