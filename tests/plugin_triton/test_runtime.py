@@ -49,7 +49,7 @@ def test_the_probe_is_built_for_the_device_that_its_value_is_on(devices: Devices
     """A tensor on "cuda" says "cuda:0", and an executable takes nothing from elsewhere."""
     seen: list[torch.device] = []
 
-    def stubbed(cluster: Any) -> TritonExecutable:
+    def stubbed(cluster: Any, _: Any) -> TritonExecutable:
         executable = build(cluster)
         executable._call = lambda value, device: (seen.append(device), (value + value,))[1]
         return executable
