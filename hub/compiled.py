@@ -175,7 +175,8 @@ class CompiledGraph:
         """Gives what runs a plan as a CUDA graph, where that is asked for and can be."""
         if not self.options.cuda_graphs:
             return run
-        if reason := unrecordable(self.graph):
+        reason = "shadow mode looks at live calls" if self.options.shadow else unrecordable(self.graph)
+        if reason:
             self._note_recording(f"the plan is not run as a CUDA graph: {reason}")
             return run
         names = frozenset(self.graph.weights)

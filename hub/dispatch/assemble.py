@@ -110,8 +110,8 @@ def _fallback(
     name = item.cluster.name
 
     def failed(error: BaseException, versions: tuple[int, ...] | bool, *inputs: Any) -> Sequence[Any]:
-        if _is_recording():  # no backend is at fault for what a CUDA graph may not hold, and eager could not go on either
-            raise error
+        if _is_recording() and not isinstance(error, InputRefused):
+            raise error  # no backend is at fault for what a CUDA graph may not hold, and eager could not go on either
         if _has_no_versions(error):
             # Tensors made in inference mode came from outside of it. From now on nobody asks: asking raises every time.
             namespace["counts_writes"] = lambda: False

@@ -159,3 +159,30 @@ def test_tensors_of_inference_mode_may_come_from_outside(place: str) -> None:
     assembled, told = plan(*((bad, good) if place == "c0" else (good, bad)))
     assert is_right(assembled.run(inputs))
     assert told == [(place, "ValueError", True)]
+
+
+# --- While a CUDA graph is recorded -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has calls take place while a stream is being recorded."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+
+
+@pytest.mark.usefixtures("recording")
+def test_what_no_recording_may_hold_is_no_fault() -> None:
+    """The recording ends, and nobody is put away."""
+    assembled, told = plan(raising(RuntimeError("operation not permitted when stream is capturing"), writes=False))
+    with pytest.raises(RuntimeError, match="not permitted"):
+        assembled.run(given())
+    assert told == []
+
+
+@pytest.mark.usefixtures("recording")
+def test_values_that_are_refused_are_recorded_in_eager() -> None:
+    """As guards of finite inputs do, which cannot look at values then."""
+    assembled, _ = plan(raising(InputRefused("cannot look"), writes=False))
+    (found,) = assembled.run(given())
+    assert torch.equal(found, Net()(X, Y))

@@ -158,3 +158,13 @@ def test_on_a_cpu_the_plan_says_so() -> None:
     strict: Any = torch.compile(torch.nn.Linear(4, 4), backend="hub", options=options)
     with torch.no_grad(), pytest.raises(HubError, match="CUDA graph"):
         strict(torch.randn(2, 4))
+
+
+def test_shadow_mode_comes_first() -> None:
+    """It looks at live calls, of which a recorded plan has none."""
+    options = {"tune": "off", "cuda_graphs": True, "shadow": 1.0}
+    compiled: Any = torch.compile(torch.nn.Linear(4, 4), backend="hub", options=options)
+    with torch.no_grad():
+        compiled(torch.randn(2, 4))
+    (plan,) = hub.plans(compiled)
+    assert any(event.stage == "record" and "shadow mode" in event.message for event in plan.events)
