@@ -471,7 +471,7 @@ SURROUNDINGS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], object]]] = {
     ),
     **{
         part: (part, lambda patch, part=part: patch.setattr(keys, "modes", lambda: replace(modes(), **{part: "other"})))
-        for part in modes().parts.keys() - {"default_dtype", "deterministic", "matmul_precision"}
+        for part in sorted(modes().parts.keys() - {"default_dtype", "deterministic", "matmul_precision"})
     },
 }
 

@@ -67,8 +67,7 @@ class Examination:
         if not problem:
             return
         if len(calls) == 1:
-            if found := self._classified(calls[0], problem):
-                yield found
+            yield Finding(str(calls[0]), problem, _by_aot_eager(calls, wanted))
             return
         parts = [*self._halves(calls)]
         yield from parts
@@ -79,18 +78,6 @@ class Examination:
         half = len(calls) // 2
         yield from self._found(calls[:half])
         yield from self._found(calls[half:])
-
-    def _classified(self, call: Call, problem: str) -> Finding | None:
-        wanted = in_eager([call])
-        theirs = _by_aot_eager([call], wanted)
-        if (
-            theirs
-            and _is_random(call, wanted)
-            and not compared([call], lambda: self._by_the_hub([call]), wanted, values=False)
-        ):
-            # Compiled programs draw in another order than eager does; then only the form of results can be compared.
-            return None
-        return Finding(str(call), problem, theirs)
 
     def _by_the_hub(self, calls: Sequence[Call]) -> Iterator[tuple[Outcome, ...] | Exception]:
         """Gives what two calls of one compiled program leave behind, both before either is looked at."""
@@ -113,19 +100,13 @@ def compared(
     calls: Sequence[Call],
     run: Callable[[], Iterator[tuple[Outcome, ...] | Exception]],
     wanted: tuple[Outcome, ...] | Exception,
-    *,
-    values: bool = True,
 ) -> str:
     """Says what the first run that differs makes of the calls; nothing where all do as wanted."""
-    return next(filter(None, (_difference(calls, got, wanted, values=values) for got in run())), "")
+    return next(filter(None, (_difference(calls, got, wanted) for got in run())), "")
 
 
 def _difference(
-    calls: Sequence[Call],
-    got: tuple[Outcome, ...] | Exception,
-    wanted: tuple[Outcome, ...] | Exception,
-    *,
-    values: bool,
+    calls: Sequence[Call], got: tuple[Outcome, ...] | Exception, wanted: tuple[Outcome, ...] | Exception
 ) -> str:
     if isinstance(wanted, Exception):
         if isinstance(got, type(wanted)):
@@ -134,7 +115,7 @@ def _difference(
     if isinstance(got, Exception):
         return _named(got)
     for call, mine, eager in zip(calls, got, wanted, strict=True):
-        if problem := difference(call, mine, eager, values=values):
+        if problem := difference(call, mine, eager):
             return problem if len(calls) == 1 else f"{call}: {problem}"
     return ""
 
@@ -147,8 +128,3 @@ def _named(error: Exception) -> str:
 def _by_aot_eager(calls: Sequence[Call], wanted: tuple[Outcome, ...] | Exception) -> str:
     compiled = compile_with(joined(calls), backend="aot_eager")
     return compared(calls, lambda: iter([perform(calls, compiled)]), wanted)
-
-
-def _is_random(call: Call, wanted: tuple[Outcome, ...] | Exception) -> bool:
-    """True where eager gives something else under another seed."""
-    return bool(compared([call], lambda: iter([in_eager([call], seed=1)]), wanted))

@@ -156,8 +156,8 @@ def _distance(values: torch.Tensor, moved: torch.Tensor) -> float:
     return float(apart) if apart <= SMOOTH * scale else 0.0
 
 
-def difference(call: Call, got: Outcome, wanted: Outcome, *, values: bool = True) -> str:
-    """Says what is not as wanted; nothing where all is. Without `values`, only forms and shared memory count."""
+def difference(call: Call, got: Outcome, wanted: Outcome) -> str:
+    """Says what is not as wanted; nothing where all is. Values count where the call promises any."""
     if got.structure != wanted.structure:
         return f"result is a {got.structure}, {wanted.structure} expected"
     for at, (mine, eager) in enumerate(zip(got.results, wanted.results, strict=True)):
@@ -167,7 +167,7 @@ def difference(call: Call, got: Outcome, wanted: Outcome, *, values: bool = True
         return f"results share memory with {got.shared}, {wanted.shared} expected"
     if problem := _gradient_forms(got, wanted):
         return problem
-    return _values(call, got, wanted) if values and call.has_values else ""
+    return _values(call, got, wanted) if call.has_values else ""
 
 
 def _form(got: Any, wanted: Any) -> str:
