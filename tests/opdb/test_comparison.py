@@ -138,20 +138,6 @@ def test_the_call_behind_a_difference_is_found() -> None:
     assert {finding.aot_eager for finding in found} == {""}
 
 
-def test_random_numbers_are_compared_by_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where compiled programs draw other random numbers, whoever compiles them, only the form of results counts."""
-    drawn = torch.zeros(3)
-
-    def by_the_hub(_: Examination, calls: Sequence[Call]) -> Any:
-        yield perform(calls, lambda _: [drawn for _ in calls])
-
-    monkeypatch.setattr(Examination, "_by_the_hub", by_the_hub)
-    monkeypatch.setattr(findings, "_by_aot_eager", lambda *_: "drew something else")
-    assert list(Examination({}).findings([call_of(torch.rand, 3)])) == []
-    assert len(list(Examination({}).findings([call_of(torch.rand, 4)]))) == 1
-    assert len(list(Examination({}).findings([call_of(torch.ones, 3)]))) == 1
-
-
 LISTED = Entry("made up", "a reason", ("float32",), ("inference",), (0, 1))
 
 
