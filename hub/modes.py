@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -79,6 +80,16 @@ def modes() -> Modes:
 
 def set_modes(wanted: Modes) -> None:
     """Makes this process's settings those of another one, whatever they were. Starts no device."""
+    with _may_change():
+        _set_modes(wanted)
+
+
+def _may_change() -> AbstractContextManager[None]:
+    """PyTorch's own way around `torch.backends.disable_global_flags()`, with which its tests forbid changes for good."""
+    return getattr(_BACKENDS, "__allow_nonbracketed_mutation")()
+
+
+def _set_modes(wanted: Modes) -> None:
     torch.set_default_dtype(getattr(torch, wanted.default_dtype.removeprefix("torch.")))
     torch.set_deterministic_debug_mode(wanted.deterministic)
     _set_precisions(wanted)

@@ -83,9 +83,10 @@ CHANGES: dict[str, tuple[str, Callable[[], Any]]] = {
 
 @pytest.fixture(autouse=True)
 def before() -> Iterator[Modes]:
-    """Gives the settings as they are, and restores them."""
+    """Gives the settings as they are, and restores them; PyTorch's own tests forbid changes where they are imported."""
     found = modes()
-    yield found
+    with getattr(torch.backends, "__allow_nonbracketed_mutation")():
+        yield found
     set_modes(found)
 
 
@@ -118,6 +119,16 @@ def test_the_older_interface_can_be_read_as_before(before: Modes) -> None:
         warnings.simplefilter("ignore")
         assert (products.allow_tf32, cudnn.allow_tf32) == (True, True)
     assert torch.get_float32_matmul_precision() == "high"
+
+
+def test_settings_that_nobody_may_change_are_put_back(before: Modes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As plugins' traces are, where the user has called `torch.backends.disable_global_flags()`."""
+    cudnn.benchmark = not before.cudnn[1]
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", False)
+    assert torch.backends.flags_frozen()
+    set_modes(before)
+    assert modes() == before
+    assert torch.backends.flags_frozen()
 
 
 def told(names: tuple[str, ...], sample: Sample) -> object:

@@ -35,6 +35,9 @@ _OPTIONS: Mapping[str, Any] = {
     "threads": Annotated[str | None, _flag("--threads", "N", "Threads one call may use.")],
     "accuracy": Annotated[str | None, _flag("--accuracy", "X", "Largest allowed max|error| / max|reference|.")],
     "shadow": Annotated[str | None, _flag("--shadow", "X", "Share of live calls that are compared with eager.")],
+    "cuda_graphs": Annotated[
+        bool | None, _flag("--cuda-graphs/--no-cuda-graphs", None, "Record plans on one GPU as CUDA graphs.")
+    ],
     "renew": Annotated[bool | None, _flag("--renew/--no-renew", None, "Decide anew, with every price known so far.")],
     "strict": Annotated[bool | None, _flag("--strict/--no-strict", None, "Turn every failure into an error.")],
     "tune": Annotated[str | None, _flag("--tune", "off|fast|full", "How hard to look for the best plan.")],
