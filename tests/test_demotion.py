@@ -289,7 +289,7 @@ def process(tmp_path: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("saveable", [True, False])
+@pytest.mark.parametrize("saveable", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_next_process_leaves_it_out(saveable: bool, install: Install, tmp_path: Path) -> None:
     """It replays the kept plan without the candidate, until the failure is forgotten."""
     fickle, model = install(saveable=saveable), Net().eval()

@@ -176,6 +176,7 @@ def test_a_missing_compiler_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "none; inductor needs one: apt-get install g++, or set CXX" in run("--no-measure")
 
 
+@pytest.mark.slow
 def test_the_real_thing_measures_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every first-party backend works here and has its price of a call."""
     monkeypatch.setattr(doctor, "measure_profile", measure_profile)

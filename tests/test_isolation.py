@@ -148,7 +148,15 @@ def test_without_isolation_everything_happens_here(install: Install) -> None:
     assert here["compile"] == 1
 
 
-@pytest.mark.parametrize("fault", ["create", "supports", "estimate", "compile", "save", "load", "run"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "supports",
+        "compile",
+        "run",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("create", "estimate", "save", "load")),
+    ],
+)
 def test_a_crash_costs_the_backend_only(fault: str, install: Install) -> None:
     """Wherever the plugin crashes, the model gives eager's result, and the plan names the plugin and the signal."""
     install(fault)

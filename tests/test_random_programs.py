@@ -77,7 +77,7 @@ def test_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObj
 
 
 @given(data=st.data())
-@examples(40)
+@examples(20)
 def test_random_backends_for_operators(data: st.DataObject) -> None:
     """With a backend at random forced for every operator, programs are eager's."""
     check_with_drawn_backends(data, ["eager", *COMPILED_FAST])

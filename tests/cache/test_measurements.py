@@ -189,6 +189,7 @@ def test_sixteen_processes_write_at_once_and_no_row_is_lost(tmp_path: Path) -> N
     assert kept.find_broken() == ()
 
 
+@pytest.mark.slow
 def test_sixteen_processes_that_find_a_damaged_file_set_it_aside_once(tmp_path: Path) -> None:
     """None takes the new file of another for the damaged one."""
     filled(tmp_path).write_bytes(b"no database" * 1000)

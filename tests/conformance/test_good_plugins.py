@@ -16,10 +16,11 @@ from hub.testing.conformance.suite import Suite, check_backend
 
 EXAMPLE = Path(__file__).parent.parent / "example_plugin" / "src"
 
-ONE_IN = 8
+ONE_IN = 16
 """Of so many operators of a backend, `make test` takes one; `make test-conformance` takes all."""
 COMPILED_SLOWLY = ("iree",)
 """Backends that start a compiler for each program, of which most examinations compile several: `make test` makes few."""
+ONE_OF_THEIRS_IN = 40
 
 
 def steps() -> Iterator[Any]:
@@ -27,7 +28,8 @@ def steps() -> Iterator[Any]:
     for name in registry().available():
         for examination, kind in EXAMINATIONS.items():
             for place, subject in enumerate(kind.subjects(registry().entries[name])):
-                is_drawn = place % ONE_IN == 0 if examination == "operators" else name not in COMPILED_SLOWLY or place == 0
+                one_in = ONE_OF_THEIRS_IN if name in COMPILED_SLOWLY else ONE_IN
+                is_drawn = place % one_in == 0 if examination == "operators" else name not in COMPILED_SLOWLY or place == 0
                 step = Step(examination, subject, kind.checks[0])
                 marks = () if is_drawn else (pytest.mark.slow,)
                 yield pytest.param(name, step, id=f"{name} {step.examination} {step.subject}", marks=marks)

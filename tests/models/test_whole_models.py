@@ -70,7 +70,7 @@ def test_planned_by_estimates(name: str) -> None:
     assert not [event for plan in plans for event in plan.events if event.kind in ("failed", "fallback")]
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", [MEASURED[0], *(pytest.param(name, marks=pytest.mark.slow) for name in MEASURED[1:])])
 def test_planned_by_measuring(name: str) -> None:
     """A model planned by measuring gives what eager gives, and its plan tells the measured time."""
     built = build(name)

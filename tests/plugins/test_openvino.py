@@ -33,7 +33,16 @@ MODELS = [
 ]  # fmt: skip
 WINDOWED = ("swin", "segformer")
 """Unknown sizes are computed between operators there, by nodes that the hub pins to eager, so no one cluster fits."""
-FORMS = [(name, dynamic) for name in MODELS for dynamic in (False, True) if not (dynamic and name in WINDOWED)]
+LONG = {("mobilenetv2", True), ("segformer", False)}
+"""Forms that take OpenVINO or eager a minute: for the long suites."""
+FORMS = [
+    pytest.param(
+        name, dynamic, id=f"{name} {'dynamic' * dynamic}".strip(), marks=[pytest.mark.slow] * ((name, dynamic) in LONG)
+    )
+    for name in MODELS
+    for dynamic in (False, True)
+    if not (dynamic and name in WINDOWED)
+]
 pytestmark = pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 """Wav2Vec2's encoder asks a cached function whether it is distributed."""
 
@@ -93,7 +102,7 @@ def test_probe_accepts_this_machine(backend: OpenVINOBackend) -> None:
 # --- Whole models -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "dynamic"), FORMS, ids=[f"{name} {'dynamic' * is_on}".strip() for name, is_on in FORMS])
+@pytest.mark.parametrize(("name", "dynamic"), FORMS)
 def test_a_whole_model_is_one_exact_cluster(backend: OpenVINOBackend, name: str, dynamic: bool) -> None:
     """Every operator is taken, and the result is as close to float64 as float32 eager is."""
     module, inputs = build(name, small=True)
