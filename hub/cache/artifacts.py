@@ -102,7 +102,7 @@ def save_artifact(folder: Path, write: Callable[[Path], None], about: Mapping[st
 
 def partial_bytes(folder: Path, pid: int) -> int:
     """Gives the bytes that a process has written so far of what is to land in a folder."""
-    return _tree_bytes(_partial(folder, pid))
+    return folder_bytes(_partial(folder, pid))
 
 
 def discard_partial(folder: Path, pid: int) -> None:
@@ -112,7 +112,7 @@ def discard_partial(folder: Path, pid: int) -> None:
 
 def check_size(folder: Path, most_bytes: int | None) -> None:
     """Raises CacheError where a plugin wrote more into a folder than it may."""
-    if most_bytes is not None and (reason := beyond(_tree_bytes(folder), most_bytes)):
+    if most_bytes is not None and (reason := beyond(folder_bytes(folder), most_bytes)):
         raise CacheError(reason)
 
 
@@ -121,6 +121,14 @@ def beyond(saved: int, most_bytes: int) -> str:
     if saved <= most_bytes:
         return ""
     return f"it saved {megabytes(saved)}, {megabytes(most_bytes)} allowed (`output_limit_mb`, and room for the weights)"
+
+
+def folder_bytes(folder: Path) -> int:
+    """Gives the bytes of a folder's files; holes in files count, since readers meet them.
+
+    The folder may be written to, renamed or removed meanwhile: `os.walk` passes over that, where `Path.rglob` raises.
+    """
+    return sum(_file_bytes(Path(place, name)) for place, _, names in os.walk(folder) for name in names)
 
 
 def _private_folder(folder: Path) -> Path:
@@ -135,11 +143,6 @@ def _private_folder(folder: Path) -> Path:
 
 def _partial(folder: Path, pid: int) -> Path:
     return folder.with_name(f"{PARTIAL}{folder.name}-{pid}")
-
-
-def _tree_bytes(folder: Path) -> int:
-    """Gives the bytes in a folder that is written to meanwhile; holes in files count, since readers meet them."""
-    return sum(map(_file_bytes, folder.rglob("*")))
 
 
 def _file_bytes(path: Path) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hub.cache.artifacts import FOLDER, PARTIAL, SEAL, check_artifact, discard_artifact, is_in_use, seal_of
+from hub.cache.artifacts import FOLDER, PARTIAL, SEAL, check_artifact, discard_artifact, folder_bytes, is_in_use, seal_of
 from hub.cache.database import DATABASE
 from hub.cache.forecast import FOLDER as FORECASTS
 from hub.cache.imports import IMPORTS, LEFTOVERS, read_imports
@@ -114,16 +114,6 @@ def clear(root: Path) -> int:
     for path in (root / IMPORTS, *root.glob(f"{DATABASE}.broken-*"), *root.glob(f"{FORECASTS}/*")):
         _unlinked(path)
     return max(0, before - folder_bytes(root))
-
-
-def folder_bytes(root: Path) -> int:
-    """Gives the bytes of a folder's files. Files that vanish meanwhile do not count."""
-    total = 0
-    for path in root.rglob("*"):
-        with contextlib.suppress(OSError):
-            if path.is_file() or path.is_symlink():
-                total += path.lstat().st_size
-    return total
 
 
 def _artifacts(root: Path) -> Iterator[Path]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import typer
 
+from hub.cache.artifacts import folder_bytes
 from hub.cache.database import DATABASE
 from hub.cache.measurements import Measurements, machine_digest
 from hub.cli.flags import ORIGIN
@@ -124,8 +125,7 @@ def _cache_facts(root: Path, notes: tuple[str, ...]) -> CacheFacts:
         notes = (*notes, *(text for text in (note, *kept.notes) if text and text not in notes))
         kept.close()
     place = next((folder for folder in (root, *root.parents) if folder.exists()), root)
-    nbytes = sum(path.lstat().st_size for path in root.rglob("*") if path.is_file())
-    return CacheFacts(str(root), place.is_dir() and os.access(place, os.W_OK), nbytes, measurements, notes)
+    return CacheFacts(str(root), place.is_dir() and os.access(place, os.W_OK), folder_bytes(root), measurements, notes)
 
 
 def _compiler() -> str:

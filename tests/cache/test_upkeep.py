@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from hub.cache import artifacts
-from hub.cache.artifacts import PARTIAL, SEAL
+from hub.cache.artifacts import PARTIAL, SEAL, folder_bytes
 from hub.cache.store import Store
-from hub.cache.upkeep import GRACE_S, STALE_S, clear, find_broken, folder_bytes, list_kept, prune
+from hub.cache.upkeep import GRACE_S, STALE_S, clear, find_broken, list_kept, prune
 from hub.plan import Plan, PlannedCluster
 
 NBYTES = 10_000
@@ -161,3 +162,21 @@ def test_a_cache_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
     assert prune(root, 1.0).removed == ()
     assert clear(root) == 0
     assert not root.exists()
+
+
+def test_folders_that_vanish_while_they_are_measured_count_nothing(tmp_path: Path) -> None:
+    """The hub asks for the size of what a worker writes while the worker renames it."""
+    steps = 2_000
+    place, away = tmp_path / "growing", tmp_path / "landed"
+    (place / "deep" / "deeper").mkdir(parents=True)
+
+    def rename() -> None:
+        for _ in range(steps):
+            place.rename(away)
+            away.rename(place)
+
+    renaming = threading.Thread(target=rename)
+    renaming.start()
+    while renaming.is_alive():
+        assert folder_bytes(place) == 0
+    renaming.join()
