@@ -84,9 +84,5 @@ def summary(found: Listing, folder: Path) -> list[str]:
     return lines + [f"not taken: {reason}" for reason in found.refusals]
 
 
-def _shown(needs: Needs) -> tuple[str, ...]:
-    return tuple(map(str, (needs.registers, needs.spilled, needs.shared, needs.warps)))
-
-
 def _short(text: str) -> str:
     return text if len(text) <= _MOST else text[: _MOST - 3] + "..."

@@ -43,6 +43,7 @@ from hub.pricing.eager import profile_eager
 from hub.pricing.features import features_of, kind_of
 from hub.pricing.roofline import Peaks
 from hub.pricing.timing import time_call
+from tests.toys import toy
 
 CUDA = torch.device("cuda", 0)
 CALL_S = 0.001
@@ -450,30 +451,11 @@ def test_running_a_graph_leaves_cudas_random_numbers(monkeypatch: pytest.MonkeyP
 # --- Memory -----------------------------------------------------------------------------------------------------------
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
-PLUGIN = """
-import pathlib
-import torch
-from hub import Backend, BackendInfo, Executable, Support, hookimpl
-
-class Program(Executable):
-    def __init__(self, cluster): self.cluster = cluster
-    def __call__(self, *inputs):
-        with torch.no_grad():
-            return self.cluster.module(*inputs)
-
-class Toy(Backend):
-    def supports(self, node): return Support(True)
-    def compile(self, cluster, settings):
-        mark = pathlib.Path({mark!r})
-        if not mark.exists():
-            mark.touch()
-            raise torch.OutOfMemoryError({text!r})
-        return Program(cluster)
-
-def create(): return Toy()
-
-@hookimpl
-def hub_backends(): return [BackendInfo(name="toy", factory="hub_toy:create", summary="runs clusters in eager")]
+FULL_ONCE = """
+mark = pathlib.Path({mark!r})
+if not mark.exists():
+    mark.touch()
+    raise torch.OutOfMemoryError({text!r})
 """
 
 
@@ -507,7 +489,7 @@ def test_a_full_accelerator_is_no_verdict(text: str, is_verdict: bool, monkeypat
 
 def test_after_a_full_accelerator_the_next_process_tries_again(tmp_path: Path, install_plugin: Any) -> None:
     """The error crosses the pipe of a worker as text."""
-    install_plugin("toy", PLUGIN.format(mark=str(tmp_path / "mark"), text=FULL))
+    install_plugin("toy", toy(compiling=FULL_ONCE.format(mark=str(tmp_path / "mark"), text=FULL)))
     model, x = torch.nn.Tanh(), torch.randn(4, 8)
     found: list[tuple[str, ...]] = []
     for _ in range(2):

@@ -15,26 +15,7 @@ from hub.testing.operators import case_cluster
 from hub.testing.operators.sample import b, call, f, i64
 from hub.verification.inputs import KINDS, Kind, generated
 from hub.verification.reference import Reference
-
-PLUGIN = """
-import torch
-from hub import Backend, BackendInfo, Executable, Support, hookimpl
-
-class Program(Executable):
-    def __init__(self, cluster): self.cluster = cluster
-    def __call__(self, *inputs):
-        with torch.no_grad():
-            return self.cluster.module(*inputs)
-
-class Toy(Backend):
-    def supports(self, node): return Support(True)
-    def compile(self, cluster, settings): return Program(cluster)
-
-def create(): return Toy()
-
-@hookimpl
-def hub_backends(): return [BackendInfo(name="toy", factory="hub_toy:create", summary="runs clusters in eager")]
-"""
+from tests.toys import toy
 
 CASES = {
     "floats and booleans": ("aten.where.self", call(b(5, 3), f(5, 3), f(5, 3))),
@@ -87,7 +68,7 @@ def test_nudged_references_are_the_same_ones() -> None:
 
 def test_a_model_runs_compiled_under_any_default_device(request: pytest.FixtureRequest, install_plugin: Any) -> None:
     """Planned, verified and run where its own values lie."""
-    install_plugin("toy", PLUGIN)
+    install_plugin("toy", toy())
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).eval()
     x = torch.randn(4, 8)
     with torch.no_grad():

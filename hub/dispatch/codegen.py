@@ -48,8 +48,8 @@ def generate(graph: Graph, steps: Sequence[Step], *, timed: bool = False) -> Pro
     says whether tensors have versions now; and, where inputs are mutated, `overlaps` and `original`. With `timed`, seconds
     spent in each step are added up in the list `laps`; steps on accelerators are waited for, with `wait_for`.
 
-    Versions, PyTorch's counts of writes, are read before each call, which takes some tens of nanoseconds a tensor: without
-    them nobody could tell, once an executable has failed, whether it had written to what eager would go on from.
+    Versions, PyTorch's counts of writes, are read before each call: without them nobody could tell, once an
+    executable has failed, whether it had written to what eager would go on from.
     """
     writer = _Writer(graph, steps, timed=timed)
     return Program(writer.write(), writer.namespace)

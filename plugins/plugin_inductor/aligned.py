@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from hub.verification.inputs import copied
+
 ALIGNMENT = 16
 """Bytes: `torch._inductor.utils.ALIGNMENT`, which its Triton kernels assume of every constant."""
 
@@ -15,10 +17,4 @@ def for_device(constant: torch.Tensor) -> torch.Tensor:
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
     """Gives a tensor itself where it starts at an aligned address, else a copy of the same size and strides that does."""
-    if tensor.data_ptr() % ALIGNMENT == 0 or not tensor.numel():
-        return tensor
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    memory = torch.empty(reach, dtype=tensor.dtype, device=tensor.device)
-    # All elements between the first and the last: strides may leave gaps, or read elements twice.
-    memory.copy_(tensor.as_strided((reach,), (1,)))
-    return memory.as_strided(tensor.shape, tensor.stride())
+    return tensor if tensor.data_ptr() % ALIGNMENT == 0 or not tensor.numel() else copied(tensor)

@@ -13,7 +13,6 @@ from torch._subclasses import FakeTensorMode
 
 from hub.errors import CompileError
 from hub.graph import Cluster, ScalarSpec
-from plugin_inductor.aligned import for_device
 from plugin_inductor.exact import DECOMPOSITIONS, REPLACEMENTS
 from plugin_inductor.symbols import FreshSizes
 
@@ -32,7 +31,7 @@ class Lowered:
     mode: FakeTensorMode
     sizes: FreshSizes
     weights: tuple[torch.Tensor, ...]
-    """Values of the constants `hub_weight_0` and so on; on GPUs at aligned addresses, which Inductor takes for granted."""
+    """Values of the constants `hub_weight_0` and so on."""
 
 
 def lower(cluster: Cluster) -> Lowered:
@@ -43,7 +42,7 @@ def lower(cluster: Cluster) -> Lowered:
     _check_inputs(cluster)
     sizes = FreshSizes(cluster.inputs)
     mode = FakeTensorMode(shape_env=sizes.env, allow_non_fake_inputs=True)
-    weights = tuple(for_device(weight.detach()) for weight in cluster.constants.values())
+    weights = tuple(weight.detach() for weight in cluster.constants.values())
     module = _with_weights_as_inputs(cluster)
     fake_weights = [mode.from_tensor(weight, static_shapes=True) for weight in weights]
     inputs = sizes.fake_inputs(mode)

@@ -25,7 +25,6 @@ from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch._inductor.utils import align_inputs_from_check_idxs
 
 from hub.errors import CompileError
-from plugin_inductor.aligned import for_device
 from plugin_inductor.compiler import GETITEM, Program, Recipe, copying
 from plugin_inductor.symbols import Binding, SizeGuards
 
@@ -68,8 +67,8 @@ def load(folder: Path, weights: Sequence[torch.Tensor]) -> Program:
     """Restores a program; `weights` are those it was lowered with, in the same order."""
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     tensors = torch.load(folder / "constants.pt", weights_only=True)
-    weights = tuple(map(for_device, weights))
-    constants = {name: _at_its_place(_restore(value, weights, tensors)) for name, value in manifest["constants"].items()}
+    weights = tuple(weights)
+    constants = {name: _restore(value, weights, tensors) for name, value in manifest["constants"].items()}
     source = (folder / "program.py").read_text(encoding="utf-8")
     kernels = {name: _load_kernel(folder / "kernels" / f"{name}.so") for name in manifest["kernels"]}
     module = ModuleType("hub_inductor_program")
@@ -199,10 +198,6 @@ def _restore(value: Any, weights: Sequence[torch.Tensor], tensors: Sequence[torc
             return _operator(name)(*map(restore, arguments))
         case _:
             raise CompileError(f"a manifest has no constants of the form {value!r}", backend="inductor")
-
-
-def _at_its_place(value: Any) -> Any:
-    return for_device(value) if isinstance(value, torch.Tensor) else value
 
 
 def _operator(text: str) -> Any:
