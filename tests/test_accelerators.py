@@ -452,6 +452,7 @@ def test_running_a_graph_leaves_cudas_random_numbers(monkeypatch: pytest.MonkeyP
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
 FULL_ONCE = """
+import torch
 mark = pathlib.Path({mark!r})
 if not mark.exists():
     mark.touch()

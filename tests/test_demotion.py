@@ -21,7 +21,6 @@ from hub.errors import HubWarning, RunError
 PLUGIN = """
 from pathlib import Path
 import os, sys
-import torch
 from hub import Backend, BackendInfo, Executable, Support, hookimpl
 
 FOLDER = Path({folder!r})
@@ -50,6 +49,7 @@ class Run(Executable):
         self.module = cluster.module
 
     def __call__(self, *inputs):
+        import torch
         outputs = [value + 0 for value in self.module(*inputs)]
         if not IS_LIVE:
             return outputs

@@ -6,12 +6,12 @@ import textwrap
 
 _SOURCE = """
 import os, pathlib
-import torch
 from hub import Backend, BackendInfo, Executable, Support, hookimpl
 
 class Program(Executable):
     def __init__(self, cluster): self.cluster = cluster
     def __call__(self, *inputs):
+        import torch
         with torch.no_grad():
             return self.cluster.module(*inputs)
     def save(self, folder): (folder / "program").write_text("saved")

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ FORK_S = 10.0
 _ORPHANS_S = 2.0
 _MESSAGE_BYTES = 1 << 20
 _STATUS_BYTES = 4
-_N_DESCRIPTORS = 4
-"""That go with each request: both ends of the worker's pipes, its log, and the pipe for its exit status."""
+_N_DESCRIPTORS = 5
+"""That go with each request: both ends of the worker's pipes, its log, the pipe for its exit status, and its folder."""
 
 
 class Child:
@@ -139,8 +139,8 @@ class ForkServer:
         """Gives a new worker that reads and writes these descriptors. Raises WorkerError where the server gives none."""
         status_out, status_in = os.pipe()
         try:
-            with self._lock, log.open("ab") as output:
-                answer = self._ask((requests, answers, output.fileno(), status_in))
+            with self._lock, log.open("ab") as output, _this_folder() as folder:
+                answer = self._ask((requests, answers, output.fileno(), status_in, folder))
         except (OSError, ValueError) as error:
             answer: Mapping[str, Any] = {"problem": str(error)}
         finally:
@@ -151,7 +151,7 @@ class ForkServer:
         return Child(answer["pid"], status_out)
 
     def _ask(self, descriptors: Sequence[int]) -> Mapping[str, Any]:
-        request = json.dumps({"environment": environment_of_children()})
+        request = json.dumps({"environment": environment_of_children(), "path": [*filter(None, sys.path)]})
         socket.send_fds(self._socket, [request.encode()], descriptors)
         self._socket.settimeout(self._limit_s)
         answer: Mapping[str, Any] = json.loads(self._socket.recv(_MESSAGE_BYTES) or b"{}")
@@ -164,6 +164,16 @@ class ForkServer:
         if os.getpid() == self._owner:
             self._process.kill()
             self._process.wait()
+
+
+@contextlib.contextmanager
+def _this_folder() -> Generator[int]:
+    """Gives the working directory, even where it was removed or cannot be read."""
+    folder = os.open(os.curdir, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
 
 
 def _is_readable(descriptor: int, within_s: float | None) -> bool:
@@ -225,7 +235,7 @@ class _Server:
             return False
         if not data:
             return False
-        requests, answers, log, status = descriptors
+        requests, answers, log, status, folder = descriptors
         if (n_threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208 - no Path objects between forks
             self.say({"problem": f"the server of workers has {n_threads} threads"})
             _close(descriptors)
@@ -234,13 +244,13 @@ class _Server:
         if pid == 0:
             os.setsid()  # first, so that one signal ends whatever the worker starts, from the moment that somebody knows it
             self.say({"pid": os.getpid()})
-            self.become_worker(json.loads(data)["environment"], requests, answers, log, (*own, status))
+            self.become_worker(json.loads(data), requests, answers, log, folder, (*own, status))
         self.statuses[pid] = status
-        _close((requests, answers, log))
+        _close((requests, answers, log, folder))
         return True
 
     def become_worker(
-        self, environment: Mapping[str, str], requests: int, answers: int, log: int, others: Sequence[int]
+        self, request: Mapping[str, Any], requests: int, answers: int, log: int, folder: int, others: Sequence[int]
     ) -> None:
         """Turns a fork into what a spawned worker is, runs it, and ends with it."""
         code = 1
@@ -251,9 +261,12 @@ class _Server:
             _close((*others, *self.statuses.values()))
             os.dup2(log, 1)
             os.dup2(log, 2)
-            os.close(log)
+            os.fchdir(folder)
+            _close((log, folder))
             os.environ.clear()
-            os.environ.update(environment)
+            os.environ.update(request["environment"])
+            sys.path[:] = request["path"]  # plugins may lie where this server did not look
+            importlib.invalidate_caches()
             sys.argv = [self.module.__name__, str(requests), str(answers)]
             self.module.main()
             code = 0

@@ -42,7 +42,7 @@ class Pool:
     def __init__(self) -> None:
         self._resting: list[_Resting] = []
         self._server: tuple[str, ForkServer] | None = None
-        """Forks new workers, with the surroundings that it was started in."""
+        """Forks new workers, with a digest of what it was started in."""
         self._lock = threading.Lock()
         self._folder: Path | None = None
         self._started = 0
@@ -60,7 +60,7 @@ class Pool:
                     return item.worker
                 item.worker.kill()
             log = self._next_log()
-            server = self._forking(surroundings)
+            server = self._forking()
         if server is not None:
             with contextlib.suppress(WorkerError):  # it died, or has grown threads: workers can be spawned without it
                 return Worker(MODULE, log, limits=limits, server=server)
@@ -71,7 +71,7 @@ class Pool:
         surroundings = _surroundings()
         with self._lock:
             if not any(item.surroundings == surroundings and item.worker.is_alive for item in self._resting):
-                self._forking(surroundings)
+                self._forking()
 
     def take_back(self, home: str, worker: Worker) -> None:
         """Lets a worker free what it holds, and rest. Whoever needs it next waits for that, and meets its end."""
@@ -101,10 +101,11 @@ class Pool:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _forking(self, surroundings: str) -> ForkServer | None:
-        """Gives the process that forks workers, in these surroundings; None where this system has none."""
+    def _forking(self) -> ForkServer | None:
+        """Gives the process that forks workers, started in this environment; None where this system has none."""
         if not _CAN_FORK:
             return None
+        surroundings = _inherited()
         if self._server is not None and (self._server[0] != surroundings or not self._server[1].is_alive):
             self._server[1].close()
             self._server = None
@@ -136,13 +137,18 @@ def _is_free(worker: Worker) -> bool:
 
 
 def _surroundings() -> str:
-    """Gives a digest of what a new process would inherit: a resting one was started under other conditions otherwise.
+    """Gives a digest of what a new worker would find: a resting one was started under other conditions otherwise."""
+    return digest_of({"inherited": _inherited(), "path": sys.path, "folder": _folder()})
+
+
+def _inherited() -> str:
+    """Gives a digest of what a new process would inherit, less what each request for a fork carries.
 
     The hub's own settings reach workers with each request, and so do not count; nor does what pytest writes for each test.
     """
     own = {f"HUB_{key.upper()}" for key in KEYS}
-    inherited = {name: value for name, value in os.environ.items() if name not in own and not name.startswith("PYTEST_")}
-    return digest_of({"environment": inherited, "path": sys.path, "folder": _folder(), "process": os.getpid()})
+    environment = {name: value for name, value in os.environ.items() if name not in own and not name.startswith("PYTEST_")}
+    return digest_of({"environment": environment, "process": os.getpid()})
 
 
 def _folder() -> str:

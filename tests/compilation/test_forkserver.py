@@ -27,7 +27,7 @@ def facts():
     return {
         "pid": os.getpid(), "session": os.getsid(0), "environment": os.environ.get("HUB_TEST_WORD"),
         "descriptors": len(os.listdir("/proc/self/fd")), "threads": threading.active_count(),
-        "child_signal": signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL,
+        "child_signal": signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL, "folder": os.getcwd(), "path": sys.path,
     }
 def say(text): print(text, flush=True)
 def leave(code): os._exit(code)
@@ -81,13 +81,18 @@ def forked(server: ForkServer, tmp_path: Path, name: str = "worker") -> Worker:
 
 
 def test_each_worker_is_a_process_of_its_own(server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a session, a log and today's environment, and none of the server's or its siblings' files."""
+    """With a session, a log, today's environment, path and folder, and none of the server's or its siblings' files."""
     first = forked(server, tmp_path, "first")
     monkeypatch.setenv("HUB_TEST_WORD", "new")
+    monkeypatch.syspath_prepend(str(tmp_path / "new"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     second = forked(server, tmp_path, "second")
     one, other = (worker.ask("facts", 30) for worker in (first, second))
     assert one["pid"] == one["session"] != other["pid"] == other["session"]
     assert (one["environment"], other["environment"]) == (None, "new")
+    assert other["folder"] == str(tmp_path / "elsewhere") != one["folder"]
+    assert other["path"] == [*filter(None, sys.path)] == [str(tmp_path / "new"), *one["path"]]
     assert one["descriptors"] == other["descriptors"]
     assert other["threads"] == 1
     assert other["child_signal"]

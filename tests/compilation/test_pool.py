@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,23 @@ def test_other_surroundings_need_another_worker(pool: Pool, monkeypatch: pytest.
     second = pool.lend("alpha", LIMITS)
     assert second is not first
     second.kill()
+
+
+def test_another_path_or_folder_needs_a_new_worker_but_no_new_server(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What the server imported is the same wherever plugins lie; what a resting worker imported may not be."""
+    first = pool.lend("alpha", LIMITS)
+    server = pool._server
+    pool.take_back("alpha", first)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    second = pool.lend("alpha", LIMITS)
+    pool.take_back("alpha", second)
+    monkeypatch.chdir(tmp_path)
+    third = pool.lend("alpha", LIMITS)
+    assert len({first.pid, second.pid, third.pid}) == 3
+    assert pool._server is server
+    third.kill()
 
 
 def test_a_worker_that_died_is_not_lent(pool: Pool) -> None:

@@ -23,7 +23,6 @@ PLUGIN = """
 from hub import Backend, BackendInfo, CompileSettings, Cost, Executable, Support, hookimpl
 from hub.errors import CompileError, InputRefused
 import time
-import torch
 
 KIND = {kind!r}
 WAITS = {waits!r}
@@ -74,6 +73,7 @@ class Run(Executable):
         self.inputs, self.outputs = (), ()
 
     def __call__(self, *inputs):
+        import torch
         if self.refuses:
             raise InputRefused("not these values")
         time.sleep(WAITS)

@@ -118,6 +118,7 @@ class Suite:
     def _asked(self, command: str, within_s: float, **arguments: object) -> Any:
         if self._worker is None:
             self._worker = Worker(_MODULE, self._log, environment=self._own_places())
+            self._worker.ask("process_id", _START_LIMIT_S)  # a limit is for a subject, not for importing PyTorch
         return self._worker.ask(command, within_s, **arguments)
 
     def _own_places(self) -> dict[str, str]:
