@@ -70,14 +70,14 @@ def check_with_drawn_backends(data: st.DataObject, backends: Sequence[str]) -> N
 
 
 @given(data=st.data())
-@examples(40)
+@examples(20)
 def test_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Under a plan cut at random, over backends that compile fast, programs are eager's."""
     check_under_drawn_plan(data, COMPILED_FAST, tmp_path_factory.mktemp("plan") / "plan.json")
 
 
 @given(data=st.data())
-@examples(20)
+@examples(10)
 def test_random_backends_for_operators(data: st.DataObject) -> None:
     """With a backend at random forced for every operator, programs are eager's."""
     check_with_drawn_backends(data, ["eager", *COMPILED_FAST])

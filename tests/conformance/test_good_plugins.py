@@ -16,11 +16,11 @@ from hub.testing.conformance.suite import Suite, check_backend
 
 EXAMPLE = Path(__file__).parent.parent / "example_plugin" / "src"
 
-ONE_IN = 16
+ONE_IN = 24
 """Of so many operators of a backend, `make test` takes one; `make test-conformance` takes all."""
 COMPILED_SLOWLY = ("iree",)
 """Backends that start a compiler for each program, of which most examinations compile several: `make test` makes few."""
-ONE_OF_THEIRS_IN = 40
+ONE_OF_THEIRS_IN = 120
 
 
 def steps() -> Iterator[Any]:

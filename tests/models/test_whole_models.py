@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ COMPILED_WHOLE_ELSEWHERE = ("iree", "tvm", "xla")
 """Backends that compile whole models in tests of their own: here, in the default suite, with one model each."""
 COMPILED_FAST = ("unet", "lstm")
 PAIRS = [(first, second) for position, first in enumerate(BACKENDS) for second in BACKENDS[position + 1 :]]
+NEIGHBOURS = list(pairwise(BACKENDS))
 
 
 @pytest.fixture(autouse=True)
@@ -52,10 +54,18 @@ def is_slow(model: str, *backends: str) -> bool:
     return model != "lstm" and any(backend in COMPILED_WHOLE_ELSEWHERE for backend in backends)
 
 
-def combination(model: str, *backends: str) -> Any:
-    """Gives the parameters of one test, marked slow where they are."""
-    marks = [pytest.mark.slow] if is_slow(model, *backends) else []
+def combination(model: str, *backends: str, is_drawn: bool = True) -> Any:
+    """Gives the parameters of one test, marked slow where they are, and where others are tried in their place."""
+    marks = [] if is_drawn and not is_slow(model, *backends) else [pytest.mark.slow]
     return pytest.param(model, *backends, marks=marks, id="-".join((model, *backends)))
+
+
+def alternations() -> Iterator[Any]:
+    """Gives every pair with every model; the default suite takes each model with one pair, and all backends with one."""
+    for position, name in enumerate(BUILDERS):
+        fast = [pair for pair in PAIRS if not is_slow(name, *pair)]
+        drawn = NEIGHBOURS if len(fast) == len(PAIRS) else fast[position % len(fast) :][:1]
+        yield from (combination(name, *pair, is_drawn=pair in drawn) for pair in PAIRS)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -91,7 +101,7 @@ def test_forced_to_one_backend(name: str, backend: str) -> None:
     assert not [event for plan in hub.plans(model) for event in plan.events if event.kind in ("failed", "fallback")]
 
 
-@pytest.mark.parametrize(("name", "first", "second"), [combination(name, *pair) for name in BUILDERS for pair in PAIRS])
+@pytest.mark.parametrize(("name", "first", "second"), list(alternations()))
 def test_forced_to_alternate(name: str, first: str, second: str) -> None:
     """With every other operator forced to one of two backends a mixed plan runs, and gives what eager gives."""
     built = build(name)

@@ -157,7 +157,7 @@ MODELS = (
 )  # fmt: skip
 
 
-SLOW_TO_CAPTURE = ("swin", "mobilenetv2", "segformer", "t5", "convnext")
+SLOW_TO_CAPTURE = ("swin", "mobilenetv2", "segformer", "t5", "convnext", "wav2vec2", "resnet50")
 """Dynamo reasons about their symbolic sizes, or they are verified at many, for up to a minute."""
 SLOW = ("segformer", "mobilenetv2")
 """Verified for up to a minute."""

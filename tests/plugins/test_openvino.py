@@ -33,8 +33,11 @@ MODELS = [
 ]  # fmt: skip
 WINDOWED = ("swin", "segformer")
 """Unknown sizes are computed between operators there, by nodes that the hub pins to eager, so no one cluster fits."""
-LONG = {("mobilenetv2", True), ("segformer", False)}
-"""Forms that take OpenVINO or eager a minute: for the long suites."""
+LONG = {
+    ("mobilenetv2", False), ("mobilenetv2", True), ("segformer", False), ("wav2vec2", False), ("resnet50", True),
+    ("whisper-encoder", True),
+}  # fmt: skip
+"""Forms that take OpenVINO, eager or capture longest: for the long suites."""
 FORMS = [
     pytest.param(
         name, dynamic, id=f"{name} {'dynamic' * dynamic}".strip(), marks=[pytest.mark.slow] * ((name, dynamic) in LONG)

@@ -35,7 +35,17 @@ from plugin_xla.backend import Xla, create
 from plugin_xla.client import client
 from plugin_xla.hooks import hub_backends
 
-MODELS = ["vit", "resnet18", "mobilenetv2", "mlp", "gpt2", "llama", "bert", "convnext", "lstm"]
+MODELS = [
+    "vit",
+    "resnet18",
+    pytest.param("mobilenetv2", marks=pytest.mark.slow),
+    "mlp",
+    "gpt2",
+    "llama",
+    "bert",
+    "convnext",
+    "lstm",
+]
 
 
 @pytest.fixture(scope="module")
