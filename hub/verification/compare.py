@@ -16,7 +16,7 @@ from hub.errors import AccuracyError, ContractError
 from hub.graph import Cluster
 from hub.support import dtype_name, operator_name, tensors_of
 from hub.verification.reference import Outputs, Reference
-from hub.verification.tolerance import EAGER_FACTOR, Tolerance
+from hub.verification.tolerance import Tolerance
 
 _autograd: Any = cast("Any", torch)._C._autograd
 _set_versions: Callable[[tuple[torch.Tensor, ...], tuple[int, ...]], None] = _autograd._unsafe_set_version_counter
@@ -288,7 +288,7 @@ class _Output:
         )
         wrong = distance.wrong
         if bool(wrong.any()):  # sums of values much larger than what is left of them cannot be more exact than their inputs
-            wrong &= distance.error > distance.allowed + EAGER_FACTOR * self._noise()
+            wrong &= distance.error > distance.allowed + self.judge.tolerance.roundings * self._noise()
         if bool(wrong.any()):
             raise self._failure(distance, wrong)
         return distance.relative
@@ -307,7 +307,7 @@ class _Output:
         distance = self._distance(exact, is_reference=wide is None or self._can_be_wider)
         wrong = distance.wrong & ~self._is_lost(distance) & ~self._is_near_overflow(distance)
         if bool(wrong.any()):
-            wrong &= distance.error > distance.allowed + EAGER_FACTOR * self._noise()
+            wrong &= distance.error > distance.allowed + self.judge.tolerance.roundings * self._noise()
         if bool(wrong.any()) and self.tiny_beside is not None:
             wrong &= (distance.error > self._usual_rounding(self.tiny_beside)) & self._is_unlike_flushed(distance)
         if bool(wrong.any()):

@@ -57,6 +57,14 @@ class Tolerance:
             return EAGER_FACTOR * eager_error + (own + inside) * scale + self.slack(dtype)
         return (own + inside) * math.sqrt(self.n_nodes) * scale + self.slack(dtype)
 
+    @property
+    def roundings(self) -> float:
+        """Gives how many times what one rounding of the inputs changes in eager may be changed.
+
+        A sum of n terms errs as if each had moved by sqrt(n) roundings, and what is taken from it shows that.
+        """
+        return EAGER_FACTOR + math.sqrt(self.n_terms)
+
     def slack(self, dtype: torch.dtype) -> float:
         """Gives the absolute error that flushing denormals to zero may cause in a sum."""
         return SLACK_TINY * torch.finfo(dtype).tiny * self.n_terms

@@ -9,7 +9,7 @@ import torch
 
 from hub.testing.operators import case_cluster
 from hub.testing.operators.sample import Sample, at, call, f
-from hub.verification.tolerance import Tolerance, longest_sum, terms_of
+from hub.verification.tolerance import EAGER_FACTOR, Tolerance, longest_sum, terms_of
 
 SUMS: dict[str, tuple[str, Sample, int]] = {
     "elementwise": ("aten.add.Tensor", call(f(8, 16), f(8, 16)), 1),
@@ -84,6 +84,12 @@ def test_narrow_dtypes_add_up_in_float32() -> None:
 def test_without_a_reference_each_node_has_roundings_of_its_own() -> None:
     """Nobody knows eager's error then."""
     assert budget(n_nodes=100, has_reference=False) == pytest.approx(10 * budget())
+
+
+def test_longer_sums_may_show_more_roundings_of_the_inputs() -> None:
+    """What sums cancel is left to their own roundings, of which there are as many as the square root of their terms."""
+    assert Tolerance(n_terms=1, n_nodes=1).roundings == EAGER_FACTOR + 1
+    assert Tolerance(n_terms=10_000, n_nodes=1).roundings == EAGER_FACTOR + 100
 
 
 def test_flushing_denormals_costs_a_few_smallest_normals() -> None:

@@ -208,6 +208,23 @@ def test_digits_of_tiny_numbers_may_be_lost() -> None:
         thoroughly(case, lambda x: [torch.where((x.abs() < 1e-7) & (x != 0), 1e-3, x.expm1())])
 
 
+def test_a_norm_with_nothing_to_divide_by_may_show_the_rounding_of_its_mean() -> None:
+    """Of equal values, less their mean, only that mean's rounding is left; MiniLM's norms divide it by a millionth."""
+    norm = nn.LayerNorm(384, eps=1e-12, dtype=torch.float32).eval()
+    case = whole_cluster(norm, (torch.randn(2, 384),))
+
+    def summed_otherwise(relative: float, absolute: float = 0.0) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+        def run(x: torch.Tensor) -> list[torch.Tensor]:
+            centred = x - (x.mean(-1, keepdim=True) * (1 + relative) + absolute)
+            return [centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()]
+
+        return run
+
+    assert "all equal" in thoroughly(case, summed_otherwise(12 * torch.finfo(torch.float32).eps)).kinds
+    with pytest.raises(AccuracyError):
+        thoroughly(case, summed_otherwise(0.0, 1e-4))
+
+
 # --- Wrong numbers ----------------------------------------------------------------------------------------------------
 
 WRONG_NUMBERS: dict[str, Fault] = {
