@@ -50,6 +50,8 @@ class Scene:
     """Candidates that failed in this process while they served this graph, and why."""
     digests: dict[str, str] = field(default_factory=dict[str, str], repr=False)
     """Digests of weights that were read already: hashing half a gigabyte for each candidate would take seconds."""
+    versions: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Of the software under each backend, as far as read: what packages say of themselves takes milliseconds each time."""
 
     @property
     def graph(self) -> Graph:
@@ -107,7 +109,7 @@ class Scene:
         return Subject(
             structure=structure,
             backend=found.backend,
-            versions=versions_of(None if found.backend == EAGER else self.registry.entries[found.backend]),
+            versions=self._versions(found.backend),
             machine=machine_digest(),
             threads=settings.threads,
             spin=settings.spin,
@@ -115,6 +117,11 @@ class Scene:
             accuracy=settings.accuracy,
             modes=modes_digest(self.modes),
         )
+
+    def _versions(self, backend: str) -> str:
+        if backend not in self.versions:
+            self.versions[backend] = versions_of(None if backend == EAGER else self.registry.entries[backend])
+        return self.versions[backend]
 
     def folder(self, found: Group, settings: CompileSettings) -> Path:
         """Gives where a cluster's executable is, or would be, saved. Reads the weights to name it by content."""

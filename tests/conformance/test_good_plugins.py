@@ -21,6 +21,8 @@ ONE_IN = 24
 COMPILED_SLOWLY = ("iree",)
 """Backends that start a compiler for each program, of which most examinations compile several: `make test` makes few."""
 ONE_OF_THEIRS_IN = 120
+INTERRUPTED = ("onnxruntime", "openvino", "disc")
+"""Backends whose compilations `make test` interrupts, several times each: others have compilers that take seconds."""
 
 
 def steps() -> Iterator[Any]:
@@ -30,6 +32,7 @@ def steps() -> Iterator[Any]:
             for place, subject in enumerate(kind.subjects(registry().entries[name])):
                 one_in = ONE_OF_THEIRS_IN if name in COMPILED_SLOWLY else ONE_IN
                 is_drawn = place % one_in == 0 if examination == "operators" else name not in COMPILED_SLOWLY or place == 0
+                is_drawn &= examination != "interruption" or name in INTERRUPTED
                 step = Step(examination, subject, kind.checks[0])
                 marks = () if is_drawn else (pytest.mark.slow,)
                 yield pytest.param(name, step, id=f"{name} {step.examination} {step.subject}", marks=marks)
