@@ -21,7 +21,7 @@ from hub.cache.measurements import Failure, Measurement, Measurements, Subject
 from hub.cache.store import Store
 from hub.cli.app import app
 from hub.cost import Cost
-from hub.plan import Plan, PlannedCluster
+from hub.plan import Event, Plan, PlannedCluster
 
 KEY = "0123456789abcdef" * 4
 SUBJECT = Subject("structure", "openvino", "versions", "machine", 2, False, "fast", None, "modes")
@@ -207,8 +207,18 @@ def test_failures_are_forgotten(filled: Path) -> None:
     """Of one backend, or all; measurements stay."""
     assert run("forget", "openvino") == "forgot 1 failure of openvino\n"
     assert [one["subject"]["backend"] for one in facts("ls")["failures"]] == ["inductor"]
-    assert facts("forget") == {"forgotten": 1}
+    assert facts("forget") == {"forgotten": 1, "plans": 0}
     assert Measurements.open(filled)[0].count() == 1
+
+
+def test_plans_made_after_a_failure_are_forgotten_with_it(filled: Path) -> None:
+    """Replayed, they would keep the backend away; plans in which only others failed stay."""
+    event = Event(kind="failed", stage="compile", backend="openvino", message="killed by SIGSEGV")
+    clusters = (PlannedCluster(name="c0", backend="onnxruntime", nodes=("n",)),)
+    Store(filled).keep_plan("after", Plan(graph="g", clusters=clusters, events=(event,)))
+    assert run("forget", "inductor") == "forgot 1 failure of inductor\n"
+    assert run("forget", "openvino") == "forgot 1 failure of openvino, and 1 plan made after it\n"
+    assert [item["key"] for item in facts("ls")["kept"] if item["kind"] == "plan"] == ["plan-key"]
 
 
 def test_a_misspelt_backend_is_named(filled: Path) -> None:
@@ -248,12 +258,12 @@ def test_imports_are_forgotten(imported: Path) -> None:
     assert len(read_imports(imported).found) == 3
     assert run("forget", "fatal") == "forgot 1 failure of fatal\n"
     assert {one.plugin for one in read_imports(imported).found.values()} == {"good", "fine"}
-    assert facts("forget") == {"forgotten": 1}
+    assert facts("forget") == {"forgotten": 1, "plans": 0}
 
 
 def test_all_imports_are_forgotten_at_once(imported: Path) -> None:
     """With the failures of backends."""
-    assert facts("forget") == {"forgotten": 3}
+    assert facts("forget") == {"forgotten": 3, "plans": 0}
     assert [one["fault"] for one in facts("ls")["imports"]] == ["", ""]
 
 

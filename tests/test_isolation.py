@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections import Counter
@@ -196,6 +197,20 @@ def test_a_crash_that_is_forgotten_is_tried_again(fault: str, install: Install) 
     assert stages(diary)[0][fault] == first + 1
     run(model(), backends=["frail"])
     assert stages(diary)[0][fault] == first + 1
+
+
+def test_a_plan_made_after_a_crash_is_forgotten_with_it(install: Install) -> None:
+    """A plan that was measured is replayed by later compilations, which then would never try again."""
+    diary = install("compile")
+    options = {"backends": ["frail", "onnxruntime"], "tune": "fast"}
+    assert run(model(), **options).decided_by == "measured whole plans"
+    first = stages(diary)[0]["compile"]
+    run(model(), **options)
+    assert stages(diary)[0]["compile"] == first
+    found = CliRunner().invoke(app, ["cache", "forget", "frail"])
+    assert re.fullmatch(r"forgot \d failures? of frail, and 1 plan made after it\n", found.output)
+    run(model(), **options)
+    assert stages(diary)[0]["compile"] > first
 
 
 def test_a_mended_backend_that_is_forgotten_is_used(install: Install) -> None:

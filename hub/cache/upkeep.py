@@ -15,6 +15,7 @@ from hub.cache.database import DATABASE
 from hub.cache.forecast import FOLDER as FORECASTS
 from hub.cache.imports import IMPORTS, LEFTOVERS, read_imports
 from hub.cache.plans import PLANS, read_plan
+from hub.plan import Plan
 
 GRACE_S = 900.0
 """Seconds since its last use for which nothing is pruned: a process that plans may be about to load what it saved."""
@@ -114,6 +115,19 @@ def clear(root: Path) -> int:
     for path in (root / IMPORTS, *root.glob(f"{DATABASE}.broken-*"), *root.glob(f"{FORECASTS}/*")):
         _unlinked(path)
     return max(0, before - folder_bytes(root))
+
+
+def forget_plans(root: Path, backend: str | None = None) -> int:
+    """Removes the plans that were decided after a failure of a backend, or of any; gives how many. Raises nothing.
+
+    They would be replayed, and what is to be tried again would not be.
+    """
+    return sum(_unlinked(path) for path in _plans(root) if _is_after_failure(read_plan(path).plan, backend))
+
+
+def _is_after_failure(plan: Plan | None, backend: str | None) -> bool:
+    events = () if plan is None else plan.events
+    return any(event.kind in ("failed", "fallback") and backend in (None, event.backend) for event in events)
 
 
 def _artifacts(root: Path) -> Iterator[Path]:

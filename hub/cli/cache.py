@@ -18,7 +18,7 @@ from hub.cache.database import DATABASE
 from hub.cache.imports import IMPORTS, KeptImports, forget_faults, read_imports
 from hub.cache.measurements import Failure, Measurements
 from hub.cache.trust import distrust_root
-from hub.cache.upkeep import Broken, Kept, clear, find_broken, list_kept, prune
+from hub.cache.upkeep import Broken, Kept, clear, find_broken, forget_plans, list_kept, prune
 from hub.cli.flags import ORIGIN
 from hub.errors import CacheError, OptionError
 from hub.options import Options, resolve
@@ -97,7 +97,10 @@ def clear_and_print(given: Mapping[str, Any], *, as_json: bool, is_sure: bool) -
 
 
 def forget_and_print(backend: str | None, given: Mapping[str, Any], *, as_json: bool) -> None:
-    """Forgets failures and prints how many. Raises HubError, for a backend that is neither installed nor remembered too."""
+    """Forgets failures, with the plans made after them, and prints how many.
+
+    Raises HubError, for a backend that is neither installed nor remembered too.
+    """
     root = _trusted(_options(given))
     if backend is not None:
         _check_named(backend, root)
@@ -105,8 +108,11 @@ def forget_and_print(backend: str | None, given: Mapping[str, Any], *, as_json: 
     if (root / DATABASE).exists():
         with _measurements(root) as kept:
             number += kept.forget(backend)
+    n_plans = forget_plans(root, backend)
     whose = "" if backend is None else f" of {backend}"
-    typer.echo(_json({"forgotten": number}) if as_json else f"forgot {count(number, 'failure')}{whose}")
+    plans = f", and {count(n_plans, 'plan')} made after it" if n_plans else ""
+    text = f"forgot {count(number, 'failure')}{whose}{plans}"
+    typer.echo(_json({"forgotten": number, "plans": n_plans}) if as_json else text)
 
 
 def _check_named(backend: str, root: Path) -> None:
