@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hub.errors import CompileError
-from hub.lowering.cluster import with_own_memory
+from hub.lowering.builders import with_own_memory
 from hub.lowering.sizes import Size
 from hub.lowering.tensors import Tensor
 

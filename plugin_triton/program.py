@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from hub.fusion.reading import in_order
 from hub.fusion.simplify import simplifications
-from hub.lowering.cluster import Lowered, with_own_memory
+from hub.lowering.builders import with_own_memory
+from hub.lowering.cluster import Lowered
 from hub.lowering.tensors import Source, Tensor, arguments_of
 
 from .attention import with_attention

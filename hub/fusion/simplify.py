@@ -26,7 +26,6 @@ from hub.fusion.parts import Readers, may_be_cut, parts_of, readers_of
 from hub.fusion.taken import taken_apart
 from hub.lowering.affine import Affine, Index, composed
 from hub.lowering.builders import (
-    copied,
     cut_index,
     fill,
     joined,
@@ -37,11 +36,10 @@ from hub.lowering.builders import (
     sliced,
     stored,
     view,
+    with_own_memory,
 )
 from hub.lowering.sizes import Size, is_static, plus, product
 from hub.lowering.tensors import (
-    COMPUTED,
-    IN_MEMORY,
     Join,
     Pointwise,
     Product,
@@ -49,7 +47,6 @@ from hub.lowering.tensors import (
     Reduce,
     Reshape,
     Scan,
-    Source,
     Take,
     Tensor,
     View,
@@ -65,7 +62,7 @@ def simplified(outputs: Sequence[Tensor], order: Sequence[Tensor], *, threads: i
     done = simplifications(outputs, order, threads=threads)
     found: list[Tensor] = []
     for tensor in outputs:
-        found.append(_with_own_memory(done[tensor], found))
+        found.append(with_own_memory(done[tensor], found))
     return found
 
 
@@ -75,13 +72,6 @@ def simplifications(outputs: Sequence[Tensor], order: Sequence[Tensor], *, threa
     for tensor in order:
         moved.done[tensor] = moved.rebuilt(tensor)
     return moved.done
-
-
-def _with_own_memory(tensor: Tensor, earlier: Sequence[Tensor]) -> Tensor:
-    while isinstance(tensor, Reshape):
-        tensor = tensor.source
-    is_own = isinstance(tensor, (*COMPUTED, *IN_MEMORY)) and not isinstance(tensor, Source)
-    return tensor if is_own and tensor not in earlier else copied(tensor)
 
 
 class _Moved:

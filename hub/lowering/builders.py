@@ -18,6 +18,7 @@ from hub.lowering.tensors import (
     Reduce,
     Reshape,
     Scan,
+    Source,
     Tensor,
     View,
 )
@@ -106,6 +107,15 @@ def stored(source: Tensor) -> Tensor:
 def copied(source: Tensor) -> Tensor:
     """Gives a tensor as one that is computed, and so has memory of its own."""
     return Pointwise(source.shape, source.dtype, "copy", (source,))
+
+
+def with_own_memory(tensor: Tensor, earlier: Sequence[Tensor]) -> Tensor:
+    """Gives a tensor that can have packed memory of its own, apart from other outputs'."""
+    root = tensor
+    while isinstance(root, Reshape):
+        root = root.source
+    has_own_memory = isinstance(root, (*COMPUTED, *IN_MEMORY)) and not isinstance(root, Source)
+    return root if has_own_memory and root not in earlier else copied(tensor)
 
 
 def cut_index(old: Sequence[Size], new: Sequence[Size]) -> Index | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,12 +12,12 @@ from torch import fx
 
 from hub.errors import CompileError
 from hub.graph import Cluster, ScalarSpec, TensorSpec, output_arguments
-from hub.lowering.builders import copied, permuted
+from hub.lowering.builders import permuted, with_own_memory
 from hub.lowering.layout import inverse, memory_order
 from hub.lowering.rules import RULES
 from hub.lowering.rules.call import DTYPES, Call
 from hub.lowering.sizes import size_of
-from hub.lowering.tensors import COMPUTED, IN_MEMORY, Number, Reshape, Source, Tensor, arguments_of
+from hub.lowering.tensors import Number, Source, Tensor, arguments_of
 from hub.support import elements, is_symbolic, operator_name
 
 
@@ -113,12 +113,3 @@ def _note_origins(value: Any, name: str, origins: dict[Tensor, str]) -> None:
 
 def _output(tensor: Tensor, spec: TensorSpec, earlier: list[Tensor]) -> Tensor:
     return with_own_memory(permuted(tensor, memory_order(spec)), earlier)
-
-
-def with_own_memory(tensor: Tensor, earlier: Sequence[Tensor]) -> Tensor:
-    """Gives a tensor that can have packed memory of its own, apart from other outputs'."""
-    root = tensor
-    while isinstance(root, Reshape):
-        root = root.source
-    has_own_memory = isinstance(root, (*COMPUTED, *IN_MEMORY)) and not isinstance(root, Source)
-    return root if has_own_memory and root not in earlier else copied(tensor)
