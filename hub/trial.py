@@ -150,13 +150,23 @@ def _imported_elsewhere(names: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _mark(point: metadata.EntryPoint) -> str:
-    """Names an entry point with what changes when its code does: its distribution's version, and its package's file."""
+    """Names an entry point with what changes when its code does: its distribution's version, and the files beside it."""
     version = f"{point.dist.name} {point.dist.version}" if point.dist else ""
-    spec = importlib.machinery.PathFinder.find_spec(point.module.partition(".")[0])
-    file = "" if spec is None or spec.origin is None else spec.origin
-    facts = Path(file).stat() if file and Path(file).is_file() else None
-    stamp = "" if facts is None else f"{facts.st_mtime_ns} {facts.st_size}"
-    return f"{point.name} = {point.value}; {version}; {file} {stamp}; {sys.version_info.major}.{sys.version_info.minor}"
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return f"{point.name} = {point.value}; {version}; {_stamp(point.module)}; {python}"
+
+
+def _stamp(module: str) -> str:
+    """Gives the place, age and size of the files that lie beside a module, which is not imported for that."""
+    top, *inner = module.split(".")
+    spec = importlib.machinery.PathFinder.find_spec(top)
+    if spec is None:
+        return ""
+    folders = [Path(place, *inner[:-1]) for place in spec.submodule_search_locations or ()]
+    files = [file for folder in folders for file in folder.glob("*.py")] or [Path(spec.origin or "")]
+    facts = [file.stat() for file in files if file.is_file()]
+    latest = max((fact.st_mtime_ns for fact in facts), default=0)
+    return f"{folders[0] if folders else spec.origin} {len(facts)} {latest} {sum(fact.st_size for fact in facts)}"
 
 
 def _cache_root() -> Path:

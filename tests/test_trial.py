@@ -156,6 +156,25 @@ def test_what_was_found_is_remembered(install_plugin: Install, monkeypatch: pyte
     assert len(read_imports(cache()).found) == len(before) + 1
 
 
+def test_a_plugin_that_was_edited_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever file beside the registering module it was: that of the package may be empty."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = tmp_path / "hub_edited" / "inner"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package / "hooks.py").write_text("import hub_edited.inner.more")
+    (package / "more.py").write_text("1 / 0")
+    (tmp_path / "hub_alone.py").touch()
+    points = [metadata.EntryPoint(name, name, "hub") for name in ("hub_edited.inner.hooks", "hub_alone", "hub_absent")]
+    before = list(map(trial._mark, points))
+    assert list(map(trial._mark, points)) == before
+    (package / "more.py").write_text("1 / 1")
+    os.utime(package / "more.py", ns=(1, 2**62))
+    (tmp_path / "hub_alone.py").write_text("pass")
+    assert [trial._mark(point) == mark for point, mark in zip(points, before, strict=True)] == [False, False, True]
+
+
 def test_a_mended_machine_is_told_by_forgetting(install_plugin: Install, tmp_path: Path) -> None:
     """The refusal names the command, and that has the plugin tried again though its file is the same."""
     install_plugin("fatal", f"import os\nif not os.path.exists({str(tmp_path / 'mended')!r}): os._exit(3)\n")
