@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import warnings
 from typing import Any
 
@@ -17,6 +19,7 @@ from hub.testing.operators.sample import call, f
 
 PLUGIN = """
 from hub import Backend, BackendInfo, Executable, Support, hookimpl
+import os
 import sys
 
 FAULT = {fault!r}
@@ -59,6 +62,8 @@ class Run(Executable):
         if FAULT == "counted weight":
             with torch.no_grad():
                 self.weights[0].mul_(2)
+        if FAULT == "environment":
+            os.environ["TURNCOAT_LEFT"] = "1"
         if FAULT == "alias":
             outputs[0] = inputs[0]
         if FAULT == "reuse":
@@ -129,6 +134,26 @@ def test_a_backend_that_goes_wrong_is_demoted(fault: str, install_plugin: Any) -
     assert n_calls() == VERIFYING_CALLS + 1 + n_bad
 
 
+class Lossy(Net):
+    """Eager loses all digits of its result."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (super().forward(x) + 1e8) - 1e8
+
+
+def test_nan_is_found_where_eager_has_lost_its_digits(install_plugin: Any) -> None:
+    """Any number may be right there, but NaN is none."""
+    install_plugin("turncoat", PLUGIN.format(fault="nan", after=VERIFYING_CALLS + 1))
+    model, xs = Lossy().eval(), [torch.randn(4, 8) for _ in range(3)]
+    call_model = compiled(model, shadow=1.0)
+    with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+        warnings.simplefilter("always")
+        for x in xs:
+            torch.testing.assert_close(call_model(x), model(x))
+    assert any("turncoat" in str(item.message) and "got nan" in str(item.message) for item in caught)
+    assert n_calls() == VERIFYING_CALLS + 2
+
+
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("fault", ["weight", "counted weight"])
 def test_a_written_weight_is_found_and_restored(fault: str, strict: bool, install_plugin: Any) -> None:
@@ -149,6 +174,39 @@ def test_a_written_weight_is_found_and_restored(fault: str, strict: bool, instal
             torch.testing.assert_close(call_model(x), expected)
             assert n_calls() == VERIFYING_CALLS + 2
     assert all(torch.equal(weight, was) for weight, was in zip(model.parameters(), before, strict=True))
+
+
+def test_changed_state_is_found_and_restored(install_plugin: Any) -> None:
+    """What an executable changes of the process in a late call is undone, and costs it the cluster."""
+    install_plugin("turncoat", PLUGIN.format(fault="environment", after=VERIFYING_CALLS + 1))
+    model, x = Net().eval(), torch.randn(4, 8)
+    call_model = compiled(model, shadow=1.0)
+    with torch.no_grad():
+        call_model(x)
+        with pytest.warns(HubWarning, match=r"turncoat.*the environment \(TURNCOAT_LEFT\)"):
+            torch.testing.assert_close(call_model(x), model(x))
+        call_model(x)
+    assert "TURNCOAT_LEFT" not in os.environ
+    assert n_calls() == VERIFYING_CALLS + 2
+
+
+def test_nobody_is_accused_of_what_other_threads_may_have_changed(
+    install_plugin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """State is the whole process's: while another thread runs, nothing that changes is the executable's for sure."""
+    monkeypatch.setenv("TURNCOAT_LEFT", "0")
+    install_plugin("turncoat", PLUGIN.format(fault="environment", after=VERIFYING_CALLS + 1))
+    call_model, is_over = compiled(Net().eval(), shadow=1.0), threading.Event()
+    other = threading.Thread(target=is_over.wait, daemon=True)
+    other.start()
+    with torch.no_grad():
+        for _ in range(3):
+            call_model(torch.randn(4, 8))
+    is_over.set()
+    other.join()
+    assert os.environ["TURNCOAT_LEFT"] == "1"
+    assert hub.plans(call_model)[0].backends == ("turncoat",)
+    assert n_calls() == VERIFYING_CALLS + 3
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("value", AccuracyError), ("nan", AccuracyError), ("mutate", ContractError)])

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from hub.compilation.state import HERE, kept_state, told_changes
+from hub.dispatch.spinning import SLEEPER
 from hub.errors import InputRefused
 from hub.graph import Cluster
 from hub.verification.compare import Judge, Snapshot, check_apart, check_form, check_values
 from hub.verification.reference import Reference
+
+_IDLE = (SLEEPER, "tqdm_monitor")
+"""Names of threads that change nothing of the process; the second is that of progress bars, which many programs have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,8 @@ class Shadowed:
     def _checked(self, inputs: tuple[Any, ...]) -> Sequence[torch.Tensor]:
         given = _Given(self._judge.cluster, inputs)
         try:
-            outputs = tuple(self._executable(*inputs))
+            with _state_kept(self._judge):
+                outputs = tuple(self._executable(*inputs))
         except BaseException as error:
             written = given.restore()
             if written and isinstance(error, InputRefused):  # it would go on refusing, and writing
@@ -90,6 +97,22 @@ class Shadowed:
             drift = self._drift = Drift(self._drift.n_checked + 1, max(self._drift.worst, error))
         if self._report is not None:
             self._report(self._judge.backend, self._judge.cluster.name, drift)
+
+
+@contextmanager
+def _state_kept(judge: Judge) -> Generator[None]:
+    """Raises ContractError where an executable changes something of this process, which is then as it was before.
+
+    Nobody looks while other threads of Python's run: they may have drawn a random number or set a variable meanwhile.
+    """
+    own = threading.current_thread()
+    if any(thread is not own and thread.name not in _IDLE for thread in threading.enumerate()):
+        yield
+        return
+    with kept_state() as changed:
+        yield
+    if text := told_changes(changed, HERE, "the executable"):
+        raise judge.broken(text)
 
 
 class _Given:

@@ -19,6 +19,8 @@ _lock = threading.RLock()
 _holders = 0
 _release: threading.Event | None = None
 _READY_S = 10.0
+SLEEPER = "hub-calm"
+"""Name of the thread that owns a team of threads, and does nothing else."""
 
 
 class Calm:
@@ -58,5 +60,5 @@ def _start_sleeping_team(release: threading.Event) -> None:
         is_ready.set()
         release.wait()
 
-    threading.Thread(target=own_a_team, name="hub-calm", daemon=True).start()
+    threading.Thread(target=own_a_team, name=SLEEPER, daemon=True).start()
     is_ready.wait(_READY_S)

@@ -15,7 +15,8 @@ from hub.canonical import as_bytes
 from hub.errors import AccuracyError, ContractError
 from hub.graph import Cluster
 from hub.support import dtype_name, operator_name, tensors_of
-from hub.verification.reference import Outputs, Reference
+from hub.verification.parts import parts_of
+from hub.verification.reference import MANY_NUDGES, Outputs, Reference
 from hub.verification.tolerance import Tolerance
 
 _autograd: Any = cast("Any", torch)._C._autograd
@@ -223,7 +224,8 @@ def check_values(
 
     More is forgiven than on the sample: elements at which eager itself has lost half of its digits, and differences as
     large as those that one rounding of the inputs makes. For inputs that are tiny, `tiny_beside` are the outputs on real
-    ones: what is a rounding beside those is allowed, and denormal inputs may be taken for zero.
+    ones: what is a rounding beside those is allowed, and denormal inputs may be taken for zero. An infinity or NaN that no
+    run of eager gives is never forgiven, but for infinities of the right sign where sums may overflow.
     """
     errors = [
         _Output(judge, reference, index, got, where, None if tiny_beside is None else tiny_beside[index]).forgiving_error()
@@ -268,7 +270,7 @@ class _Output:
         tiny_beside: torch.Tensor | None = None,
     ) -> None:
         self.judge, self.reference, self.index, self.where, self.tiny_beside = judge, reference, index, where, tiny_beside
-        self.got, self.want = _real(got), _real(reference.outputs[index])
+        self.got, self.want = parts_of(got), parts_of(reference.outputs[index])
         self.dtype = self.want.dtype
 
     def strict_error(self) -> float:
@@ -289,9 +291,7 @@ class _Output:
         wrong = distance.wrong
         if bool(wrong.any()):  # sums of values much larger than what is left of them cannot be more exact than their inputs
             wrong &= distance.error > distance.allowed + self.judge.tolerance.roundings * self._noise()
-        if bool(wrong.any()):
-            raise self._failure(distance, wrong)
-        return distance.relative
+        return self._judged(distance, wrong)
 
     def forgiving_error(self) -> float:
         """As `strict_error`, and forgives what `check_values` says."""
@@ -310,6 +310,12 @@ class _Output:
             wrong &= distance.error > distance.allowed + self.judge.tolerance.roundings * self._noise()
         if bool(wrong.any()) and self.tiny_beside is not None:
             wrong &= (distance.error > self._usual_rounding(self.tiny_beside)) & self._is_unlike_flushed(distance)
+        return self._judged(distance, wrong)
+
+    def _judged(self, distance: _Distance, wrong: torch.Tensor) -> float:
+        """Gives the error relative to the largest value. Raises AccuracyError where any element is wrong after all."""
+        if not bool(wrong.any()):
+            wrong = self._is_out_of_nowhere(distance)
         if bool(wrong.any()):
             raise self._failure(distance, wrong)
         return distance.relative
@@ -336,7 +342,7 @@ class _Output:
 
     def _wide(self) -> torch.Tensor | None:
         """The output in float64, or None where there is no such run."""
-        wide = None if self.reference.wide is None else _real(self.reference.wide[self.index]).double()
+        wide = None if self.reference.wide is None else parts_of(self.reference.wide[self.index]).double()
         return wide if wide is not None and wide.shape == self.want.shape else None
 
     def _distance(self, exact: torch.Tensor, *, is_reference: bool) -> _Distance:
@@ -349,7 +355,8 @@ class _Output:
         # Infinite or NaN in eager and in float64 means that it belongs there; in eager alone it means overflow.
         is_special = ~want.isfinite() & ~exact.isfinite()
         agrees = _is_equal(got, want) | _is_equal(got, exact)
-        error = torch.where(is_special & ~agrees, torch.inf, error)
+        is_no_number = got.isnan() & want.isfinite() & exact.isfinite()  # too large for the dtype, perhaps, but a number
+        error = torch.where((is_special & ~agrees) | is_no_number, torch.inf, error)
         magnitude = torch.where(is_comparable, exact.abs(), nothing)
         own = torch.where(is_comparable, (want - exact).abs(), nothing)
         scales, allowed = torch.zeros_like(error), torch.zeros_like(error)
@@ -374,8 +381,28 @@ class _Output:
         """True for elements beside which parts of a sum may be too large."""
         return self.want.isfinite() & (distance.exact.abs() > torch.finfo(self.dtype).max / 4)
 
+    def _is_out_of_nowhere(self, distance: _Distance) -> torch.Tensor:
+        """True for infinities and NaN where no run of eager has any: lost digits excuse other numbers, but these are none.
+
+        Where parts of a sum may be too large, an infinity of the right sign may be right.
+        """
+        got = self.got.double()
+        overflows = self._is_near_overflow(distance) & (got == distance.exact.sign() * torch.inf)
+        found = distance.error.isinf() & self.want.isfinite() & ~got.isfinite() & ~overflows
+        if bool(found.any()):
+            for outputs in self.reference.nudges(self._step, MANY_NUDGES, breaks_ties=self.judge.leaves_ties_open):
+                moved = parts_of(outputs[self.index]).double()
+                found &= ~(moved.isnan() | (moved.isinf() & got.isinf()))
+        if bool(found.any()) and self.tiny_beside is not None:
+            found &= self._is_unlike_flushed(distance)
+        return found
+
+    @property
+    def _step(self) -> float:
+        return self.judge.accuracy or 0.0
+
     def _nudged(self) -> tuple[Outputs, ...]:
-        return self.reference.nudged(self.judge.accuracy or 0.0, breaks_ties=self.judge.leaves_ties_open)
+        return self.reference.nudged(self._step, breaks_ties=self.judge.leaves_ties_open)
 
     def _noise(self) -> torch.Tensor:
         """How far eager moves where the inputs move by one rounding, or by the granted error; infinite where it jumps.
@@ -384,7 +411,7 @@ class _Output:
         """
         noise = torch.zeros(self.want.shape, dtype=torch.float64, device=self.want.device)
         for outputs in self._nudged():
-            moved, want = _real(outputs[self.index]).double(), self.want.double()
+            moved, want = parts_of(outputs[self.index]).double(), self.want.double()
             distance = torch.where(_is_equal(moved, want), torch.zeros_like(noise), (moved - want).abs())
             noise = torch.maximum(noise, _with_infinities(distance))
         finite = noise[noise.isfinite()]
@@ -392,7 +419,7 @@ class _Output:
 
     def _usual_rounding(self, usual: torch.Tensor) -> float:
         """What is a rounding beside usual values: exp(x) - 1 loses all digits of tiny ones, and nobody sees it there."""
-        values = _real(usual).double().abs()
+        values = parts_of(usual).double().abs()
         scale = float(values[values.isfinite()].max()) if bool(values.isfinite().any()) else 0.0
         return self._budget(scale, 0.0, has_reference=True)
 
@@ -400,7 +427,7 @@ class _Output:
         """True for elements that are not eager's on flushed inputs either."""
         is_unlike = torch.ones_like(distance.wrong)
         for outputs in self.reference.flushed:
-            got, want = self.got.double(), _real(outputs[self.index]).double()
+            got, want = self.got.double(), parts_of(outputs[self.index]).double()
             is_unlike &= ~(_is_equal(got, want) | ((got - want).abs() <= distance.allowed))
         return is_unlike
 
@@ -459,11 +486,6 @@ class _Output:
             cluster=self.judge.cluster.name,
             hint='grant an error budget with options={"accuracy": ...} if this is acceptable',
         )
-
-
-def _real(value: torch.Tensor) -> torch.Tensor:
-    """Gives complex numbers as pairs of real ones, in a last dim of size 2."""
-    return torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value.detach()
 
 
 def _with_infinities(distance: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,7 @@ class FiniteOnly:
     def __init__(self, executable: Callable[..., Sequence[Any]], specs: Sequence[Spec]) -> None:
         self._executable = executable
         tensors = {position: spec for position, spec in enumerate(specs) if isinstance(spec, TensorSpec)}
-        floats = [position for position, spec in tensors.items() if spec.dtype.is_floating_point]
+        floats = [at for at, spec in tensors.items() if spec.dtype.is_floating_point or spec.dtype.is_complex]
         integers = [position for position, spec in tensors.items() if spec.dtype in WIDE_INTEGERS]
         near = {position for position, spec in tensors.items() if spec.device.type == "cpu"}
         self._floats = tuple(position for position in floats if position in near)
@@ -61,7 +61,7 @@ class FiniteOnly:
         checks = torch.stack([_all_usual(inputs[position]) for position in positions])
         if not bool(checks.all()):
             position = next(at for at, check in zip(positions, checks.cpu(), strict=True) if not bool(check))
-            raise _refusal(position, is_float=inputs[position].is_floating_point())
+            raise _refusal(position, is_float=inputs[position].dtype not in WIDE_INTEGERS)
 
     def dump(self, folder: Path) -> None:
         """Writes what the executable itself writes."""
@@ -77,7 +77,7 @@ def _refusal(position: int, *, is_float: bool) -> InputRefused:
 
 def _all_usual(value: torch.Tensor) -> torch.Tensor:
     """Says in a tensor on the same device whether all elements are finite, or are integers within 2^20."""
-    if value.is_floating_point():
+    if value.is_floating_point() or value.is_complex():
         return value.isfinite().all()
     return ((value <= USUAL_INTEGER) & (value >= -USUAL_INTEGER)).all()
 

@@ -12,6 +12,7 @@ from torch import fx
 
 from hub.graph import Cluster
 from hub.support import operator_name, tensors_of
+from hub.verification.parts import parts_of, whole_of
 from hub.verification.sizes import is_well_shaped, other_sizes
 from hub.verification.tolerance import longest_sum
 
@@ -23,6 +24,8 @@ Make = Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Floating dtypes whose values are varied; others (float8) keep their real ones."""
+COMPLEX = (torch.complex64, torch.complex128)
+"""Complex dtypes whose real and imaginary parts are varied, as floating values are."""
 USUAL_INTEGER = 2**20
 """Integers up to here, and sums of a few, are exact in float32; larger ones are guarded where they make a difference."""
 WIDE_INTEGERS = (torch.int32, torch.int64)
@@ -95,7 +98,7 @@ def copied(value: Any) -> Any:
 
 
 def _is_varied(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in FLOATING and value.numel() > 0
+    return isinstance(value, torch.Tensor) and value.dtype in (*FLOATING, *COMPLEX) and value.numel() > 0
 
 
 # --- Floating values --------------------------------------------------------------------------------------------------
@@ -168,7 +171,10 @@ def _floats(draw: Draw) -> Make:
 
 
 def _drawn(value: Any, draw: Draw, generator: torch.Generator) -> Any:
-    return in_layout_of(value, draw(value, generator)) if _is_varied(value) else copied(value)
+    if not _is_varied(value):
+        return copied(value)
+    parts = parts_of(value)
+    return whole_of(in_layout_of(parts, draw(parts, generator)), value)
 
 
 def _placed(*numbers: float) -> Make:
@@ -184,10 +190,11 @@ def _placed(*numbers: float) -> Make:
 def _with_numbers(value: Any, numbers: Sequence[float], generator: torch.Generator) -> Any:
     copy = copied(value)
     if _is_varied(value):
-        places = torch.randperm(value.numel(), generator=generator, device=_CPU)[:_PLACES]
+        parts = parts_of(copy)
+        places = torch.randperm(parts.numel(), generator=generator, device=_CPU)[:_PLACES]
         for index, place in enumerate(places):
             # One by one, since elements may lie in the same memory.
-            copy[tuple(map(int, np.unravel_index(int(place), value.shape)))] = numbers[index % len(numbers)]
+            parts[tuple(map(int, np.unravel_index(int(place), parts.shape)))] = numbers[index % len(numbers)]
     return copy
 
 
@@ -207,7 +214,7 @@ def _normals(_: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator
 
 def _random(value: Any, generator: torch.Generator, integers: Literal["with zeros", "in range", "real"]) -> Any:
     if _is_varied(value):
-        return in_layout_of(value, _normal(value, generator))
+        return _drawn(value, _normal, generator)
     if not isinstance(value, torch.Tensor) or not value.numel():
         return copied(value)
     if value.dtype is torch.bool:
@@ -304,6 +311,10 @@ def _of_size(target: int | None) -> Make:
 def _resized(
     value: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], generator: torch.Generator
 ) -> torch.Tensor:
+    if _is_varied(value) and value.is_complex():
+        doubled = *(2 * step for step in stride), 1
+        # Copied, because PyTorch cannot make a fake tensor of complex numbers in a view of real ones.
+        return copied(whole_of(_resized(parts_of(value), (*shape, 2), doubled, generator), value))
     empty = torch.empty_strided(shape, stride, dtype=value.dtype, device="meta")
     if _is_varied(value):
         flat = _signed_as(value, torch.randn(span(empty), generator=generator, dtype=torch.float64, device=_CPU))
@@ -315,8 +326,8 @@ def _resized(
 
 
 NORMAL = Kind("normal", _normals, is_certain=True)
-NAN = Kind("NaN", _placed(float("nan")), unusual=FLOATING)
-INFINITIES = Kind("infinities", _placed(float("inf"), float("-inf")), unusual=FLOATING)
+NAN = Kind("NaN", _placed(float("nan")), unusual=(*FLOATING, *COMPLEX))
+INFINITIES = Kind("infinities", _placed(float("inf"), float("-inf")), unusual=(*FLOATING, *COMPLEX))
 
 KINDS: tuple[Kind, ...] = (
     NORMAL,

@@ -11,9 +11,13 @@ from torch import fx
 from torch.fx.node import map_aggregate
 
 from hub.graph import Cluster
+from hub.verification.parts import parts_of, whole_of
 
 NUDGES = 3
 """Runs with inputs moved by a rounding: enough that an element that such a move changes changes in one of them."""
+MANY_NUDGES = 24
+"""Such runs before an infinity or NaN is held against somebody: the root of a difference that should be zero is NaN in half
+of them."""
 _SEED = 20_011
 
 Outputs = tuple[torch.Tensor, ...]
@@ -61,12 +65,13 @@ class Reference:
         To break ties, all elements are moved by that part of the largest one (of 1, where all are 0), zeros too.
         """
         if (relative, breaks_ties) not in self._nudged:
-            self._nudged[relative, breaks_ties] = tuple(self._nudges(relative, breaks_ties))
+            self._nudged[relative, breaks_ties] = tuple(self.nudges(relative, NUDGES, breaks_ties=breaks_ties))
         return self._nudged[relative, breaks_ties]
 
-    def _nudges(self, relative: float, breaks_ties: bool) -> Iterator[Outputs]:
+    def nudges(self, relative: float, count: int, *, breaks_ties: bool = False) -> Iterator[Outputs]:
+        """As `nudged`, as often as asked for, one after the other: none is kept."""
         generator = torch.Generator("cpu").manual_seed(_SEED)
-        for _ in range(NUDGES):
+        for _ in range(count):
             found = self._eager_on(lambda value: _moved(value, relative, generator, breaks_ties=breaks_ties))
             if found is not None:
                 yield found
@@ -76,7 +81,7 @@ class Reference:
     ) -> Outputs | None:
         """Gives eager's outputs on changed floating inputs, or None where it raises; `only` are their positions."""
         changed = [
-            change(value) if is_floating(value) and (only is None or position in only) else value
+            whole_of(change(parts_of(value)), value) if is_floating(value) and (only is None or position in only) else value
             for position, value in enumerate(self.inputs)
         ]
         try:
@@ -87,8 +92,8 @@ class Reference:
 
 
 def is_floating(value: Any) -> bool:
-    """True for a tensor of a floating dtype."""
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    """True for a tensor of a floating or complex dtype."""
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def float64_outputs(cluster: Cluster, inputs: Sequence[Any]) -> Outputs | None:
@@ -111,9 +116,9 @@ class _Float64(fx.Interpreter):
 
 def _widened(value: Any) -> Any:
     if is_floating(value):
-        return value.double()
-    if isinstance(value, torch.dtype) and value.is_floating_point:
-        return torch.float64
+        return value.to(torch.complex128) if value.is_complex() else value.double()
+    if isinstance(value, torch.dtype) and (value.is_floating_point or value.is_complex):
+        return torch.complex128 if value.is_complex else torch.float64
     return value
 
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hub.errors import InputRefused
 from hub.graph import TensorSpec
 from hub.testing.operators import case_cluster
-from hub.testing.operators.sample import call, f, i64
+from hub.testing.operators.sample import Made, call, f, i64
 from hub.verification.finite import finite_only, is_finite
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -44,6 +44,17 @@ def test_views_with_a_pending_sign_are_read() -> None:
     """A negated view, as complex numbers give, is resolved first."""
     value = torch._neg_view(torch.ones(4))
     assert is_finite(value)
+
+
+def test_complex_inputs_are_guarded() -> None:
+    """An infinity or NaN in either part is found."""
+    value = torch.ones(3, 4, dtype=torch.complex64)
+    cluster, _ = case_cluster("aten.neg.default", call(Made((3, 4), torch.complex64, "normal")))
+    guarded = finite_only(lambda x: [x.neg()], cluster.inputs)
+    guarded(value)
+    value[1, 2] = complex(0.0, float("nan"))
+    with pytest.raises(InputRefused, match="input 0 holds an infinity or NaN"):
+        guarded(value)
 
 
 def test_guarded_calls_are_refused_before_the_executable_runs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,10 +10,18 @@ import torch
 
 from hub.graph import Cluster
 from hub.testing.operators import case_cluster
-from hub.testing.operators.sample import at, b, bf16, call, f, f16, f64, i32, i64, pos, u8
+from hub.testing.operators.sample import Made, at, b, bf16, call, f, f16, f64, i32, i64, pos, u8
+from hub.testing.single import whole_cluster
 from hub.verification.inputs import KINDS, copied, generated, span
 
 BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+class Square(torch.nn.Module):
+    """Takes any numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x
 
 
 def made(kind: str, cluster: Cluster, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -203,3 +212,49 @@ def test_masks_and_the_indices_behind_them_stay_real(kind: str) -> None:
             if not real.is_floating_point():
                 assert torch.equal(value, real)
             assert value.shape == real.shape
+
+
+COMPLEX_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "contiguous": lambda value: value,
+    "transposed": lambda value: value.T,
+    "strided": lambda value: value[:, ::2],
+    "expanded": lambda value: value[0].expand(4, 6),
+    "conjugated": lambda value: value.conj(),
+}
+
+
+@pytest.mark.parametrize("view", COMPLEX_VIEWS)
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_inputs_vary_in_both_parts(dtype: torch.dtype, view: str) -> None:
+    """Real and imaginary parts hold what their kind says, laid out in memory as the real input."""
+    cluster, _ = whole_cluster(Square(), (torch.randn(4, 6, dtype=dtype),))
+    real = COMPLEX_VIEWS[view](torch.randn(4, 6, dtype=dtype))
+
+    def parts(kind: str) -> torch.Tensor:
+        found = made(kind, cluster, (real,))
+        assert found is not None
+        (value,) = found
+        assert (value.shape, value.stride(), value.dtype) == (real.shape, real.stride(), dtype)
+        assert value.untyped_storage().data_ptr() != real.untyped_storage().data_ptr()
+        return torch.view_as_real(value)
+
+    normal = parts("normal")
+    assert (normal != torch.view_as_real(real.resolve_conj())).all()
+    assert (normal < 0).any(-1).any()
+    for part in parts("large").unbind(-1):
+        assert part.abs().median() > 1e3
+    assert not parts("zeros").any()
+    assert parts("NaN").isnan().any()
+    assert parts("infinities").isinf().any()
+    assert not parts("infinities").isinf().all()
+
+
+def test_complex_inputs_get_other_sizes() -> None:
+    """A complex input of another size is drawn anew."""
+    sample = call(Made((4, 6), torch.complex64, "normal"), Made((6,), torch.complex64, "normal"))
+    cluster, inputs = case_cluster("aten.add.Tensor", sample, dynamic=True)
+    found = made("another size", cluster, inputs)
+    assert found is not None
+    assert [tuple(value.shape) for value in found] == [(5, 7), (7,)]
+    assert found[0].dtype is torch.complex64
+    assert found[0].imag.any()

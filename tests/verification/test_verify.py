@@ -457,6 +457,26 @@ def test_a_divisor_of_zero_that_no_example_has_accuses_nobody() -> None:
     assert "normal" in thoroughly(case, lambda x, y: [(x / y).nan_to_num(0.0, 0.0, 0.0)]).kinds
 
 
+class _Complex(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x - x.conj()
+
+
+def test_complex_inputs_are_varied() -> None:
+    """A program of complex numbers is tried on generated ones as others are, and found out where it is wrong on these."""
+    case = whole_cluster(_Complex(), (torch.randn(8, 8, dtype=torch.complex64),))
+    cluster, _ = case
+    verified = thoroughly(case, lambda x: [value.clone() for value in cluster.module(x)])
+    assert {"normal", "NaN", "infinities", "large", "zeros", "tiny", "huge", "denormal"} <= set(verified.kinds)
+
+    def wrong(x: torch.Tensor) -> list[torch.Tensor]:
+        (right,) = cluster.module(x)
+        return [right + 1e-2 * right.abs().max() * (x.imag.abs().median() > 1e3)]
+
+    with pytest.raises(AccuracyError, match="large"):
+        thoroughly(case, wrong)
+
+
 # --- Infinities and NaN -----------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,15 @@
+"""Complex numbers as pairs of real ones, so that whatever is done with floating values is done with both parts."""
+
+from __future__ import annotations
+
+import torch
+
+
+def parts_of(value: torch.Tensor) -> torch.Tensor:
+    """Gives complex numbers as pairs of real ones, in a last dim of size 2, and any others as they are."""
+    return torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value.detach()
+
+
+def whole_of(parts: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Gives what is made up of such parts, as `value` is."""
+    return torch.view_as_complex(parts) if value.is_complex() else parts
