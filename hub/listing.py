@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 from hub.children import run_child
 from hub.compilation.family import adopt_orphans, end_descendants
-from hub.errors import HubError, shortened, text_of
+from hub.errors import ContractError, HubError, shortened, text_of
 from hub.options import resolve
 from hub.registry import Entry, Registry, installed_version, load_attribute, registry
 from hub.support import Support, refused
@@ -177,6 +177,8 @@ def _answer_probe(arguments: Sequence[str]) -> None:
     with Path(answer).open("w") as file:
         try:
             verdict: Any = _registry().backend(name).probe()
+            if not isinstance(verdict, Support):
+                raise ContractError(f"probe() gave a {type(verdict).__name__}, no Support")
             found = {"accepted": bool(verdict.accepted), "reason": shortened(str(verdict.reason))}
         except Exception as error:  # noqa: BLE001 - whatever a probe raises is its verdict
             text = f"{type(error).__name__}: {error.message}" if isinstance(error, HubError) else text_of(error)

@@ -301,8 +301,12 @@ MUST_BE_HERE = ("register", "create", "import")
 
 def is_named(fault: Fault, events: Iterable[dict[str, Any]]) -> bool:
     """True where an event about the plugin says what happened."""
-    about = (event["message"] for event in events if event["backend"] == "hostile")
-    return any(re.search(fault.says, message, flags=re.IGNORECASE) for message in about)
+    return any(is_said(fault, event["message"]) for event in events if event["backend"] == "hostile")
+
+
+def is_said(fault: Fault, text: str) -> bool:
+    """True where a text says what happened."""
+    return re.search(fault.says, text, flags=re.IGNORECASE) is not None
 
 
 def tried_again(outcome: Outcome, facts: dict[str, Any], which: str) -> Iterator[str]:
