@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 import hub
 from hub.cli.app import app
-from hub.errors import HubWarning
+from hub.compilation.pool import POOL
+from hub.errors import HubWarning, WorkerError
 
 PLUGIN = """
 import ctypes, os, time
@@ -243,6 +244,50 @@ def test_operators_of_the_users_own_process(install: Install) -> None:
         assert stages(diary)[0]["compile"] > 0
 
 
+class Own(torch.nn.Module):
+    """Uses an operator that a test has defined in this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.ops.hub_test_own.twice(self.linear(x)))
+
+
+def test_what_no_worker_can_try_is_no_failure_of_the_backend(install: Install) -> None:
+    """A cluster with such an operator runs in eager, and nothing is remembered of whoever would have taken it."""
+    install()
+    with torch.library._scoped_library("hub_test_own", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        for module in (Own().eval(), Own().eval()):
+            compiled = torch.compile(module, backend="hub", options={"tune": "off", "backends": ["frail"]})
+            with torch.no_grad(), pytest.warns(HubWarning, match="frail"):
+                torch.testing.assert_close(compiled(X), module(X))
+            (event,) = [event for event in hub.plans(compiled)[-1].events if event.kind == "fallback"]
+            assert "cannot read the graph" in event.message
+            assert "put away" not in event.message
+
+
+def test_without_workers_nobody_is_asked(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system starts no process, a plugin's code does not run in the user's instead; the plan says why."""
+
+    def lend(*_: Any) -> None:
+        raise WorkerError("a worker process cannot be started: too many processes")
+
+    diary = install()
+    with monkeypatch.context() as patch:
+        patch.setattr(POOL, "lend", lend)
+        plan = run(model(), backends=["frail"])
+    assert "frail" not in plan.backends
+    (event,) = [event for event in plan.events if event.backend == "frail"]
+    assert (event.kind, event.stage) == ("failed", "support")
+    assert "too many processes" in event.message
+    assert not stages(diary)[1]
+    assert run(model(), backends=["frail"]).backends == ("frail",)
+
+
 def test_operators_of_a_module_are_known_to_workers(install: Install, tmp_path: Path) -> None:
     """A custom operator of an importable module does not keep a graph from being tried whole."""
     diary = install()
@@ -315,6 +360,52 @@ def test_the_program_is_not_to_be_changed(install_plugin: Callable[[str, str], N
     plan = run(model(), backends=["frail"])
     assert "frail" not in plan.backends
     assert any("changed the program" in event.message for event in plan.events)
+
+
+CHANGER = """
+from hub import Backend, BackendInfo, Executable, Support, hookimpl
+
+@hookimpl
+def hub_backends():
+    return [BackendInfo(name="frail", factory="hub_frail:Frail", summary="", saveable=True)]
+
+class Frail(Backend):
+    def supports(self, node):
+        import torch
+        if node.target is torch.ops.aten.relu.default:
+            node.target = torch.ops.aten.sin.default
+        return Support(accepted=True)
+
+    def compile(self, cluster, settings):
+        return Run(cluster, next(name for name in ("sin", "relu") if name in str(cluster.nodes[-1].target)))
+
+    def load(self, folder, cluster, settings):
+        return Run(cluster, (folder / "function").read_text())
+
+class Run(Executable):
+    def __init__(self, cluster, function):
+        self.weights, self.function = list(cluster.constants.values()), function
+
+    def __call__(self, x):
+        import torch
+        with torch.no_grad():
+            return [getattr(torch, self.function)(torch.nn.functional.linear(x, *self.weights))]
+
+    def save(self, folder):
+        (folder / "function").write_text(self.function)
+"""
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_the_graph_is_not_to_be_changed(isolate: bool, install_plugin: Callable[[str, str], None]) -> None:
+    """A backend that makes another program of the graph while it is asked changes a copy, and the plan says so.
+
+    Clusters would be cut from the other program, verified against it in the worker, and known again here by their results.
+    """
+    install_plugin("frail", CHANGER)
+    plan = run(model(), backends=["frail"], isolate=isolate)
+    assert plan.backends == ("frail",)
+    assert any("changed the graph" in event.message for event in plan.events if event.backend == "frail")
 
 
 def test_an_executable_that_changes_state_is_put_away(install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:

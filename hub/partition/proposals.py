@@ -14,11 +14,12 @@ from torch.fx.passes.utils.matcher_utils import InternalMatch, SubgraphMatcher
 
 from hub.backend import Proposal
 from hub.capture.simplify import simplify
-from hub.errors import PlanError, text_of
+from hub.errors import ContractError, PlanError, text_of
 from hub.graph import Graph
 from hub.options import Options
 from hub.partition.extract import check_convex
 from hub.partition.group import Group
+from hub.partition.shown import Shown
 from hub.partition.verdicts import Verdicts
 from hub.plan import Event
 from hub.plugin_fault import is_plugins
@@ -90,9 +91,13 @@ def _asked(implementation: _Implementation, graph: Graph) -> Offered:
 
 
 def _offers(implementation: _Implementation, graph: Graph) -> tuple[Proposal, ...]:
-    """Asks one plugin. Raises whatever it raises, and TypeError for what is no proposal."""
-    answer: Any = implementation.function(**{name: {"graph": graph}[name] for name in implementation.argnames})
+    """Asks one plugin. Raises whatever it raises, TypeError for what is no proposal, ContractError for a changed graph."""
+    shown = Shown(graph)
+    given = {"graph": shown.graph()}
+    answer: Any = implementation.function(**{name: given[name] for name in implementation.argnames})
     offered: tuple[Any, ...] = tuple(answer or ())
+    if shown.is_changed:
+        raise ContractError("it changed the graph that it was shown")
     for item in offered:
         if not isinstance(item, Proposal):
             raise TypeError(f"{item!r} is a {type(item).__name__}, no Proposal")

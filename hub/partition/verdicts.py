@@ -13,6 +13,7 @@ from hub.errors import ContractError, HubError, PluginLoadError, text_of
 from hub.graph import Graph
 from hub.options import Options
 from hub.partition.group import EAGER
+from hub.partition.shown import Shown
 from hub.plan import Event
 from hub.plugin_fault import is_plugins
 from hub.registry import Registry
@@ -92,10 +93,18 @@ def ask_backends(graph: Graph, registry: Registry, options: Options, ask: Ask | 
 
 
 def answers(graph: Graph, registry: Registry, options: Options, backend: str) -> Answers:
-    """Asks one backend about every node, in this process. Raises HubError where it cannot be loaded."""
+    """Asks one backend about every node, in this process. Raises HubError where it cannot be loaded.
+
+    It is shown a copy: eager runs what is cut from the graph too, so that nobody would find out that it was changed.
+    """
     loaded = registry.backend(backend)
     events: list[Event] = []
-    supports = _answers(graph, registry.entries[backend].info, loaded.supports, options, events)
+    shown = Shown(graph)
+    info = registry.entries[backend].info
+    supports = _answers(graph, info, lambda node: loaded.supports(shown.node(node)), options, events)
+    if shown.is_changed:
+        message = "supports() changed the graph that it was shown; that was a copy"
+        events.append(Event(kind="note", stage="support", backend=backend, message=message))
     return Answers(supports, tuple(events), type(loaded).estimate is not Backend.estimate)
 
 

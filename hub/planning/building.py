@@ -205,15 +205,17 @@ class Builder:
         self._note_changed(changed, HERE, backend, name)
 
     def _tried_alone(self, order: Order, values: Mapping[str, Any]) -> Offer:
-        """Tries a cluster in a worker that gets nothing else: the graph holds something that only this process knows."""
+        """Tries a cluster in a worker that gets nothing else: the graph holds something that only this process knows.
+
+        Raises CompileError where no worker can be had for it, which says nothing of the backend and is not remembered.
+        """
         sample, options = cut_sample(self.scene.sample, order.group.nodes, values), self.scene.options
         try:
             with Session(sample, self.scene.threads, limits_of(options), options=options, is_timed=False) as session:
                 return session.try_out(order)
         except WorkerError as error:
             hint = "options={'isolate': False} compiles in this process"
-            failure = CompileError(error.message, backend=order.group.backend, cluster=order.name, hint=hint)
-            return Offer(order, failure=failure)
+            raise CompileError(error.message, backend=order.group.backend, cluster=order.name, hint=hint) from error
 
     def _note_changed(self, changed: Sequence[str], where: str, backend: str, name: str) -> None:
         if message := told_changes(changed, where):

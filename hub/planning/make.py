@@ -117,7 +117,7 @@ class Maker:
     def _verdicts(self, scene: Scene) -> Verdicts:
         if scene.session is not None:
             bidders = [name for name in self.registry.entries if self._may_bid(name)]
-            with contextlib.suppress(WorkerError):  # each backend is then asked in this process
+            with contextlib.suppress(WorkerError):  # whoever is asked meets it again
                 scene.session.ask_early(bidders, self.options)
         return ask_backends(self.graph, self.registry, self.options, scene.answers)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,18 +65,25 @@ class Scene:
     def answers(self, backend: str) -> Answers:
         """Gives what a backend says about the graph. Raises HubError where it cannot be loaded, or dies of the question.
 
-        A graph that no worker can read, because it holds what only this process knows, is shown to it here.
+        A graph that no worker can read, because it holds what only this process knows, is shown to it here. Raises
+        WorkerError where no worker can be had: then nobody is asked.
         """
         if self.session is not None:
-            with contextlib.suppress(WorkerError):
+            try:
                 return self.session.answers(backend, self.options)
+            except WorkerError:
+                if not self.session.is_unreadable:
+                    raise
         return answers(self.graph, self.registry, self.options, backend)
 
     def offered(self) -> tuple[Offered, ...]:
-        """Gives what plugins propose as clusters."""
+        """Gives what plugins propose as clusters; where no worker can be had, nobody proposes anything."""
         if self.session is not None and has_proposers(self.registry):
-            with contextlib.suppress(WorkerError):
+            try:
                 return self.session.offered()
+            except WorkerError as error:
+                if not self.session.is_unreadable:
+                    return (Offered("unknown", fault=f"failed: {error.message}"),)
         return offered_by_plugins(self.graph, self.registry)
 
     def estimate(self, found: Group, settings: CompileSettings) -> Said:

@@ -231,6 +231,11 @@ class Session:
             return self._folder
 
     @property
+    def is_unreadable(self) -> bool:
+        """True where no worker can have this graph, whatever the machine does: it holds what only this process knows."""
+        return self._fault is not None and not isinstance(self._fault.__cause__, OSError)
+
+    @property
     def was_needed(self) -> bool:
         """True where workers were asked for: then the graph was written."""
         return self._folder is not None

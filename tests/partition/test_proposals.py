@@ -170,6 +170,12 @@ def fails_late(graph: Graph) -> Iterable[Proposal]:
     raise RuntimeError("out of ideas")
 
 
+def changes(graph: Graph) -> Iterable[Proposal]:
+    """Proposes, and makes another program of the graph."""
+    graph.by_name["gelu"].target = torch.ops.aten.sin.default
+    return [Proposal("choosy", ("gelu",))]
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
@@ -177,6 +183,7 @@ def fails_late(graph: Graph) -> Iterable[Proposal]:
         (lambda _: ["linear"], "raised TypeError: 'linear' is a str, no Proposal"),
         (lambda _: [Proposal("choosy", (3,))], "something else than text"),  # pyright: ignore[reportArgumentType]
         (lambda _: 3, "raised TypeError"),
+        (changes, "changed the graph"),
     ],
 )
 def test_a_hook_that_fails_costs_its_plugin_only(answer: Callable[[Graph], Any], message: str) -> None:
