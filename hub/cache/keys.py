@@ -208,7 +208,7 @@ def _accelerator_software() -> Mapping[str, str]:
     return {
         "CUDA": str(torch.version.cuda),
         "ROCm": str(torch.version.hip),
-        "driver": answer_of(lambda: torch._C._cuda_getDriverVersion()),  # pyright: ignore
+        "driver": answer_of(lambda: torch._C._cuda_getDriverVersion()),  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage, reportUnknownMemberType, reportUnknownLambdaType]
         "its build": answer_of(_DRIVER_BUILD.read_text),
         "cuDNN": answer_of(torch.backends.cudnn.version),
     }
