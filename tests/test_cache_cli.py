@@ -182,6 +182,29 @@ def test_pruning_removes_what_killed_processes_left(filled: Path) -> None:
     assert not partial.exists()
 
 
+def test_the_file_of_measurements_is_listed(filled: Path) -> None:
+    """How many rows of how many, its size, and what was set aside of it."""
+    (line,) = (line for line in run("ls").splitlines() if line.startswith(DATABASE))
+    assert re.fullmatch(rf"{DATABASE}: 3 rows of at most 60,500, \S+ kB", line)
+    (filled / f"{DATABASE}.broken-1").write_bytes(b"damaged")
+    (line,) = (line for line in run("ls").splitlines() if line.startswith(DATABASE))
+    assert line.endswith("; 1 file set aside as damaged")
+    found = facts("ls")["measurements"]
+    assert (found["rows"], found["limit_rows"], found["aside"]) == (3, 60_500, [str(filled / f"{DATABASE}.broken-1")])
+    assert found["nbytes"] > 0
+
+
+def test_pruning_bounds_the_file_of_measurements(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest rows go, and what was set aside."""
+    (filled / f"{DATABASE}.broken-1").write_bytes(b"damaged")
+    monkeypatch.setattr("hub.cache.measurements.MOST", {"measurements": 5, "failures": 1, "choices": 5, "profiles": 5})
+    assert f"{DATABASE}: removed 1 old row and 1 file that had been set aside" in run("prune")
+    assert [one["subject"]["backend"] for one in facts("ls")["failures"]] == ["inductor"]
+    found = facts("prune")
+    assert (found["rows"], found["aside"]) == (0, [])
+    assert DATABASE not in run("prune")
+
+
 def test_clearing_asks_first(filled: Path) -> None:
     """No means that nothing happens; so does no answer."""
     for typed in ("n\n", ""):

@@ -18,7 +18,7 @@ SCHEMA_VERSION = 3
 """Kept in the file's `user_version`; a file with another one is set aside, never migrated: measuring anew is cheap."""
 BUSY_S = 10.0
 """Seconds to wait for another process's write; one write takes about 0.1 ms, so 16 processes never come near it."""
-_MOST_ASIDE = 9
+MOST_ASIDE = 3
 """Files set aside beyond this number replace the last one, so that they cannot fill the disk."""
 
 _SCHEMA: Mapping[str, str] = {
@@ -199,13 +199,13 @@ def _create_private(path: Path) -> None:
 
 
 def _set_aside(path: Path) -> str:
-    """Renames a file and its -wal and -shm; gives the new name."""
-    names = [f"{path.name}.broken-{number}" for number in range(1, _MOST_ASIDE + 1)]
+    """Renames a file and its -wal and -shm, which are then as old as that; gives the new name."""
+    names = [f"{path.name}.broken-{number}" for number in range(1, MOST_ASIDE + 1)]
     name = next((name for name in names if not path.with_name(name).exists()), names[-1])
-    path.replace(path.with_name(name))
-    for suffix in ("-wal", "-shm"):
+    for suffix in ("", "-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + suffix).replace(path.with_name(name + suffix))
+            os.utime(path.with_name(name + suffix))
     return name
 
 

@@ -7,7 +7,7 @@ import importlib.util
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -24,11 +24,21 @@ from hub.registry import Entry, installed_version
 
 LARGE_BYTES = 2**20
 """Files of a plugin above this size, which are libraries, count by size and time of change instead of by content."""
-_OF_NO_EFFECT = {
-    *("cache_dir", "cache_gb", "debug_dir", "strict", "renew", "shadow", "budget_s", "plan", "tune"),
-    *("isolate", "compile_limit_s", "memory_limit_gb", "output_limit_mb"),
+_DRIVER_BUILD = Path("/sys/module/nvidia/version")
+"""Holds the build of NVIDIA's driver ("550.54.15"), where Linux has loaded it; CUDA tells its interface only."""
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "strict": "says what a failure does to the user's call, not which plan is best",
+    "shadow": "looks at calls of a plan that is made",
+    "renew": "says when to decide, and replaces what is kept under the same key",
+    "tune": "is the part `effort` of its own",
+    "budget_s": "says how long to look for the best plan; `renew` looks again",
+    "isolate": "says in which process plugins are tried; it is for debugging them",
+    "plan": "takes the place of planning, and what is replayed is not kept",
+    "cache_dir": "says where things are kept",
+    "cache_gb": "says how much is kept",
+    "debug_dir": "says where people read about what was done",
 }
-"""Options that change neither which plan is best nor what is compiled; `tune` is a part of its own."""
+"""Options that change neither which plan is best nor what is compiled, each with the reason."""
 
 
 def digest_of(parts: Mapping[str, Any]) -> str:
@@ -64,7 +74,7 @@ def plan_parts(
         "constants": list(graph.weights),
         "pinned": sorted(graph.pinned),
         "mode": mode,
-        "options": options.model_dump(mode="json", exclude=_OF_NO_EFFECT),
+        "options": options.model_dump(mode="json", exclude=set(WITHOUT_EFFECT)),
         "effort": effort,
         "threads": threads,
         "cores": available_cores(),
@@ -155,21 +165,58 @@ def _distribution(requirement: str) -> str:
 
 @cache
 def _processor() -> str:
-    lines: list[str] = []
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        text = cpuinfo.read_text().splitlines()
-        lines = [next((line for line in text if line.startswith(key)), "") for key in ("model name", "flags", "Features")]
-    return " | ".join(
-        (platform.machine(), platform.system(), platform.processor(), torch.backends.cpu.get_cpu_capability(), *lines)
-    )
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    capability = torch.backends.cpu.get_cpu_capability()
+    return processor_text(platform.machine(), platform.system(), platform.processor(), capability, text)
+
+
+def processor_text(machine: str, system: str, processor: str, capability: str, cpuinfo: str) -> str:
+    """Gives what code for a processor may rest on: its kind, and the first core's model and features in /proc/cpuinfo.
+
+    ARM's has no name of a model, but the numbers of its maker and part.
+    """
+    lines = cpuinfo.splitlines()
+    always = [_first(lines, key) for key in ("model name", "flags", "Features")]
+    numbers = filter(None, (_first(lines, key) for key in ("CPU implementer", "CPU part", "CPU variant")))
+    return " | ".join((machine, system, processor, capability, *always, *numbers))
+
+
+def _first(lines: Iterable[str], key: str) -> str:
+    return next((line for line in lines if line.startswith(key)), "")
 
 
 def _accelerators() -> list[str]:
-    if not torch.cuda.is_available():
-        return []
-    versions = f"CUDA {torch.version.cuda}, ROCm {torch.version.hip}"
+    return accelerator_texts(torch.cuda, _accelerator_software) if torch.cuda.is_available() else []
+
+
+def accelerator_texts(devices: Any, software: Callable[[], Mapping[str, str]]) -> list[str]:
+    """Gives what code for each GPU may rest on: its name, its capability, and the versions of the libraries under PyTorch.
+
+    `devices` is `torch.cuda`, or what stands in for it.
+    """
+    versions = ", ".join(f"{name} {version}" for name, version in software().items())
     return [
-        f"{torch.cuda.get_device_name(index)}, {torch.cuda.get_device_capability(index)}, {versions}"
-        for index in range(torch.cuda.device_count())
+        f"{devices.get_device_name(index)}, {devices.get_device_capability(index)}, {versions}"
+        for index in range(devices.device_count())
     ]
+
+
+@cache
+def _accelerator_software() -> Mapping[str, str]:
+    """Gives the versions of what stays the same while a process runs: asking cuDNN loads it."""
+    return {
+        "CUDA": str(torch.version.cuda),
+        "ROCm": str(torch.version.hip),
+        "driver": answer_of(lambda: torch._C._cuda_getDriverVersion()),  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage, reportUnknownMemberType, reportUnknownLambdaType]
+        "its build": answer_of(_DRIVER_BUILD.read_text),
+        "cuDNN": answer_of(torch.backends.cudnn.version),
+    }
+
+
+def answer_of(ask: Callable[[], object]) -> str:
+    """Gives a version as text, or that there is none: PyTorch was built without CUDA, or a library does not fit."""
+    try:
+        return str(ask()).strip()
+    except (AttributeError, OSError, RuntimeError) as error:
+        return f"unknown ({type(error).__name__})"

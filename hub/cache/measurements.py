@@ -26,8 +26,8 @@ _BATCH = 500
 """Keys in one query; SQLite allows 32,766 parameters."""
 _HURRIED_MS = 50
 """Milliseconds that later writes wait after one that waited in vain: planning must not stand still at every row."""
-MOST_FAILURES = 5000
-"""Failures that are remembered; later ones push the oldest out."""
+MOST: Mapping[str, int] = {"measurements": 50_000, "failures": 5_000, "choices": 5_000, "profiles": 500}
+"""Rows that each table keeps; later ones push the oldest out. All full, the file takes about 60 MB."""
 
 _SUBJECT = "key, structure, backend, versions, machine, threads, spin, effort, accuracy, modes"
 _COLUMNS: Mapping[str, str] = {
@@ -170,7 +170,7 @@ class Measurements:
     def keep_choice(self, choice: Choice) -> None:
         """Keeps a choice, in place of an older one of its key. One that cannot be written is lost."""
         row = (choice.key, choice.about, choice.backend, choice.choice, float(choice.run_s), choice.made)
-        self._attempt(lambda connection: _insert(connection, "choices", row), None)
+        self._attempt(lambda connection: _insert_bounded(connection, "choices", row), None)
 
     def find_choices(self, keys: Iterable[str]) -> dict[str, Choice]:
         """Gives the choices that were made under some keys."""
@@ -181,7 +181,7 @@ class Measurements:
     def keep_profile(self, machine: str, threads: int, profile_json: str) -> None:
         """Replaces the profile of a machine. One that cannot be written is lost."""
         row = (machine, threads, profile_json)
-        self._attempt(lambda connection: _insert(connection, "profiles", row), None)
+        self._attempt(lambda connection: _insert_bounded(connection, "profiles", row), None)
 
     def profile(self, machine: str, threads: int) -> str | None:
         """Gives the profile of a machine as it was kept, or None."""
@@ -197,7 +197,7 @@ class Measurements:
         # Messages of other people's code may hold lone surrogates, which SQLite cannot.
         stage, reason, made = map(_encodable, (failure.stage, failure.reason, failure.made))
         row = (*_subject_row(failure.subject), stage, reason, failure.node, made)
-        self._attempt(lambda connection: _insert_failure(connection, row), None)
+        self._attempt(lambda connection: _insert_bounded(connection, "failures", row), None)
 
     def find_failures(self, subjects: Iterable[Subject]) -> dict[Subject, Failure]:
         """Gives the failures of those subjects that failed, in their order."""
@@ -224,6 +224,12 @@ class Measurements:
             for table in _COLUMNS
         )
 
+    def trim(self) -> int:
+        """Drops the oldest rows beyond what each table keeps, and gives the disk what dropped rows took; gives how many."""
+        dropped = sum(self._attempt(lambda connection, table=table: _drop_oldest(connection, table), 0) for table in MOST)
+        self._attempt(lambda connection: connection.execute("VACUUM"), None)
+        return dropped
+
     def find_broken(self, *, repair: bool = False) -> tuple[str, ...]:
         """Reads the whole file and gives what is wrong with it, in words; with `repair`, drops or sets aside what is."""
         n_before = len(self.notes)
@@ -238,8 +244,13 @@ class Measurements:
         return (*((damage,) if damage else ()), *texts, *self.notes[n_before:])
 
     def count(self) -> int:
-        """Gives the number of rows."""
+        """Gives the number of measurements."""
         query = "SELECT count(*) FROM measurements"
+        return self._attempt(lambda connection: int(connection.execute(query).fetchone()[0]), 0)
+
+    def count_all(self) -> int:
+        """Gives the number of rows of all tables."""
+        query = f"SELECT {' + '.join(f'(SELECT count(*) FROM {table})' for table in _COLUMNS)}"
         return self._attempt(lambda connection: int(connection.execute(query).fetchone()[0]), 0)
 
     def close(self) -> None:
@@ -347,11 +358,17 @@ def _insert(connection: sqlite3.Connection, table: str, row: Sequence[Any]) -> N
     connection.execute(query, (*row, _row_digest(row)))
 
 
-def _insert_failure(connection: sqlite3.Connection, row: Sequence[Any]) -> None:
+def _insert_bounded(connection: sqlite3.Connection, table: str, row: Sequence[Any]) -> None:
     connection.execute("BEGIN IMMEDIATE")
     with connection:
-        _insert(connection, "failures", row)
-        connection.execute("DELETE FROM failures WHERE rowid <= (SELECT max(rowid) FROM failures) - ?", (MOST_FAILURES,))
+        _insert(connection, table, row)
+        _drop_oldest(connection, table)
+
+
+def _drop_oldest(connection: sqlite3.Connection, table: str) -> int:
+    """Drops the rows that were pushed out, and gives how many. Takes no time where there are none: numbers only grow."""
+    query = f"DELETE FROM {table} WHERE rowid <= (SELECT max(rowid) FROM {table}) - ?"
+    return connection.execute(query, (MOST[table],)).rowcount
 
 
 def _insert_measurement(connection: sqlite3.Connection, row: Sequence[Any]) -> None:
@@ -363,6 +380,7 @@ def _insert_measurement(connection: sqlite3.Connection, row: Sequence[Any]) -> N
             "(SELECT id FROM measurements WHERE key = ? ORDER BY id DESC LIMIT ?)",
             (row[0], row[0], MOST_ROWS),
         )
+        _drop_oldest(connection, "measurements")
 
 
 def _row_of(measurement: Measurement) -> tuple[Any, ...]:

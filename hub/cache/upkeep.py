@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hub.cache.artifacts import FOLDER, PARTIAL, SEAL, check_artifact, discard_artifact, folder_bytes, is_in_use, seal_of
+from hub.cache.compilers import COMPILERS
 from hub.cache.database import DATABASE
 from hub.cache.forecast import FOLDER as FORECASTS
 from hub.cache.imports import IMPORTS, LEFTOVERS, read_imports
@@ -21,6 +22,8 @@ GRACE_S = 900.0
 """Seconds since its last use for which nothing is pruned: a process that plans may be about to load what it saved."""
 STALE_S = 3600.0
 """Seconds after which what is half-written was left by a process that was killed: saving takes seconds."""
+ASIDE_S = 7 * 86400.0
+"""Seconds after which nobody will look any more at a damaged file of measurements that was set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Pruned:
     removed: tuple[Kept, ...]
     leftovers: tuple[Path, ...]
     """Half-written files and folders that were removed."""
+    aside: tuple[Path, ...]
+    """Files that had been set aside, and were removed."""
     nbytes: int
     """Bytes that are left."""
 
@@ -66,13 +71,16 @@ def list_kept(root: Path) -> tuple[Kept, ...]:
     return tuple(map(_described, _list_kept(root)))
 
 
-def prune(root: Path, limit_bytes: float, *, grace_s: float = GRACE_S, stale_s: float = STALE_S) -> Pruned:
+def prune(
+    root: Path, limit_bytes: float, *, grace_s: float = GRACE_S, stale_s: float = STALE_S, aside_s: float = ASIDE_S
+) -> Pruned:
     """Removes what was used least recently until at most `limit_bytes` are left, and what killed processes left behind.
 
     What this process uses stays, and what anybody used within `grace_s`; so more than the limit may be left. Measurements
-    do not count. Raises nothing.
+    do not count, for their number is bounded; files of them that were set aside go after `aside_s`. Raises nothing.
     """
     leftovers = _remove_leftovers(root, stale_s)
+    aside = tuple(path for path in files_aside(root) if _is_older(path, aside_s) and _unlinked(path))
     kept = _list_kept(root)
     nbytes, now_s = sum(item.nbytes for item in kept), time.time()
     removed: list[Kept] = []
@@ -82,7 +90,21 @@ def prune(root: Path, limit_bytes: float, *, grace_s: float = GRACE_S, stale_s: 
         if not is_in_use(item.path) and now_s - item.used >= grace_s and _remove(item):
             removed.append(item)
             nbytes -= item.nbytes
-    return Pruned(tuple(removed), leftovers, nbytes)
+    return Pruned(tuple(removed), leftovers, aside, nbytes)
+
+
+def files_aside(root: Path) -> tuple[Path, ...]:
+    """Gives the damaged files of measurements that were set aside, with their logs. Raises nothing."""
+    return tuple(sorted(root.glob(f"{DATABASE}.broken-*")))
+
+
+def database_bytes(root: Path) -> int:
+    """Gives the bytes of the file of measurements, with its logs. Raises nothing."""
+    found = 0
+    for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"):
+        with contextlib.suppress(OSError):
+            found += (root / name).lstat().st_size
+    return found
 
 
 def find_broken(root: Path, *, repair: bool = False) -> tuple[Broken, ...]:
@@ -104,7 +126,7 @@ def find_broken(root: Path, *, repair: bool = False) -> tuple[Broken, ...]:
 
 
 def clear(root: Path) -> int:
-    """Removes every artefact and plan, what is known of plugins' imports, and what was left behind or set aside.
+    """Removes artefacts, plans, what compilers keep here, what is known of plugins' imports, and what was left behind.
 
     Gives the bytes freed. Other files in the folder stay, and so do the measurements in use: those are rows, not files.
     """
@@ -112,7 +134,7 @@ def clear(root: Path) -> int:
     for item in _list_kept(root):
         _remove(item)
     _remove_leftovers(root, stale_s=0.0)
-    for path in (root / IMPORTS, *root.glob(f"{DATABASE}.broken-*"), *root.glob(f"{FORECASTS}/*")):
+    for path in (root / IMPORTS, root / COMPILERS, *files_aside(root), *root.glob(f"{FORECASTS}/*")):
         _unlinked(path)
     return max(0, before - folder_bytes(root))
 

@@ -16,9 +16,19 @@ import typer
 
 from hub.cache.database import DATABASE
 from hub.cache.imports import IMPORTS, KeptImports, forget_faults, read_imports
-from hub.cache.measurements import Failure, Measurements
+from hub.cache.measurements import MOST, Failure, Measurements
 from hub.cache.trust import distrust_root
-from hub.cache.upkeep import Broken, Kept, clear, find_broken, forget_plans, list_kept, prune
+from hub.cache.upkeep import (
+    Broken,
+    Kept,
+    clear,
+    database_bytes,
+    files_aside,
+    find_broken,
+    forget_plans,
+    list_kept,
+    prune,
+)
 from hub.cli.flags import ORIGIN
 from hub.errors import CacheError, OptionError
 from hub.options import Options, resolve
@@ -43,13 +53,14 @@ def print_kept(given: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         facts = {"folder": str(root), "nbytes": nbytes, "limit_bytes": options.cache_gb * 1e9}
         found = {"failures": list(map(asdict, failures)), "imports": list(map(asdict, imports.found.values()))}
-        typer.echo(_json({**facts, "kept": list(map(_facts, kept)), **found}))
+        typer.echo(_json({**facts, "kept": list(map(_facts, kept)), "measurements": _rows_facts(root), **found}))
         return
     numbers = [count(sum(item.kind == kind for item in kept), kind) for kind in ("artifact", "plan")]
     typer.echo(f"{root}: {', '.join(numbers)}, {_size(nbytes)} of at most {_size(options.cache_gb * 1e9)}")
     headers, right = ("kind", "backend", "key", "size", "made", "used", "what"), frozenset({"size", "made", "used"})
     lines = columns(headers, list(map(_cells, kept)), right=right) if kept else []
-    for line in (*([""] if lines else []), *lines, *_import_lines(imports), *_failure_lines(failures, imports)):
+    known = (*_rows_lines(root), *_import_lines(imports), *_failure_lines(failures, imports))
+    for line in (*([""] if lines else []), *lines, *known):
         typer.echo(line)
 
 
@@ -73,14 +84,20 @@ def print_broken(given: Mapping[str, Any], *, as_json: bool, repair: bool) -> No
 def print_pruned(given: Mapping[str, Any], *, as_json: bool) -> None:
     """Brings a cache down to its size, whoever used it just now, and prints what went. Raises HubError."""
     options = _options(given)
-    done = prune(_trusted(options), options.cache_gb * 1e9, grace_s=0.0)
+    root = _trusted(options)
+    done = prune(root, options.cache_gb * 1e9, grace_s=0.0, aside_s=0.0)
+    rows = _trimmed(root)
     if as_json:
         leftovers = [str(path) for path in done.leftovers]
-        typer.echo(_json({"removed": list(map(_facts, done.removed)), "leftovers": leftovers, "nbytes": done.nbytes}))
+        found = {"removed": list(map(_facts, done.removed)), "leftovers": leftovers, "aside": list(map(str, done.aside))}
+        typer.echo(_json({**found, "rows": rows, "nbytes": done.nbytes}))
         return
     freed = sum(item.nbytes for item in done.removed)
     left = f"{count(len(done.leftovers), 'leftover')} of killed processes"
     typer.echo(f"removed {count(len(done.removed), 'thing')}, {_size(freed)}, and {left}; {_size(done.nbytes)} are left")
+    if rows or done.aside:
+        aside = f"{count(len(done.aside), 'file')} that had been set aside"
+        typer.echo(f"{DATABASE}: removed {count(rows, 'old row')} and {aside}")
 
 
 def clear_and_print(given: Mapping[str, Any], *, as_json: bool, is_sure: bool) -> None:
@@ -92,6 +109,7 @@ def clear_and_print(given: Mapping[str, Any], *, as_json: bool, is_sure: bool) -
     if (root / DATABASE).exists():
         with _measurements(root) as kept:
             rows = kept.clear()
+            kept.trim()
     text = f"removed {_size(freed)} of files and {count(rows, 'row')} of measurements"
     typer.echo(_json({"nbytes": freed, "rows": rows}) if as_json else text)
 
@@ -155,6 +173,20 @@ def _failures(root: Path) -> tuple[Failure, ...]:
         return kept.failures()
 
 
+def _rows(root: Path) -> int:
+    if not (root / DATABASE).exists():
+        return 0
+    with _measurements(root) as kept:
+        return kept.count_all()
+
+
+def _trimmed(root: Path) -> int:
+    if not (root / DATABASE).exists():
+        return 0
+    with _measurements(root) as kept:
+        return kept.trim()
+
+
 def _broken_rows(root: Path, *, repair: bool) -> tuple[Broken, ...]:
     if not (root / DATABASE).exists():
         return ()
@@ -183,6 +215,21 @@ def _what(item: Kept) -> str:
         return f"{' + '.join(item.about['backends'])} for {inputs}"
     operators = (f"{name} x{number}" for name, number in item.about.get("operators", ()))
     return f"{names_text(operators)} on {inputs}"
+
+
+def _rows_lines(root: Path) -> list[str]:
+    """Says how large the file of measurements is, and what was set aside of it."""
+    facts = _rows_facts(root)
+    if not facts["nbytes"] and not facts["aside"]:
+        return []
+    aside = f"; {count(len(facts['aside']), 'file')} set aside as damaged" if facts["aside"] else ""
+    numbers = f"{count(facts['rows'], 'row')} of at most {facts['limit_rows']:,}, {_size(facts['nbytes'])}"
+    return ["", f"{DATABASE}: {numbers}{aside}"]
+
+
+def _rows_facts(root: Path) -> dict[str, Any]:
+    rows, aside = _rows(root), list(map(str, files_aside(root)))
+    return {"rows": rows, "limit_rows": sum(MOST.values()), "nbytes": database_bytes(root), "aside": aside}
 
 
 def _import_lines(imports: KeptImports) -> list[str]:

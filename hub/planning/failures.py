@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from hub.accelerators import is_full
 from hub.backend import CompileSettings
 from hub.cache.artifacts import discard_artifact
+from hub.cache.keys import digest_of
 from hub.cache.measurements import Failure, Measurements, Subject
 from hub.errors import (
     AccuracyError,
@@ -24,12 +25,14 @@ from hub.errors import (
 )
 from hub.partition.group import Group
 from hub.partition.structure import structure_digest
-from hub.planning.scene import Scene
+from hub.planning.scene import Scene, limits_of
 
 SERVE = "serve"
 """Stage of an executable that was good while it was tried, and failed or was found wrong while the model ran."""
 _ERRORS: Mapping[str, type[PluginError]] = {"verify": AccuracyError, "run": RunError, SERVE: RunError}
 FORGET = "`hub cache forget` makes the hub try again"
+_LIMITS = ("`compile_limit_s`", "`memory_limit_gb`", "`output_limit_mb`")
+"""What failures at a limit name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,8 @@ def known_failure(scene: Scene, found: Group, settings: CompileSettings) -> Plug
     if scene.options.strict or scene.options.renew:
         return None
     subject = scene.subject(found, structure_digest(scene.graph, found.nodes), settings)
-    failure = scene.measurements.find_failures((subject,)).get(subject)
-    return None if failure is None else _error_of(failure, found)
+    failures = scene.measurements.find_failures((subject, _under_limits(scene, subject)))
+    return next((_error_of(failure, found) for failure in failures.values()), None)
 
 
 def failure_in_service(scene: Scene, served: Served) -> PluginError | None:
@@ -78,6 +81,7 @@ def remember_failure(scene: Scene, found: Group, settings: CompileSettings, erro
     """Writes a failure down, unless it is about one call's values only, or weights, and removes what was saved before it.
 
     Failures are kept by structure. A worker that dies when it has saved an executable leaves one that would be loaded.
+    What was beyond a limit may be within another one, so such a failure counts under equal limits only.
     That an accelerator's memory was full is no verdict: other processes, and the user's own model, had a part in it.
     """
     if isinstance(error, InputRefused | ConstantsRefused):
@@ -86,8 +90,15 @@ def remember_failure(scene: Scene, found: Group, settings: CompileSettings, erro
     if is_full(error.message):
         return
     subject = scene.subject(found, structure_digest(scene.graph, found.nodes), settings)
+    if any(name in error.message for name in _LIMITS):
+        subject = _under_limits(scene, subject)
     node = found.nodes.index(error.node) if error.node in found.nodes else None
     scene.measurements.keep_failure(Failure(subject, stage_of(error), reason_of(error), node, _now()))
+
+
+def _under_limits(scene: Scene, subject: Subject) -> Subject:
+    limits = asdict(limits_of(scene.options))
+    return replace(subject, modes=digest_of({"modes": subject.modes, "limits": limits}))
 
 
 def remember_failure_in_service(served: Served, error: BaseException) -> None:

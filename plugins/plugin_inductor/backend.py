@@ -14,9 +14,10 @@ from hub.cost import Cost
 from hub.errors import CompileError
 from hub.graph import Cluster, TensorSpec
 from hub.pricing.roofline import cluster_estimate
-from hub.support import ACCEPTED, Support, refused
+from hub.support import Support, refused
 from plugin_inductor import stored
 from plugin_inductor.compiler import build, compiling, environment_kept
+from plugin_inductor.folders import trusted_place
 from plugin_inductor.lower import lower
 from plugin_inductor.runtime import InductorExecutable
 from plugin_inductor.support import supports
@@ -41,13 +42,16 @@ class InductorBackend(Backend):
     """Compiles clusters with the graph compiler inside PyTorch."""
 
     def probe(self) -> Support:
-        """Compiles and runs `relu` on four numbers."""
+        """Compiles and runs `relu` on four numbers. Notes why Inductor's own folder is not used, where it is not."""
         cluster = relu_cluster()
         try:
+            place = trusted_place()
             (found,) = self.compile(cluster, CompileSettings(threads=1))(torch.tensor([-1.0, 0.0, 1.0, 2.0]))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
             return refused(str(error))
-        return ACCEPTED if found.tolist() == [0.0, 0.0, 1.0, 2.0] else refused(f"relu gave {found.tolist()}")
+        if found.tolist() != [0.0, 0.0, 1.0, 2.0]:
+            return refused(f"relu gave {found.tolist()}")
+        return Support(accepted=True, reason=place.problem)
 
     def supports(self, node: fx.Node) -> Support:
         """Says whether Inductor takes a node; see `plugin_inductor.support`."""

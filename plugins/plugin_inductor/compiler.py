@@ -25,6 +25,7 @@ from torch._inductor.virtualized import V
 
 from hub.backend import CompileSettings
 from plugin_inductor.aligned import for_device
+from plugin_inductor.folders import VARIABLE, trusted_place
 from plugin_inductor.lower import Lowered
 from plugin_inductor.symbols import SizeGuards
 
@@ -109,7 +110,14 @@ def build(lowered: Lowered) -> Program:
 
 @contextlib.contextmanager
 def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Path | None = None) -> Iterator[None]:
-    """Everything a compilation needs around it: the lock, our configuration, and no trace of the caller's modes."""
+    """Everything a compilation needs around it: the lock, our configuration, and no trace of the caller's modes.
+
+    Raises CompileError where there is no folder that only this user can write to.
+    """
+    place = trusted_place()
+    chosen = _configuration(settings, has_weights=has_weights, trace_folder=trace_folder)
+    if not place.has_headers:
+        chosen["cpp_cache_precompile_headers"] = False
     with (
         _compiling,
         warnings.catch_warnings(action="ignore"),
@@ -118,11 +126,12 @@ def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Pat
         torch._C._DisableAutocast(),
         torch.utils._python_dispatch._disable_current_modes(),
         torch._guards.tracing(None),
-        config.patch(_configuration(settings, has_weights=has_weights, trace_folder=trace_folder)),
+        config.patch(chosen),
         _threads(settings.threads if settings.effort == "full" else torch.get_num_threads()),
         _whole_files(),
         environment_kept(),
     ):
+        os.environ[VARIABLE] = str(place.folder)
         yield
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +20,16 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from hub.backend import BackendInfo, CompileSettings
 from hub.backend_settings import BackendSettings
 from hub.cache import keys
-from hub.cache.keys import artifact_parts, code_digest, digest_of, plan_parts
+from hub.cache.keys import WITHOUT_EFFECT, artifact_parts, code_digest, digest_of, plan_parts
+from hub.cache.measurements import Measurements
+from hub.compilation.transfer import Sample
 from hub.graph import Cluster, Graph
 from hub.modes import modes
 from hub.options import Options
 from hub.partition.extract import extract
+from hub.planning.scene import Scene
 from hub.registry import Entry, registry
+from hub.report.progress import SilentProgress
 from hub.support import ACCEPTED
 
 aten = torch.ops.aten
@@ -495,6 +500,90 @@ def test_every_part_is_flipped_here() -> None:
     assert set(plan_parts(GRAPH, "inference", Options(), 2, "fast", [ENTRY])) == shared | {*PLAN_FLIPS, "options"}
 
 
+X86 = "processor\t: 0\nmodel name\t: Xeon 8480\nflags\t\t: fpu sse2 avx2 avx512f amx_tile\n\nprocessor\t: 1\n"
+ARM = "processor\t: 0\nFeatures\t: fp asimd sve\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
+PROCESSOR = {"machine": "x86_64", "system": "Linux", "processor": "x86_64", "capability": "AVX512", "cpuinfo": X86}
+PROCESSOR_FLIPS: dict[str, dict[str, str]] = {
+    "one feature less": {"cpuinfo": X86.replace(" amx_tile", "")},
+    "one feature more": {"cpuinfo": X86.replace("amx_tile", "amx_tile amx_fp16")},
+    "the model": {"cpuinfo": X86.replace("8480", "8490")},
+    "what PyTorch may use": {"capability": "AVX2"},
+    "the instruction set": {"machine": "aarch64"},
+    "the system": {"system": "Darwin"},
+    "a feature of ARM's": {"cpuinfo": ARM.replace(" sve", " sve sve2")},
+    "the maker of an ARM": {"cpuinfo": ARM.replace("0x41", "0xc0")},
+    "the part of an ARM": {"cpuinfo": ARM.replace("0xd40", "0xd4f")},
+}
+
+
+@pytest.mark.parametrize("name", PROCESSOR_FLIPS)
+def test_each_feature_of_the_processor_is_in_both_keys(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the rest stays the same: two models of one series, or a switch of the system's that hides a feature."""
+    change = PROCESSOR_FLIPS[name]
+    before = {**PROCESSOR, **({"cpuinfo": ARM} if "ARM" in name else {})}
+    monkeypatch.setattr(keys, "_processor", lambda: keys.processor_text(**before))
+    artifact, plan = artifact_key(), plan_key()
+    monkeypatch.setattr(keys, "_processor", lambda: keys.processor_text(**{**before, **change}))
+    check_only("cpu", artifact, artifact_key())
+    check_only("cpu", plan, plan_key())
+
+
+def test_other_cores_of_a_processor_change_nothing() -> None:
+    """What differs from one boot to the next, such as their frequency, is not in the key."""
+    assert keys.processor_text(**PROCESSOR) == keys.processor_text(**{**PROCESSOR, "cpuinfo": f"{X86}cpu MHz\t: 2000\n"})
+
+
+def gpus(*found: tuple[str, tuple[int, int]]) -> Any:
+    """Gives what stands in for `torch.cuda` on a machine with these GPUs."""
+    return SimpleNamespace(
+        device_count=lambda: len(found),
+        get_device_name=lambda index: found[index][0],
+        get_device_capability=lambda index: found[index][1],
+    )
+
+
+SOFTWARE = {"CUDA": "12.8", "ROCm": "None", "driver": "12080", "its build": "570.86.15", "cuDNN": "91002"}
+H100 = ("NVIDIA H100", (9, 0))
+GPU_FLIPS: dict[str, tuple[Any, dict[str, str]]] = {
+    "another model": (gpus(("NVIDIA H200", (9, 0))), SOFTWARE),
+    "another capability": (gpus(("NVIDIA H100", (9, 1))), SOFTWARE),
+    "a second one": (gpus(H100, H100), SOFTWARE),
+    "none": (gpus(), SOFTWARE),
+    **{f"another {name}": (gpus(H100), {**SOFTWARE, name: "other"}) for name in SOFTWARE},
+}
+
+
+@pytest.mark.parametrize("name", GPU_FLIPS)
+def test_each_fact_of_a_gpu_is_in_both_keys(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its model and capability, and the versions of the driver and of the libraries that compilers call."""
+    monkeypatch.setattr(keys, "_accelerators", lambda: keys.accelerator_texts(gpus(H100), lambda: SOFTWARE))
+    artifact, plan = artifact_key(), plan_key()
+    devices, software = GPU_FLIPS[name]
+    monkeypatch.setattr(keys, "_accelerators", lambda: keys.accelerator_texts(devices, lambda: software))
+    check_only("accelerators", artifact, artifact_key())
+    check_only("accelerators", plan, plan_key())
+
+
+def test_the_software_under_gpus_is_asked_for_without_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What cannot be had says so and raises nothing: PyTorch without CUDA, no driver, a cuDNN that does not fit."""
+    assert set(keys._accelerator_software()) == set(SOFTWARE)
+    for error in (AttributeError, OSError, RuntimeError):
+
+        def fail(error: type[Exception] = error) -> object:
+            raise error("no")
+
+        assert keys.answer_of(fail) == f"unknown ({error.__name__})"
+    (tmp_path / "version").write_text("570.86.15\n")
+    assert keys.answer_of((tmp_path / "version").read_text) == "570.86.15"
+
+
+def test_a_machine_without_gpus_asks_nothing_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading cuDNN takes time."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(keys, "_accelerator_software", lambda: pytest.fail("asked"))
+    assert keys._accelerators() == []
+
+
 def test_the_processor_is_known_by_its_features() -> None:
     """Its model's name, and on x86 its flags: code may use any of them."""
     text = keys._processor()
@@ -523,7 +612,28 @@ OPTIONS_FLIPS: dict[str, Any] = {
     "force": {"aten.add": "eager"},
     "threads": 5,
     "accuracy": 1e-3,
+    "cuda_graphs": True,
+    "compile_limit_s": 5.0,
+    "memory_limit_gb": 1.0,
+    "output_limit_mb": 1.0,
+    "own": {"toy": {"level": 1}},
 }
+"""Options that change which plan is best, or may be chosen."""
+EFFECTLESS: dict[str, Any] = {
+    "strict": True,
+    "shadow": 0.5,
+    "renew": True,
+    "tune": "full",
+    "budget_s": 1.0,
+    "isolate": False,
+    "plan": Path("p.json"),
+    "cache_dir": Path("c"),
+    "cache_gb": 1.0,
+    "debug_dir": Path("d"),
+}
+"""Other values for the options that do not; `WITHOUT_EFFECT` says why each does not."""
+COMPILED_IN = {"threads": 5, "accuracy": 1e-3, "tune": "full", "own": {"triton": {"interpret": True}}}
+"""Options that reach the compiler."""
 
 
 def plan_key(**changes: Any) -> dict[str, str]:
@@ -550,12 +660,41 @@ def test_options_that_change_the_plan_are_in_its_key(name: str) -> None:
     check_only("options", plan_key(), plan_key(options=Options(**{name: OPTIONS_FLIPS[name]})))
 
 
-def test_options_that_change_no_plan_are_not_in_its_key(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", EFFECTLESS)
+def test_options_that_change_no_plan_are_not_in_its_key(name: str) -> None:
     """Else a plan would be lost with every folder that is written to."""
-    other = Options(
-        cache_dir=tmp_path, cache_gb=1.0, debug_dir=tmp_path, strict=True, renew=True, budget_s=1.0, plan=tmp_path / "p"
-    )
-    assert plan_key() == plan_key(options=other)
+    assert plan_key() == plan_key(options=Options(**{name: EFFECTLESS[name]}))
+
+
+def test_every_option_is_flipped_or_declared_without_effect() -> None:
+    """One that is added needs a value here that changes a plan's key, or a reason why it changes none."""
+    assert set(Options.model_fields) == {*OPTIONS_FLIPS, *WITHOUT_EFFECT, "origins"}  # where settings came from is none
+    assert set(EFFECTLESS) == set(WITHOUT_EFFECT)
+    assert not set(OPTIONS_FLIPS) & set(WITHOUT_EFFECT)
+    assert all(WITHOUT_EFFECT.values())
+    assert plan_key() == plan_key(options=Options(origins={"threads": "elsewhere"}))
+
+
+def compiled_key(**given: Any) -> dict[str, str]:
+    """Gives the digest of each part of what Triton compiles under some options."""
+    options = Options(**given)
+    found = registry().configured(options)
+    threads = options.threads or 2
+    scene = Scene(Sample(GRAPH, ()), options, threads, found, Path(), Measurements.open(Path("m"))[0], SilentProgress())
+    return artifact_key(found.entries["triton"], scene.settings(spin=False))
+
+
+@pytest.mark.parametrize("name", sorted(set(Options.model_fields) - {"origins"}))
+def test_options_that_reach_the_compiler_are_in_an_executables_key(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no others: what was compiled serves every plan that wants it."""
+    monkeypatch.chdir(tmp_path)
+    given = {**OPTIONS_FLIPS, **EFFECTLESS, **COMPILED_IN}[name]
+    before, after = compiled_key(), compiled_key(**{name: given})
+    changed = {part for part in before if before[part] != after[part]}
+    part = "backend_settings" if name == "own" else "settings"
+    assert changed == ({part, ""} if name in COMPILED_IN else set())
 
 
 def test_a_key_is_the_same_in_every_process() -> None:

@@ -235,12 +235,12 @@ def test_a_file_that_cannot_be_used_is_set_aside(tmp_path: Path, name: str) -> N
 
 
 def test_files_set_aside_do_not_pile_up(tmp_path: Path) -> None:
-    """From the tenth on, the last one is replaced."""
-    for _ in range(12):
+    """From the fourth on, the last one is replaced."""
+    for _ in range(6):
         (tmp_path / DATABASE).write_text("no database at all" * 100)
         (tmp_path / DATABASE).chmod(0o600)
         Measurements.open(tmp_path)[0].close()
-    assert len(list(tmp_path.glob("*.broken-*"))) == 9
+    assert len(list(tmp_path.glob("*.broken-*"))) == 3
 
 
 def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
@@ -402,11 +402,52 @@ def test_failures_are_forgotten_on_request(tmp_path: Path) -> None:
 
 def test_failures_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go."""
-    monkeypatch.setattr(measurements_module, "MOST_FAILURES", 3)
+    monkeypatch.setattr(measurements_module, "MOST", {"failures": 3})
     kept = opened(tmp_path)
     for number in range(8):
         kept.keep_failure(failure(replace(SUBJECT, structure=f"s{number}")))
     assert [found.subject.structure for found in kept.failures()] == ["s7", "s6", "s5"]
+
+
+def test_measurements_of_many_subjects_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go, whatever they are about."""
+    monkeypatch.setattr(measurements_module, "MOST", {"measurements": 3})
+    kept = opened(tmp_path)
+    subjects = [replace(SUBJECT, structure=f"s{number}") for number in range(8)]
+    for subject in subjects:
+        kept.keep(measurement(subject=subject))
+    assert list(kept.find_many(subjects)) == subjects[-3:]
+    assert kept.count() == 3
+
+
+def test_choices_and_profiles_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is chosen or measured anew counts as new."""
+    monkeypatch.setattr(measurements_module, "MOST", {"choices": 2, "profiles": 2})
+    kept = opened(tmp_path)
+    for name in ("a", "b", "a", "c"):
+        kept.keep_choice(Choice(name, "product", "triton", "{}", 1.0, "2026-11-01"))
+        kept.keep_profile(name, 2, "{}")
+    assert sorted(kept.find_choices("abc")) == ["a", "c"]
+    assert [name for name in "abc" if kept.profile(name, 2)] == ["a", "c"]
+    assert kept.count_all() == 4
+
+
+def test_a_store_that_grew_too_large_is_trimmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an earlier hub may have left it; the disk has its room back."""
+    before = filled(tmp_path, rows=400).stat().st_size
+    monkeypatch.setattr(measurements_module, "MOST", {"measurements": 10, "failures": 10, "choices": 10, "profiles": 10})
+    kept = opened(tmp_path)
+    assert kept.trim() == 390
+    assert kept.trim() == 0
+    assert kept.find(replace(SUBJECT, structure="s399")) is not None
+    kept.close()
+    assert (tmp_path / DATABASE).stat().st_size < before / 2
+    assert opened(tmp_path).count() == 10
+
+
+def test_every_table_is_bounded() -> None:
+    """One that is added needs a number of rows."""
+    assert set(measurements_module.MOST) == set(measurements_module._COLUMNS)
 
 
 def test_a_failure_that_is_not_as_it_was_written_is_forgotten(tmp_path: Path) -> None:

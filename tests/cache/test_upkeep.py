@@ -11,8 +11,11 @@ import pytest
 
 from hub.cache import artifacts
 from hub.cache.artifacts import PARTIAL, SEAL, folder_bytes
+from hub.cache.compilers import compiler_folder
+from hub.cache.database import DATABASE
+from hub.cache.measurements import Measurements
 from hub.cache.store import Store
-from hub.cache.upkeep import GRACE_S, STALE_S, clear, find_broken, list_kept, prune
+from hub.cache.upkeep import ASIDE_S, GRACE_S, STALE_S, clear, files_aside, find_broken, list_kept, prune
 from hub.plan import Plan, PlannedCluster
 
 NBYTES = 10_000
@@ -125,6 +128,31 @@ def test_what_killed_processes_left_is_removed_once_it_is_old(store: Store) -> N
     assert len(list_kept(store.root)) == 2
 
 
+def test_files_that_were_set_aside_go_after_a_week(store: Store) -> None:
+    """Somebody may want to look at them until then."""
+    names = ("measurements.sqlite.broken-1", "measurements.sqlite.broken-1-wal", "measurements.sqlite.broken-2")
+    old, log, new = (store.root / name for name in names)
+    for path in (old, log, new):
+        path.write_bytes(b"x")
+    for path in (old, log):
+        os.utime(path, (time.time() - ASIDE_S - 1,) * 2)
+    assert files_aside(store.root) == (old, log, new)
+    assert prune(store.root, 1e9).aside == (old, log)
+    assert prune(store.root, 1e9, aside_s=0.0).aside == (new,)
+    assert files_aside(store.root) == ()
+
+
+def test_a_file_of_measurements_is_as_old_as_its_being_set_aside(store: Store) -> None:
+    """However long ago it was written."""
+    path = store.root / DATABASE
+    path.write_bytes(b"no database" * 100)
+    path.chmod(0o600)
+    os.utime(path, (1000, 1000))
+    Measurements.open(store.root)[0].close()
+    assert len(files_aside(store.root)) == 1
+    assert prune(store.root, 1e9).aside == ()
+
+
 def test_broken_things_are_named_and_removed_on_request(store: Store) -> None:
     """Each with its reason; what is whole stays."""
     good, bad = keep(store, "good", age_s=0), keep(store, "bad", age_s=0)
@@ -145,12 +173,14 @@ def test_clearing_removes_what_is_the_hubs_and_nothing_else(store: Store) -> Non
     """A cache folder may hold other things: the user chooses it."""
     folder, path = keep(store, "key", age_s=0, in_use=True), keep_plan(store, "plan", age_s=0)
     (store.root / "measurements.sqlite.broken-1").write_bytes(b"x" * 100)
+    (compiler_folder(store.root, "b") / "kernel.so").write_bytes(b"x")
     (store.root / "mine").mkdir()
     (store.root / "mine" / "thesis.tex").write_text("...")
     assert clear(store.root) > NBYTES
     assert not folder.exists()
     assert not path.exists()
     assert not list(store.root.glob("*.broken-*"))
+    assert not (store.root / "compilers").exists()
     assert (store.root / "mine" / "thesis.tex").exists()
 
 

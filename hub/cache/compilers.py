@@ -1,0 +1,24 @@
+"""Folders in the cache for what compilers keep for themselves, where they have no safe one of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hub.cache.trust import distrust, distrust_root
+from hub.errors import CacheError
+
+COMPILERS = "compilers"
+
+
+def compiler_folder(root: Path, backend: str) -> Path:
+    """Gives `ROOT/compilers/BACKEND`, made where it is not there. Raises CacheError if others could have written to it."""
+    folder = root / COMPILERS / backend
+    try:
+        for place in (root, folder.parent, folder):
+            place.mkdir(parents=place == root, exist_ok=True, mode=0o700)
+        reason = distrust_root(root) or distrust(folder.parent) or distrust(folder)
+    except OSError as error:
+        raise CacheError(f"{folder} cannot be made: {error}", hint="set cache_dir to a folder of yours") from error
+    if reason:
+        raise CacheError(f"the cache folder is not used: {reason}")
+    return folder

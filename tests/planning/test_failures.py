@@ -1,0 +1,50 @@
+"""Failures that are remembered: whose they are, and when they no longer count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hub.errors import CompileError
+from hub.partition.group import Group
+from hub.planning.failures import known_failure, remember_failure
+
+LIMITS = {
+    "compile_limit_s": "not compiled within 5 s (`compile_limit_s`)",
+    "memory_limit_gb": "it took 300 MB of memory, 200 MB allowed (`memory_limit_gb`)",
+    "output_limit_mb": "it saved 3 MB, 2 MB allowed (`output_limit_mb`, and room for the weights)",
+}
+
+
+def failing(set_stage: Callable[..., Any], text: str) -> tuple[Any, Group]:
+    """Gives a scene in which the toy's candidate for the whole graph failed with a message."""
+    stage = set_stage(nn.Tanh(), [torch.ones(4)], {"toy": ""})
+    group = Group("toy", tuple(node.name for node in stage.scene.graph.nodes))
+    remember_failure(stage.scene, group, stage.settings, CompileError(text))
+    return stage, group
+
+
+def known_under(stage: Any, group: Group, **changes: Any) -> CompileError | None:
+    """Gives what a later process with other options knows of the candidate."""
+    scene = replace(stage.scene, options=stage.scene.options.model_copy(update=changes))
+    return known_failure(scene, group, stage.settings)
+
+
+@pytest.mark.parametrize("option", LIMITS)
+def test_a_failure_at_a_limit_counts_under_that_limit_only(set_stage: Callable[..., Any], option: str) -> None:
+    """What took too long, or too much, may be within a larger limit: it is tried again, and no `forget` is needed."""
+    stage, group = failing(set_stage, LIMITS[option])
+    assert option in str(known_under(stage, group))
+    assert known_under(stage, group, **{option: 1e4}) is None
+
+
+def test_other_failures_count_under_every_limit(set_stage: Callable[..., Any]) -> None:
+    """A crash is no question of limits."""
+    stage, group = failing(set_stage, "the worker process died: killed by SIGSEGV")
+    for option in LIMITS:
+        assert "SIGSEGV" in str(known_under(stage, group, **{option: 1e4}))
