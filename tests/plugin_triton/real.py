@@ -159,8 +159,6 @@ QUICK = (
     "product: bfloat16",
     "product: float32",
     "attention: causal 64 torch.bfloat16",
-    "attention: plain 64 torch.float32",
-    "attention: plain 256 torch.float32",
     "rows: layer norm 16384 torch.float32",
     "rows: softmax 16384 torch.bfloat16",
 )

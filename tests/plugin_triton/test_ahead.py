@@ -65,7 +65,7 @@ def test_blocks_that_fit_stay_as_they_are() -> None:
     assert fitted(cluster, H100, lambda *_: chosen).kernels[0].blocks == chosen
 
 
-@pytest.mark.parametrize("shared", [81920, 65536])
+@pytest.mark.parametrize("shared", [pytest.param(81920, marks=pytest.mark.slow), 65536])
 def test_a_gpu_with_less_shared_memory_gets_smaller_blocks(shared: int) -> None:
     """As GPUs for games, and AMD's; the kernel needs no more than it may have."""
     machine = with_shared(shared)

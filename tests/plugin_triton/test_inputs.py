@@ -40,7 +40,9 @@ def assert_right(cluster: Cluster, *calls: Sequence[Any]) -> None:
 # --- Strides ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", ["transposed", "strided", "expanded"])
+@pytest.mark.parametrize(
+    "layout", ["transposed", *(pytest.param(name, marks=pytest.mark.slow) for name in ("strided", "expanded"))]
+)
 @pytest.mark.parametrize("name", CASES)
 def test_every_template_is_compiled_for_inputs_in_any_layout(name: str, layout: str) -> None:
     """What is known of their order in memory while compiling, and of elements that repeat."""

@@ -129,7 +129,9 @@ def test_every_template_compiles_for_gpus_without_spilling(name: str, target: st
     assert all(0 < each.needs.registers <= 255 for each in found)
 
 
-@pytest.mark.parametrize("name", HALF)
+@pytest.mark.parametrize(
+    "name", ["pointwise", "softmax", "product", "attention", "wide attention", "rows added", "overflow"]
+)
 def test_half_precision_compiles(name: str) -> None:
     """Products go to the tensor cores."""
     cluster, _ = cluster_of(HALF[name], 1000, torch.bfloat16)
