@@ -18,11 +18,13 @@ from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
 
 from .chosen import chosen_by, gpu_of
+from .machine import limits_of
+from .precision import precision_of
 from .runtime import NAME, build, device_of, restore
 from .settings import REFERENCE, Settings
 from .source import Choose, by_rules
 from .support import INTERPRETED, OPERATORS
-from .tuning import Tuner, limits_of
+from .tuning import Tuner
 
 EFFICIENCY = 0.8
 """Share of the peaks that memory-bound kernels reach: a guess, not measured, until a cluster has run."""
@@ -64,10 +66,12 @@ class Triton(Backend):
             return Cost(INTERPRETED_S * len(cluster.nodes), detail=REFERENCE)
         return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
 
-    def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - no threads, no effort
-        """Writes and loads kernels, with the blocks that tuning has found. Raises CompileError."""
+    def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
+        """Writes, compiles and loads kernels, with the blocks that tuning has found. Raises CompileError."""
+        device = device_of(cluster)
+        precision = precision_of(device, settings.accuracy)
         try:
-            return build(cluster, self._choose(device_of(cluster)))
+            return build(cluster, self._choose(device), precision=precision, targets=self._own.targets)
         except HubError as error:
             error.backend, error.cluster = NAME, cluster.name
             raise
@@ -83,7 +87,7 @@ class Triton(Backend):
     def tune(
         self,
         clusters: Sequence[Cluster],
-        settings: CompileSettings,  # noqa: ARG002 - no threads, no effort
+        settings: CompileSettings,
         budget_s: float,
         say: Callable[[str], None],
     ) -> str:
@@ -92,7 +96,9 @@ class Triton(Backend):
         if not clusters or torch.device("cpu") in devices:
             return "nothing to time: the interpreter is no GPU" if clusters else "nothing to time"
         kept, note = Measurements.open(self._own.folder)
-        tuner = Tuner(kept, limits_of(device_of(clusters[0])), say, time.monotonic() + budget_s)
+        device = device_of(clusters[0])
+        precision = precision_of(device, settings.accuracy)
+        tuner = Tuner(kept, limits_of(device), say, time.monotonic() + budget_s, precision=precision)
         try:
             for cluster in clusters:
                 tuner.tune(cluster)
@@ -100,9 +106,10 @@ class Triton(Backend):
             kept.close()
         return f"{tuner.summary()}{f'; {note}' if note else ''}"
 
-    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - as above
+    def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
         """Loads saved kernels."""
-        return restore(folder, cluster)
+        precision = precision_of(device_of(cluster), settings.accuracy)
+        return restore(folder, cluster, precision=precision, targets=self._own.targets)
 
 
 def create(own: Settings | None = None) -> Triton:

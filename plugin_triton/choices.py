@@ -72,6 +72,31 @@ def choices_of(default: Blocks, tiling: Tiling, limits: Limits) -> tuple[Blocks,
     return (default, *(fitting[place] for place in frugal[: CHOICES - 1]))
 
 
+def smaller_than(blocks: Blocks, tiling: Tiling, limits: Limits, needed: int) -> Blocks | None:
+    """Gives the next choice after blocks with which a kernel needed so many bytes of shared memory; None after the last.
+
+    The largest of those that should fit, as the bytes fall with what is staged; where none should, the smallest one.
+    """
+    weight = _weight(blocks, tiling)
+    others = [
+        each
+        for each in _neighbours(blocks, tiling)
+        if each.warps == blocks.warps
+        and all(size <= blocks.sizes[name] for name, size in each.sizes.items())
+        and _weight(each, tiling) < weight
+    ]
+    enough = [each for each in others if _weight(each, tiling) * needed <= weight * limits.shared]
+    if enough:
+        return max(enough, key=lambda each: (_weight(each, tiling), math.prod(each.sizes.values())))
+    return min(others, key=lambda each: _weight(each, tiling), default=None)
+
+
+def _weight(blocks: Blocks, tiling: Tiling) -> int:
+    """Gives what shared memory grows with."""
+    staged = sum(tile.nbytes(blocks.sizes) for tile in tiling.staged) * blocks.stages
+    return staged or math.prod(blocks.sizes.values())
+
+
 def _neighbours(default: Blocks, tiling: Tiling) -> Iterator[Blocks]:
     """Gives blocks of which each is a half, once, or twice the default's, with other warps and stages."""
     free = {**tiling.outer, **tiling.inner}

@@ -28,7 +28,7 @@ def attention_kernel(
     """Gives attention as a kernel, with totals in float32; shares are rounded to the values' precision."""
     blocks = writer.chosen or _blocks(tensor, is_interpreted=is_interpreted)
     scope = Scope({}, {})
-    flash = _Flash(tensor, writer, is_interpreted=is_interpreted)
+    flash = _Flash(tensor, writer)
     flash.open(scope)
     for steps in flash.steps(blocks.sizes["BK"], scope):
         flash.walk(steps, scope)
@@ -52,10 +52,9 @@ class _Steps:
 
 
 class _Flash:
-    def __init__(self, tensor: Attention, writer: Writer, *, is_interpreted: bool) -> None:
+    def __init__(self, tensor: Attention, writer: Writer) -> None:
         self.tensor = tensor
         self.writer = writer
-        self.is_interpreted = is_interpreted
         self.rows, self.columns, self.inner = (len(tensor.shape) - 2 + place for place in range(3))
         self.lead = tuple(range(self.rows))
         self.key_count: Size = tensor.dots.shape[-1]
@@ -78,7 +77,7 @@ class _Flash:
         writer.line(scope, f"dmask = d < {width}")
         scope.loops |= {self.rows: "m", self.columns: "n"}
         place = operand(tensor.query, (*self.lead, self.rows, self.inner), writer, scope.inner({self.inner: "d[None, :]"}))
-        writer.line(scope, f"query = {self._multiplied(f'tl.load({place}, mmask & dmask[None, :], 0)', tensor.query)}")
+        self._named("query", f"tl.load({place}, mmask & dmask[None, :], 0)", tensor.query, scope)
         writer.line(scope, f"top = tl.full((BM, 1), {_LOWEST}, tl.float32)")
         writer.line(scope, "below = tl.full((BM, 1), 0, tl.float32)")
         writer.line(scope, "total = tl.full((BM, BN), 0, tl.float32)")
@@ -106,9 +105,9 @@ class _Flash:
         across = body.inner({self.inner: "d[:, None]"})
         place = operand(tensor.key, (*self.lead, self.inner, self.columns), writer, across)
         mask = "dmask[:, None] & kmask[None, :]" if steps.is_masked else "dmask[:, None]"
-        writer.line(body, f"key = {self._multiplied(f'tl.load({place}, {mask}, 0)', tensor.key)}")
-        exact = _exact(tensor.query)
-        body.known[tensor.dots] = Value(writer.fresh(body, f"tl.dot(query, key{exact})"), "f32")
+        self._named("key", f"tl.load({place}, {mask}, 0)", tensor.key, body)
+        dots = f"tl.dot(query, key{writer.exactly(tensor.query)})"
+        body.known[tensor.dots] = Value(writer.fresh(body, dots), "f32")
         self._update(self._scores(steps, body), steps, scope, body)
 
     def _scores(self, steps: _Steps, body: Scope) -> str:
@@ -130,18 +129,19 @@ class _Flash:
         down = scope.inner({self.columns: "k[:, None]", self.inner: "n"})
         place = operand(value, (*self.lead, self.columns, self.inner), writer, down)
         mask = "kmask[:, None] & nmask" if steps.is_masked else "nmask"
-        writer.line(body, f"value = {self._multiplied(f'tl.load({place}, {mask}, 0)', value)}")
-        shares = "powers" if value.dtype not in HALVES else self._multiplied(f"powers.to({TYPES[value.dtype]})", value)
-        writer.line(body, f"total = tl.dot({shares}, value, total * shrink{_exact(value)})")
+        self._named("value", f"tl.load({place}, {mask}, 0)", value, body)
+        shares = "shares" if value.dtype in HALVES else "powers"
+        if value.dtype in HALVES:
+            self._named("shares", f"powers.to({TYPES[value.dtype]})", value, body)
+        writer.line(body, f"total = tl.dot({shares}, value, total * shrink{writer.exactly(value)})")
         writer.line(body, "top = higher")
 
-    def _multiplied(self, text: str, tensor: Tensor) -> str:
-        """Gives an operand as `tl.dot` takes it; the interpreter would multiply the bits of bfloat16."""
-        return f"{text}.to(tl.float32)" if self.is_interpreted and tensor.dtype == "bf16" else text
-
-
-def _exact(tensor: Tensor) -> str:
-    return ', input_precision="ieee"' if tensor.dtype == "f32" else ""
+    def _named(self, name: str, text: str, tensor: Tensor, scope: Scope) -> None:
+        """Writes an operand as `tl.dot` takes it."""
+        self.writer.line(scope, f"{name} = {text}")
+        if tensor.dtype == "bf16":
+            self.writer.line(scope, "if INTERPRETED:")
+            self.writer.line(scope, f"    {name} = {name}.to(tl.float32)")
 
 
 def _blocks(tensor: Attention, *, is_interpreted: bool) -> Blocks:

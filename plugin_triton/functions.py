@@ -60,8 +60,8 @@ class Value:
 
 def constant(number: float, dtype: str) -> Value:
     """Gives one number everywhere."""
-    shown = _shown(number, dtype)
-    return Value(f"tl.full((), {shown}, {TYPES[dtype]})", dtype, number)
+    text = shown(number, dtype)
+    return Value(f"tl.full((), {text}, {TYPES[dtype]})", dtype, number)
 
 
 def folded(function: str, arguments: Sequence[Value]) -> Value | None:
@@ -123,13 +123,14 @@ def _operand(arguments: Sequence[Value], place: int) -> str:
     """Gives an operand of an infix operation; a number beside a tensor takes its dtype by itself."""
     value = arguments[place]
     is_beside = any(other.number is None and other.dtype == value.dtype for other in arguments)
-    return _shown(value.number, value.dtype) if value.number is not None and is_beside else value.text
+    return shown(value.number, value.dtype) if value.number is not None and is_beside else value.text
 
 
-def _shown(number: float, dtype: str) -> str:
+def shown(number: float, dtype: str) -> str:
+    """Gives a number of a dtype as text."""
     if dtype == "i1":
         return str(bool(number))
     if dtype not in FLOATS:
         return str(int(number))
     number = float(number)
-    return repr(number) if math.isfinite(number) else f'float("{number}")'
+    return repr(number).replace("e+", "e") if math.isfinite(number) else f'float("{number}")'

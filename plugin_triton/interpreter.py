@@ -47,38 +47,9 @@ def loaded(path: Path, *, is_interpreted: bool) -> ModuleType:
             triton.knobs.runtime.interpret = before
             del sys.modules[name]
     if is_interpreted:
-        module.libdevice = _Library()
         for name, function in INTERPRETED.items():
             setattr(module, name, _rows(function))
     return module
-
-
-class _Library:
-    """What stands in for libdevice in the interpreter: PyTorch's functions of the same elements."""
-
-    _NAMES = {"nearbyint": "round", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2"}
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        import torch
-
-        function = getattr(torch, self._NAMES.get(name, name), None) or getattr(torch.special, name)
-        return lambda *arguments: _applied(function, arguments)
-
-
-def _applied(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    import numpy as np
-    import torch
-    import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle
-
-    kind = next(argument for argument in arguments if isinstance(argument, tl.tensor))
-    arrays = [argument.handle.data if isinstance(argument, tl.tensor) else np.asarray(argument) for argument in arguments]
-    shape = np.broadcast_shapes(*(array.shape for array in arrays))
-    values = [torch.from_numpy(np.broadcast_to(array, shape).copy()) for array in arrays]
-    with torch.no_grad():
-        result = function(*values).numpy()
-    scalar = kind.dtype.scalar
-    return tl.tensor(TensorHandle(result, scalar), tl.block_type(scalar, list(shape)) if shape else scalar)
 
 
 def _rows(function: str) -> Callable[[Any], Any]:

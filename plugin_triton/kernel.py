@@ -15,6 +15,7 @@ from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Reduce, Reshape,
 
 from .blocks import Blocks, blocks_of
 from .choices import Tiling, tiling_of
+from .formatting import bare
 from .functions import TYPES, Value, cast, constant, expression, folded
 from .reductions import accumulator_dtype, combined, neutral, reduced
 
@@ -22,6 +23,9 @@ PERSISTENT = 16384
 """Longest row that one program holds whole."""
 WIDE = (1 << 31) - (1 << 20)
 """Elements from which on places do not fit into 32 bits, with what a last block reaches beyond them."""
+
+IEEE, TF32 = "ieee", "tf32"
+"""How products take float32: as it is, or with 10 bits of fraction, which tensor cores do."""
 
 NameOf = Callable[[Tensor], str]
 """Gives the name of a tensor's memory."""
@@ -72,6 +76,8 @@ class Writer:
     """The node for which a tensor is computed."""
     chosen: Blocks | None = None
     """Blocks that were found best by timing; None leaves them to rules."""
+    precision: str = IEEE
+    """How products take float32."""
     is_wide: bool = False
     """True where places are computed in 64 bits."""
     needs_wide: bool = False
@@ -93,8 +99,12 @@ class Writer:
         """Gives a new variable for an expression."""
         name = f"v{self.count}"
         self.count += 1
-        self.line(scope, f"{name} = {text}" + (f"  # {comment}" if comment else ""))
+        self.line(scope, f"{name} = {bare(text)}" + (f"  # {comment}" if comment else ""))
         return name
+
+    def exactly(self, operand: Tensor) -> str:
+        """Gives what a product is told of operands of this dtype; "" where there is nothing to choose."""
+        return f', input_precision="{self.precision}"' if operand.dtype == "f32" else ""
 
     def size(self, size: Size) -> str:
         """Gives a size as text: a number, or a parameter."""

@@ -37,6 +37,11 @@ class Launcher:
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         return partial(self._launch, grid)
 
+    @property
+    def handles(self) -> tuple[Any, ...]:
+        """What Triton has compiled of it so far."""
+        return tuple(handle for handle, _ in self._handles.values())
+
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         if not self._is_memory:
             self._is_memory = tuple(isinstance(argument, torch.Tensor) for argument in arguments)

@@ -15,10 +15,13 @@ from hub.lowering.tensors import Product, Take, Tensor, arguments_of
 from .blocks import Blocks, power_of_two
 from .choices import Tile, Tiling
 from .functions import HALVES, ITEMSIZES, TYPES, Value
-from .kernel import Elements, Kernel, Scope, Writer, finished, root_of
+from .kernel import TF32, Elements, Kernel, Scope, Writer, finished, root_of
 
 TOGETHER = 8
 """Rows of tiles that are computed together."""
+ALIGNED = 16
+"""Elements by which rows have to be divisible to be read in large pieces; where they are not, or that is not known, each
+element has a place of its own, and tiles twice as large have registers spill (cuda:90, Triton 3.9)."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def product_kernel(
     kind = "f64" if tensor.dtype == "f64" else "f32"
     sizes = {size: writer.size(size) for size in (*tensor.shape, tensor.left.shape[-1])}
     m, n, k = sizes[tensor.shape[-2]], sizes[tensor.shape[-1]], sizes[tensor.left.shape[-1]]
-    blocks = writer.chosen or _blocks(tensor, is_interpreted=is_interpreted)
+    blocks = writer.chosen or _blocks(tensor, writer.precision, is_interpreted=is_interpreted)
     scope = Scope({}, {})
     writer.reaches(tensor.shape)
     split_programs(lead, f"({m} + BM - 1) // BM * (({n} + BN - 1) // BN)", writer, scope)
@@ -120,10 +123,10 @@ def product_kernel(
     right = operand(tensor.right, (*range(rank - 2), inner, columns), writer, body.inner({inner: "k[:, None]"}))
     writer.line(body, f"left = tl.load({left}, mmask{'' if is_whole else ' & kmask[None, :]'}, 0)")
     writer.line(body, f"right = tl.load({right}, {'' if is_whole else 'kmask[:, None] & '}nmask, 0)")
-    exact = ', input_precision="ieee"' if tensor.left.dtype == "f32" else ""
-    if is_interpreted and tensor.left.dtype == "bf16":  # whose bits the interpreter would multiply
-        writer.line(body, "left, right = left.to(tl.float32), right.to(tl.float32)")
-    writer.line(body, f"total = tl.dot(left, right, total{exact}, out_dtype={TYPES[kind]})")
+    if tensor.left.dtype == "bf16":
+        writer.line(body, "if INTERPRETED:")
+        writer.line(body, "    left, right = left.to(tl.float32), right.to(tl.float32)")
+    writer.line(body, f"total = tl.dot(left, right, total{writer.exactly(tensor.left)}, out_dtype={TYPES[kind]})")
     value = Value("total" if tensor.dtype == kind else f"total.to({TYPES[tensor.dtype]})", tensor.dtype)
     finish(tensor, epilogue, value, scope, writer)
     tiles = f"triton.cdiv({m}, {blocks.sizes['BM']}) * triton.cdiv({n}, {blocks.sizes['BN']})"
@@ -213,20 +216,24 @@ def _digit(digit: Digit, writer: Writer) -> str:
     return f"({text} % {writer.size(digit.size)})"
 
 
-def _blocks(tensor: Product, *, is_interpreted: bool) -> Blocks:
+def _blocks(tensor: Product, precision: str, *, is_interpreted: bool) -> Blocks:
     """Gives tile sizes, each at least the 16 of the tensor cores."""
     m, n, k = tensor.shape[-2], tensor.shape[-1], tensor.left.shape[-1]
+    is_ragged = not all(is_static(size) and size % ALIGNED == 0 for size in (n, k))
     if is_interpreted:
         most = (256, 256, 256)
     elif tensor.left.dtype in HALVES:
-        most = (128, 128, 64)
+        most = (128, 64, 64) if is_ragged else (128, 128, 64)
     else:
-        most = (64, 64, 16) if tensor.dtype == "f64" else (128, 64, 16)
+        most = (64 if is_ragged or tensor.dtype == "f64" else 128, 64, 32 if precision == TF32 else 16)
     sizes = [
         max(16, min(limit, power_of_two(size))) if is_static(size) else limit
         for size, limit in zip((m, n, k), most, strict=True)
     ]
-    return Blocks(dict(zip(("BM", "BN", "BK"), sizes, strict=True)), warps=8 if sizes[0] == 128 else 4)
+    return Blocks(
+        dict(zip(("BM", "BN", "BK"), sizes, strict=True)),
+        warps=8 if sizes[0] == 128 or (is_ragged and sizes[0] == 64) else 4,
+    )
 
 
 def _tiling(tensor: Product) -> Tiling:

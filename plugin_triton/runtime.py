@@ -8,8 +8,9 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,22 +20,33 @@ from hub.errors import CompileError, HubError, InputRefused, RunError
 from hub.graph import Cluster, TensorSpec
 from hub.lowering.cluster import lower, weights_of
 
+from .ahead import fitting
 from .interpreter import interpreting, loaded
-from .launch import with_launchers
-from .source import Choose, by_rules, file_of
+from .kernel import IEEE
+from .launch import Launcher, with_launchers
+from .machine import machine_of
+from .source import Choose, File, by_rules, file_of
+from .targets import Target, compiled, write_stages
+from .texts import program_text, schedule_text
 
 NAME = "triton"
 KERNELS_FILE = "kernels.py"
 FACTS_FILE = "kernels.json"
+_ANYWHERE = ("cuda:90",)
+"""What kernels are compiled for, for people to read, where no GPU is here."""
 
 
 class TritonExecutable(Executable):
     """One cluster as Triton kernels."""
 
-    def __init__(self, cluster: Cluster, text: str, device: torch.device) -> None:
+    def __init__(
+        self, cluster: Cluster, text: str, device: torch.device, *, targets: tuple[str, ...] = (), precision: str = IEEE
+    ) -> None:
         self._cluster = cluster
         self.text = text
         self._device = device
+        self._targets = targets
+        self._precision = precision
         self._weights = [weight.to(device) for weight in weights_of(cluster).values()]
         folder = tempfile.mkdtemp(prefix="hub-triton-")  # kept as long as the kernels: Triton reads their source again
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -43,7 +55,8 @@ class TritonExecutable(Executable):
             path.write_text(text)
             is_interpreted = device.type == "cpu"
             module = loaded(path, is_interpreted=is_interpreted)
-            self._call = (module if is_interpreted else with_launchers(module)).call
+            self._module = module if is_interpreted else with_launchers(module)
+            self._call = self._module.call
         except OSError as error:
             raise CompileError(f"{path} cannot be written: {error}", backend=NAME, cluster=cluster.name) from error
         except Exception as error:
@@ -82,8 +95,41 @@ class TritonExecutable(Executable):
         (folder / FACTS_FILE).write_text(json.dumps(facts))
 
     def dump(self, folder: Path) -> None:
-        """Writes the kernels."""
+        """Writes the kernels, the program before and after fusion, and every stage of each kernel down to the binary.
+
+        On a GPU the stages are those that are launched, others are compiled now; each GPU has a folder.
+        """
         self.save(folder)
+        file = self._file()
+        (folder / "ir_pre_fusion.txt").write_text(program_text(file.program.outputs, file.program.origins))
+        after = schedule_text(file.program.outputs, file.stages, file.program.origins)
+        (folder / "ir_post_fusion.txt").write_text(after)
+        launched = _launched(self._module)
+        for target, handles in launched.items():
+            for name, stages in handles.items():
+                write_stages(folder / target.folder, name, stages)
+        wanted = self._targets or (() if launched else _ANYWHERE)
+        for target in {Target.parse(each) for each in wanted} - launched.keys():
+            into = folder / target.folder
+            for each in compiled(file, target):
+                each.write(into)
+            (into / KERNELS_FILE).write_text(file.text)
+
+    def _file(self) -> File:
+        """Gives the file that a GPU would get, with the blocks that rules choose."""
+        return file_of(self._cluster, lower(self._cluster), is_interpreted=False, precision=self._precision)
+
+
+def _launched(module: ModuleType) -> Mapping[Target, Mapping[str, Mapping[str, Any]]]:
+    """Gives, for the GPUs on which kernels of a file were launched, the stages of each by name: k0, and k0_1 for another
+    kind of arguments."""
+    found: dict[Target, dict[str, Mapping[str, Any]]] = {}
+    for name, value in vars(module).items():
+        for place, handle in enumerate(value.handles if isinstance(value, Launcher) else ()):
+            target = handle.metadata.target
+            named = found.setdefault(Target(target.backend, str(target.arch)), {})
+            named[f"{name}_{place}" if place else name] = handle.asm
+    return found
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager[None]:
@@ -91,21 +137,25 @@ def _on(device: torch.device) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
 
 
-def build(cluster: Cluster, choose: Choose = by_rules) -> TritonExecutable:
-    """Lowers a cluster and loads its kernels. Raises CompileError."""
+def build(
+    cluster: Cluster, choose: Choose = by_rules, *, precision: str = IEEE, targets: tuple[str, ...] = ()
+) -> TritonExecutable:
+    """Lowers a cluster and loads its kernels, compiled already where they are for a GPU. Raises CompileError."""
     device = device_of(cluster)
-    return TritonExecutable(cluster, written(cluster, choose, is_interpreted=device.type == "cpu"), device)
-
-
-def written(cluster: Cluster, choose: Choose = by_rules, *, is_interpreted: bool) -> str:
-    """Gives the text of a cluster's kernels. Raises CompileError."""
+    is_interpreted = device.type == "cpu"
     try:
-        return file_of(cluster, lower(cluster), is_interpreted=is_interpreted, choose=choose).text
+        lowered = lower(cluster)
+
+        def write(choose: Choose) -> File:
+            return file_of(cluster, lowered, is_interpreted=is_interpreted, choose=choose, precision=precision)
+
+        file = write(choose) if is_interpreted else fitting(write, choose, machine_of(device))
     except HubError:
         raise
     except Exception as error:
-        message = f"cannot be lowered: {type(error).__name__}: {error}"
+        message = f"cannot be lowered or compiled: {type(error).__name__}: {error}"
         raise CompileError(message, backend=NAME, cluster=cluster.name) from error
+    return TritonExecutable(cluster, file.text, device, targets=targets, precision=precision)
 
 
 def device_of(cluster: Cluster) -> torch.device:
@@ -113,7 +163,7 @@ def device_of(cluster: Cluster) -> torch.device:
     return cluster.outputs[0].device
 
 
-def restore(folder: Path, cluster: Cluster) -> TritonExecutable:
+def restore(folder: Path, cluster: Cluster, *, precision: str = IEEE, targets: tuple[str, ...] = ()) -> TritonExecutable:
     """Loads saved kernels. Raises CompileError where a file is missing, damaged or for another device."""
     try:
         text = (folder / KERNELS_FILE).read_text()
@@ -125,4 +175,4 @@ def restore(folder: Path, cluster: Cluster) -> TritonExecutable:
         raise CompileError(f"{folder / KERNELS_FILE} is not what was saved", backend=NAME, cluster=cluster.name)
     if device != device_of(cluster).type:
         raise CompileError(f"saved for {device}, not for {device_of(cluster)}", backend=NAME, cluster=cluster.name)
-    return TritonExecutable(cluster, text, device_of(cluster))
+    return TritonExecutable(cluster, text, device_of(cluster), targets=targets, precision=precision)

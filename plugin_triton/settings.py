@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
 
 from hub.backend_settings import BackendSettings
 from hub.cache.database import choices_state
@@ -14,11 +17,22 @@ _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
 """Files of the kernel's drivers for NVIDIA's and AMD's GPUs, and for both under WSL."""
 
 
+def _split(value: Any) -> Any:
+    return tuple(filter(None, value.replace(",", " ").split())) if isinstance(value, str) else value
+
+
+_Target = Annotated[str, Field(pattern=r"^(cuda:[0-9]+|hip:[0-9a-z]+)$")]
+_Targets = Annotated[tuple[_Target, ...], BeforeValidator(_split)]
+
+
 class Settings(BackendSettings):
     """How kernels are run."""
 
     interpret: bool = False
     """True runs kernels on the CPU's tensors in Triton's interpreter: a reference to check against, and slow."""
+    targets: _Targets = ()
+    """GPUs for which `debug_dir` gets all stages of a kernel: "cuda:90,hip:gfx942". Empty means the one that is here, or
+    cuda:90."""
 
     @property
     def folder(self) -> Path:

@@ -1,54 +1,42 @@
-"""Makes one Python file of a cluster: its kernels, and `call`, which allocates and launches."""
+"""Makes one Python file of a cluster: its kernels, `call`, which allocates and launches, and `example`, which feeds it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from hub.fusion.groups import Group, Schedule, Stage, scheduled
-from hub.graph import Cluster, ScalarSpec, TensorSpec
+from hub.graph import Cluster, ScalarSpec, Spec, TensorSpec, priced_size
 from hub.lowering.cluster import Lowered
 from hub.lowering.layout import inverse, memory_order
 from hub.lowering.sizes import Size, is_static, product, python_text, size_of
 from hub.lowering.symbols import symbol_texts
 from hub.lowering.tensors import Product, Put, Scan, Source, Tensor
+from hub.report.numbers import count
 
 from .attention import Attention
 from .blocks import Blocks
+from .carried import CHECK, HEAD, IMPORT, INTERPRETED, LIBRARY, MAIN
 from .flash import attention_kernel
-from .kernel import Kernel, Writer, kernel_of, root_of
+from .formatting import formatted, tuple_text
+from .functions import shown
+from .kernel import IEEE, Kernel, Writer, kernel_of, root_of
 from .products import Epilogue, epilogue_of, product_kernel
 from .program import for_kernels
 from .puts import put_kernel
 from .reductions import helpers
 from .scans import scan_kernel
 
+NAME = "kernels.py"
+"""What a file is called."""
 TORCH_TYPES: Mapping[str, str] = {
     **{"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32"},
     **{"i16": "int16", "i8": "int8", "u8": "uint8", "i1": "bool"},
 }
-_HEAD = '''"""{title}
-
-Made by plugin_triton: run it with torch and triton alone.
-"""
-
-import torch
-import triton
-import triton.language as tl
-from triton.language.extra import libdevice
-{helpers}
-
-'''
-_CHECK = '''
-def check(flag):
-    """Raises where an index was out of range; on a GPU as eager does, when the device is next waited for."""
-    if flag.is_cuda:
-        torch._assert_async(flag == 0, "an index is out of range")
-    elif flag.item():
-        raise IndexError("an index is out of range")
-
-'''
 
 
 @dataclass(frozen=True)
@@ -63,6 +51,10 @@ class File:
     """Elements behind each of these, where that is known."""
     numbers: Mapping[str, str]
     """Triton's type of each parameter that is a plain number; sizes are i64."""
+    program: Lowered
+    """What the kernels compute."""
+    stages: tuple[tuple[Stage, Epilogue | None], ...]
+    """What each kernel computes of it, and what it takes along on the way out."""
 
 
 Choose = Callable[[Kernel, Mapping[str, str]], Blocks | None]
@@ -75,15 +67,21 @@ def by_rules(kernel: Kernel, dtypes: Mapping[str, str]) -> Blocks | None:  # noq
     return None
 
 
-def file_of(cluster: Cluster, lowered: Lowered, *, is_interpreted: bool, choose: Choose = by_rules) -> File:
-    """Gives the file. `is_interpreted` has rules for block sizes that suit the interpreter."""
-    return _File(cluster, lowered, choose, is_interpreted=is_interpreted).written()
+def file_of(
+    cluster: Cluster, lowered: Lowered, *, is_interpreted: bool, choose: Choose = by_rules, precision: str = IEEE
+) -> File:
+    """Gives the file. `is_interpreted` has rules for block sizes that suit the interpreter.
+
+    `precision` is how products take float32: "ieee" as it is, "tf32" with 10 bits of fraction, on tensor cores.
+    """
+    return _File(cluster, lowered, choose, precision, is_interpreted=is_interpreted).written()
 
 
 class _File:
-    def __init__(self, cluster: Cluster, lowered: Lowered, choose: Choose, *, is_interpreted: bool) -> None:
+    def __init__(self, cluster: Cluster, lowered: Lowered, choose: Choose, precision: str, *, is_interpreted: bool) -> None:
         self.cluster = cluster
         self.choose = choose
+        self.precision = precision
         self.lowered = lowered = for_kernels(lowered)
         self.is_interpreted = is_interpreted
         self.sizes: dict[Size, str] = {}
@@ -99,35 +97,52 @@ class _File:
         root = root_of(tensor)
         name = root.name if isinstance(root, Source) else self.names.setdefault(root, f"t{len(self.names)}")
         self.dtypes[name] = root.dtype
-        if is_static(count := product(root.shape)):
-            self.counts[name] = count
+        if is_static(elements := product(root.shape)):
+            self.counts[name] = elements
         return name
 
     def written(self) -> File:
         schedule = scheduled(self.lowered.outputs, has_annexes=False)
         carriers = self._carriers(schedule)
         carried = {tensor for tensor, _ in carriers.values()}
-        stages = [stage for stage in schedule.stages if stage not in carried]
-        self.kernels = [self._kernel(f"k{place}", stage, carriers) for place, stage in enumerate(stages)]
-        text = "\n\n".join(kernel.text for kernel in self.kernels)
-        may_leave = any(kernel.may_leave for kernel in self.kernels)
-        head = _HEAD.format(title=f"Cluster {self.cluster.name}: {len(self.kernels)} kernels.", helpers=helpers(text))
+        stages = [
+            carriers.get(stage, (stage, None)) if isinstance(stage, Group) else (stage, None)
+            for stage in schedule.stages
+            if stage not in carried
+        ]
+        self.kernels = [self._kernel(f"k{place}", *stage) for place, stage in enumerate(stages)]
         memory = [tensor for tensor in schedule.stored if tensor not in carried]
-        text = f"{head}{text}\n{_CHECK if may_leave else ''}\n{self._call(memory, may_leave=may_leave)}"
-        return File(text, tuple(self.kernels), self.dtypes, self.counts, _numbers(self.cluster))
+        text = self._text(memory)
+        numbers = _numbers(self.cluster)
+        return File(text, tuple(self.kernels), self.dtypes, self.counts, numbers, self.lowered, tuple(stages))
 
-    def _kernel(self, name: str, stage: Stage, carriers: Mapping[Group, tuple[Tensor, Epilogue]]) -> Kernel:
-        tensor, epilogue = carriers.get(stage, (stage, None)) if isinstance(stage, Group) else (stage, None)
+    def _text(self, memory: Sequence[Tensor]) -> str:
+        kernels = "".join(f"\n\n{kernel.text}" for kernel in self.kernels)
+        may_leave = any(kernel.may_leave for kernel in self.kernels)
+        parts = [
+            HEAD.format(cluster=self.cluster.name, kernels=count(len(self.kernels), "kernel"), file=NAME),
+            IMPORT + LIBRARY if "libdevice." in kernels else "",
+            INTERPRETED if "INTERPRETED" in kernels else "",
+            helpers(kernels),
+            kernels,
+            CHECK if may_leave else "",
+            f"\n\n{self._call(memory, may_leave=may_leave)}",
+            f"\n\n{_example(self.cluster, self.lowered)}",
+            MAIN,
+        ]
+        return formatted("".join(parts))
+
+    def _kernel(self, name: str, tensor: Stage, epilogue: Epilogue | None) -> Kernel:
         kernel = self._written(name, tensor, epilogue, None)
         chosen = self.choose(kernel, self.dtypes)
         return kernel if chosen is None else self._written(name, tensor, epilogue, chosen)
 
     def _written(self, name: str, tensor: Stage, epilogue: Epilogue | None, chosen: Blocks | None) -> Kernel:
-        writer = Writer(self.name_of, self.sizes, self.lowered.origins, chosen)
+        writer = Writer(self.name_of, self.sizes, self.lowered.origins, chosen, self.precision)
         kernel = self._kernel_by(writer, name, tensor, epilogue)
         if not writer.needs_wide:  # which is known of all that a kernel touches once it is written
             return kernel
-        writer = Writer(self.name_of, self.sizes, self.lowered.origins, chosen, is_wide=True)
+        writer = Writer(self.name_of, self.sizes, self.lowered.origins, chosen, self.precision, is_wide=True)
         return self._kernel_by(writer, name, tensor, epilogue)
 
     def _kernel_by(self, writer: Writer, name: str, tensor: Stage, epilogue: Epilogue | None) -> Kernel:
@@ -145,10 +160,10 @@ class _File:
             case _:
                 raise AssertionError(f"nobody writes {type(tensor).__name__}")
 
-    def _carriers(self, schedule: Schedule) -> dict[Group, tuple[Tensor, Epilogue]]:
+    def _carriers(self, schedule: Schedule) -> dict[Group, tuple[Stage, Epilogue]]:
         """Gives which product, or attention, takes a group along; the group comes after all that it reads."""
         outputs = {root_of(output) for output in self.lowered.outputs}
-        found: dict[Group, tuple[Tensor, Epilogue]] = {}
+        found: dict[Group, tuple[Stage, Epilogue]] = {}
         for stage in schedule.stages:
             epilogue = epilogue_of(stage, schedule, outputs) if isinstance(stage, (Product, Attention)) else None
             if epilogue is not None and isinstance(stage, Tensor) and epilogue.group not in found:
@@ -157,7 +172,7 @@ class _File:
 
     # --- the launcher ---
 
-    def _call(self, memory: list[Tensor], *, may_leave: bool) -> str:
+    def _call(self, memory: Sequence[Tensor], *, may_leave: bool) -> str:
         weights = list(self.lowered.weights)
         names = [*(f"i{place}" for place in range(len(self.cluster.inputs))), *weights]
         symbols = symbol_texts(self.cluster)
@@ -171,10 +186,10 @@ class _File:
         shapes = {self.name_of(tensor): tensor for tensor in memory}
         for place, output in enumerate(self.lowered.outputs):
             shapes[f"o{place}"] = root_of(output)
-        lines += [f"    {name} = {python_text(size, texts)}" for size, name in self.sizes.items()]
+        lines += [f"    {name} = {_size_text(size, texts)}" for size, name in self.sizes.items()]
         for name, tensor in shapes.items():
-            shape = "".join(python_text(size, texts) + ", " for size in tensor.shape)
-            lines.append(f"    {name} = torch.empty(({shape}), dtype=torch.{TORCH_TYPES[tensor.dtype]}, device=device)")
+            shape = tuple_text(_size_text(size, texts) for size in tensor.shape)
+            lines.append(f"    {name} = torch.empty({shape}, dtype=torch.{TORCH_TYPES[tensor.dtype]}, device=device)")
         if may_leave:
             lines.append("    flag = torch.zeros(1, dtype=torch.int32, device=device)")
         for kernel in self.kernels:
@@ -187,11 +202,42 @@ class _File:
         results: list[str] = []
         for place, spec in enumerate(self.cluster.outputs):
             order = memory_order(spec)
-            shape = "".join(python_text(size_of(spec.shape[dim]), texts) + ", " for dim in order)
-            text = f"o{place}.view(({shape}))"
+            shape = tuple_text(_size_text(size_of(spec.shape[dim]), texts) for dim in order)
+            text = f"o{place}.view({shape})"
             results.append(text if order == tuple(range(len(order))) else f"{text}.permute({inverse(order)})")
-        lines.append(f"    return ({''.join(result + ', ' for result in results)})")
+        lines.append(f"    return {tuple_text(results)}")
         return "\n".join(lines) + "\n"
+
+
+def _example(cluster: Cluster, lowered: Lowered) -> str:
+    """Writes what makes arguments for `call`, of the shapes that the cluster was captured with."""
+    weights = [_random(tuple(weight.shape), weight.dtype) for weight in lowered.weights.values()]
+    made = [*map(_given, cluster.inputs), *weights]
+    lines = [
+        "def example(device):",
+        '    """Gives inputs and weights: random numbers; integers are 0, which every place may be."""',
+    ]
+    if any(text.startswith("torch.") for text in made):
+        lines.append("    torch.manual_seed(0)")
+    return "\n".join([*lines, f"    return {tuple_text(made)}"]) + "\n"
+
+
+def _given(spec: Spec) -> str:
+    if isinstance(spec, TensorSpec):
+        return _random(tuple(map(priced_size, spec.shape)), spec.dtype)
+    return (
+        str(priced_size(spec.value)) if spec.kind == "int" else shown(spec.value, "f64" if spec.kind == "float" else "i1")
+    )
+
+
+def _random(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    made = "randn" if dtype.is_floating_point else "zeros"
+    return f"torch.{made}({shape}, dtype={dtype}, device=device)"
+
+
+def _size_text(size: Size, known: Mapping[Any, str]) -> str:
+    """Gives the Python expression of a size, with the spaces that formatters put."""
+    return ast.unparse(ast.parse(python_text(size, known), mode="eval")).replace(" ** ", "**")
 
 
 def _packed(place: int, spec: TensorSpec | ScalarSpec) -> list[str]:
@@ -213,8 +259,8 @@ def _launch(kernel: Kernel) -> str:
     blocks = [f"{name}={size}" for name, size in kernel.blocks.sizes.items()]
     handed = [*kernel.parameters, *(["flag"] if kernel.may_leave else []), *blocks]
     handed += [f"{name}={value}" for name, value in launch_options(kernel.blocks).items()]
-    grid = "".join(part + ", " for part in kernel.grid)
-    return f"{kernel.name}[({grid})]({', '.join(handed)})"
+    grid = tuple_text(kernel.grid)
+    return f"{kernel.name}[{grid}]({', '.join(handed)})"
 
 
 def launch_options(blocks: Blocks) -> dict[str, Any]:

@@ -29,6 +29,8 @@ _ALIGNED = ["tt.divisibility", 16]
 """What a launch tells the compiler of memory that begins at a multiple of 16 bytes, as PyTorch's does."""
 _NEAR = ["tt.pointer_range", 32]
 """What it tells AMD's of memory of less than 2^31 bytes."""
+_TOLD = 12
+"""Lines of an error of Triton's that people are told: before them it shows all of the kernel."""
 _LISTED_S = 60.0
 """Seconds after which a tool that lists a binary counts as hanging."""
 
@@ -52,6 +54,11 @@ class Target:
         if backend not in _WARP or not colon or not arch or (backend == "cuda" and not arch.isdecimal()):
             raise OptionError(f"{text!r} is no target", backend=NAME, hint="write cuda:90 or hip:gfx942")
         return cls(backend, arch)
+
+    @property
+    def folder(self) -> str:
+        """A folder's name for it."""
+        return f"{self.backend}-{self.arch}"
 
     @property
     def triton(self) -> Any:
@@ -84,9 +91,15 @@ class Stages:
 
     def write(self, folder: Path) -> None:
         """Writes every stage into a folder, as KERNEL.STAGE."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for stage, content in self.stages.items():
-            path = folder / f"{self.needs.kernel}.{stage}"
+        write_stages(folder, self.needs.kernel, self.stages)
+
+
+def write_stages(folder: Path, kernel: str, stages: Mapping[str, Any]) -> None:
+    """Writes the texts and the binary among what Triton made of a kernel, as KERNEL.STAGE."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for stage, content in stages.items():
+        if isinstance(content, bytes) or stage in _TEXTS:
+            path = folder / f"{kernel}.{stage}"
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
@@ -110,9 +123,15 @@ def _compiled(function: Any, kernel: Kernel, file: File, target: Target) -> Stag
     except CompileError:
         raise
     except Exception as error:
-        message = f"{kernel.name} cannot be compiled for {target.backend}:{target.arch}: {type(error).__name__}: {error}"
+        where = f"{target.backend}:{target.arch}"
+        message = f"{kernel.name} cannot be compiled for {where}: {type(error).__name__}: {_end(str(error))}"
         raise CompileError(message, backend=NAME) from error
     return Stages(Needs(kernel.name, registers, spilled, found.metadata.shared, kernel.blocks.warps), stages)
+
+
+def _end(text: str) -> str:
+    """Gives the last lines of what Triton says, where it says what is wrong."""
+    return "\n".join([line for line in text.splitlines() if line.strip()][-_TOLD:])
 
 
 def source_of(function: Any, kernel: Kernel, file: File, target: Target) -> Any:
@@ -128,6 +147,7 @@ def source_of(function: Any, kernel: Kernel, file: File, target: Target) -> Any:
         for place, (name, kind) in enumerate(signature.items())
         if kind.startswith("*")
     }
+    known |= {(place,): [] for place, kind in enumerate(signature.values()) if kind == "constexpr"}  # as launches say
     return ASTSource(fn=function, signature=signature, constexprs=dict(kernel.blocks.sizes), attrs=known)
 
 

@@ -22,7 +22,7 @@ from .blocks import Blocks
 from .choices import Limits, choices_of
 from .chosen import gpu_of, key_of
 from .interpreter import loaded
-from .kernel import Kernel
+from .kernel import IEEE, Kernel
 from .source import File, file_of
 
 NAME = "triton"
@@ -39,17 +39,6 @@ def bench(launch: Callable[[], Any]) -> float:
     return float(do_bench(launch, warmup=10, rep=40, return_mode="median")) / 1e3
 
 
-def limits_of(device: torch.device) -> Limits:
-    """Gives what a multiprocessor of a GPU has."""
-    found = torch.cuda.get_device_properties(device)
-    return Limits(
-        found.shared_memory_per_block_optin,
-        found.shared_memory_per_multiprocessor,
-        found.regs_per_multiprocessor,
-        found.max_threads_per_multi_processor,
-    )
-
-
 @dataclass
 class Tuner:
     """One search through the kernels of some clusters, until a time on the clock."""
@@ -64,10 +53,11 @@ class Tuner:
     """Of each kernel that was timed: its seconds with blocks by rules, as a multiple of those with the best ones."""
     left: int = 0
     """Kernels for which no time was left."""
+    precision: str = IEEE
 
     def tune(self, cluster: Cluster) -> None:
         """Times every kernel of a cluster that was never timed on this GPU. Raises what lowering raises."""
-        subject = _Subject(cluster, lower(cluster), tuple(map(_example, cluster.inputs)))
+        subject = _Subject(cluster, lower(cluster), tuple(map(_example, cluster.inputs)), self.precision)
         file = subject.file({})
         keys = {kernel.name: key_of(kernel, file.dtypes, gpu_of(subject.device)) for kernel in file.kernels}
         known = self.kept.find_choices(keys.values())
@@ -122,6 +112,7 @@ class _Subject:
     cluster: Cluster
     lowered: Lowered
     inputs: tuple[Any, ...]
+    precision: str
 
     @property
     def device(self) -> torch.device:
@@ -138,6 +129,7 @@ class _Subject:
             self.lowered,
             is_interpreted=self.is_interpreted,
             choose=lambda kernel, _: chosen.get(kernel.name),
+            precision=self.precision,
         )
 
     def launch(self, name: str, blocks: Blocks, folder: Path) -> Callable[[], Any]:

@@ -26,12 +26,6 @@ from tests.plugin_triton.cases import CASES, HALF, RAGGED, Case
 
 ONE = CompileSettings(threads=1)
 BACKEND = create(Settings(interpret=True))
-NEED_ELEMENTS = (
-    *("cross entropy", "gather", "scatter add", "rows replaced"),
-    *("softmax", "layer norm", "columns", "all", "convolution"),
-    *("attention", "masked attention", "biased attention", "grouped queries"),
-)
-"""Cases for which eager has no result of nothing, or NaN."""
 TARGETS = ("cuda:90", "hip:gfx942")
 
 
@@ -63,12 +57,6 @@ def test_every_template_at_ragged_sizes(name: str, size: int) -> None:
 def test_half_precision(name: str, dtype: torch.dtype) -> None:
     """Computed in float32 and rounded once, infinities beyond the range."""
     assert_right(*cluster_of(HALF[name], 129, dtype))
-
-
-@pytest.mark.parametrize("name", [name for name in CASES if name not in NEED_ELEMENTS])
-def test_empty_tensors(name: str) -> None:
-    """No program runs, or one with nothing in it."""
-    assert_right(*cluster_of(CASES[name], 0))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -141,7 +129,9 @@ def test_every_template_compiles_for_gpus_without_spilling(name: str, target: st
     assert all(0 < each.needs.registers <= 255 for each in found)
 
 
-@pytest.mark.parametrize("name", HALF)
+@pytest.mark.parametrize(
+    "name", ["pointwise", "softmax", "product", "attention", "wide attention", "rows added", "overflow"]
+)
 def test_half_precision_compiles(name: str) -> None:
     """Products go to the tensor cores."""
     cluster, _ = cluster_of(HALF[name], 1000, torch.bfloat16)

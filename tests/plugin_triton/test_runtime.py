@@ -10,9 +10,12 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from plugin_triton import backend
+from plugin_triton import backend, runtime
+from plugin_triton.choices import Limits
+from plugin_triton.machine import Machine
 from plugin_triton.runtime import TritonExecutable, build
 from plugin_triton.settings import Settings
+from plugin_triton.targets import Target
 
 
 class Devices:
@@ -24,6 +27,8 @@ class Devices:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
         monkeypatch.setattr(torch.cuda, "device", self._entered)
+        machine = Machine(Target.parse("cuda:90"), Limits(), "a stand-in")
+        monkeypatch.setattr(runtime, "machine_of", lambda _: machine)
 
     @contextlib.contextmanager
     def _entered(self, device: torch.device) -> Iterator[None]:
@@ -49,7 +54,7 @@ def test_the_probe_is_built_for_the_device_that_its_value_is_on(devices: Devices
     """A tensor on "cuda" says "cuda:0", and an executable takes nothing from elsewhere."""
     seen: list[torch.device] = []
 
-    def stubbed(cluster: Any, _: Any) -> TritonExecutable:
+    def stubbed(cluster: Any, *_: Any, **__: Any) -> TritonExecutable:
         executable = build(cluster)
         executable._call = lambda value, device: (seen.append(device), (value + value,))[1]
         return executable

@@ -1,0 +1,44 @@
+"""The GPU that is here: what kernels are compiled for, and what a program may have there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from .choices import Limits
+from .targets import Target
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU."""
+
+    target: Target
+    limits: Limits
+    name: str
+    """As people know it."""
+
+
+def machine_of(device: torch.device) -> Machine:
+    """Gives a GPU, with the shared memory by which Triton itself refuses a launch there."""
+    from triton.runtime import driver
+
+    active: Any = driver.active
+    with torch.cuda.device(device):
+        target = active.get_current_target()
+    most = active.utils.get_device_properties(device.index)["max_shared_mem"]
+    limits = replace(limits_of(device), shared=int(most))
+    return Machine(Target(target.backend, str(target.arch)), limits, torch.cuda.get_device_name(device))
+
+
+def limits_of(device: torch.device) -> Limits:
+    """Gives what a multiprocessor of a GPU has."""
+    found = torch.cuda.get_device_properties(device)
+    return Limits(
+        found.shared_memory_per_block_optin,
+        found.shared_memory_per_multiprocessor,
+        found.regs_per_multiprocessor,
+        found.max_threads_per_multi_processor,
+    )
