@@ -59,7 +59,12 @@ def ids(batch: int, tokens: int) -> torch.Tensor:
     return torch.randint(0, 50, (batch, tokens))
 
 
-@pytest.mark.parametrize("backend", DYNAMIC)
+TAKES_LONGEST = ("inductor", "tvm", "xla")
+
+
+@pytest.mark.parametrize(
+    "backend", [pytest.param(name, marks=[pytest.mark.slow] * (name in TAKES_LONGEST)) for name in DYNAMIC]
+)
 def test_batch_and_tokens_vary(backend: str) -> None:
     """Over 8 sizes of batch and sequence at most 2 compilations happen, and each result is eager's."""
     model = Encoder().eval()

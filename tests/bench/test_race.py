@@ -147,6 +147,7 @@ def test_the_hub_runs_against_eager_end_to_end() -> None:
     assert re.search(r"hub takes \d+\.\d{3}x the time of eager, the best of the others", text)
 
 
+@pytest.mark.slow
 def test_what_isolation_costs_is_told_beside_its_bar() -> None:
     """`--isolation` gives two shares of a cold compilation, in the text and in JSON."""
     given = {"threads": 1, "backends": ["eager"]}

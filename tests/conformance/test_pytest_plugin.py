@@ -63,6 +63,7 @@ def test_named_tests_run_beside_it(install_toy: Toy, folder: Path) -> None:
     assert "1 failed, 1 passed" in text
 
 
+@pytest.mark.slow
 def test_parallel_runs_give_one_score(install_toy: Toy, folder: Path) -> None:
     """Under xdist other processes examine, and the score is whole."""
     install_toy("")

@@ -198,6 +198,7 @@ def test_wrong_calls_raise_before_the_library_sees_them(library: Library, binary
     board.close()
 
 
+@pytest.mark.slow
 def test_ten_thousand_cycles_leave_nothing(stand_in: ctypes.CDLL, library: Library, tmp_path: Path) -> None:
     """Creating, compiling, running and freeing keeps no context and no memory."""
     model = tmp_path / "model.onnx"

@@ -214,6 +214,7 @@ def test_numbers_are_as_exact_as_eager(name: str) -> None:
     verify(cluster, "inductor", compiled(cluster), inputs, None)
 
 
+@pytest.mark.slow
 def test_the_longest_search_gives_the_same_numbers(capfd: pytest.CaptureFixture[str]) -> None:
     """`effort="full"` lets Inductor try templates for products, silently, and the result is as exact."""
     cluster, inputs = whole_cluster(
@@ -543,8 +544,12 @@ def written_sample(folder: Path, name: str, *, dynamic: bool) -> tuple[Cluster, 
     return cluster, tuple(sample.by_name[name] for name in cluster.input_names)
 
 
+LONG_TO_SAVE = (("attention", True), ("experts", False))
+
+
 @pytest.mark.parametrize(
-    ("name", "dynamic"), [("conv_norm_relu", False), ("attention", True), ("lstm", False), ("experts", False)]
+    ("name", "dynamic"),
+    [("conv_norm_relu", False), ("lstm", False), *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG_TO_SAVE)],
 )
 def test_a_saved_program_runs_in_another_process_without_a_compiler(tmp_path: Path, name: str, dynamic: bool) -> None:
     """Loading needs neither a C++ compiler nor Inductor's own cache, and gives the same numbers bit for bit."""
@@ -682,7 +687,7 @@ def mixture_of_experts() -> tuple[nn.Module, Inputs]:
     return transformers.MixtralModel(config), (torch.randint(0, 50, (2, 6)),)
 
 
-@pytest.mark.parametrize("make", [bert, resnet, mixture_of_experts])
+@pytest.mark.parametrize("make", [bert, resnet, pytest.param(mixture_of_experts, marks=pytest.mark.slow)])
 def test_whole_models_compile_as_one_cluster(make: Any) -> None:
     """Everything of a model that is not pinned to eager compiles at once and is as exact as eager."""
     module, inputs = make()

@@ -42,8 +42,8 @@ from plugin_iree.settings import Settings
 ANGLES = {f"aten.{name}.default: IREE gives infinities for huge numbers" for name in ("sin", "cos")}
 MODELS = [
     "bert",
-    "gpt2",
-    "llama",
+    pytest.param("gpt2", marks=pytest.mark.slow),
+    pytest.param("llama", marks=pytest.mark.slow),
     "vit",
     "resnet18",
     pytest.param("mobilenetv2", marks=pytest.mark.slow),

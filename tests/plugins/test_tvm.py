@@ -32,7 +32,12 @@ from plugin_tvm.hooks import hub_backends
 from plugin_tvm.settings import Settings
 from plugin_tvm.target import hidden_features, host_target
 
-MODELS = ["bert", "gpt2", "llama", "vit", "resnet50", pytest.param("mobilenetv2", marks=pytest.mark.slow), "convnext"]
+TAKE_LONGEST = ("gpt2", "vit", "mobilenetv2")
+"""Models of many different kernels, each compiled by itself: for the long suites."""
+MODELS = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in TAKE_LONGEST))
+    for name in ("bert", "gpt2", "llama", "vit", "resnet50", "mobilenetv2", "convnext")
+]
 MOST_LEFT = 0.02
 """Share of a model's nodes that may be left to eager."""
 

@@ -153,6 +153,7 @@ def test_negative_indices_count_from_the_end(backend: Xla) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
+@pytest.mark.slow
 def test_mamba_runs_whole() -> None:
     """A recurrence written out runs on XLA without a node in eager, and gives eager's result."""
     module, inputs = build("mamba", small=True)
