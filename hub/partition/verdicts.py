@@ -15,7 +15,7 @@ from hub.options import Options
 from hub.partition.group import EAGER
 from hub.plan import Event
 from hub.plugin_fault import is_plugins
-from hub.registry import Registry
+from hub.registry import Entry, Registry
 from hub.support import ACCEPTED, Support, dtype_name, operator_name, refused, tensors_of
 
 
@@ -95,7 +95,7 @@ def answers(graph: Graph, registry: Registry, options: Options, backend: str) ->
     """Asks one backend about every node, in this process. Raises HubError where it cannot be loaded."""
     loaded = registry.backend(backend)
     events: list[Event] = []
-    supports = _answers(graph, registry.entries[backend].info, loaded.supports, options, events)
+    supports = _answers(graph, registry.entries[backend], loaded.supports, options, events)
     return Answers(supports, tuple(events), type(loaded).estimate is not Backend.estimate)
 
 
@@ -117,19 +117,20 @@ def _unfit(info: BackendInfo, graph: Graph, options: Options) -> str | None:
 
 
 def _answers(
-    graph: Graph, info: BackendInfo, supports: Callable[[fx.Node], Support], options: Options, events: list[Event]
+    graph: Graph, entry: Entry, supports: Callable[[fx.Node], Support], options: Options, events: list[Event]
 ) -> dict[str, Support]:
     answers: dict[str, Support] = {}
     for node in graph.nodes:
         if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and node.args[0].name in answers:
             answers[node.name] = answers[node.args[0].name]
             continue
-        answers[node.name] = _before_asking(graph, info, node, options) or _asked(info.name, node, supports, events)
+        answers[node.name] = _before_asking(graph, entry, node, options) or _asked(entry.name, node, supports, events)
     return answers
 
 
-def _before_asking(graph: Graph, info: BackendInfo, node: fx.Node, options: Options) -> Support | None:
-    """Gives a refusal that needs no plugin: pinned nodes, forced operators, devices and dtypes."""
+def _before_asking(graph: Graph, entry: Entry, node: fx.Node, options: Options) -> Support | None:
+    """Gives a refusal that needs no plugin: pinned nodes, forced operators, devices, dtypes, and what is for reference."""
+    info = entry.info
     if node.name in graph.pinned:
         return refused(f"{operator_name(node)}: {graph.pinned[node.name]}")
     forced = options.forced(operator_name(node))
@@ -140,7 +141,18 @@ def _before_asking(graph: Graph, info: BackendInfo, node: fx.Node, options: Opti
             return refused(f"{operator_name(node)}: on {tensor.device.type}, only {', '.join(info.devices)} here")
         if dtype_name(tensor.dtype) not in info.dtypes:
             return refused(f"{operator_name(node)}: dtype {dtype_name(tensor.dtype)}")
-    return None
+    return _for_reference(entry, node, options)
+
+
+def _for_reference(entry: Entry, node: fx.Node, options: Options) -> Support | None:
+    """Gives a refusal of what could only be bought on price, where a backend runs for reference only."""
+    kinds = () if entry.settings is None else entry.settings.reference_on
+    device = next((tensor.device.type for tensor in tensors_of(node) if tensor.device.type in kinds), None)
+    is_asked_for = entry.name == options.forced(operator_name(node)) or options.backends == (entry.name,)
+    if device is None or is_asked_for or options.plan is not None:
+        return None
+    how = f"name {entry.name} alone in `backends`, or force operators to it"
+    return refused(f"{operator_name(node)}: on {device} for reference only: {how}")
 
 
 def _asked(backend: str, node: fx.Node, supports: Callable[[fx.Node], Support], events: list[Event]) -> Support:
