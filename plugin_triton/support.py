@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hub.conditions import on_cpu
 from hub.lowering.operators import ROWS as LOWERED
@@ -12,12 +12,41 @@ if TYPE_CHECKING:
     from torch import fx
 
 
+LEAST_CAPABILITY = (7, 0)
+"""Of NVIDIA's GPUs: what PyTorch asks for Triton, too. Triton 3.9 compiles all templates for it."""
+
+
+def too_old(capability: tuple[int, int] | None) -> str | None:
+    """Says why kernels are not compiled for a GPU of NVIDIA's; None where they are, and where nothing is known of it."""
+    if capability is None or capability >= LEAST_CAPABILITY:
+        return None
+    found, least = (".".join(map(str, each)) for each in (capability, LEAST_CAPABILITY))
+    return f"a GPU of capability {found}, at least {least} for Triton"
+
+
+def capability_of(device: Any) -> tuple[int, int] | None:
+    """Gives the capability of one of NVIDIA's GPUs; None for others, whose numbers mean something else."""
+    import torch
+
+    is_known = device.type == "cuda" and torch.version.hip is None and torch.cuda.is_available()
+    return torch.cuda.get_device_capability(device) if is_known else None
+
+
 def on_gpu(node: fx.Node) -> str | None:
-    """Every tensor lies in the memory of a GPU."""
-    bad = next((tensor.device for tensor in tensors_of(node) if tensor.device.type != "cuda"), None)
-    return (
-        None if bad is None else f"device {bad}, only cuda here: HUB_TRITON_INTERPRET=1 has kernels interpreted on the CPU"
-    )
+    """Every tensor lies in the memory of a GPU that is new enough, as far as this process knows it."""
+    for device in dict.fromkeys(tensor.device for tensor in tensors_of(node)):
+        if device.type != "cuda":
+            return f"device {device}, only cuda here: HUB_TRITON_INTERPRET=1 has kernels interpreted on the CPU"
+        if _is_started() and (reason := too_old(capability_of(device))):
+            return reason
+    return None
+
+
+def _is_started() -> bool:
+    """True where this process uses GPUs already: to look at them would start them, which a question must not do."""
+    import torch
+
+    return torch.cuda.is_initialized()
 
 
 _SINGLE = dtypes("float32", "float16", "bfloat16", "bool")

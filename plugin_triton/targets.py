@@ -48,9 +48,8 @@ class Target:
         """Reads "cuda:90" or "hip:gfx942". Raises OptionError."""
         backend, colon, arch = text.partition(":")
         if backend == "xpu":
-            raise OptionError(
-                "xpu is compiled for by the wheel pytorch-triton-xpu, which takes triton's place", backend=NAME
-            )
+            wheel = "the wheel triton-xpu (pytorch-triton-xpu beside older PyTorch)"
+            raise OptionError(f"xpu is compiled for by {wheel}, which takes triton's place", backend=NAME)
         if backend not in _WARP or not colon or not arch or (backend == "cuda" and not arch.isdecimal()):
             raise OptionError(f"{text!r} is no target", backend=NAME, hint="write cuda:90 or hip:gfx942")
         return cls(backend, arch)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,11 +53,30 @@ class CudaRecorder:
 
     def record(self, run: Run, inputs: Sequence[Any]) -> Recording:
         """See `Recorder`."""
+        device = next((value.device for value in inputs if isinstance(value, torch.Tensor)), None)
         graph = torch.cuda.CUDAGraph()
-        # Only this thread's calls are looked at: a data loader's copies on another one are no fault.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        # The outer stream is put back even where recording fails: PyTorch then leaves its own in place. A stream of another
+        # GPU would record nothing. Only this thread's calls are looked at: a data loader's copies on another are no fault.
+        with (
+            torch.cuda.device(device),
+            torch.cuda.stream(torch.cuda.current_stream()),
+            _without_collection(),
+            torch.cuda.graph(graph, stream=torch.cuda.Stream(), capture_error_mode="thread_local"),
+        ):
             outputs = run(inputs)
         return Recording(graph.replay, outputs)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Generator[None]:
+    """Keeps Python's collector from unloading kernels that nobody needs any more, which would spoil what is recorded."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def unrecordable(graph: Graph) -> str:

@@ -16,7 +16,7 @@ from hub.partition.group import EAGER
 from hub.partition.shown import Shown
 from hub.plan import Event
 from hub.plugin_fault import is_plugins
-from hub.registry import Registry
+from hub.registry import Entry, Registry
 from hub.support import ACCEPTED, Support, dtype_name, operator_name, refused, tensors_of
 
 
@@ -100,8 +100,8 @@ def answers(graph: Graph, registry: Registry, options: Options, backend: str) ->
     loaded = registry.backend(backend)
     events: list[Event] = []
     shown = Shown(graph)
-    info = registry.entries[backend].info
-    supports = _answers(graph, info, lambda node: loaded.supports(shown.node(node)), options, events)
+    entry = registry.entries[backend]
+    supports = _answers(graph, entry, lambda node: loaded.supports(shown.node(node)), options, events)
     if shown.is_changed:
         message = "supports() changed the graph that it was shown; that was a copy"
         events.append(Event(kind="note", stage="support", backend=backend, message=message))
@@ -126,19 +126,20 @@ def _unfit(info: BackendInfo, graph: Graph, options: Options) -> str | None:
 
 
 def _answers(
-    graph: Graph, info: BackendInfo, supports: Callable[[fx.Node], Support], options: Options, events: list[Event]
+    graph: Graph, entry: Entry, supports: Callable[[fx.Node], Support], options: Options, events: list[Event]
 ) -> dict[str, Support]:
     answers: dict[str, Support] = {}
     for node in graph.nodes:
         if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and node.args[0].name in answers:
             answers[node.name] = answers[node.args[0].name]
             continue
-        answers[node.name] = _before_asking(graph, info, node, options) or _asked(info.name, node, supports, events)
+        answers[node.name] = _before_asking(graph, entry, node, options) or _asked(entry.name, node, supports, events)
     return answers
 
 
-def _before_asking(graph: Graph, info: BackendInfo, node: fx.Node, options: Options) -> Support | None:
-    """Gives a refusal that needs no plugin: pinned nodes, forced operators, devices and dtypes."""
+def _before_asking(graph: Graph, entry: Entry, node: fx.Node, options: Options) -> Support | None:
+    """Gives a refusal that needs no plugin: pinned nodes, forced operators, devices, dtypes, and what is for reference."""
+    info = entry.info
     if node.name in graph.pinned:
         return refused(f"{operator_name(node)}: {graph.pinned[node.name]}")
     forced = options.forced(operator_name(node))
@@ -149,7 +150,18 @@ def _before_asking(graph: Graph, info: BackendInfo, node: fx.Node, options: Opti
             return refused(f"{operator_name(node)}: on {tensor.device.type}, only {', '.join(info.devices)} here")
         if dtype_name(tensor.dtype) not in info.dtypes:
             return refused(f"{operator_name(node)}: dtype {dtype_name(tensor.dtype)}")
-    return None
+    return _for_reference(entry, node, options)
+
+
+def _for_reference(entry: Entry, node: fx.Node, options: Options) -> Support | None:
+    """Gives a refusal of what could only be bought on price, where a backend runs for reference only."""
+    kinds = () if entry.settings is None else entry.settings.reference_on
+    device = next((tensor.device.type for tensor in tensors_of(node) if tensor.device.type in kinds), None)
+    is_asked_for = entry.name == options.forced(operator_name(node)) or options.backends == (entry.name,)
+    if device is None or is_asked_for or options.plan is not None:
+        return None
+    how = f"name {entry.name} alone in `backends`, or force operators to it"
+    return refused(f"{operator_name(node)}: on {device} for reference only: {how}")
 
 
 def _asked(backend: str, node: fx.Node, supports: Callable[[fx.Node], Support], events: list[Event]) -> Support:

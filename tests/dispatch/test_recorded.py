@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 
 import hub
 from hub.capture.inference import capture_inference
-from hub.dispatch.recorded import MOST_RECORDINGS, WARM_CALLS, Recorded, Recording, Run, unrecordable
+from hub.dispatch.recorded import MOST_RECORDINGS, WARM_CALLS, CudaRecorder, Recorded, Recording, Run, unrecordable
 from hub.errors import HubError
 from hub.graph import Graph
 
@@ -168,3 +171,75 @@ def test_shadow_mode_comes_first() -> None:
         compiled(torch.randn(2, 4))
     (plan,) = hub.plans(compiled)
     assert any(event.stage == "record" and "shadow mode" in event.message for event in plan.events)
+
+
+# --- The recorder of CUDA ---------------------------------------------------------------------------------------------
+
+
+class Cuda:
+    """Stands in for what PyTorch records with: notes what is current while a plan runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.device = torch.device("cuda:0")
+        self.stream = "the user's stream"
+        self.is_broken = False
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+        monkeypatch.setattr(torch.cuda, "Stream", lambda: f"a stream of {self.device}")
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: self.stream)
+        monkeypatch.setattr(torch.cuda, "device", lambda device: self._while_current("device", device))
+        monkeypatch.setattr(torch.cuda, "stream", lambda stream: self._while_current("stream", stream))
+        monkeypatch.setattr(torch.cuda, "graph", self._graph)
+
+    @contextmanager
+    def _while_current(self, kind: str, value: Any) -> Iterator[None]:
+        before = getattr(self, kind)
+        setattr(self, kind, value)
+        try:
+            yield
+        finally:
+            setattr(self, kind, before)
+
+    @contextmanager
+    def _graph(self, _: Any, *, stream: str, capture_error_mode: str) -> Iterator[None]:
+        assert capture_error_mode == "thread_local"
+        before, self.stream = self.stream, stream
+        yield
+        if self.is_broken:
+            raise RuntimeError("operation failed due to a previous error during capture")  # the stream stays, as in PyTorch
+        self.stream = before
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    """Gives a device that is not there."""
+    return Cuda(monkeypatch)
+
+
+def on(device: str) -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.empty(2, device=device)
+
+
+def test_a_plan_is_recorded_on_the_gpu_that_it_lies_on(cuda: Cuda) -> None:
+    """A stream of another one would hold nothing of it, and a replay compute nothing."""
+    seen: list[tuple[Any, str]] = []
+    CudaRecorder().record(lambda args: (seen.append((cuda.device, cuda.stream)), args)[1], (on("cuda:1"),))
+    assert seen == [(torch.device("cuda:1"), "a stream of cuda:1")]
+    assert (cuda.device, cuda.stream) == (torch.device("cuda:0"), "the user's stream")
+
+
+def test_the_users_stream_is_current_again_where_recording_fails(cuda: Cuda) -> None:
+    """What comes next would not wait for what the user does."""
+    cuda.is_broken = True
+    with pytest.raises(RuntimeError, match="during capture"):
+        CudaRecorder().record(tuple, (on("cuda:0"),))
+    assert cuda.stream == "the user's stream"
+
+
+@pytest.mark.usefixtures("cuda")
+def test_nothing_is_collected_while_a_plan_is_recorded() -> None:
+    """A kernel that is unloaded meanwhile spoils the recording."""
+    seen: list[bool] = []
+    CudaRecorder().record(lambda args: (seen.append(gc.isenabled()), tuple(args))[1], (on("cuda:0"),))
+    assert seen == [False]
+    assert gc.isenabled()

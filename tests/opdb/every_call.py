@@ -1,7 +1,8 @@
 """Every sample call of PyTorch's own operator database, in four dtypes, through the hub: `make test-opdb`, for hours.
 
 Its name keeps it out of `make test`. With OPDB_DONE=FILE it notes there what passed, and with which PyTorch, and skips that
-the next time; with OPDB_BACKENDS=onnxruntime,openvino only these backends may bid, and they get whatever they take.
+the next time; with OPDB_BACKENDS=onnxruntime,openvino only these backends may bid, and they get whatever they take. Their
+own variables hold then: HUB_TRITON_INTERPRET=1, say.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hub.options import resolve
+from hub.registry import registry
 from tests.opdb.allowed import is_listed, not_allowed
 from tests.opdb.calls import calls_of, cells_of, operators
 from tests.opdb.done import note, passed_before
@@ -20,15 +23,22 @@ from tests.opdb.findings import Examination
 DONE = Path(os.environ["OPDB_DONE"]) if os.environ.get("OPDB_DONE") else None
 PASSED = passed_before(DONE)
 BACKENDS = tuple(filter(None, os.environ.get("OPDB_BACKENDS", "").split(",")))
+VARIABLES = {
+    name: text for name, text in os.environ.items() if any(name.startswith(f"HUB_{each.upper()}_") for each in BACKENDS)
+}
+"""Read here, because every test begins without any."""
 CASES = {f"{cell.operator}-{cell.mode}": (cell.operator, cell.mode) for name in operators() for cell in cells_of(name)}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_call_is_eagers(case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_every_call_is_eagers(case: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results, strides, shared memory, written arguments, gradients and errors are eager's, on every sample."""
     operator, mode = CASES[case]
     if case in PASSED:
         pytest.skip("passed before: OPDB_DONE")
+    for name, text in VARIABLES.items():
+        monkeypatch.setenv(name, text)
+    check_backends()
     options = {"tune": "off", "cache_dir": str(tmp_path_factory.getbasetemp() / "cache")}
     examination = Examination({**options, "backends": BACKENDS} if BACKENDS else options, alone=is_listed)
     calls = [call for cell in cells_of(operator) if cell.mode == mode for call in calls_of(cell)]
@@ -37,3 +47,11 @@ def test_every_call_is_eagers(case: str, tmp_path_factory: pytest.TempPathFactor
     assert not examination.fallbacks, "\n".join(examination.fallbacks)
     note(DONE, case)
     gc.collect()
+
+
+def check_backends() -> None:
+    """Raises AssertionError where a backend that was named cannot be used: eager would be compared with itself."""
+    entries = registry().configured(resolve(None, os.environ, Path.cwd())).entries
+    for name in BACKENDS:
+        assert name in entries, f"there is no backend {name!r}"
+        assert entries[name].status.accepted, f"{name}: {entries[name].status.reason}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,4 +28,33 @@ def test_what_is_left_out_is_skipped(tmp_path_factory: pytest.TempPathFactory, m
     case = next(iter(every_call.CASES))
     monkeypatch.setattr(every_call, "PASSED", frozenset({case}))
     with pytest.raises(pytest.skip.Exception, match="passed before: OPDB_DONE"):
-        every_call.test_every_call_is_eagers(case, tmp_path_factory)
+        every_call.test_every_call_is_eagers(case, tmp_path_factory, monkeypatch)
+
+
+def test_a_backend_that_cannot_be_used_ends_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its calls would all go to eager, and all be right."""
+    monkeypatch.setattr(every_call, "BACKENDS", ("triton",))
+    monkeypatch.setenv("HUB_TRITON_INTERPRET", "1")
+    every_call.check_backends()
+    monkeypatch.setattr(every_call, "BACKENDS", ("tritn",))
+    with pytest.raises(AssertionError, match="there is no backend 'tritn'"):
+        every_call.check_backends()
+
+
+def test_a_backends_own_variables_hold_in_a_run_of_its_own(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fixture that keeps the user's variables out of tests takes them away."""
+    monkeypatch.setattr(every_call, "BACKENDS", ("triton",))
+    monkeypatch.setattr(every_call, "VARIABLES", {"HUB_TRITON_INTERPRET": "1"})
+    monkeypatch.setattr(every_call, "DONE", None)
+    bought: list[int] = []
+    findings = every_call.Examination.findings
+
+    def counted(self: every_call.Examination, calls: Any) -> Any:
+        yield from findings(self, calls)
+        bought.append(self.bought)
+
+    monkeypatch.setattr(every_call.Examination, "findings", counted)
+    every_call.test_every_call_is_eagers("tanh-inference", tmp_path_factory, monkeypatch)
+    assert bought[0] > 0

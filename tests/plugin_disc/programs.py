@@ -82,7 +82,7 @@ def running(x: torch.Tensor) -> torch.Tensor:
 
 
 def causal_softmax(scores: torch.Tensor) -> torch.Tensor:
-    kept = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(scores.shape[-1] // 2)
+    kept = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril(scores.shape[-1] // 2)
     return torch.softmax(torch.where(kept, scores, torch.finfo(scores.dtype).min), -1)
 
 

@@ -17,6 +17,14 @@ def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape).to(dtype)
 
 
+def placed(values: Inputs, dtype: torch.dtype | None = None, device: str = "cpu") -> Inputs:
+    """Gives inputs on a device; floating ones in a dtype, where one is given, while places stay integers."""
+    return tuple(
+        value.to(device=device, dtype=dtype if dtype is not None and value.is_floating_point() else value.dtype)
+        for value in values
+    )
+
+
 CASES: Mapping[str, Case] = {
     "pointwise": (lambda x, b: F.silu(x) * b.exp(), lambda n: (random(3, n), random(n))),
     "transposed": (lambda x: x.transpose(0, 1) + 1.0, lambda n: (random(5, n),)),
@@ -61,7 +69,7 @@ CASES: Mapping[str, Case] = {
         lambda n: (random(2, n), torch.arange(6).reshape(2, 3) % n, random(2, 3)),
     ),
     "rows added": (
-        lambda g, i: torch.zeros(7, 5).index_put((i,), g, accumulate=True),
+        lambda g, i: torch.zeros(7, 5, device=g.device).index_put((i,), g, accumulate=True),
         lambda n: (random(n, 5), torch.arange(n) % 7),
     ),
     "rows replaced": (
@@ -87,8 +95,8 @@ HALF: Mapping[str, Case] = {
         lambda n: (random(1, 2, n, 128), random(1, 2, n, 128), random(1, 2, n, 128), random(n, n)),
     ),
     "rows added": (
-        lambda x: torch.zeros(3, x.shape[1], dtype=x.dtype).index_add(0, torch.tensor([1, 1, 0]), x),
-        lambda n: (random(3, n),),
+        lambda x, i: torch.zeros(3, x.shape[1], dtype=x.dtype, device=x.device).index_add(0, i, x),
+        lambda n: (random(3, n), torch.tensor([1, 1, 0])),
     ),
     "layer norm": (
         lambda x, w, b: F.layer_norm(x + 1.0, (x.shape[1],), w, b),

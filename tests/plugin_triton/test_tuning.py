@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,13 +22,14 @@ from plugin_triton.backend import create
 from plugin_triton.blocks import Blocks
 from plugin_triton.choices import CHOICES, Limits, Tile, Tiling, choices_of
 from plugin_triton.chosen import chosen_by, gpu_of, key_of
+from plugin_triton.machine import limits_of
 from plugin_triton.runtime import build
 from plugin_triton.settings import Settings
 from plugin_triton.source import File, file_of
 from plugin_triton.targets import Target, compiled
 from plugin_triton.tuning import Tuner
 from tests.plugin_disc.programs import Wrapped
-from tests.plugin_triton.cases import CASES, HALF, Case
+from tests.plugin_triton.cases import CASES, HALF, Case, placed
 
 H100 = Limits()
 PRODUCT = Tiling(
@@ -39,8 +41,7 @@ HERE = gpu_of(torch.device("cpu"))
 
 def cluster_of(case: Case, size: int, dtype: torch.dtype | None = None) -> tuple[Cluster, tuple[Any, ...]]:
     function, inputs = case
-    values = tuple(value if dtype is None or not value.is_floating_point() else value.to(dtype) for value in inputs(size))
-    return whole_cluster(Wrapped(function), values)
+    return whole_cluster(Wrapped(function), placed(inputs(size), dtype))
 
 
 @pytest.fixture
@@ -76,6 +77,20 @@ def test_less_shared_memory_leaves_smaller_choices() -> None:
     others = choices_of(DEFAULT, PRODUCT, small)[1:]
     assert others
     assert all(sum(tile.nbytes(each.sizes) for tile in PRODUCT.staged) * each.stages <= 49152 for each in others)
+
+
+@pytest.mark.parametrize(("more", "shared"), [({"shared_memory_per_block_optin": 232448}, 232448), ({}, 49152)])
+def test_limits_are_those_of_the_gpu(more: Mapping[str, int], shared: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch tells of AMD's GPUs no memory that a program may have on demand."""
+    properties = SimpleNamespace(
+        shared_memory_per_block=49152,
+        shared_memory_per_multiprocessor=65536,
+        regs_per_multiprocessor=65536,
+        max_threads_per_multi_processor=2048,
+        **more,
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    assert limits_of(torch.device("cuda:0")) == Limits(shared, 65536, 65536, 2048)
 
 
 def test_what_decides_no_block_keeps_its_size() -> None:
