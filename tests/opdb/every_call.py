@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.opdb.allowed import is_listed, not_allowed
 from tests.opdb.calls import calls_of, cells_of, operators
 from tests.opdb.done import note, passed_before
 from tests.opdb.findings import Examination
+from tests.opdb.tally import Tally
 
 DONE = Path(os.environ["OPDB_DONE"]) if os.environ.get("OPDB_DONE") else None
 PASSED = passed_before(DONE)
@@ -30,8 +32,22 @@ VARIABLES = {
 CASES = {f"{cell.operator}-{cell.mode}": (cell.operator, cell.mode) for name in operators() for cell in cells_of(name)}
 
 
+@pytest.fixture(scope="module")
+def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
+    """Counts over all that this process runs, and fails at the end where backends ran too little of it.
+
+    A choice by `-k` may hold nothing but what no backend takes.
+    """
+    found = Tally(0.0) if BACKENDS else Tally()  # one backend alone may take few operators
+    yield found
+    complaint = "" if request.config.option.keyword else found.complaint()
+    assert not complaint, complaint
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_every_call_is_eagers(case: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_call_is_eagers(
+    case: str, tally: Tally, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Results, strides, shared memory, written arguments, gradients and errors are eager's, on every sample."""
     operator, mode = CASES[case]
     if case in PASSED:
@@ -43,6 +59,7 @@ def test_every_call_is_eagers(case: str, tmp_path_factory: pytest.TempPathFactor
     examination = Examination({**options, "backends": BACKENDS} if BACKENDS else options, alone=is_listed)
     calls = [call for cell in cells_of(operator) if cell.mode == mode for call in calls_of(cell)]
     wrong = not_allowed(calls, examination.findings(calls))
+    tally.add(operator, examination)
     assert not wrong, "\n".join(wrong)
     assert not examination.fallbacks, "\n".join(examination.fallbacks)
     note(DONE, case)

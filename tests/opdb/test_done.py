@@ -10,6 +10,7 @@ import torch
 
 from tests.opdb import every_call
 from tests.opdb.done import note, passed_before
+from tests.opdb.tally import Tally
 
 
 def test_what_passed_is_left_out_with_the_same_torch_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +29,7 @@ def test_what_is_left_out_is_skipped(tmp_path_factory: pytest.TempPathFactory, m
     case = next(iter(every_call.CASES))
     monkeypatch.setattr(every_call, "PASSED", frozenset({case}))
     with pytest.raises(pytest.skip.Exception, match="passed before: OPDB_DONE"):
-        every_call.test_every_call_is_eagers(case, tmp_path_factory, monkeypatch)
+        every_call.test_every_call_is_eagers(case, Tally(), tmp_path_factory, monkeypatch)
 
 
 def test_a_backend_that_cannot_be_used_ends_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,5 +57,5 @@ def test_a_backends_own_variables_hold_in_a_run_of_its_own(
         bought.append(self.bought)
 
     monkeypatch.setattr(every_call.Examination, "findings", counted)
-    every_call.test_every_call_is_eagers("tanh-inference", tmp_path_factory, monkeypatch)
+    every_call.test_every_call_is_eagers("tanh-inference", Tally(), tmp_path_factory, monkeypatch)
     assert bought[0] > 0
