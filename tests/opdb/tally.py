@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.opdb.findings import Examination
 
 LEAST_PART = 0.25
-"""Operators that backends run for each call, over many operators; it is several times as much in sound runs."""
+"""Operators that backends run for each call, over many operators."""
 ENOUGH_CALLS, ENOUGH_OPERATORS = 200, 50
 """What has to have run for that to mean anything: of few operators nobody may take any."""
 
