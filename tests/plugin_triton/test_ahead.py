@@ -145,6 +145,7 @@ def test_the_limits_are_those_by_which_triton_refuses(monkeypatch: pytest.Monkey
     entered: list[torch.device] = []
     facts = SimpleNamespace(
         shared_memory_per_block_optin=1,
+        shared_memory_per_block=1,
         shared_memory_per_multiprocessor=167936,
         regs_per_multiprocessor=65536,
         max_threads_per_multi_processor=1536,
