@@ -63,6 +63,6 @@ def test_every_call_counts(tmp_path_factory: pytest.TempPathFactory, monkeypatch
     monkeypatch.setattr(every_call, "DONE", None)
     monkeypatch.setattr(Examination, "findings", findings)
     tally = Tally()
-    every_call.test_every_call_is_eagers(case, tally, tmp_path_factory)
+    every_call.test_every_call_is_eagers(case, tally, tmp_path_factory, monkeypatch)
     assert tally.operators == {every_call.CASES[case][0]}
     assert (tally.calls > 0, tally.bought) == (True, 7)
