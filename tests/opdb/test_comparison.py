@@ -12,7 +12,7 @@ import torch
 
 from tests.opdb import allowed, findings
 from tests.opdb.allowed import Entry, not_allowed
-from tests.opdb.calls import Call, Cell, cells_of, copied, operators
+from tests.opdb.calls import Call, Cell, calls_of, cells_of, copied, operators
 from tests.opdb.findings import Examination, Finding
 from tests.opdb.outcome import Outcome, difference, in_eager, perform
 
@@ -136,6 +136,15 @@ def test_the_call_behind_a_difference_is_found() -> None:
     found = list(Examination({}).findings(calls))
     assert [finding.call for finding in found] == ["made up-float32-inference 1", "made up-float32-inference 4"]
     assert {finding.aot_eager for finding in found} == {""}
+
+
+def test_a_call_that_is_not_captured_hides_no_other(tmp_path: Path) -> None:
+    """Dynamo leaves a whole program alone that takes a sparse tensor; the other calls are tried without it."""
+    sparse = next(calls_of(cells_of("sparse.sampled_addmm")[0]))
+    calls = [call_of(torch.exp, X), sparse, call_of(torch.sin, X, index=1)]
+    examination = Examination({"tune": "off", "cache_dir": str(tmp_path), "backends": ("onnxruntime",)})
+    assert not list(examination.findings(calls))
+    assert examination.bought == 2
 
 
 LISTED = Entry("made up", "a reason", ("float32",), ("inference",), (0, 1))
