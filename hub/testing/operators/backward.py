@@ -40,7 +40,7 @@ _ACTIVATIONS: Table = {
     "aten.hardtanh_backward.default": (call(f(3, 4), f(3, 4), -1.0, 1.0),),
     "aten.softplus_backward.default": (call(f(3, 4), f(3, 4), 1.0, 20.0),),
     "aten.glu_backward.default": (call(f(2, 3), f(2, 6), -1),),
-    "aten.native_dropout_backward.default": (call(f(3, 4), b(3, 4), 2.0),),
+    "aten.native_dropout_backward.default": (call(f(3, 4), b(3, 4), 2.0), call(b(3, 4), b(3, 4), 2.0)),
 }
 
 _SOFTMAX: Table = {

@@ -103,7 +103,7 @@ def embedding_backward(call: Call) -> str:
 def dropout_backward(call: Call) -> str:
     """g scaled where the element was kept, else 0."""
     kept = call.typed("mask")
-    return call.op("Mul", call.op("Mul", call.input("grad_output"), kept), call.typed("scale"))
+    return call.op("Mul", call.op("Mul", call.typed("grad_output"), kept), call.typed("scale"))
 
 
 @lowers("native_layer_norm_backward.default")
