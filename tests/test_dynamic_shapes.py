@@ -76,7 +76,9 @@ def test_batch_and_tokens_vary(backend: str) -> None:
     assert 1 <= len(hub.plans(call)) <= 2
 
 
-@pytest.mark.parametrize("backend", DYNAMIC)
+@pytest.mark.parametrize(
+    "backend", [pytest.param(name, marks=[pytest.mark.slow] * (name == "inductor")) for name in DYNAMIC]
+)
 def test_image_sizes_vary(backend: str) -> None:
     """Images of 8 sizes are served by at most 2 compilations, and each result is eager's."""
     model = Pooler().eval()

@@ -16,7 +16,7 @@ from hub.testing.conformance.suite import Suite, check_backend
 
 EXAMPLE = Path(__file__).parent.parent / "example_plugin" / "src"
 
-ONE_IN = 32
+ONE_IN = 48
 """Of so many operators of a backend, `make test` takes one; `make test-conformance` takes all."""
 COMPILED_SLOWLY = ("iree",)
 """Backends that start a compiler for each program, of which most examinations compile several: `make test` makes few."""

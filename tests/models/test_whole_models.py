@@ -78,7 +78,9 @@ def alternations() -> Iterator[Any]:
         yield from (combination(name, *pair, is_drawn=pair in drawn) for pair in PAIRS)
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in TAKES_LONGEST[:4])) for name in BUILDERS]
+)
 def test_planned_by_estimates(name: str) -> None:
     """A model planned without measuring gives what eager gives, and its plan covers it with no failure."""
     built = build(name)

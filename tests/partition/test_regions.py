@@ -71,7 +71,7 @@ def repeating(name: str, layers: int) -> Graph:
 DEPTHS = {"bert": (2, 4, 8), "resnet": (2, 4, 8, 16), "moe": (4, 8), "t5": (4, 8)}
 
 
-SLOW_TO_CAPTURE = ("moe", "t5", "resnet", "gpt2")
+SLOW_TO_CAPTURE = ("moe", "t5", "resnet", "gpt2", "llama")
 
 
 @pytest.mark.parametrize(

@@ -687,7 +687,9 @@ def mixture_of_experts() -> tuple[nn.Module, Inputs]:
     return transformers.MixtralModel(config), (torch.randint(0, 50, (2, 6)),)
 
 
-@pytest.mark.parametrize("make", [bert, resnet, pytest.param(mixture_of_experts, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "make", [bert, pytest.param(resnet, marks=pytest.mark.slow), pytest.param(mixture_of_experts, marks=pytest.mark.slow)]
+)
 def test_whole_models_compile_as_one_cluster(make: Any) -> None:
     """Everything of a model that is not pinned to eager compiles at once and is as exact as eager."""
     module, inputs = make()
