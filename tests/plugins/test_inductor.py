@@ -688,7 +688,7 @@ def mixture_of_experts() -> tuple[nn.Module, Inputs]:
 
 
 @pytest.mark.parametrize(
-    "make", [bert, pytest.param(resnet, marks=pytest.mark.slow), pytest.param(mixture_of_experts, marks=pytest.mark.slow)]
+    "make", [bert, *(pytest.param(make, marks=pytest.mark.slow) for make in (resnet, mixture_of_experts))]
 )
 def test_whole_models_compile_as_one_cluster(make: Any) -> None:
     """Everything of a model that is not pinned to eager compiles at once and is as exact as eager."""
