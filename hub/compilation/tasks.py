@@ -265,8 +265,7 @@ def time_plan(at_least_s: float) -> tuple[list[float], list[float]]:
 
 def _cut(name: str, nodes: Sequence[str]) -> Cluster:
     sample = _state.loaded_sample
-    weights = {weight: sample.by_name[weight] for weight in sample.graph.weights}
-    return extract(sample.graph, nodes, name, weights)
+    return extract(sample.graph, nodes, name, sample.weights)
 
 
 def _inputs(cluster: Cluster) -> list[Any]:

@@ -11,6 +11,7 @@ import json
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,17 +30,22 @@ _DEFINITIONS = cast("Mapping[str, Any]", cast("Any", custom_ops).OPDEFS)
 """What `torch.library.custom_op` defined in this process, by qualified name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sample:
     """A graph with the values of its placeholders on one real call."""
 
     graph: Graph
     values: tuple[Any, ...]
 
-    @property
+    @cached_property
     def by_name(self) -> Mapping[str, Any]:
         """Values by placeholder."""
         return dict(zip((node.name for node in self.graph.placeholders), self.values, strict=True))
+
+    @cached_property
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """Values of those placeholders that are the graph's weights."""
+        return {name: self.by_name[name] for name in self.graph.weights}
 
 
 def cut_sample(sample: Sample, nodes: Sequence[str], values: Mapping[str, Any]) -> Sample:

@@ -107,8 +107,7 @@ class Scene:
 
     def cluster(self, found: Group, name: str) -> Cluster:
         """Gives a group as a program of its own, weights as constants."""
-        weights = {weight: self.sample.by_name[weight] for weight in self.graph.weights}
-        return extract(self.graph, found.nodes, name, weights)
+        return extract(self.graph, found.nodes, name, self.sample.weights)
 
     def subject(self, found: Group, structure: str, settings: CompileSettings) -> Subject:
         """Gives what measurements, and failures, of a cluster are kept under."""

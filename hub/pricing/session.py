@@ -453,8 +453,7 @@ class Session:
 
     @property
     def _most_saved_bytes(self) -> int:
-        values = self.sample.by_name
-        weights = sum(values[name].numel() * values[name].element_size() for name in self.sample.graph.weights)
+        weights = sum(weight.numel() * weight.element_size() for weight in self.sample.weights.values())
         return self.limits.output_bytes + SAVED_PER_WEIGHT * weights
 
     def _is_compiled(self, worker: Worker, backend: str, clock: Clock | None) -> bool:
