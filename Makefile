@@ -33,7 +33,7 @@ test: $(VENV)/.dev  ## run the tests
 test-slow: $(VENV)/.dev  ## run the long suites
 	$(PYTEST) -m slow
 
-# Half an hour on two cores: processes killed a thousand times, ten thousand flipped bytes, ten thousand pairs of keys.
+# Half an hour on two cores: processes killed a thousand times, ten thousand flipped bytes, twelve thousand pairs of keys.
 test-cache: $(VENV)/.dev  ## run the long suites of the cache
 	$(PYTEST) -m slow tests/cache
 
