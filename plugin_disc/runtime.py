@@ -16,10 +16,9 @@ from hub.backend import CompileSettings, Executable
 from hub.errors import CompileError, HubError, RunError
 from hub.graph import Cluster
 from hub.lowering.cluster import Lowered, lower, weights_of
-from hub.lowering.symbols import symbol_texts
 
 from .assembly import hot_loop, instructions, llvm_ir
-from .binding import compiled, run_source
+from .binding import compiled, gapped_inputs, run_source, symbols_of
 from .compiler import NAME, Code, compile_text, loaded
 from .external import Foreign
 from .fastmath import with_fast_math
@@ -77,7 +76,6 @@ class DiscExecutable(Executable):
             cluster,
             slots=call.slots,
             workspace=call.workspace,
-            symbols=symbol_texts(cluster),
         )
         self._run = compiled(
             self.source,
@@ -170,9 +168,8 @@ def _addresses(cluster: Cluster, lowered: Lowered) -> dict[str, str]:
 def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram, Lowered]:
     """Gives the machine program of a cluster. Raises CompileError."""
     try:
-        lowered = lower(cluster)
-        symbols = symbol_texts(cluster)
-        texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols)}
+        lowered = lower(cluster, gapped=gapped_inputs(cluster))
+        texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols_of(cluster))}
         program = machine_program(
             lowered.outputs, inputs=_addresses(cluster, lowered), symbols=texts, lanes=lanes(), threads=settings.threads
         )
