@@ -26,7 +26,7 @@ TO_LINALG = (
     "builtin.module(torch-backend-to-linalg-on-tensors-backend-pipeline,func.func(linalg-fuse-elementwise-ops),"
     "canonicalize,cse)"
 )
-STAGE_S = 60.0
+STAGE_S = 120.0
 """Seconds that one stage may take, with the start of the process."""
 HANGS = "no answer within"
 """How the message about a process begins that took longer."""
