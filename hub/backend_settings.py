@@ -53,6 +53,11 @@ class BackendSettings(BaseModel):
         return ()
 
     @property
+    def compile_workers(self) -> int | None:
+        """How many of its clusters may be compiled at once under these settings; None means what the hub's option says."""
+        return None
+
+    @property
     def error_class(self) -> float | None:
         """How far off results may be under these settings; None means what `BackendInfo.error_class` says."""
         return None

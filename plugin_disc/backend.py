@@ -69,7 +69,8 @@ class Disc(Backend):
                 raise CompileError(refusal, hint="leave it out, or name BladeDISC's compiler in `compiler`")
             foreign = compile_program(program(cluster), self._own) if self._own.compiler else None
             level = self._own.cpu_fast_math_level
-            return build(cluster, settings, level=level, foreign=foreign, kept_bytes=self._kept_bytes())
+            kept = {"kept_bytes": self._kept_bytes(), "log_dir": self._own.log_dir}
+            return build(cluster, settings, level=level, foreign=foreign, **kept)
         except HubError as error:
             error.backend, error.cluster = NAME, cluster.name
             raise

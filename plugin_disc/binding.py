@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -13,8 +13,9 @@ import torch
 
 from hub.errors import InputRefused
 from hub.graph import Cluster, TensorSpec, priced_size
-from hub.lowering.layout import inverse, memory_order
-from hub.lowering.sizes import python_text, size_of, strides_of
+from hub.lowering.layout import gapped_strides, inverse, memory_order
+from hub.lowering.sizes import Size, python_text, size_of, strides_of
+from hub.lowering.symbols import symbol_texts
 from hub.support import is_symbolic
 
 from .addresses import address_of
@@ -26,15 +27,29 @@ _SPARE = torch.zeros(1 << 16)
 """Its address stands in for that of empty tensors, which have none."""
 
 
-def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str, symbols: Mapping[Any, str]) -> str:
+def gapped_inputs(cluster: Cluster) -> dict[int, tuple[Size, ...]]:
+    """Gives the strides of inputs, by position, that are read where they lie, though they are not packed."""
+    symbols = symbols_of(cluster)
+    specs = [(position, spec) for position, spec in enumerate(cluster.inputs) if isinstance(spec, TensorSpec)]
+    found = ((position, gapped_strides(spec, symbols)) for position, spec in specs)
+    return {position: strides for position, strides in found if strides is not None}
+
+
+def symbols_of(cluster: Cluster) -> dict[Any, str]:
+    """Gives the Python text that reads each symbolic size and stride."""
+    return symbol_texts(cluster, with_strides=True)
+
+
+def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str) -> str:
     """Gives the Python text of `run(i0, i1, ...)`: check inputs, allocate outputs, fill the frame, run, return.
 
     Where sizes are symbolic, `sized_for(s0, s1, ...)` works out all that depends on them, once for each combination.
     """
+    symbols, gapped = symbols_of(cluster), gapped_inputs(cluster)
     texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols)}
     sized = Sized(tuple(texts.values()))
     tensors = [(position, spec) for position, spec in enumerate(cluster.inputs) if isinstance(spec, TensorSpec)]
-    checked = [line for position, spec in tensors for line in _prepare(position, spec)]
+    checked = [line for position, spec in tensors for line in _prepare(position, spec, is_gapped=position in gapped)]
     sizes = [f"s{place} = {text}" for place, text in enumerate(symbols.values())]
     shapes: list[str] = []
     for position, spec in tensors:
@@ -54,12 +69,15 @@ def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str, symbol
             sized.texts[_guards_text([spec for _, spec in tensors], texts)] = "expected"
         inputs = [
             f"if expected({', '.join(f'i{position}' for position, _ in tensors)}):",
-            *(f"    a{position} = i{position}" for position, _ in tensors),
+            *([f"    a{position} = i{position}" for position, _ in tensors if position not in gapped] or ["    pass"]),
             "else:",
             *(f"    {line}" for line in (*checked, *shapes)),
         ]
     else:
         inputs = [*checked, *shapes]
+    for position, strides in gapped.items():
+        value, wanted = f"i{position}", sized.name(_tuple_text(strides, texts))
+        inputs.append(f"a{position} = {value} if {value}.stride() == {wanted} else laid({position}, {value}, {wanted})")
     lines = [
         f"def run({', '.join(f'i{position}' for position in range(len(cluster.inputs)))}):",
         *sizes,
@@ -111,12 +129,20 @@ def _guards_text(specs: Sequence[TensorSpec], texts: Mapping[Any, str]) -> str:
 
 
 def _guards(cluster: Cluster) -> Callable[..., Callable[..., bool]]:
-    """Gives what makes of sizes the test for packed inputs as they were captured; others are looked at one by one."""
+    """Gives what makes of sizes the test for packed inputs as they were captured; others are looked at one by one.
+
+    Of inputs that are read with their own strides, those are looked at apart.
+    """
     specs = [spec for spec in cluster.inputs if isinstance(spec, TensorSpec)]
+    places = [position for position, spec in enumerate(cluster.inputs) if isinstance(spec, TensorSpec)]
+    gapped = gapped_inputs(cluster)
     examples = [torch.empty((0,) * len(spec.shape), dtype=spec.dtype) for spec in specs]
 
     def guards(*shapes: Sequence[int]) -> Callable[..., bool]:
-        strides = [_packed_strides(spec, shape) for spec, shape in zip(specs, shapes, strict=True)]
+        strides = [
+            [None] * len(shape) if place in gapped else _packed_strides(spec, shape)
+            for place, spec, shape in zip(places, specs, shapes, strict=True)
+        ]
         return _GUARDS(*examples, dynamic_dims_sizes=list(map(list, shapes)), dynamic_dims_strides=strides).check
 
     return guards
@@ -155,21 +181,30 @@ def _slot_text(text: str, sized: Sized) -> str:
     return f"{text} or spare" if text.endswith(".data_ptr()") else text
 
 
-def _prepare(position: int, spec: TensorSpec) -> list[str]:
-    """Lines that make a{position} a packed tensor in memory order."""
+def _prepare(position: int, spec: TensorSpec, *, is_gapped: bool) -> list[str]:
+    """Lines that make a{position} a packed tensor in memory order; one that is not packed is only looked at."""
     value = f"i{position}"
     order = memory_order(spec)
     is_plain = order == tuple(range(len(order)))
-    return [
+    looked_at = [
         f"if {value}.dtype is not di{position} or not {value}.is_cpu or {value}.is_neg():",
         f"    wrong({position}, {value})",
+    ]
+    if is_gapped:
+        return looked_at
+    return [
+        *looked_at,
         f"a{position} = {value}" if is_plain else f"a{position} = {value}.permute({order})",
         f"if not a{position}.is_contiguous(): a{position} = a{position}.contiguous()",
     ]
 
 
 def _shape_text(sizes: Sequence[Any], texts: Mapping[Any, str]) -> str:
-    return f"({''.join(python_text(size_of(size), texts) + ', ' for size in sizes)})"
+    return _tuple_text(map(size_of, sizes), texts)
+
+
+def _tuple_text(sizes: Iterable[Size], texts: Mapping[Any, str]) -> str:
+    return f"({''.join(python_text(size, texts) + ', ' for size in sizes)})"
 
 
 def _result(position: int, order: Sequence[int]) -> str:
@@ -195,6 +230,7 @@ def compiled(
         "frames": [],  # those of calls that have ended: taking and giving back are atomic
         "fresh": _fresh,
         "kept": kept.tensor,
+        "laid": _laid_of(cluster),
         "main": main,
         "outside": _outside_of(cluster),
         "packed": packed,
@@ -233,6 +269,35 @@ def _outside_of(cluster: Cluster) -> Callable[[], None]:
         raise InputRefused("an index is out of range", backend="disc", cluster=cluster.name)
 
     return outside
+
+
+def _laid_of(cluster: Cluster) -> Callable[[int, torch.Tensor, tuple[int, ...]], torch.Tensor]:
+    def laid(position: int, value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+        """Gives a tensor with the strides that were compiled: itself where they differ in nothing, else a copy."""
+        if not value.numel() or _steps(value.shape, value.stride()) == _steps(value.shape, strides):
+            return value
+        if _overlaps(value.shape, strides):
+            text = f"strides {value.stride()}, {strides} was compiled, where elements lie in one place"
+            raise InputRefused(f"input {cluster.input_names[position]} has {text}", backend="disc", cluster=cluster.name)
+        return torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
+
+    return laid
+
+
+def _steps(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """Gives the strides that matter: a dim of one element is never stepped along."""
+    return [0 if size == 1 else step for size, step in zip(shape, strides, strict=True)]
+
+
+def _overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """True where two elements may lie in one place: a step is not beyond all that smaller steps reach."""
+    reach = 0
+    for step, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1:
+            if step <= reach:
+                return True
+            reach += step * (size - 1)
+    return False
 
 
 def _wrong_of(cluster: Cluster) -> Callable[[int, Any], None]:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hub.errors import CompileError
 
+from .logs import Log, logged
 from .loops.program import ENTRY
 
 NAME = "disc"
@@ -24,6 +27,7 @@ PASSES = (
     "builtin.module(convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"
     "convert-cf-to-llvm,reconcile-unrealized-casts)"
 )
+ROOM_HINT = "see that the disk has room and that the compiler driver can be run"
 LINK_S = 60.0
 """Seconds after which a linker counts as hanging."""
 
@@ -37,48 +41,92 @@ class Code:
     library: bytes | None
     """The shared library, for saving; None where there was no `cc`."""
     keeper: Any
+    log: str = ""
+    """What MLIR, LLVM and the linker said."""
 
 
-def compile_text(text: str) -> Code:
-    """Gives the machine code of a program. Raises CompileError."""
-    engine = _engine(text)
-    linker = _linker()
-    if linker is None:
-        address = engine.raw_lookup(ENTRY)
-        if not address:
-            raise CompileError(f"MLIR's execution engine has no {ENTRY}", backend=NAME)
-        packed = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
-        return Code(_unpacked(packed), None, engine)
-    with tempfile.TemporaryDirectory(prefix="disc-") as folder:
-        library = _linked(engine, linker, Path(folder))
-        return loaded(library.read_bytes(), library)
+def compile_text(text: str, log_dir: str = "") -> Code:
+    """Gives the machine code of a program. Raises CompileError, whose log is kept in `log_dir`."""
+    with logged(log_dir) as log:
+        engine = _engine(text, log)
+        linker = _linker()
+        if linker is None:
+            log.say("there is no cc: the code stays in MLIR's execution engine")
+            address = engine.raw_lookup(ENTRY)
+            if not address:
+                raise CompileError(f"MLIR's execution engine has no {ENTRY}", backend=NAME)
+            packed = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+            return Code(_unpacked(packed), None, engine, log.text)
+        with _scratch() as folder:
+            library = _linked(engine, linker, folder, log)
+            return loaded(_content(library), library, log.text)
 
 
-def shared_library(text: str, needed: Sequence[Path] = ()) -> bytes:
-    """Gives a shared library that needs some others, whose functions the program calls by name. Raises CompileError."""
+def shared_library(text: str, needed: Sequence[Path] = (), log_dir: str = "") -> bytes:
+    """Gives a shared library that needs some others, whose functions the program calls by name.
+
+    Raises CompileError, whose log is kept in `log_dir`.
+    """
     linker = _linker()
     if linker is None:
         hint = "install a C compiler, or name one in the variable CC"
         raise CompileError(f"there is no {os.environ.get('CC') or 'cc'} to link with", backend=NAME, hint=hint)
-    engine = _engine(text, needed)
-    with tempfile.TemporaryDirectory(prefix="disc-") as folder:
-        return _linked(engine, linker, Path(folder), needed).read_bytes()
+    with logged(log_dir) as log:
+        engine = _engine(text, log, needed)
+        with _scratch() as folder:
+            return _content(_linked(engine, linker, folder, log, needed))
+
+
+@contextmanager
+def _scratch() -> Generator[Path]:
+    """Gives a folder that is gone afterwards. Raises CompileError where none can be made."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="disc-")
+    except OSError as error:
+        raise CompileError(f"no temporary folder can be made: {error}", backend=NAME, hint=ROOM_HINT) from error
+    with folder as name:
+        yield Path(name)
+
+
+def _content(library: Path) -> bytes:
+    try:
+        return library.read_bytes()
+    except OSError as error:
+        raise CompileError(f"{library} cannot be read: {error}", backend=NAME) from error
 
 
 def _linker() -> str | None:
     return shutil.which(os.environ.get("CC", "") or "cc")
 
 
-def _engine(text: str, needed: Sequence[Path] = ()) -> Any:
+def _engine(text: str, log: Log, needed: Sequence[Path] = ()) -> Any:
     from torch_mlir import ir  # heavy, and only compiling needs it
     from torch_mlir.execution_engine import ExecutionEngine
 
     try:
-        with ir.Context() as context:
+        with ir.Context() as context, _heard(context, log):
+            log.say(f"passes: {PASSES}")
             module = lowered_module(text, context)
+            log.say("machine code by LLVM")
             return ExecutionEngine(module, opt_level=3, enable_object_dump=True, shared_libs=[str(each) for each in needed])
     except Exception as error:
+        log.say(f"{type(error).__name__}: {error}")
         raise CompileError(f"MLIR refused the program: {str(error)[:2000]}", backend=NAME) from error
+
+
+@contextmanager
+def _heard(context: Any, log: Log) -> Generator[None]:
+    """Writes down what MLIR says of a program: warnings and remarks too, which raise nothing."""
+
+    def hear(diagnostic: Any) -> bool:
+        log.say(f"{diagnostic.severity} {diagnostic.location}: {diagnostic.message}")
+        return True
+
+    handler = context.attach_diagnostic_handler(hear)
+    try:
+        yield
+    finally:
+        handler.detach()
 
 
 def lowered_module(text: str, context: Any) -> Any:
@@ -102,21 +150,33 @@ def _unpacked(packed: Any) -> Callable[[Any], None]:
     return run
 
 
-def _linked(engine: Any, linker: str, folder: Path, needed: Sequence[Path] = ()) -> Path:
+def _linked(engine: Any, linker: str, folder: Path, log: Log, needed: Sequence[Path] = ()) -> Path:
     objects, library = folder / "k.o", folder / "k.so"
     try:
         objects.write_bytes(_object_code(engine))
         command = [linker, "-shared", "-nostdlib", "-Wl,-z,notext,--no-warnings", "-o", str(library), str(objects)]
         for each in needed:
             command += [f"-L{each.parent}", f"-l:{each.name}", f"-Wl,-rpath,{each.parent}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LINK_S, check=False)
+        log.say(f"$ {shlex.join(command)}")
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LINK_S, check=False, errors="replace"
+        )
     except (OSError, subprocess.SubprocessError) as error:
-        hint = "see that the disk has room and that the compiler driver can be run"
-        raise CompileError(f"{linker} could not be run on the object file: {error}", backend=NAME, hint=hint) from error
+        log.say(_said(error))
+        message = f"{linker} could not be run on the object file: {error}"
+        raise CompileError(message, backend=NAME, hint=ROOM_HINT) from error
+    log.say(done.stdout)
+    log.say(f"status {done.returncode}")
     if done.returncode or not library.is_file():
-        tail = done.stderr.strip()[-500:]
-        raise CompileError(f"{linker} ended with status {done.returncode}: {tail}", backend=NAME)
+        what = f"ended with status {done.returncode}" if done.returncode else "wrote no library"
+        raise CompileError(f"{linker} {what}", backend=NAME, hint=ROOM_HINT)
     return library
+
+
+def _said(error: Exception) -> str:
+    """Gives what a linker had said before it was ended, and why it was."""
+    said = error.output if isinstance(error, subprocess.TimeoutExpired) else None
+    return f"{said.decode(errors='replace') if isinstance(said, bytes) else said or ''}\n{error}"
 
 
 def _object_code(engine: Any) -> bytes:
@@ -129,7 +189,7 @@ def _object_code(engine: Any) -> bytes:
     return content
 
 
-def loaded(content: bytes, path: Path) -> Code:
+def loaded(content: bytes, path: Path, log: str = "") -> Code:
     """Loads a shared library, which may then be deleted. Raises CompileError."""
     try:
         library = ctypes.CDLL(str(path))
@@ -138,4 +198,4 @@ def loaded(content: bytes, path: Path) -> Code:
         raise CompileError(f"{path} cannot be loaded: {error}", backend=NAME) from error
     run.restype = None
     run.argtypes = [ctypes.c_void_p]
-    return Code(run, content, library)
+    return Code(run, content, library, log)

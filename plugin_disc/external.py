@@ -19,7 +19,8 @@ from pathlib import Path
 
 from hub.errors import CompileError
 
-from .compiler import NAME
+from .compiler import NAME, ROOM_HINT
+from .logs import where_kept
 from .settings import Settings
 
 PROGRAM = "disc_compiler_main"
@@ -31,11 +32,11 @@ PROGRAM_FILE = "cluster.mhlo.mlir"
 LIBRARY_FILE = "external.so"
 METADATA_FILE = "external.so.pbtxt"
 LOG_FILE = "external.log"
-TAIL = 2000
-"""Characters of a log that a message repeats."""
 MAGIC = 0x1234567890ABCDEF
 _WORD = struct.Struct("<Q")
 _ELF = b"\x7fELF"
+_ELF_HEADER = struct.Struct("<40sQ10xHH2x")
+"""Of 64 bits: what else it says; where its table of sections is, the size of an entry there, their number."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Foreign:
     @classmethod
     def read(cls, folder: Path) -> Foreign | None:
         """Gives what `dump` wrote; None where it wrote nothing. Raises OSError or ValueError for damaged files."""
-        if not (folder / PROGRAM_FILE).is_file():
+        if not (folder / METADATA_FILE).is_file():
             return None
         metadata = (folder / METADATA_FILE).read_bytes()
         return cls(
@@ -83,28 +84,27 @@ class Foreign:
 def compile_program(text: str, settings: Settings) -> Foreign:
     """Gives what the compiler that the settings name makes of a program, with its files read and checked.
 
-    Raises CompileError for one that is missing, fails, hangs, or writes anything but two whole files; the log is then kept,
-    and nothing else.
+    Raises CompileError for one that is missing, fails, hangs, or writes anything but two whole files, and where the disk is
+    full; the log is then kept, and nothing else.
     """
     compiler = shutil.which(settings.compiler)
     if compiler is None:
         hint = "correct HUB_DISC_COMPILER, or leave it out: DISC has a compiler of its own"
         raise CompileError(f"{settings.compiler} is no program that can be run", backend=NAME, hint=hint)
-    with tempfile.TemporaryDirectory(prefix="disc-") as name:
-        folder = Path(name)
-        source, library, log = folder / "in.mlir", folder / "out.so", folder / "log"
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix="disc-") as name:
+            folder = Path(name)
+            source, library, log = folder / "in.mlir", folder / "out.so", folder / "log"
             source.write_text(text)
             failure = _run([compiler, str(source), str(library), *_flags(settings)], log, settings)
             output = log.read_text(errors="replace")
             found = failure or _read(text, library, output)
-        except OSError as error:
-            raise CompileError(f"{compiler} could not be run: {error}", backend=NAME) from error
-        if isinstance(found, Foreign):
-            return found
-        kept = _keep(log, settings)
-    tail = output.strip()[-TAIL:]
-    raise CompileError(f"{compiler} {found}; the log is {kept} and ends with:\n{tail}", backend=NAME)
+    except OSError as error:
+        raise CompileError(f"{compiler} could not be run: {error}", backend=NAME, hint=ROOM_HINT) from error
+    if isinstance(found, Foreign):
+        return found
+    kept = where_kept(output, settings.log_dir, f"{PROGRAM}-")
+    raise CompileError(f"{compiler} {found}; {kept}", backend=NAME)
 
 
 def environment(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
@@ -205,17 +205,17 @@ def _read(text: str, library: Path, log: str) -> Foreign | str:
     content, facts = library.read_bytes(), metadata.read_bytes()
     if not content.startswith(_ELF):
         return f"wrote an {library.name} that is no shared library"
+    if not _is_whole(content):
+        return f"wrote an {library.name} that is cut off at byte {len(content)}"
     try:
         return Foreign(text, content, facts, constants_in(facts), log)
     except ValueError as error:
         return f"wrote an {metadata.name} that cannot be read: {error}"
 
 
-def _keep(log: Path, settings: Settings) -> Path:
-    """Moves a log to where it outlives this process."""
-    folder = Path(settings.log_dir or tempfile.gettempdir())
-    folder.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix="disc_compiler_main-", suffix=".log", dir=folder)
-    os.close(handle)
-    shutil.copyfile(log, name)
-    return Path(name)
+def _is_whole(content: bytes) -> bool:
+    """False for an ELF file that ends before its table of sections does, which linkers write last: the disk was full."""
+    if len(content) < _ELF_HEADER.size:
+        return False
+    _, place, size, count = _ELF_HEADER.unpack_from(content)
+    return place + size * count <= len(content)

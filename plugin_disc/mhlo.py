@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import fx
-
 from hub.errors import CompileError
 from hub.graph import Cluster
 from hub.lowering.arguments import decomposed, with_weights
@@ -27,14 +25,13 @@ _LISTS = {"array<i64": "i64", "array<i1": "i1"}
 def program(cluster: Cluster) -> str:
     """Gives the text of a cluster: one function `main` of its inputs and then its weights. Raises CompileError."""
     from torch_mlir import ir  # heavy, and only this compiler needs it
-    from torch_mlir.dialects import torch as torch_dialect
-    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
+    from torch_mlir.passmanager import PassManager
 
     try:
         with ir.Context() as context:
-            context.enable_multithreading(False)
-            torch_dialect.register_dialect(context)
-            module = _stablehlo(decomposed(with_weights(cluster).module, get_decomposition_table()), context)
+            module = imported(cluster, context)
+            for passes in (TO_BACKEND, TO_STABLEHLO):
+                PassManager.parse(passes).run(module.operation)
             return _Printer(blobs(str(module))).program(module)
     except CompileError:
         raise
@@ -45,14 +42,16 @@ def program(cluster: Cluster) -> str:
         ) from error
 
 
-def _stablehlo(module: fx.GraphModule, context: Any) -> Any:
+def imported(cluster: Cluster, context: Any) -> Any:
+    """Gives a cluster in the dialect torch, in an entered context: inputs, then weights. Raises what torch-mlir raises."""
+    from torch_mlir.dialects import torch as torch_dialect
+    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
     from torch_mlir.extras.fx_importer import FxImporter
-    from torch_mlir.passmanager import PassManager
 
+    context.enable_multithreading(False)
+    torch_dialect.register_dialect(context)
     importer = FxImporter(context=context)
-    importer.import_graph_module(module, func_name="main")
-    for passes in (TO_BACKEND, TO_STABLEHLO):
-        PassManager.parse(passes).run(importer.module.operation)
+    importer.import_graph_module(decomposed(with_weights(cluster).module, get_decomposition_table()), func_name="main")
     return importer.module
 
 

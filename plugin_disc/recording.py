@@ -68,7 +68,8 @@ def made_up_inputs(cluster: Cluster) -> tuple[Any, ...]:
 def _made_up(spec: Any, generator: torch.Generator) -> Any:
     if isinstance(spec, ScalarSpec):
         return hint(spec.value) if spec.kind == "int" else spec.value
-    value = torch.empty_strided(tuple(map(hint, spec.shape)), tuple(map(hint, spec.stride)), dtype=spec.dtype)
-    if spec.dtype.is_floating_point:
-        return value.normal_(generator=generator)
-    return value.random_(0, 2, generator=generator)
+    shape, strides = tuple(map(hint, spec.shape)), tuple(map(hint, spec.stride))
+    reach = 0 if 0 in shape else 1 + sum(step * (size - 1) for size, step in zip(shape, strides, strict=True))
+    memory = torch.empty(reach, dtype=spec.dtype)  # filled as a whole: what was expanded cannot be written to
+    filled = memory.normal_ if spec.dtype.is_floating_point else lambda generator: memory.random_(0, 2, generator=generator)
+    return filled(generator=generator).as_strided(shape, strides)

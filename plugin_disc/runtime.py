@@ -16,10 +16,9 @@ from hub.backend import CompileSettings, Executable
 from hub.errors import CompileError, HubError, RunError
 from hub.graph import Cluster
 from hub.lowering.cluster import Lowered, lower, weights_of
-from hub.lowering.symbols import symbol_texts
 
 from .assembly import hot_loop, instructions, llvm_ir
-from .binding import compiled, run_source
+from .binding import compiled, gapped_inputs, run_source, symbols_of
 from .compiler import NAME, Code, compile_text, loaded
 from .external import Foreign
 from .fastmath import with_fast_math
@@ -27,10 +26,12 @@ from .kept import Kept
 from .loops.machine import lanes
 from .loops.program import MachineProgram, machine_program
 from .recording import write_cluster, write_inputs
+from .stages import write_stages
 
 _log = logging.getLogger("hub")
 LIBRARY_FILE = "cluster.so"
 CALL_FILE = "call.json"
+LOG_FILE = "compile.log"
 KEPT_BYTES = 256 << 20
 """What executables keep of memory where nothing else is said."""
 
@@ -75,7 +76,6 @@ class DiscExecutable(Executable):
             cluster,
             slots=call.slots,
             workspace=call.workspace,
-            symbols=symbol_texts(cluster),
         )
         self._run = compiled(
             self.source,
@@ -104,6 +104,7 @@ class DiscExecutable(Executable):
         facts = {**asdict(self._call), "lanes": lanes(), "digest": _digest(self._code.library)}
         made = {"threads": self.origin.threads, "level": self.origin.level}
         (folder / CALL_FILE).write_text(json.dumps(facts | made))
+        (folder / LOG_FILE).write_text(self._code.log)
         if self.origin.foreign is not None:
             self.origin.foreign.dump(folder)
 
@@ -118,6 +119,8 @@ class DiscExecutable(Executable):
         if self._code.library is not None:
             self.save(folder)
             _write_assembly(folder)
+        missing = write_stages(folder)
+        (folder / LOG_FILE).write_text("".join((self._code.log, *(f"{line}\n" for line in missing))))
 
     def _record_into(self, folder: Path) -> None:
         """Has the next call, and no later one, write its inputs."""
@@ -141,8 +144,9 @@ def build(
     level: int = 0,
     foreign: Foreign | None = None,
     kept_bytes: int = KEPT_BYTES,
+    log_dir: str = "",
 ) -> DiscExecutable:
-    """Lowers and compiles a cluster, at a level of fast mathematics. Raises CompileError.
+    """Lowers and compiles a cluster, at a level of fast mathematics. Raises CompileError, whose log is kept in `log_dir`.
 
     `foreign` is what another compiler made of it, to be shown to people. `kept_bytes` of large results are kept for later
     calls, by all executables together.
@@ -150,7 +154,7 @@ def build(
     if not lanes():
         raise CompileError("this processor has neither AVX2 nor AVX-512", backend=NAME, cluster=cluster.name)
     program, lowered = written(cluster, settings)
-    code = compile_text(with_fast_math(program.text, level))
+    code = compile_text(with_fast_math(program.text, level), log_dir)
     call = Call(program.slots, program.workspace, program.functions)
     return DiscExecutable(cluster, call, code, lowered.weights, Origin(settings.threads, level, foreign), kept_bytes)
 
@@ -164,9 +168,8 @@ def _addresses(cluster: Cluster, lowered: Lowered) -> dict[str, str]:
 def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram, Lowered]:
     """Gives the machine program of a cluster. Raises CompileError."""
     try:
-        lowered = lower(cluster)
-        symbols = symbol_texts(cluster)
-        texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols)}
+        lowered = lower(cluster, gapped=gapped_inputs(cluster))
+        texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols_of(cluster))}
         program = machine_program(
             lowered.outputs, inputs=_addresses(cluster, lowered), symbols=texts, lanes=lanes(), threads=settings.threads
         )
@@ -186,6 +189,7 @@ def restore(folder: Path, cluster: Cluster, *, kept_bytes: int = KEPT_BYTES) -> 
         content = (folder / LIBRARY_FILE).read_bytes()
         call = Call(tuple(facts["slots"]), facts["workspace"], tuple(facts["functions"]))
         digest, width = facts["digest"], facts["lanes"]
+        log = (folder / LOG_FILE).read_text()
         origin = Origin(facts["threads"], facts["level"], Foreign.read(folder))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CompileError(f"{folder} holds no saved cluster: {error}", backend=NAME, cluster=cluster.name) from error
@@ -194,7 +198,7 @@ def restore(folder: Path, cluster: Cluster, *, kept_bytes: int = KEPT_BYTES) -> 
     if width != lanes():
         message = f"saved for registers of {width} floats, this processor has {lanes()}"
         raise CompileError(message, backend=NAME, cluster=cluster.name)
-    code = loaded(content, folder / LIBRARY_FILE)
+    code = loaded(content, folder / LIBRARY_FILE, log)
     return DiscExecutable(cluster, call, code, weights_of(cluster), origin, kept_bytes)
 
 

@@ -55,6 +55,14 @@ def _level(value: Any) -> Any:
     return int(value)
 
 
+def _number(value: Any) -> Any:
+    if not isinstance(value, _FromVariable):
+        return value
+    if not value.isdecimal():
+        raise ValueError(f"variable {value.name} holds {str(value)!r}, a whole number expected")
+    return int(value)
+
+
 def _switch(variable: str) -> Any:
     return Field(default_factory=_variable(variable, default=False), validate_default=True)
 
@@ -67,7 +75,7 @@ class Settings(BackendSettings):
     compiler_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
     """Seconds after which that compiler counts as hanging."""
     log_dir: str = ""
-    """Folder for the logs of compilations that failed there; empty means the system's folder for temporary files."""
+    """Folder for the logs of compilations that failed; empty means the system's folder for temporary files."""
     debug_log: Annotated[bool, BeforeValidator(_truth)] = _switch("TORCH_BLADE_DEBUG_LOG")
     """Has that compiler log what it does."""
     enable_amp: Annotated[bool, BeforeValidator(_truth)] = _switch("TAO_MLIR_ENABLE_AMP")
@@ -86,6 +94,11 @@ class Settings(BackendSettings):
     """Megabytes of large results that all executables together keep for their next calls, once nobody else has them: the
     kernel need not clear fresh memory then. 0 keeps nothing."""
 
+    compile_parallelism: Annotated[int, BeforeValidator(_number), Field(ge=0)] = Field(
+        default_factory=_variable("COMPILE_PARALLELISM", default=0), validate_default=True, exclude=True
+    )
+    """Clusters that are compiled at once; 0 leaves that to the hub's option `compile_workers`. No part of cache keys."""
+
     deny: _Entries = ()
     """Operators that DISC leaves to others: "aten.add", "aten.add.Tensor", with "@2" the third one of the graph, or "*"."""
     allow: _Entries = ()
@@ -94,6 +107,11 @@ class Settings(BackendSettings):
     """TorchBlade's name for `deny`; both count."""
     customize_op_white_list: _Entries = ()
     """TorchBlade's name for `allow`; both count. What DISC has no rule for it does not take all the same."""
+
+    @property
+    def compile_workers(self) -> int | None:
+        """What TorchBlade's variable says, where it says anything."""
+        return self.compile_parallelism or None
 
     def denial(self, node: fx.Node) -> str:
         """Gives why the user keeps a node from DISC; "" where it may have it."""

@@ -130,7 +130,7 @@ def compile_program_text(text: str, settings: Settings, *, threads: int) -> Buil
     except (ValueError, NotImplementedError, KeyError) as error:
         raise CompileError(f"the program cannot be lowered: {error}", backend=NAME) from error
     written = with_fast_math(written, settings.cpu_fast_math_level)
-    library = shared_library(written, (library_path(),) if machine.functions else ())
+    library = shared_library(written, (library_path(),) if machine.functions else (), settings.log_dir)
     signature = Signature(
         inputs=tuple((_shown(each.shape), each.kind) for each in program.inputs),
         outputs=tuple((_shown(each.shape), each.dtype) for each in outputs),

@@ -43,6 +43,9 @@ _OPTIONS: Mapping[str, Any] = {
     "tune": Annotated[str | None, _flag("--tune", "off|fast|full", "How hard to look for the best plan.")],
     "budget_s": Annotated[str | None, _flag("--budget", "TIME", "Time that planning may take: 90, 90s, 10m or 1h.")],
     "isolate": Annotated[bool | None, _flag("--isolate/--no-isolate", None, "Try plugins in processes of their own.")],
+    "compile_workers": Annotated[
+        str | None, _flag("--compile-workers", "N", "Clusters that are compiled at once; 0 for one a core.")
+    ],
     "compile_limit_s": Annotated[str | None, _flag("--compile-limit-s", "TIME", "Time that one cluster may compile for.")],
     "memory_limit_gb": Annotated[str | None, _flag("--memory-limit-gb", "GB", "Memory that one worker process may take.")],
     "output_limit_mb": Annotated[str | None, _flag("--output-limit-mb", "MB", "What one worker process may print.")],

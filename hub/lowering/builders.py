@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hub.lowering.affine import Affine, Index, composed, identity, linear, variable
-from hub.lowering.sizes import Size, plus, product, strides_of, times
+from hub.lowering.sizes import Size, minus, plus, product, strides_of, times
 from hub.lowering.tensors import (
     COMPUTED,
     IN_MEMORY,
@@ -73,6 +73,23 @@ def swapped(source: Tensor, one: int, other: int) -> Tensor:
     dims = list(range(len(source.shape)))
     dims[one], dims[other] = dims[other], dims[one]
     return permuted(source, dims)
+
+
+def in_place(memory: Tensor, shape: Sequence[Size], strides: Sequence[Size]) -> Tensor:
+    """Gives a tensor that lies in flat memory with strides of its own, 0 where elements are repeated."""
+    place = Affine()
+    for dim, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        if size != 1:
+            place = place + variable(dim, stride)
+    return view(memory, shape, (place,))
+
+
+def extent(shape: Sequence[Size], strides: Sequence[Size]) -> Size:
+    """Gives how many elements of memory a tensor of at least one element reaches over."""
+    result: Size = 1
+    for size, stride in zip(shape, strides, strict=True):
+        result = plus(result, times(stride, minus(size, 1)))
+    return result
 
 
 def sliced(source: Tensor, dim: int, start: Size, size: Size, step: int = 1) -> Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -12,11 +13,11 @@ from torch import fx
 
 from hub.errors import CompileError
 from hub.graph import Cluster, ScalarSpec, TensorSpec, output_arguments
-from hub.lowering.builders import permuted, with_own_memory
+from hub.lowering.builders import extent, in_place, permuted, with_own_memory
 from hub.lowering.layout import inverse, memory_order
 from hub.lowering.rules import RULES
 from hub.lowering.rules.call import DTYPES, Call
-from hub.lowering.sizes import size_of
+from hub.lowering.sizes import Size, size_of
 from hub.lowering.tensors import Number, Source, Tensor, arguments_of
 from hub.support import elements, is_symbolic, operator_name
 
@@ -33,11 +34,14 @@ class Lowered:
     """The node for which a tensor was made."""
 
 
-def lower(cluster: Cluster) -> Lowered:
-    """Gives a cluster's tensor program. Raises CompileError for an operator without rule."""
+def lower(cluster: Cluster, *, gapped: Mapping[int, tuple[Size, ...]] = MappingProxyType({})) -> Lowered:
+    """Gives a cluster's tensor program. Raises CompileError for an operator without rule.
+
+    `gapped` has the strides of inputs, by position, that will not come packed: they are read where they lie.
+    """
     values: dict[fx.Node, Any] = {}
     for position, node in enumerate(cluster.module.graph.find_nodes(op="placeholder")):
-        values[node] = _input(position, cluster)
+        values[node] = _input(position, cluster, gapped.get(position))
     names = _weight_names(cluster)
     origins: dict[Tensor, str] = {}
     for node in cluster.module.graph.nodes:
@@ -74,13 +78,16 @@ def _weight_order(weight: torch.Tensor) -> tuple[int, ...]:
     return memory_order(TensorSpec.of(weight))
 
 
-def _input(position: int, cluster: Cluster) -> Tensor:
+def _input(position: int, cluster: Cluster, strides: Sequence[Size] | None) -> Tensor:
     spec = cluster.inputs[position]
     if isinstance(spec, ScalarSpec):
         return _number(position, spec)
+    name = f"i{position}"
+    if strides is not None:
+        shape = tuple(map(size_of, spec.shape))
+        return in_place(Source((extent(shape, strides),), DTYPES[spec.dtype], name), shape, strides)
     order = memory_order(spec)
     shape = tuple(size_of(spec.shape[dim]) for dim in order)
-    name = f"i{position}"
     return permuted(Source(shape, DTYPES[spec.dtype], name), inverse(order))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hub.graph import TensorSpec, priced_size
+from hub.lowering.sizes import Size, python_text, size_of
 
 
 def memory_order(spec: TensorSpec) -> tuple[int, ...]:
@@ -20,6 +22,32 @@ def memory_order(spec: TensorSpec) -> tuple[int, ...]:
     if 0 in sizes or spec.is_contiguous:
         return dims
     return order
+
+
+def gapped_strides(spec: TensorSpec, symbols: Mapping[Any, str]) -> tuple[Size, ...] | None:
+    """Gives the strides of a tensor that lies in memory with gaps or more than once: slices, steps, what was expanded.
+
+    None where elements lie packed, in whatever order of dims, where there are none, or where a stride depends on a symbol
+    that is not among `symbols`.
+    """
+    sizes, strides = tuple(map(size_of, spec.shape)), tuple(map(size_of, spec.stride))
+    if is_packed(spec) or 0 in sizes or not all(is_shown(stride, symbols) for stride in strides):
+        return None
+    return strides
+
+
+def is_packed(spec: TensorSpec) -> bool:
+    """True where elements lie without gaps, each once, in whatever order of dims."""
+    return spec.is_contiguous or memory_order(spec) != tuple(range(len(spec.shape)))
+
+
+def is_shown(size: Size, symbols: Mapping[Any, str]) -> bool:
+    """True for a size that follows from some symbols."""
+    try:
+        python_text(size, symbols)
+    except ValueError:
+        return False
+    return True
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:

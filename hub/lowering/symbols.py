@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from hub.graph import Cluster, TensorSpec
+from hub.graph import Cluster, ScalarSpec, TensorSpec
+from hub.lowering.layout import is_packed, is_shown
 from hub.lowering.sizes import parts_shown, size_of
 from hub.support import is_symbolic
 
 
-def symbol_texts(cluster: Cluster) -> dict[Any, str]:
-    """Gives, for each symbolic size that an input shows, the Python text that reads it; inputs are i0, i1, ..."""
+def symbol_texts(cluster: Cluster, *, with_strides: bool = False) -> dict[Any, str]:
+    """Gives, for each symbolic size that an input shows, the Python text that reads it; inputs are i0, i1, ...
+
+    With strides, those of inputs with gaps that no size shows are read too: of what was sliced, the sizes before.
+    """
     found: dict[Any, str] = {}
     for position, spec in enumerate(cluster.inputs):
         if isinstance(spec, TensorSpec):
@@ -19,4 +23,11 @@ def symbol_texts(cluster: Cluster) -> dict[Any, str]:
                     found.setdefault(size_of(size), f"i{position}.shape[{dim}]")
         elif spec.kind == "int" and is_symbolic(spec.value):
             found.setdefault(size_of(spec.value), f"i{position}")
+    if with_strides:
+        shown = parts_shown(found)
+        for position, spec in enumerate(cluster.inputs):
+            strides = () if isinstance(spec, ScalarSpec) or is_packed(spec) else spec.stride
+            for dim, stride in enumerate(strides):
+                if is_symbolic(stride) and not is_shown(size_of(stride), shown):
+                    found.setdefault(size_of(stride), f"i{position}.stride({dim})")
     return parts_shown(found)

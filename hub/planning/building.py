@@ -70,6 +70,8 @@ class Builder:
         """Seconds in which executables were compared with eager, in workers as well."""
         self.served: dict[str, Served] = {}
         """What a later failure of each cluster is kept under."""
+        self._ahead: dict[tuple[Group, CompileSettings], Offer] = {}
+        """What came of clusters that were compiled at once, until it is their turn."""
         self._told: set[str] = set()
         """Clusters of this decision whose compilation observers know of."""
 
@@ -83,28 +85,71 @@ class Builder:
             self.scene.session.end_plans()
         steps = steps_for(self.scene.graph, groups, names)
         clusters = [(name, found) for name, found in zip(names, groups, strict=True) if found.backend != EAGER]
+        served = {name: self._served(found, decision.settings) for name, found in clusters}
+        self._compile_ahead(decision.settings, served)
         self.scene.progress.stage("building the plan", len(clusters))
         needed = {name for _, found in clusters for name in reads(self.scene.graph, found)}
         values = values_at(self.scene.graph, self.scene.sample.values, needed) if clusters else {}
         loaded: dict[str, Loaded] = {}
         for name, found in clusters:
             try:
-                loaded[name] = self._build_cluster(decision.settings, name, found, values)
+                loaded[name] = self._build_cluster(decision.settings, name, served[name], values)
             except PluginError as error:
                 raise ClusterFailed(found, error) from error
             self.scene.progress.advance(f"{found.backend} {name}")
         return steps, loaded
 
-    def _build_cluster(self, settings: CompileSettings, name: str, found: Group, values: Mapping[str, Any]) -> Loaded:
+    def _served(self, found: Group, settings: CompileSettings) -> Served:
+        subject = self.scene.subject(found, structure_digest(self.scene.graph, found.nodes), settings)
+        return Served(found, subject, self.scene.folder(found, settings))
+
+    def _compile_ahead(self, settings: CompileSettings, served: Mapping[str, Served]) -> None:
+        """Has workers compile clusters that are not there yet, several at once; what comes of each waits for its turn.
+
+        Those behind one that is known to fail are left alone: without it, the plan will be another.
+        """
+        scene, session = self.scene, self.scene.session
+        if session is None or not (orders := self._new_orders(session, settings, served)):
+            return
+        most = {order.group.backend: scene.compile_workers(order.group.backend) for order in orders}
+        if len(orders) < 2 or max(most.values()) < 2:
+            return
+        scene.progress.stage("compiling", len(orders))
+        homes = {order.group.backend: order.name for order in orders}
+
+        def get_ready() -> None:
+            for backend, name in homes.items():
+                self._get_ready(backend, name)
+
+        def advance(order: Order) -> None:
+            scene.progress.advance(f"{order.group.backend} {order.name}")
+
+        offers = session.try_out_all(orders, most, advance, get_ready)
+        self._ahead |= {(order.group, settings): offer for order, offer in offers.items()}
+
+    def _new_orders(self, session: Session, settings: CompileSettings, served: Mapping[str, Served]) -> list[Order]:
+        found: dict[Path, Order] = {}
+        for name, item in served.items():
+            group, folder = item.group, item.folder
+            if folder.exists() or (group, settings) in self._ahead or session.tried(group, settings) is not None:
+                continue
+            if failure_in_service(self.scene, item) is not None or known_failure(self.scene, group, settings) is not None:
+                break
+            order = Order(name, group, settings, folder, reads(self.scene.graph, group), is_needed=False)
+            found.setdefault(folder, order)
+        return list(found.values())
+
+    def _build_cluster(self, settings: CompileSettings, name: str, served: Served, values: Mapping[str, Any]) -> Loaded:
+        found, folder = served.group, served.folder
         cluster = self.scene.cluster(found, name)
         inputs = [values[node] for node in cluster.input_names]
-        folder = self.scene.folder(found, settings)
-        subject = self.scene.subject(found, structure_digest(self.scene.graph, found.nodes), settings)
-        self.served[name] = Served(found, subject, folder)
-        if (known := failure_in_service(self.scene, self.served[name])) is not None:
+        self.served[name] = served
+        if (known := failure_in_service(self.scene, served)) is not None:
             raise known
         session = self.scene.session
-        if session is not None and (earlier := session.tried(found, settings)) is not None:
+        if (offer := self._ahead.pop((found, settings), None)) is not None:
+            self._learn(offer, name, settings)
+        elif session is not None and (earlier := session.tried(found, settings)) is not None:
             self._heard(earlier, name)  # while plans were measured
         for _ in range(2):
             if not self._has_artifact(folder, found.backend, name):
@@ -190,8 +235,14 @@ class Builder:
             offer = scene.session.try_out(order, lambda: self._get_ready(found.backend, name))
         except WorkerError:
             offer = self._tried_alone(order, values)
+        self._learn(offer, name, settings)
+
+    def _learn(self, offer: Offer, name: str, settings: CompileSettings) -> None:
+        """Notes what came of trying a cluster. Raises PluginError where it failed, which is remembered."""
+        found = offer.order.group
         if offer.failure is not None:
-            remember_failure(scene, found, settings, offer.failure)
+            offer.failure.cluster = name
+            remember_failure(self.scene, found, settings, offer.failure)
             raise offer.failure
         self._heard(offer, name)
         self._note_changed(offer.changed, WORKER, found.backend, name)

@@ -206,8 +206,11 @@ class _Measuring:
         return Order(name, found, settings, folder, reads(self.scene.graph, found), is_needed)
 
     def _compile(self, orders: Sequence[Order]) -> list[Offer]:
-        """Compiles what was not compiled yet."""
-        new = {(order.group, order.settings): order for order in orders if (order.group, order.settings) not in self.offers}
+        """Compiles what was not compiled yet. Of equal orders the first one counts: pieces come last, and are not saved."""
+        new: dict[Key, Order] = {}
+        for order in orders:
+            if (order.group, order.settings) not in self.offers:
+                new.setdefault((order.group, order.settings), order)
         if not new:
             return []
         self.scene.progress.stage("compiling", len(new))
@@ -220,12 +223,17 @@ class _Measuring:
         for order in new.values():
             if order not in hopeless:
                 by_backend.setdefault(order.group.backend, []).append(order)
-        found = [*away, *self.session.compile_all(by_backend, self._heard, self.clock)]
+        most = {backend: self._most_at_once(backend) for backend in by_backend}
+        found = [*away, *self.session.compile_all(by_backend, self._heard, self.clock, most)]
         self.offers |= {_key(offer): offer for offer in found}
         for offer in found:
             self._note_failure(offer)
             self._note_oddities(offer)
         return found
+
+    def _most_at_once(self, backend: str) -> int:
+        """Gives how many clusters of a backend are compiled at once: another worker has to save what it has made."""
+        return self.scene.compile_workers(backend) if self.scene.registry.entries[backend].info.saveable else 1
 
     def _put_away(self, orders: Iterable[Order]) -> list[Offer]:
         """Gives those orders that failed in an earlier process: nobody tries them again."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hub.backend import CompileSettings
-from hub.cache.keys import artifact_parts, digest_of
+from hub.cache.keys import artifact_parts, available_cores, digest_of
 from hub.cache.measurements import Measurements, Subject, machine_digest, modes_digest, versions_of
 from hub.compilation.limits import Limits, default_memory_bytes
 from hub.compilation.state import HERE, Said, kept_state, told_changes
@@ -127,6 +127,12 @@ class Scene:
         if backend not in self.versions:
             self.versions[backend] = versions_of(None if backend == EAGER else self.registry.entries[backend])
         return self.versions[backend]
+
+    def compile_workers(self, backend: str) -> int:
+        """Gives how many clusters of a backend are compiled at once."""
+        own = self.registry.entries[backend].settings
+        wanted = None if own is None else own.compile_workers
+        return wanted or self.options.compile_workers or available_cores()
 
     def folder(self, found: Group, settings: CompileSettings) -> Path:
         """Gives where a cluster's executable is, or would be, saved. Reads the weights to name it by content."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from hub.backend import CompileSettings
@@ -30,6 +30,7 @@ from hub.partition.group import EAGER, Group
 from hub.partition.proposals import Offered
 from hub.partition.verdicts import Answers
 from hub.pricing.clock import Clock
+from hub.pricing.queue import Queue
 from hub.pricing.roofline import peaks, settled_accelerators
 from hub.pricing.timing import measured_cost
 from hub.verification.fingerprint import Fingerprint
@@ -317,6 +318,59 @@ class Session:
         names = sorted(order.inputs)
         return self._compile(order.group.backend, order, names, None, meanwhile)
 
+    def try_out_all(
+        self,
+        orders: Sequence[Order],
+        most: Mapping[str, int],
+        done: Callable[[Order], None],
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> Mapping[Order, Offer]:
+        """Does for several clusters at once what `try_out` does for one, with as many workers as `most` allows.
+
+        That says how many clusters of each backend are compiled at once. `done` hears of each, from any thread, and
+        `meanwhile` is called in this one while workers compile. After a failure none is started: without that cluster, the
+        plan will be another. What was not started, and what no worker could be had for, has no offer.
+        """
+        queue = Queue([order.group.backend for order in orders], most)
+        offers: dict[Order, Offer] = {}
+        is_begun = threading.Event()
+
+        def work(suffix: str) -> None:
+            while (place := queue.take()) is not None:
+                order, is_failed = orders[place], False
+                try:
+                    names = sorted(order.inputs)
+                    offer = self._compile(order.group.backend, order, names, None, is_begun.set, suffix=suffix)
+                    offers[order] = offer
+                    is_failed = offer.failure is not None
+                except WorkerError:
+                    return  # the others go on; where there are none, whoever needs the clusters meets it again
+                finally:
+                    if is_failed:
+                        queue.close()
+                    queue.done(place)
+                done(order)
+
+        n_workers = min(len(orders), self._at_once(most))
+        with ThreadPoolExecutor(max_workers=max(1, n_workers)) as pool:
+            try:
+                working = [pool.submit(work, _suffix(number)) for number in range(n_workers)]
+                while not is_begun.wait(WATCH_S) and not all(item.done() for item in working):
+                    pass
+                if is_begun.is_set():
+                    meanwhile()
+                for item in working:
+                    item.result()
+            except BaseException:
+                queue.close()
+                self._kill_all()  # else Ctrl-C would wait for the compilations to end
+                raise
+        return offers
+
+    def _at_once(self, most: Mapping[str, int]) -> int:
+        """Gives how many clusters are compiled at once, of whatever backends."""
+        return max(self.options.compile_workers or available_cores(), *most.values(), 1)
+
     def tried(self, found: Group, settings: CompileSettings) -> Offer | None:
         """Gives what came of such a cluster in this session, where it was compiled and verified; else None."""
         offers = (offer for held in self._built.values() for offer in held)
@@ -332,16 +386,23 @@ class Session:
         orders: Mapping[str, Sequence[Order]],
         done: Callable[[Offer], None],
         clock: Clock,
+        most: Mapping[str, int] = MappingProxyType({}),
     ) -> tuple[Offer, ...]:
-        """Compiles each backend's orders in its own worker, as many at once as there are cores.
+        """Compiles each backend's orders in its own worker, as many at once as there are cores, or as options say.
 
-        More at once would each take longer, and the slowest would be left alone in the end. Gives offers without prices;
-        `done` hears of each, from any thread. What the clock does not let start comes back late; so does what is not ready
-        when it ends, and then its worker is gone.
+        More at once would each take longer, and the slowest would be left alone in the end. Where there are fewer backends,
+        further workers compile for one what it has saved, up to as many at once as `most` says of it. Gives offers without
+        prices, in order; `done` hears of each, from any thread. What the clock does not let start comes back late; so does
+        what is not ready when it ends, and then its worker is gone.
         """
-        turns = threading.Semaphore(available_cores())
-        with ThreadPoolExecutor(max_workers=max(1, len(orders))) as pool:
-            lanes = [pool.submit(self._compile_lane, *item, done, clock, turns) for item in orders.items()]
+        at_once = self._at_once(most)
+        turns = threading.Semaphore(at_once)
+        share = max(1, at_once // max(1, len(orders)))
+        with ThreadPoolExecutor(max_workers=max(1, share * len(orders))) as pool:
+            lanes = [
+                pool.submit(self._compile_lane, *item, done, clock, turns, min(share, most.get(item[0], 1)), pool)
+                for item in orders.items()
+            ]
             try:
                 return tuple(offer for lane in lanes for offer in lane.result())
             except BaseException as error:  # noqa: BLE001 - raised again below
@@ -408,15 +469,65 @@ class Session:
         done: Callable[[Offer], None],
         clock: Clock,
         turns: threading.Semaphore,
+        n_workers: int,
+        pool: ThreadPoolExecutor,
     ) -> list[Offer]:
         names = sorted({name for order in orders for name in order.inputs})
-        offers: list[Offer] = []
-        for order in orders:
-            with _turn(turns):
-                may_start = clock.may_start(backend, is_needed=order.is_needed)
-                offers.append(self._compile(backend, order, names, clock) if may_start else _late(order))
-            done(offers[-1])
-        return offers
+        n_saved = sum(order.folder is not None for order in orders)
+        queue = Queue([backend] * len(orders), {backend: n_workers})
+        offers: dict[int, Offer] = {}
+
+        def work(suffix: str = "") -> list[int]:
+            made: list[int] = []
+            while (place := queue.take(lambda each: not suffix or orders[each].folder is not None)) is not None:
+                order = orders[place]
+                try:
+                    with _turn(turns):
+                        may_start = clock.may_start(backend, is_needed=order.is_needed)
+                        offer = self._compile(backend, order, names, clock, suffix=suffix) if may_start else _late(order)
+                except BaseException as error:
+                    queue.done(place, is_left=True)
+                    if suffix and isinstance(error, WorkerError):
+                        return made  # the backend's own worker compiles what is left
+                    queue.close()
+                    raise
+                queue.done(place)
+                offers[place] = offer
+                made.append(place)
+                done(offer)
+            return made
+
+        others = [pool.submit(work, _suffix(number)) for number in range(1, min(n_workers, n_saved))]
+        work()
+        for other in others:
+            for place in other.result():
+                offers[place] = self._taken_over(backend, offers[place])
+        work()
+        return [offers[place] for place in range(len(orders))]
+
+    def _taken_over(self, backend: str, offer: Offer) -> Offer:
+        """Has a backend's own worker, where it will be timed, load what another one has compiled and saved."""
+        if offer.failure is not None:
+            return offer
+        home = self._compiling_home(backend)
+        try:
+            self._living(home)
+            self._load_into(home, [offer])
+        except PluginError as error:
+            error.backend = error.backend or backend
+            error.cluster = error.cluster or offer.order.name
+            self._suspects.add(home)
+            return Offer(offer.order, failure=error)
+        self._built.setdefault(home, []).append(offer)
+        return offer
+
+    def _compiling_home(self, backend: str) -> str:
+        """Gives the worker that compiles for a backend.
+
+        One that runs a whole plan by now must not be lost to a compilation that may have to be stopped.
+        """
+        home = self._home(backend)
+        return home if home not in self._lent else f"{home} anew"
 
     def _compile(
         self,
@@ -425,16 +536,18 @@ class Session:
         names: Sequence[str],
         clock: Clock | None,
         meanwhile: Callable[[], None] = lambda: None,
+        *,
+        suffix: str = "",
     ) -> Offer:
-        # A worker that runs a whole plan by now must not be lost to a compilation that may have to be stopped.
-        home = self._home(backend)
-        home = home if home not in self._lent else f"{home} anew"
+        """Compiles one cluster; with a suffix, in a further worker, which keeps nothing that is to be timed."""
+        home = self._compiling_home(backend) + suffix
+        is_kept = self.is_timed and not suffix
         try:
             worker = self._living(home)
             worker.ask("prepare", RUN_LIMIT_S, names=names)
             worker.saving = None if order.folder is None else Saving(order.folder, self._most_saved_bytes)
             facts = {**_facts(order), **_folder_of(worker.saving)}
-            worker.post("compile_cluster", **facts, is_kept=self.is_timed)
+            worker.post("compile_cluster", **facts, is_kept=is_kept)
             meanwhile()
             if not self._is_compiled(worker, backend, clock):
                 return _late(order)
@@ -448,7 +561,8 @@ class Session:
             return Offer(order, failure=error)
         worker.saving = None
         offer = Offer(order, **{name: getattr(compiled, name) for name in _FACTS})
-        self._built.setdefault(home, []).append(offer)
+        if is_kept or clock is None:
+            self._built.setdefault(home, []).append(offer)
         return offer
 
     @property
@@ -499,6 +613,11 @@ class Session:
                 worker.ask("load_saved", self.limits.compile_s, **_facts(order), folder=str(order.folder))
             else:
                 worker.ask("compile_cluster", self.limits.compile_s, **_facts(order), folder=None, is_kept=True)
+
+
+def _suffix(number: int) -> str:
+    """Gives what the name of a backend's further workers ends with; "" for its first."""
+    return f" {number + 1}" if number else ""
 
 
 def _folder_of(saving: Saving | None) -> dict[str, Any]:

@@ -25,8 +25,9 @@ if fault == "fails":
     sys.exit(3)
 key, data = b"weight", struct.pack("<2f", 1.0, 2.0)
 metadata = struct.pack("<Q?Q", 0x1234567890ABCDEF, True, len(key)) + key + struct.pack("<Q", len(data)) + data
+elf = struct.pack("<4s36xQ10xHH2x", b"\x7fELF", 0, 64, 9 if fault == "cut off library" else 0)
 if fault != "no library":
-    library.write_bytes(b"garbage" if fault == "garbage library" else b"\x7fELF and more")
+    library.write_bytes(b"garbage" if fault == "garbage library" else elf)
 if fault != "no metadata":
     count = 2 if fault == "wrong count" else 1
     tail = b"" if fault == "cut off" else struct.pack("<Q", count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import sys
@@ -187,6 +188,7 @@ def test_both_files_are_kept_and_our_code_runs(
         ("no library", "wrote no out.so"),
         ("no metadata", "wrote no out.so.pbtxt"),
         ("garbage library", "no shared library"),
+        ("cut off library", "cut off at byte 64"),
         ("garbage metadata", "magic number"),
         ("wrong count", "holds 1 constants and says 2"),
         ("cut off", "cannot be read"),
@@ -213,6 +215,20 @@ def test_failures_are_compile_errors(
     assert "argv" in log.read_text()
     assert failure.value.cluster == layer[0].name
     assert list(scratch.iterdir()) == []
+
+
+def test_a_full_disk_hides_no_failure(
+    compiler: str, layer: tuple[Cluster, Sequence[torch.Tensor]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no room for the log, the message still says what failed and how the log ends; no part is left."""
+    half = tmp_path / "half"
+    half.touch()
+    monkeypatch.setenv("STAND_IN", "fails")
+    monkeypatch.setattr(tempfile, "mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), str(half)))
+    with pytest.raises(CompileError, match=r"ended with status 3; the log is not kept \(.*No space left") as failure:
+        Disc(Settings(compiler=compiler, log_dir=str(tmp_path))).compile(layer[0], ONE)
+    assert "no lowering for mhlo.sort" in failure.value.message
+    assert not half.exists()
 
 
 def test_a_compiler_that_hangs_is_ended(

@@ -19,12 +19,12 @@ from hub.backend import CompileSettings
 from hub.errors import RunError
 from hub.graph import Cluster
 from hub.testing.single import whole_cluster
-from plugin_disc import assembly, recording
+from plugin_disc import assembly, recording, stages
 from plugin_disc.__main__ import app
 from plugin_disc.assembly import hot_loop
 from plugin_disc.backend import create
 from plugin_disc.replay import replay
-from plugin_disc.runtime import CALL_FILE, LIBRARY_FILE
+from plugin_disc.runtime import CALL_FILE, LIBRARY_FILE, LOG_FILE
 from tests.plugin_disc.programs import PROGRAMS, Wrapped, inputs_of
 
 ONE = CompileSettings(threads=1)
@@ -51,8 +51,17 @@ def dumped(cluster: Cluster, inputs: Sequence[Any] | None, folder: Path) -> Path
 
 
 def test_a_dump_shows_every_stage(norm: tuple[Cluster, Sequence[Any]], tmp_path: Path) -> None:
-    """MLIR, LLVM IR, instructions, and the loop that matters."""
+    """torch-mlir's dialects, DISC's own loops, LLVM IR, instructions, the loop that matters, and the log."""
     dumped(*norm, tmp_path)
+    words = {
+        "torch": "torch.aten.",
+        "stablehlo": "stablehlo.multiply",
+        "linalg": "linalg.generic",
+        "mhlo": "mhlo.multiply",
+    }
+    for stage, word in words.items():
+        assert word in (tmp_path / f"cluster.{stage}.mlir").read_text()
+    assert "is not there" not in (tmp_path / LOG_FILE).read_text()
     assert "llvm.func @k0" in (tmp_path / "loops.mlir").read_text()
     assert "define void @k0" in (tmp_path / "cluster.ll").read_text()
     if shutil.which("objdump") is None:
@@ -60,6 +69,31 @@ def test_a_dump_shows_every_stage(norm: tuple[Cluster, Sequence[Any]], tmp_path:
         return
     assert "<disc_main>:" in (tmp_path / "cluster.s").read_text()
     assert "mm" in (tmp_path / "hot_loop.s").read_text()
+
+
+def test_what_torch_mlir_cannot_express_is_in_the_log(tmp_path: Path) -> None:
+    """Running totals of symbolic length have no StableHLO: the log says so, and the rest is there."""
+    cluster, inputs = whole_cluster(Wrapped(lambda x: x.cumsum(-1)), (torch.randn(5, 24),), dynamic=True)
+    dumped(cluster, inputs, tmp_path)
+    assert "cluster.stablehlo.mlir is not there: torch-mlir cannot express it" in (tmp_path / LOG_FILE).read_text()
+    assert not (tmp_path / "cluster.stablehlo.mlir").exists()
+    assert "torch.aten.cumsum" in (tmp_path / "cluster.torch.mlir").read_text()
+    assert replay(tmp_path, is_compiled=False).problem == ""
+
+
+def test_where_torch_mlir_aborts_a_dump_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs in a process of its own: the next stage gets another one."""
+    (tmp_path / "dying.py").write_text(
+        "import os\nfrom hub.compilation.channel import serve\n"
+        "serve({'write': lambda folder, stage: os.abort() if stage == 'linalg' else None})\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    process = stages.Process("dying")
+    try:
+        assert "killed by SIGABRT" in process.write(tmp_path, "linalg")
+        assert process.write(tmp_path, "mhlo") == ""
+    finally:
+        process.close()
 
 
 def test_without_objdump_a_dump_says_so(

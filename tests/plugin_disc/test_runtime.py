@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,13 +12,15 @@ import pytest
 import torch
 
 from hub.backend import CompileSettings
+from hub.cache.artifacts import save_artifact
 from hub.errors import CompileError, InputRefused, RunError
 from hub.graph import Cluster
 from hub.lowering.rules import RULES
 from hub.testing.single import whole_cluster
 from plugin_disc import compiler, runtime
 from plugin_disc.backend import create
-from plugin_disc.runtime import CALL_FILE, LIBRARY_FILE, DiscExecutable, build, restore
+from plugin_disc.runtime import CALL_FILE, LIBRARY_FILE, LOG_FILE, DiscExecutable, build, restore
+from plugin_disc.settings import Settings
 from plugin_disc.support import OPERATORS
 from tests.plugin_disc.programs import Wrapped
 
@@ -124,19 +129,68 @@ def test_without_cc_the_code_stays_in_the_process(
 
 @pytest.mark.parametrize("linker", ["/bin/false", "/dev/null"])
 def test_a_failing_cc_is_a_compile_error(
-    linker: str, scaled: tuple[Cluster, Sequence[torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+    linker: str, scaled: tuple[Cluster, Sequence[torch.Tensor]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A linker that fails, or cannot be run, is named."""
     cluster, _ = scaled
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(compiler.shutil, "which", lambda name: linker)
     with pytest.raises(CompileError, match=linker):
         create().compile(cluster, ONE)
 
 
-def test_text_that_is_no_program_is_a_compile_error() -> None:
-    """MLIR's own message is passed on."""
+def test_what_cc_says_is_kept_and_shown(
+    scaled: tuple[Cluster, Sequence[torch.Tensor]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message ends with the end of the log, of both streams, and names the file that holds all of it."""
+    script = tmp_path / "cc"
+    script.write_text("#!/bin/sh\necho linking\necho 'final link failed: No space left on device' >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
+    with pytest.raises(CompileError, match="ended with status 1") as failure:
+        create(Settings(log_dir=str(tmp_path / "logs"))).compile(scaled[0], ONE)
+    (log,) = (tmp_path / "logs").iterdir()
+    assert str(log) in failure.value.message
+    assert "linking\nfinal link failed: No space left on device\nstatus 1" in failure.value.message
+    assert "passes: builtin.module(" in log.read_text()
+
+
+def test_text_that_is_no_program_is_a_compile_error(tmp_path: Path) -> None:
+    """MLIR's own message is passed on, and is in the log."""
     with pytest.raises(CompileError, match="MLIR refused"):
-        compiler.compile_text("llvm.func @k0(")
+        compiler.compile_text("llvm.func @k0(", str(tmp_path))
+    (log,) = tmp_path.iterdir()
+    assert "MLIRError" in log.read_text()
+
+
+def test_a_disk_without_room_for_scratch_is_a_compile_error(
+    scaled: tuple[Cluster, Sequence[torch.Tensor]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the object file nor a log can be written: the message says both."""
+
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda *_: full())
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    with pytest.raises(CompileError, match=r"no temporary folder(.|\n)*not kept \(.*No space left on device"):
+        create(Settings(log_dir=str(tmp_path))).compile(scaled[0], ONE)
+
+
+def test_a_disk_without_room_for_an_executable_leaves_nothing_in_the_cache(
+    scaled: tuple[Cluster, Sequence[torch.Tensor]], tmp_path: Path
+) -> None:
+    """The problem is told, and the cache is as it was."""
+    executable = create().compile(scaled[0], ONE)
+
+    def write(partial: Path) -> None:
+        (partial / LIBRARY_FILE).symlink_to("/dev/full")
+        executable.save(partial)
+
+    saved = save_artifact(tmp_path / "root" / "artifacts" / "disc" / "key", write)
+    assert not saved.is_done
+    assert "No space left on device" in saved.problem
+    assert [path for path in (tmp_path / "root").rglob("*") if path.is_file()] == []
 
 
 def test_dumps_show_the_call_and_the_loops(scaled: tuple[Cluster, Sequence[torch.Tensor]], tmp_path: Path) -> None:
@@ -148,3 +202,5 @@ def test_dumps_show_the_call_and_the_loops(scaled: tuple[Cluster, Sequence[torch
     assert "def run(i0)" in (tmp_path / "run.py").read_text()
     assert "llvm.func @k0" in (tmp_path / "loops.mlir").read_text()
     assert (tmp_path / LIBRARY_FILE).stat().st_size
+    assert "cc -shared" in (tmp_path / LOG_FILE).read_text()
+    assert "status 0" in (tmp_path / LOG_FILE).read_text()

@@ -23,11 +23,12 @@ from tests.plugin_disc.programs import Wrapped
 
 ONE = CompileSettings(threads=1)
 OLD = ("TAO_MLIR_ENABLE_AMP", "DISC_CPU_FAST_MATH_LEVEL", "DISC_COMPILE_FOR_MULTI_CUDA_TARGETS")
+WORKERS = "COMPILE_PARALLELISM"
 
 
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in OLD:
+    for name in (*OLD, WORKERS):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -56,6 +57,19 @@ def test_a_wrong_variable_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -
     """A value that makes no sense is an error that says which variable holds it."""
     monkeypatch.setenv(name, "7")
     with pytest.raises(OptionError, match=f"variable {name} holds '7'"):
+        checked("disc", Settings, {})
+
+
+def test_the_number_of_compilations_at_once_is_torchblades(monkeypatch: pytest.MonkeyPatch) -> None:
+    """COMPILE_PARALLELISM says how many; without it, the hub does. What is compiled, and so its key, is the same."""
+    assert Settings().compile_workers is None
+    before = Settings().model_dump()
+    monkeypatch.setenv(WORKERS, "3")
+    assert Settings().compile_workers == 3
+    assert Settings(compile_parallelism=5).compile_workers == 5
+    assert Settings().model_dump() == before
+    monkeypatch.setenv(WORKERS, "many")
+    with pytest.raises(OptionError, match="variable COMPILE_PARALLELISM holds 'many', a whole number expected"):
         checked("disc", Settings, {})
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,12 @@ VARIABLES = ("TAO_MLIR_ENABLE_AMP", "DISC_CPU_FAST_MATH_LEVEL")
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _scratch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of failures are kept where pytest removes them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("scratch")))
 
 
 def compiled(text: str, folder: Path, settings: Settings = STRICT, threads: int = 1) -> Library:

@@ -366,13 +366,20 @@ def _clamp_max(call: Call) -> Tensor:
     return _shaped(minimum(cast(call.tensor("self"), kind), cast(call.tensor("max"), kind)), call)
 
 
-def _fused(function: Function) -> Rule:
-    def rule(call: Call) -> Tensor:
-        source, one, other = call.promoted("self", "tensor1", "tensor2")
-        value = call.number("value")
-        return _shaped(add(source, function(by(one, value) if value != 1 else one, other)), call)
+def _addcmul(call: Call) -> Tensor:
+    """Product and sum in one rounding, as PyTorch's kernels have it: where terms cancel out, two would be far off."""
+    source, one, other = call.promoted("self", "tensor1", "tensor2")
+    value = call.number("value")
+    factor = by(one, value) if value != 1 else one
+    if source.dtype in ("f32", "f64"):
+        return _shaped(pointwise("fma", factor, other, source), call)
+    return _shaped(add(source, mul(factor, other)), call)
 
-    return rule
+
+def _addcdiv(call: Call) -> Tensor:
+    source, one, other = call.promoted("self", "tensor1", "tensor2")
+    value = call.number("value")
+    return _shaped(add(source, div(by(one, value) if value != 1 else one, other)), call)
 
 
 def _lerp(call: Call) -> Tensor:
@@ -532,7 +539,7 @@ RULES: dict[str, Rule] = {
     **{f"aten.clamp.{form}": _clamp for form in ("default", "Tensor")},
     **{f"aten.clamp_min.{form}": _clamp_min for form in ("default", "Tensor")},
     **{f"aten.clamp_max.{form}": _clamp_max for form in ("default", "Tensor")},
-    "aten.addcmul.default": _fused(mul),
-    "aten.addcdiv.default": _fused(div),
+    "aten.addcmul.default": _addcmul,
+    "aten.addcdiv.default": _addcdiv,
     **{f"aten.lerp.{form}": _lerp for form in ("Scalar", "Tensor")},
 }

@@ -1,0 +1,132 @@
+"""A cluster in torch-mlir's dialects, for people: torch, StableHLO, linalg after fusion, and MHLO.
+
+DISC compiles none of these; they show the cluster as other compilers on MLIR would get it. torch-mlir ends its process over
+some programs, and no debug folder is worth the user's: it runs in one of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hub.compilation.channel import Worker, serve
+from hub.errors import CompileError, PluginError, WorkerError
+from hub.graph import Cluster
+
+from .compiler import NAME
+from .mhlo import TO_BACKEND, TO_STABLEHLO, imported, program
+from .recording import read_cluster
+
+TO_LINALG = (
+    "builtin.module(torch-backend-to-linalg-on-tensors-backend-pipeline,func.func(linalg-fuse-elementwise-ops),"
+    "canonicalize,cse)"
+)
+STAGE_S = 120.0
+"""Seconds that one stage may take, with the start of the process."""
+HANGS = "no answer within"
+"""How the message about a process begins that took longer."""
+IDLE_S = 20.0
+"""Seconds for which the process is kept for the next folder: starting it takes some."""
+
+
+def _passed(cluster: Cluster, *pipelines: str) -> str:
+    """Gives the text of a cluster after some pipelines. Raises CompileError."""
+    from torch_mlir import ir
+    from torch_mlir.passmanager import PassManager
+
+    try:
+        with ir.Context() as context:
+            module = imported(cluster, context)
+            for passes in pipelines:
+                PassManager.parse(passes).run(module.operation)
+            return f"{module}\n"
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error)[:2000]}"
+        raise CompileError(f"torch-mlir cannot express it: {reason}", backend=NAME, cluster=cluster.name) from error
+
+
+STAGES: Mapping[str, Callable[[Cluster], str]] = {
+    "torch": lambda cluster: _passed(cluster, TO_BACKEND),
+    "stablehlo": lambda cluster: _passed(cluster, TO_BACKEND, TO_STABLEHLO),
+    "linalg": lambda cluster: _passed(cluster, TO_BACKEND, TO_LINALG),
+    "mhlo": program,
+}
+
+
+def file_of(stage: str) -> str:
+    """Gives the name of a stage's file."""
+    return f"cluster.{stage}.mlir"
+
+
+def write_stages(folder: Path) -> list[str]:
+    """Writes the stages of the cluster that is recorded in a folder, but those that are there; says which are missing."""
+    found: dict[str, str] = {}
+    for stage in STAGES:
+        if (folder / file_of(stage)).exists():
+            continue
+        is_hopeless = any(reason.startswith(HANGS) for reason in found.values())  # nobody waits for four of them
+        found[stage] = "torch-mlir was not asked again" if is_hopeless else _PROCESS.write(folder, stage)
+    return [f"{file_of(stage)} is not there: {reason}" for stage, reason in found.items() if reason]
+
+
+class Process:
+    """Where torch-mlir runs. Started when first needed, and again after it died."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._worker: Worker | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+
+    def write(self, folder: Path, stage: str) -> str:
+        """Writes one file; gives why it could not, "" where it could."""
+        with self._lock:
+            try:
+                facts: dict[str, Any] = {"folder": str(folder.absolute()), "stage": stage, "idle_s": IDLE_S}
+                self._living().ask("write", STAGE_S, **facts)
+            except (PluginError, WorkerError, OSError) as error:
+                return error.message if isinstance(error, (PluginError, WorkerError)) else str(error)
+        return ""
+
+    def _living(self) -> Worker:
+        """Gives the process. Raises WorkerError or OSError where none can be started."""
+        if self._worker is None or not self._worker.is_alive:
+            self.close()
+            self._folder = tempfile.TemporaryDirectory(prefix="disc-stages-")
+            self._worker = Worker(self._module, Path(self._folder.name) / "log")
+        return self._worker
+
+    def close(self) -> None:
+        """Ends the process. In a fork of the one that started it it does nothing."""
+        if os.getpid() != self._owner:
+            return
+        if self._worker is not None:
+            self._worker.kill()
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._worker = self._folder = None
+
+
+_PROCESS = Process(f"{__package__}.stages")
+atexit.register(_PROCESS.close)
+
+
+def write(folder: str, stage: str) -> None:
+    """What the process is asked: writes one stage of a recorded cluster, whole or not at all. Raises HubError."""
+    path = Path(folder) / file_of(stage)
+    text = STAGES[stage](read_cluster(Path(folder)))
+    try:
+        path.write_text(text)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+if __name__ == "__main__":
+    serve({"write": write})
