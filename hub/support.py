@@ -115,15 +115,22 @@ def dtype_name(dtype: Any) -> str:
 # --- Conditions -------------------------------------------------------------------------------------------------------
 
 
-def dtypes(*allowed: str) -> Condition:
-    """Every tensor the node reads or writes has one of these dtypes."""
+@dataclass(frozen=True, slots=True)
+class Dtypes:
+    """Condition: every tensor that the node reads or writes has one of the dtypes `allowed`."""
 
-    def condition(node: fx.Node) -> str | None:
+    allowed: tuple[str, ...]
+
+    def __call__(self, node: fx.Node) -> str | None:
+        """Gives None where it holds, else the dtypes that are not allowed."""
         seen = {dtype_name(tensor.dtype) for tensor in tensors_of(node)}
-        bad = sorted(seen.difference(allowed))
-        return f"dtype {', '.join(bad)}, only {', '.join(allowed)} here" if bad else None
+        bad = sorted(seen.difference(self.allowed))
+        return f"dtype {', '.join(bad)}, only {', '.join(self.allowed)} here" if bad else None
 
-    return condition
+
+def dtypes(*allowed: str) -> Dtypes:
+    """Every tensor the node reads or writes has one of these dtypes."""
+    return Dtypes(allowed)
 
 
 def rank(name: str, low: int, high: int) -> Condition:
@@ -178,6 +185,12 @@ class OperatorTable:
 
     def __contains__(self, operator: str) -> bool:
         return operator in self.rows
+
+    def names(self, operator: str, dtype: str) -> bool:
+        """True where an operator's row has `dtypes` conditions of its own, and all that hold for it allow a dtype."""
+        own = [condition for condition in self.rows.get(operator, ()) if isinstance(condition, Dtypes)]
+        shared = [condition for condition in self.everywhere if isinstance(condition, Dtypes)]
+        return bool(own) and all(dtype in condition.allowed for condition in (*own, *shared))
 
     def supports(self, node: fx.Node) -> Support:
         """Gives the verdict on one call_function node. Raises nothing for nodes of a captured graph."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hub.testing.operators import SAMPLES, Reference, case_cluster, check_close, expected, overload_of, references
-from hub.testing.operators.sample import call, f, i64
+from hub.testing.operators.sample import call, f, f64, i64
 
 GROUPS = [sorted(SAMPLES)[start::8] for start in range(8)]
 """Every overload, in eight parts, so that a failure is found quickly and collection stays cheap."""
@@ -111,6 +111,14 @@ def test_wrong_results_are_found(fault: str) -> None:
     right = expected("aten.sum.dim_IntList", sample)
     with pytest.raises(AssertionError, match="output 0"):
         check_close([WRONG[fault](right[0])], right, references("aten.sum.dim_IntList", sample))
+
+
+def test_moved_inputs_leave_room_in_every_dtype() -> None:
+    """Float64 inputs are rounded too, and integers of which floats are computed count as float32."""
+    for sample in (call(f64(4, 5)), call(i64(4, 5))):
+        (reference,) = references("aten.sigmoid.default", sample)
+        assert reference is not None and reference.noise > 0
+    assert references("aten.add.Tensor", call(i64(3), i64(3)))[0] is not None
 
 
 def test_a_missing_output_is_found() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
-from hub.errors import HubError
 from hub.report.progress import progress_for
-from hub.testing.conformance.score import score_lines
+from hub.testing.conformance.score import check_folder, score_lines, write_score
 from hub.testing.conformance.suite import LIMIT_S, check_backend
 
 _STANDARD_OUTPUT = "-"
@@ -18,7 +15,8 @@ _FAILED = 1
 
 def print_check(backend: str, *, only: str | None, json: str | None, limit_s: float | None) -> None:
     """Prints the score, writes JSON where asked, and ends with status 1 if anything failed. Raises HubError."""
-    _check_place(json)
+    if json not in (None, _STANDARD_OUTPUT):
+        check_folder(json)
     names = tuple(name.strip() for name in (only or "").split(",") if name.strip())
     progress = progress_for(f"check of {backend}")
     score = check_backend(backend, only=names, limit_s=LIMIT_S if limit_s is None else limit_s, progress=progress)
@@ -28,12 +26,6 @@ def print_check(backend: str, *, only: str | None, json: str | None, limit_s: fl
         for line in score_lines(score):
             typer.echo(line)
         if json is not None:
-            Path(json).write_text(score.to_json() + "\n", encoding="utf-8")
+            write_score(score, json)
     if not score.is_passed:
         raise typer.Exit(_FAILED)
-
-
-def _check_place(json: str | None) -> None:
-    """Raises HubError, before minutes of checking, if the folder of the JSON file is not there."""
-    if json not in (None, _STANDARD_OUTPUT) and not Path(json).parent.is_dir():
-        raise HubError(f"there is no folder {Path(json).parent} for {json}")

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-    from hub.testing.conformance.finding import Finding
+    from hub.testing.conformance.score import Score
     from hub.testing.conformance.step import Step
     from hub.testing.conformance.suite import Suite
 
 _PROPERTY = "hub-findings"
 _PACKAGE = "hub-package"
+_PLACE = "hub-place"
 
 
 class BrokenPromise(Exception):  # noqa: N818 - what a report shows, and no error of the suite
@@ -29,15 +30,17 @@ class BrokenPromise(Exception):  # noqa: N818 - what a report shows, and no erro
 class ConformanceItem(pytest.Item):
     """One subject of one examination."""
 
-    def __init__(self, *, suite: Suite, step: Step, **node: Any) -> None:
+    def __init__(self, *, suite: Suite, step: Step, place: int, **node: Any) -> None:
         super().__init__(**node)  # pyright: ignore[reportUnknownMemberType] - pytest's signature has no annotations
         self._suite = suite
         self._step = step
+        self._place = place
 
     def runtest(self) -> None:
         """Examines the subject in a child process."""
         findings = self._suite.examine(self._step)
         self.user_properties.append((_PACKAGE, self._suite.package))
+        self.user_properties.append((_PLACE, self._place))
         self.user_properties.append((_PROPERTY, [asdict(finding) for finding in findings]))
         if broken := [finding for finding in findings if finding.verdict == "failed"]:
             raise BrokenPromise("\n".join(f"{finding.check}: {finding.reason}" for finding in broken))
@@ -64,18 +67,23 @@ class ConformanceCollector(pytest.Collector):
 
     def collect(self) -> Iterator[ConformanceItem]:
         """Gives an item a subject."""
-        for step in self._suite.steps():
+        for place, step in enumerate(self._suite.steps()):
             name = f"{step.examination}::{step.subject}"
             yield ConformanceItem.from_parent(  # pyright: ignore[reportUnknownMemberType] - pytest's signature has no annotations
-                self, name=name, suite=self._suite, step=step
+                self, name=name, suite=self._suite, step=step, place=place
             )
 
 
 class Conformance:
     """Brings the suite into one pytest session."""
 
-    def __init__(self, suite: Suite) -> None:
+    def __init__(self, suite: Suite, json: str | None) -> None:
+        """`json` is the file to which the score is written; None for none."""
         self._suite = suite
+        self._json = json
+        self._package = ""
+        self._found: dict[int, Any] = {}
+        """What each step found, by its place among the steps."""
 
     @pytest.hookimpl(tryfirst=True)  # before -k and -m choose
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
@@ -94,52 +102,68 @@ class Conformance:
         """Ends the child processes."""
         self._suite.close()
 
-    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
-        """Prints the score, made from reports, because under xdist other processes examined."""
-        from hub.registry import installed_version
-        from hub.testing.conformance.score import Score, score_lines
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keeps what a step found out. Under xdist other processes examine, and only their reports come here."""
+        facts = dict(report.user_properties)
+        if report.when == "call" and _PROPERTY in facts:
+            self._package = str(facts[_PACKAGE])
+            self._found[cast("int", facts[_PLACE])] = facts[_PROPERTY]
 
-        reports = [report for group in terminalreporter.stats.values() for report in group]
-        findings = tuple(finding for report in reports for finding in _findings_in(report))
-        if not findings:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Writes the score as JSON where asked, in the process that leads."""
+        is_ended = exitstatus not in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
+        if self._json is not None and is_ended and not hasattr(session.config, "workerinput"):
+            from hub.testing.conformance.score import write_score
+
+            write_score(self._score(), self._json)
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        """Prints the score."""
+        from hub.testing.conformance.score import score_lines
+
+        if not self._found:
             return
-        package = next(value for report in reports for name, value in _properties(report) if name == _PACKAGE)
         terminalreporter.section(f"conformance of {self._suite.backend}")
-        score = Score(self._suite.backend, package, installed_version("compiler-hub") or "", findings)
-        for line in score_lines(score):
+        for line in score_lines(self._score()):
             terminalreporter.write_line(line)
+
+    def _score(self) -> Score:
+        """Gives the score of what was examined, in the suite's order: under xdist reports come in any order."""
+        from hub.registry import installed_version
+        from hub.testing.conformance.finding import Finding
+        from hub.testing.conformance.score import Score
+
+        findings = tuple(Finding(**facts) for place in sorted(self._found) for facts in self._found[place])
+        return Score(self._suite.backend, self._package, installed_version("compiler-hub") or "", findings)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option."""
+    """Adds the options."""
     group = parser.getgroup("hub", "compiler hub")
     group.addoption(
         "--hub-backend",
         metavar="NAME",
         help="run the hub's conformance suite on this backend, beside the tests that are named on the command line",
     )
+    group.addoption("--hub-json", metavar="FILE", help="write the score as JSON, as hub check-plugin --json does")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begins the suite where the option is given. Then only tests that are named run beside it."""
-    backend = config.getoption("--hub-backend")
+    backend, json = config.getoption("--hub-backend"), config.getoption("--hub-json")
     if backend is None:
+        if json is not None:
+            raise pytest.UsageError("--hub-json writes the score of a backend: name it with --hub-backend NAME")
         return
+    from hub.errors import HubError
+    from hub.testing.conformance.score import check_folder
     from hub.testing.conformance.suite import Suite
 
+    if json is not None:
+        try:
+            check_folder(json)
+        except HubError as error:
+            raise pytest.UsageError(str(error)) from None
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = []
-    config.pluginmanager.register(Conformance(Suite(str(backend))), "hub-conformance")
-
-
-def _findings_in(report: Any) -> Iterator[Finding]:
-    from hub.testing.conformance.finding import Finding
-
-    if getattr(report, "when", None) == "call":
-        for name, value in _properties(report):
-            if name == _PROPERTY:
-                yield from (Finding(**facts) for facts in value)
-
-
-def _properties(report: Any) -> list[tuple[str, Any]]:
-    return list(getattr(report, "user_properties", ()))
+    config.pluginmanager.register(Conformance(Suite(str(backend)), json), "hub-conformance")

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from torch import fx
 
 
+def floating_input(node: fx.Node) -> str | None:
+    """The first tensor is in floating point: ORT has no such kernel for integers."""
+    dtype = value_of(node.args[0]).dtype
+    return None if dtype.is_floating_point else f"of {dtype_name(dtype)}, only floating point here"
+
+
 def indices_unread_for_integers(node: fx.Node) -> str | None:
     """Nobody reads the indices of integers put in order: among equals, PyTorch's own order is its secret."""
     dtype = value_of(node.args[0]).dtype

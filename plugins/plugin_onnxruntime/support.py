@@ -35,6 +35,7 @@ from hub.support import (
 
 from .conditions import (
     exact_power,
+    floating_input,
     gives_numbers,
     group_matches,
     indices_unread_for_integers,
@@ -54,6 +55,8 @@ FLOAT32_MASKED = dtypes("float32", "bool", "int64", "int32")
 FLOAT32_GATED = dtypes("float32", "bool")
 FLOAT = dtypes("float32", "float64")
 FLOAT_MASKED = dtypes("float32", "float64", "bool")
+FLOAT_PLACED = dtypes("float32", "float64", "int64")
+"""Reads floats, gives places."""
 FLOAT_INDEXED = dtypes("float32", "float64", "int64", "int32")
 NUMBER = dtypes("float32", "float64", "int64", "int32", "bool")
 INTEGER = dtypes("int64", "int32", "bool")
@@ -76,7 +79,8 @@ OPERATORS = OperatorTable(
     everywhere=(on_cpu, not_empty),
     rows={
         # pointwise: one input
-        **_rows("abs.default neg.default sign.default square.default positive.default", NUMBER),
+        **_rows("abs.default neg.default square.default positive.default", NUMBER),
+        **_rows("sign.default", FLOAT_INDEXED),
         **_rows(
             "exp.default log.default sqrt.default rsqrt.default reciprocal.default sigmoid.default tanh.default", NUMBER
         ),
@@ -85,7 +89,7 @@ OPERATORS = OperatorTable(
         **_rows("sin.default cos.default tan.default asin.default acos.default atan.default", FLOAT32_MASKED),
         **_rows("sinh.default cosh.default erf.default", FLOAT32_MASKED),
         **_rows("asinh.default acosh.default atanh.default", FLOAT32_MASKED),
-        **_rows("isnan.default isinf.default isfinite.default", FLOAT_MASKED),
+        **_rows("isnan.default isinf.default isfinite.default", FLOAT_MASKED, floating_input),
         # pointwise: arithmetic
         **_both("add sub rsub mul", NUMBER),
         **_both("div", NUMBER),
@@ -93,7 +97,8 @@ OPERATORS = OperatorTable(
         **_rows("div.Tensor_mode div.Scalar_mode floor_divide.default floor_divide.Scalar", NUMBER, real_division),
         **_both("remainder fmod", NUMBER, real_division),
         **_rows("pow.Tensor_Scalar", NUMBER, plain("exponent"), exact_power),
-        **_rows("pow.Tensor_Tensor pow.Scalar", NUMBER, floating_result),
+        **_rows("pow.Tensor_Tensor", FLOAT_INDEXED, floating_result),
+        **_rows("pow.Scalar", NUMBER, floating_result),
         **_rows("maximum.default minimum.default max.other min.other", NUMBER),
         **_rows(
             "clamp.default clamp.Tensor clamp_min.default clamp_max.default clamp_min.Tensor clamp_max.Tensor",
@@ -125,7 +130,7 @@ OPERATORS = OperatorTable(
         **_rows("linear.default", FLOAT),
         **_rows("addmm.default baddbmm.default addbmm.default addmv.default", FLOAT, plain("alpha", "beta")),
         **_rows("matmul.default mm.default bmm.default mv.default dot.default", FLOAT_INDEXED),
-        **_rows("outer.default ger.default", NUMBER),
+        **_rows("outer.default ger.default", FLOAT_INDEXED),
         **_rows("einsum.default", FLOAT_INDEXED),
         **_rows("scaled_dot_product_attention.default", FLOAT32_GATED, no_dropout, group_matches),
         **_rows(
@@ -153,7 +158,9 @@ OPERATORS = OperatorTable(
         # pooling and resampling
         **_rows("max_pool1d.default", FLOAT, rank("self", 3, 3), not_ceil),
         **_rows("max_pool2d.default", FLOAT, rank("self", 4, 4), not_ceil),
-        **_rows("max_pool2d_with_indices.default", FLOAT_INDEXED, rank("self", 4, 4), not_ceil, only_output(0)),
+        **_rows(
+            "max_pool2d_with_indices.default", FLOAT_PLACED, floating_input, rank("self", 4, 4), not_ceil, only_output(0)
+        ),
         **_rows("max_pool3d.default", FLOAT, rank("self", 5, 5), not_ceil),
         **_rows("avg_pool1d.default", FLOAT32, rank("self", 3, 3), not_ceil),
         **_rows("avg_pool2d.default", FLOAT32, rank("self", 4, 4), not_ceil, absent("divisor_override")),
@@ -184,7 +191,8 @@ OPERATORS = OperatorTable(
         **_rows("max.dim min.dim argmax.default argmin.default", FLOAT_INDEXED, has_dims),
         **_rows("any.default any.dim any.dims all.default all.dim all.dims count_nonzero.default", NUMBER),
         **_rows("sort.stable argsort.stable", FLOAT_INDEXED, has_dims),
-        **_rows("topk.default sort.default argsort.default", FLOAT_INDEXED, has_dims, indices_unread_for_integers),
+        **_rows("topk.default sort.default", FLOAT_INDEXED, has_dims, indices_unread_for_integers),
+        **_rows("argsort.default", FLOAT_PLACED, has_dims, indices_unread_for_integers),
         **_rows(
             "softmax.int _softmax.default log_softmax.int _log_softmax.default _safe_softmax.default",
             FLOAT_INDEXED,

@@ -26,7 +26,14 @@ if FAULT == "crash at import":
     ctypes.string_at(0)
 
 NAMES = ("aten.linear.default", "aten.relu.default", "aten.tanh.default", "aten.add.Tensor")
-OPERATORS = OperatorTable(dict.fromkeys(NAMES, ()), everywhere=(dtypes("float32"),))
+DTYPES = ("float32", "int8") if "int8" in FAULT else ("float32",)
+ROWS = dict.fromkeys(NAMES, ())
+if FAULT == "int8 declared in vain":
+    ROWS["aten.relu.default"] = (
+        dtypes("float32", "int8"),
+        lambda node: "not today" if "int8" in str(node.meta["val"].dtype) else None,
+    )
+OPERATORS = OperatorTable(ROWS, everywhere=(dtypes(*DTYPES),))
 
 
 @hookimpl
@@ -35,6 +42,8 @@ def hub_backends():
         name="faulty", factory="hub_faulty:create", summary="a toy", operators="hub_faulty:OPERATORS",
         dynamic_shapes=True, saveable=True,
     )
+    if "int8" in FAULT:
+        facts["dtypes"] = DTYPES
     if FAULT == "unknown dtype":
         facts["dtypes"] = ("float32", "float33")
     if FAULT == "untrue dtype":
@@ -160,6 +169,8 @@ class Run(Executable):
             outputs = self.in_own_buffers(outputs)
         if FAULT == "one bit off now and then" and is_large and self.calls % 2:
             outputs = [torch.nextafter(value, torch.full_like(value, 9.0)) for value in outputs]
+        if FAULT == "wrong in int8" and names == ["aten.relu.default"]:
+            outputs = [value + (value.dtype is torch.int8) for value in outputs]
         if self.is_wrong:
             outputs = [value + 1 for value in outputs]
         self.is_busy = False

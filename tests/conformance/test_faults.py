@@ -39,6 +39,11 @@ VARIANTS = {
     "cannot compile add": ("support", "NotImplementedError: add is not there yet"),
     "undeclared operator": ("support", "aten.neg.default is accepted, though not declared"),
     "untrue dtype": ("support", "dtype int64"),
+    "int8 declared in vain": (
+        "support",
+        "support: aten.relu.default in int8: failed: its row names int8, and every call in it is",
+    ),
+    "wrong in int8": ("numerics", "numerics: aten.relu.default in int8: failed: aten.relu.default(int8["),
     "NaN lost": ("numerics", "NaN or infinity"),
     "input written to": ("memory", "an input was written to"),
     "path kept": ("saving", "FileNotFoundError"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from hub.testing.conformance.suite import check_backend
 
 Toy = Callable[[str], None]
 
@@ -70,6 +73,35 @@ def test_parallel_runs_give_one_score(install_toy: Toy, folder: Path) -> None:
     status, text = pytest_in(folder, "--hub-backend", "faulty", "-k", "handshake", "-n", "2")
     assert status == 0, text
     assert "faulty (hub-faulty 1.0): 5 of 5 findings passed (100.0 %)" in text
+
+
+@pytest.mark.parametrize("processes", ["0", pytest.param("2", marks=pytest.mark.slow)])
+def test_the_score_is_written_as_json(processes: str, install_toy: Toy, folder: Path) -> None:
+    """The file holds what `hub check-plugin --json` writes, in the same order, also where other processes examine."""
+    install_toy("unknown dtype")
+    file = folder / "score.json"
+    status, text = pytest_in(
+        folder, "--hub-backend", "faulty", "--hub-json", "score.json", "-k", "handshake", "-n", processes
+    )
+    assert status == 1, text
+    wanted = check_backend("faulty", only=("handshake",))
+    assert file.read_text() == wanted.to_json() + "\n"
+    assert [finding["verdict"] for finding in json.loads(file.read_text())["findings"]].count("failed") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--hub-backend", "faulty", "--hub-json", "nowhere/score.json"), "there is no folder nowhere"),
+        (("--hub-json", "score.json"), "name it with --hub-backend NAME"),
+    ],
+    ids=["folder", "backend"],
+)
+def test_json_that_cannot_be_written_is_a_usage_error(arguments: tuple[str, ...], said: str, folder: Path) -> None:
+    """It is told before anything is examined."""
+    status, text = pytest_in(folder, *arguments)
+    assert status == pytest.ExitCode.USAGE_ERROR
+    assert said in text
 
 
 def test_an_unknown_backend_is_a_usage_error(folder: Path) -> None:

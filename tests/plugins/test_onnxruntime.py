@@ -139,6 +139,8 @@ def test_probe() -> None:
         (lambda x: F.max_pool2d(x, 2, return_indices=True), (torch.ones(1, 1, 4, 4),), "output 1 is read"),
         (lambda x: torch.sort(x)[1], (torch.tensor([7, 2, 7]),), "may be equal"),
         (torch.argsort, (torch.tensor([7, 2, 7]),), "may be equal"),
+        (torch.sign, (torch.tensor([True, False]),), "dtype bool"),
+        (lambda x, y: torch.outer(x, y), (torch.tensor([True]), torch.tensor([False, True])), "dtype bool"),
         (lambda x: torch.prod(x, dtype=torch.bool), (torch.ones(3),), "a boolean result"),
     ],
 )

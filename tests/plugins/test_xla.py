@@ -145,6 +145,13 @@ def test_refusals_that_the_core_would_not_give_say_why(backend: Xla) -> None:
     assert backend.supports(cluster.nodes[0]).reason == "aten.remainder.Scalar: torch-mlir gives the sign of the dividend"
 
 
+@pytest.mark.parametrize("function", [torch.amax, torch.any, torch.argmax], ids=["amax", "any", "argmax"])
+def test_bytes_that_torch_mlir_takes_for_signed_are_refused(backend: Xla, function: Any) -> None:
+    """200 is larger than 100, and anything but 0 is 1."""
+    cluster, _ = whole_cluster(Of(lambda x: function(x) + 0), (torch.tensor([200, 100], dtype=torch.uint8),))
+    assert "dtype uint8" in backend.supports(cluster.nodes[0]).reason
+
+
 def test_negative_indices_count_from_the_end(backend: Xla) -> None:
     """torch-mlir reads them as they are."""
     table, index = torch.randn(5, 3), torch.tensor([-1, 0, -5])

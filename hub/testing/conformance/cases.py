@@ -42,6 +42,8 @@ SPREAD: Mapping[str, str] = {
 
 _SAMPLES_EACH = 3
 _SMALL = (0, 1)
+_REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
+"""What PyTorch raises over arguments that it does not take."""
 _NEVER_RESIZED = (
     # Eager itself divides by a size of 0 and ends the process with SIGFPE (torch 2.13).
     "aten._weight_norm.default",
@@ -84,7 +86,7 @@ def small_cases(case: Case) -> Iterator[Case]:
     """Gives a case with its first size 0, and 1, where eager takes that and gives anything."""
     for size in _SMALL:
         sample = None if case.overload in _NEVER_RESIZED else resized(case.sample, size)
-        if sample is not None and _is_taken(case.overload, sample):
+        if sample is not None and is_taken(case.overload, sample):
             yield replace(case, sample=sample)
 
 
@@ -102,6 +104,28 @@ def resized(sample: Sample, size: int) -> Sample | None:
     return replace(sample, arguments=arguments, keywords=keywords)
 
 
+def is_taken(overload: str, sample: Sample) -> bool:
+    """True where eager takes a call, and gives anything."""
+    try:
+        arguments, keywords = sample.build()
+        with torch.no_grad():
+            return bool(read_outputs(overload_of(overload)(*arguments, **keywords), sample))
+    except _REFUSALS:
+        return False
+
+
+def is_captured(case: Case) -> bool:
+    """True where eager takes a case, and PyTorch foretells the dtypes and shapes that eager gives."""
+    if not is_taken(case.overload, case.sample):
+        return False
+    try:
+        cluster, _ = case.build()
+    except _REFUSALS:
+        return False
+    foretold = [(spec.dtype, tuple(spec.shape)) for spec in cluster.outputs]
+    return foretold == [(output.dtype, tuple(output.shape)) for output in expected(case.overload, case.sample)]
+
+
 @cache
 def wanted_of(overload: str, sample: Sample) -> tuple[tuple[torch.Tensor, ...], tuple[Reference | None, ...]]:
     """Gives eager's outputs and their float64 references."""
@@ -113,16 +137,14 @@ def tensors_in(sample: Sample) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(sample.build()) if isinstance(leaf, torch.Tensor)]
 
 
-def dtypes_in(sample: Sample) -> set[torch.dtype]:
-    """Gives the dtypes of a sample's tensors, without making any."""
-    leaves = pytree.tree_leaves((sample.arguments, dict(sample.keywords)))
-    return {leaf.dtype for leaf in leaves if isinstance(leaf, Made)}
+def operators_of(group: str) -> tuple[str, ...]:
+    """Gives the names of the operators of a group."""
+    return tuple(f"aten.{name}" for name in SPREAD[group].split())
 
 
 def spread_of(group: str) -> tuple[Case, ...]:
     """Gives the first samples of each operator of a group."""
-    names = [f"aten.{name}" for name in SPREAD[group].split()]
-    return tuple(Case(name, sample) for name in names for sample in SAMPLES[name][:_SAMPLES_EACH])
+    return tuple(Case(name, sample) for name in operators_of(group) for sample in SAMPLES[name][:_SAMPLES_EACH])
 
 
 def joined(cases: Sequence[Case]) -> tuple[Cluster, Inputs]:
@@ -155,12 +177,3 @@ def _read(drawing: Drawing, call: torch.fx.Node, sample: Sample) -> list[torch.f
         return [call]
     read = sample.outputs if sample.outputs is not None else range(len(value))
     return [drawing.element(call, position) for position in read if isinstance(value[position], torch.Tensor)]
-
-
-def _is_taken(overload: str, sample: Sample) -> bool:
-    try:
-        arguments, keywords = sample.build()
-        with torch.no_grad():
-            return bool(read_outputs(overload_of(overload)(*arguments, **keywords), sample))
-    except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError):
-        return False

@@ -6,7 +6,9 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from hub.errors import HubError
 from hub.report.columns import columns
 from hub.report.numbers import count, names_text
 from hub.testing.conformance.finding import CHECKS, Finding
@@ -69,6 +71,17 @@ class Score:
         """Counts of each check that has findings, in the order of `CHECKS`."""
         found = {name: [finding for finding in self.findings if finding.check == name] for name in CHECKS}
         return {name: count_of(findings) for name, findings in found.items() if findings}
+
+
+def check_folder(file: str) -> None:
+    """Raises HubError, before minutes of checking, if the folder of a file that is to be written is not there."""
+    if not Path(file).parent.is_dir():
+        raise HubError(f"there is no folder {Path(file).parent} for {file}")
+
+
+def write_score(score: Score, file: str) -> None:
+    """Writes the JSON form. Raises OSError."""
+    Path(file).write_text(score.to_json() + "\n", encoding="utf-8")
 
 
 def count_of(findings: Sequence[Finding]) -> Count:

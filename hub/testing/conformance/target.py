@@ -87,6 +87,11 @@ class Target:
                 return answer.reason
         return ""
 
+    def is_in_table(self, cluster: Cluster) -> bool:
+        """True where there is an operator table, and every node is in it and meets its conditions."""
+        nodes = [node for node in cluster.nodes if node.target is not operator.getitem]
+        return self.table is not None and all(self.table.supports(node).accepted for node in nodes)
+
     def compile(self, cluster: Cluster) -> Executable:
         """Compiles a cluster. Raises what the backend raises, and ContractError for what cannot be called."""
         executable = cast("Any", self.backend.compile(cluster, SETTINGS))

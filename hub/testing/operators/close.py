@@ -19,8 +19,6 @@ ULPS = 8.0
 SMOOTH = 1e-2
 """Inputs moved by one rounding move a smooth operator's result by less than this part of it; more is a jump, not noise."""
 
-_ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
-
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -31,17 +29,27 @@ class Reference:
 
 
 def references(name: str, sample: Sample) -> tuple[Reference | None, ...]:
-    """Gives the reference of each output that the sample reads; None where it is exact by nature or has no float64 form."""
-    exact = _in_float64(name, sample, move=0.0)
-    if exact is None:
-        return ()
-    moved = [_in_float64(name, sample, move=move) for move in (1.0, -1.0, 0.5)]
-    return tuple(
-        Reference(values.double(), max(_distance(values, other[index]) for other in moved if other))
-        if values.is_floating_point()
-        else None
-        for index, values in enumerate(exact)
-    )
+    """Gives the reference of each output that the sample reads; None where it is exact by nature or has no float64 form.
+
+    Integers from which floats are computed count as float32: so eager takes them, and so may a backend.
+    """
+    for has_whole in dict.fromkeys((_is_whole(sample), False)):
+        exact = _in_float64(name, sample, move=0.0, has_whole=has_whole)
+        if exact is None:
+            continue
+        moved = [_in_float64(name, sample, move=move, has_whole=has_whole) for move in (1.0, -1.0, 0.5)]
+        return tuple(
+            Reference(values.double(), max(_distance(values, other[index]) for other in moved if other))
+            if values.is_floating_point()
+            else None
+            for index, values in enumerate(exact)
+        )
+    return ()
+
+
+def _is_whole(sample: Sample) -> bool:
+    tensors = [leaf for leaf in pytree.tree_leaves(sample.build()) if isinstance(leaf, torch.Tensor)]
+    return not any(tensor.is_floating_point() for tensor in tensors)
 
 
 def check_close(
@@ -124,25 +132,30 @@ def _ulps(got: Any, wanted: Any, dtype: torch.dtype) -> str:
     return f", {abs(got - wanted) / step:.1f} ULP apart"
 
 
-def _in_float64(name: str, sample: Sample, move: float) -> tuple[torch.Tensor, ...] | None:
-    """The call with every rounded float tensor in float64, each moved by `move` roundings; None where that is no call."""
+def _in_float64(name: str, sample: Sample, move: float, *, has_whole: bool) -> tuple[torch.Tensor, ...] | None:
+    """The call with every float tensor in float64, each moved by `move` roundings; None where that is no call.
+
+    With `has_whole` integers are in float64 too, moved by roundings of float32.
+    """
     generator = torch.Generator().manual_seed(11)
     arguments, keywords = pytree.tree_map_only(
-        torch.Tensor, lambda tensor: _widened(tensor, move, generator), sample.build()
+        torch.Tensor, lambda tensor: _widened(tensor, move, generator, has_whole=has_whole), sample.build()
     )
     try:
         with torch.no_grad():
             return read_outputs(overload_of(name)(*arguments, **keywords), sample)
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError, IndexError, TypeError):
         return None
 
 
-def _widened(tensor: torch.Tensor, move: float, generator: torch.Generator) -> torch.Tensor:
-    if tensor.dtype not in _ROUNDED:
+def _widened(tensor: torch.Tensor, move: float, generator: torch.Generator, *, has_whole: bool) -> torch.Tensor:
+    is_whole = not tensor.is_floating_point()
+    if is_whole and not (has_whole and tensor.dtype is not torch.bool):
         return tensor
     signs = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * 2 - 1
     wide = tensor.double()
-    return wide + wide * signs * move * torch.finfo(tensor.dtype).eps if move else wide
+    kind = torch.float32 if is_whole else tensor.dtype
+    return wide + wide * signs * move * torch.finfo(kind).eps if move else wide
 
 
 def _distance(values: torch.Tensor, moved: torch.Tensor) -> float:

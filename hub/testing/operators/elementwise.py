@@ -151,6 +151,7 @@ _ARITHMETIC: Table = {
         call(_SIGNED, _DIVISORS, rounding_mode="trunc"),
         call(i32(4), lit(2, dtype=torch.int32), rounding_mode="floor"),
         call(lit(-7.0, 7.0, -0.5, 6.0), lit(2.0, -2.0, 3.0, 0.1), rounding_mode="floor"),
+        call(_SIGNED, 3, rounding_mode="trunc"),
     ),
     "aten.div.Scalar_mode": (
         call(f(3, 4), 0.3, rounding_mode="floor"),
@@ -170,9 +171,15 @@ _ARITHMETIC: Table = {
         call(_SIGNED, _DIVISORS),
         call(lit(-7.0, 7.0, -5.5), lit(3.0, -3.0, 2.0)),
         call(i32(3), lit(4, dtype=torch.int32)),
+        call(_SIGNED, 3),
     ),
     "aten.remainder.Scalar": (call(f(3, 4), 2.0), call(_SIGNED, 3), call(_SIGNED, -3), call(lit(-7.5, 7.5), -2.0)),
-    "aten.fmod.Tensor": (call(f(3, 4), pos(4)), call(_SIGNED, _DIVISORS), call(lit(-7.0, 7.0, -5.5), lit(3.0, -3.0, 2.0))),
+    "aten.fmod.Tensor": (
+        call(f(3, 4), pos(4)),
+        call(_SIGNED, _DIVISORS),
+        call(lit(-7.0, 7.0, -5.5), lit(3.0, -3.0, 2.0)),
+        call(_SIGNED, 3),
+    ),
     "aten.fmod.Scalar": (call(f(3, 4), 2.0), call(_SIGNED, 3), call(_SIGNED, -3)),
     "aten.pow.Tensor_Scalar": (
         *(call(f(3, 4), exponent) for exponent in (2, 3, 2.0, 0, 1, -1, -2)),
