@@ -22,6 +22,8 @@ from hub.plan import EAGER, Plan
 BACKENDS = ("tvm", "xla", "iree")
 MODELS = ("bert", "gpt2", "llama", "vit", "resnet50", "mobilenetv2", "convnext", "mamba", "lstm")
 
+HEADER = f"| model | backend | taken | left | clusters | largest difference | why nodes were left |\n{'|---' * 7}|"
+
 
 @dataclass(frozen=True, slots=True)
 class Forced:
@@ -52,7 +54,7 @@ def main() -> None:
     parser.add_argument("--backends", default=",".join(BACKENDS))
     parser.add_argument("--small", action="store_true", help="the zoo's small forms")
     given = parser.parse_args()
-    print("| model | backend | taken | left | clusters | largest difference | why nodes were left |\n|---|---|---|---|---|---|---|")
+    print(HEADER, flush=True)
     for model in given.models.split(","):
         for backend in given.backends.split(","):
             print(row_of(forced(model, backend, small=given.small)), flush=True)
