@@ -19,6 +19,7 @@ from hub.cache.database import DATABASE
 from hub.cache.imports import IMPORTS, LEFTOVERS, Imported, read_imports, write_imports
 from hub.cache.measurements import Failure, Measurement, Measurements, Subject
 from hub.cache.store import Store
+from hub.cache.tuning import tuning_folder
 from hub.cli.app import app
 from hub.cost import Cost
 from hub.plan import Event, Plan, PlannedCluster
@@ -224,6 +225,41 @@ def test_clearing_leaves_nothing(filled: Path) -> None:
     assert (listed["kept"], listed["failures"]) == ([], [])
     assert Measurements.open(filled)[0].count() == 0
     assert (filled / "mine.txt").exists()
+
+
+@pytest.fixture
+def tuned(filled: Path) -> Path:
+    """A cache with two tuned kernels, and one that was set aside."""
+    for name in ("kernel0", "kernel1", "kernel1.damaged0"):
+        folder = tuning_folder(filled, "tvm") / name
+        folder.mkdir(parents=True)
+        (folder / "records").write_bytes(b"x" * 1000)
+    return filled
+
+
+def test_what_tuning_found_is_listed(tuned: Path) -> None:
+    """How many kernels of which backend, what was set aside, and what is allowed."""
+    assert "tuning: 2 tuned kernels (tvm), 1 set aside as damaged, 3 kB of at most 1 GB" in run("ls")
+    facts = json.loads(run("ls", "--json"))["tuning"]
+    assert (facts["kernels"], facts["nbytes"], len(facts["aside"])) == ({"tvm": 2}, 3000, 1)
+
+
+def test_pruning_removes_what_was_set_aside_of_tuning(tuned: Path) -> None:
+    """And says so; what can be read stays while it fits."""
+    assert "tuning: removed 0 tuned kernels (tvm), 1 set aside as damaged, 1 kB" in run("prune")
+    assert [path.name for path in sorted(tuning_folder(tuned, "tvm").iterdir())] == ["kernel0", "kernel1"]
+
+
+def test_clearing_leaves_what_tuning_found_unless_asked(tuned: Path) -> None:
+    """It may have taken hours: what is left is told, and how to remove it; the question names what goes."""
+    said = run("clear", "--yes")
+    assert "left 2 tuned kernels (tvm), 1 set aside as damaged, 3 kB, for which tuning may have taken hours" in said
+    assert len(list(tuning_folder(tuned, "tvm").iterdir())) == 3
+    asked = CliRunner().invoke(app, ["cache", "clear", "--tuning"], input="n\n")
+    assert (asked.exit_code, len(list(tuning_folder(tuned, "tvm").iterdir()))) == (1, 3)
+    assert "and 2 tuned kernels (tvm)" in asked.output
+    assert "removed 2 tuned kernels (tvm), 1 set aside as damaged, 3 kB" in run("clear", "--yes", "--tuning")
+    assert list(tuning_folder(tuned, "tvm").iterdir()) == []
 
 
 def test_failures_are_forgotten(filled: Path) -> None:

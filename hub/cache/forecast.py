@@ -7,6 +7,7 @@ them, and starting them would make a warm start a fifth longer (MiniLM and BERT,
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from hub.cache.keys import digest_of
 
 FOLDER = "warm"
 """Empty files, one for each program that needed no workers; removed with the rest of the cache."""
+MOST = 1000
+"""Programs that are remembered; those that planned last."""
 _needed_some: set[Path] = set()
 """Marks of which this process has found out that they would be wrong."""
 
@@ -33,9 +36,19 @@ def remember(root: Path, *, needed_workers: bool) -> None:
         if needed_workers:
             _needed_some.add(mark)
             mark.unlink(missing_ok=True)
-        elif mark not in _needed_some and not mark.exists():
+        elif mark not in _needed_some:
             mark.parent.mkdir(mode=0o700, exist_ok=True)
+            is_new = not mark.exists()
             mark.touch()
+            if is_new:
+                _trim(mark.parent)
+
+
+def _trim(folder: Path) -> None:
+    """Removes the marks of those programs beyond the most that planned longest ago."""
+    marks = sorted(((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder)), reverse=True)
+    for _, path in marks[MOST:]:
+        Path(path).unlink(missing_ok=True)
 
 
 def _mark(root: Path) -> Path:

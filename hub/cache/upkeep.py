@@ -16,6 +16,7 @@ from hub.cache.database import DATABASE
 from hub.cache.forecast import FOLDER as FORECASTS
 from hub.cache.imports import IMPORTS, LEFTOVERS, read_imports
 from hub.cache.plans import PLANS, read_plan
+from hub.cache.tuning import Tuned, prune_tuned
 from hub.plan import Plan
 
 GRACE_S = 900.0
@@ -53,8 +54,10 @@ class Pruned:
     """Half-written files and folders that were removed."""
     aside: tuple[Path, ...]
     """Files that had been set aside, and were removed."""
+    tuned: tuple[Tuned, ...]
+    """What tuning had found, and was removed."""
     nbytes: int
-    """Bytes that are left."""
+    """Bytes that are left, without what tuning found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ def prune(
     """Removes what was used least recently until at most `limit_bytes` are left, and what killed processes left behind.
 
     What this process uses stays, and what anybody used within `grace_s`; so more than the limit may be left. Measurements
-    do not count, for their number is bounded; files of them that were set aside go after `aside_s`. Raises nothing.
+    do not count, for their number is bounded; files of them that were set aside go after `aside_s`. What tuning found has
+    a limit of its own. Raises nothing.
     """
     leftovers = _remove_leftovers(root, stale_s)
     aside = tuple(path for path in files_aside(root) if _is_older(path, aside_s) and _unlinked(path))
@@ -90,7 +94,7 @@ def prune(
         if not is_in_use(item.path) and now_s - item.used >= grace_s and _remove(item):
             removed.append(item)
             nbytes -= item.nbytes
-    return Pruned(tuple(removed), leftovers, aside, nbytes)
+    return Pruned(tuple(removed), leftovers, aside, prune_tuned(root, aside_s=aside_s), nbytes)
 
 
 def files_aside(root: Path) -> tuple[Path, ...]:
@@ -129,6 +133,7 @@ def clear(root: Path) -> int:
     """Removes artefacts, plans, what compilers keep here, what is known of plugins' imports, and what was left behind.
 
     Gives the bytes freed. Other files in the folder stay, and so do the measurements in use: those are rows, not files.
+    What tuning found stays, too: `hub.cache.tuning.clear_tuned` removes it.
     """
     before = folder_bytes(root)
     for item in _list_kept(root):

@@ -96,12 +96,13 @@ def clear_cache(
     *,
     json: Json = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    tuning: Annotated[bool, typer.Option("--tuning", help="Remove tuned kernels too: hours of `hub tune`.")] = False,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Remove everything: executables, plans, measurements, remembered failures."""
+    """Remove everything: executables, plans, measurements, remembered failures. Tuned kernels stay without --tuning."""
     from hub.cli.cache import clear_and_print
 
-    clear_and_print(given_options({"cache_dir": cache_dir}), as_json=json, is_sure=yes)
+    clear_and_print(given_options({"cache_dir": cache_dir}), as_json=json, is_sure=yes, with_tuning=tuning)
 
 
 @cache.command("forget")

@@ -6,7 +6,7 @@ import datetime
 import json
 import os
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +18,7 @@ from hub.cache.database import DATABASE
 from hub.cache.imports import IMPORTS, KeptImports, forget_faults, read_imports
 from hub.cache.measurements import MOST, Failure, Measurements
 from hub.cache.trust import distrust_root
+from hub.cache.tuning import MOST_BYTES, Tuned, clear_tuned, list_tuned
 from hub.cache.upkeep import (
     Broken,
     Kept,
@@ -53,13 +54,14 @@ def print_kept(given: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         facts = {"folder": str(root), "nbytes": nbytes, "limit_bytes": options.cache_gb * 1e9}
         found = {"failures": list(map(asdict, failures)), "imports": list(map(asdict, imports.found.values()))}
-        typer.echo(_json({**facts, "kept": list(map(_facts, kept)), "measurements": _rows_facts(root), **found}))
+        rows = {"measurements": _rows_facts(root), "tuning": _tuning_facts(root)}
+        typer.echo(_json({**facts, "kept": list(map(_facts, kept)), **rows, **found}))
         return
     numbers = [count(sum(item.kind == kind for item in kept), kind) for kind in ("artifact", "plan")]
     typer.echo(f"{root}: {', '.join(numbers)}, {_size(nbytes)} of at most {_size(options.cache_gb * 1e9)}")
     headers, right = ("kind", "backend", "key", "size", "made", "used", "what"), frozenset({"size", "made", "used"})
     lines = columns(headers, list(map(_cells, kept)), right=right) if kept else []
-    known = (*_rows_lines(root), *_import_lines(imports), *_failure_lines(failures, imports))
+    known = (*_rows_lines(root), *_tuning_lines(root), *_import_lines(imports), *_failure_lines(failures, imports))
     for line in (*([""] if lines else []), *lines, *known):
         typer.echo(line)
 
@@ -90,7 +92,8 @@ def print_pruned(given: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         leftovers = [str(path) for path in done.leftovers]
         found = {"removed": list(map(_facts, done.removed)), "leftovers": leftovers, "aside": list(map(str, done.aside))}
-        typer.echo(_json({**found, "rows": rows, "nbytes": done.nbytes}))
+        tuned = [str(kernel.path) for kernel in done.tuned]
+        typer.echo(_json({**found, "rows": rows, "tuning": tuned, "nbytes": done.nbytes}))
         return
     freed = sum(item.nbytes for item in done.removed)
     left = f"{count(len(done.leftovers), 'leftover')} of killed processes"
@@ -98,20 +101,34 @@ def print_pruned(given: Mapping[str, Any], *, as_json: bool) -> None:
     if rows or done.aside:
         aside = f"{count(len(done.aside), 'file')} that had been set aside"
         typer.echo(f"{DATABASE}: removed {count(rows, 'old row')} and {aside}")
+    if done.tuned:
+        typer.echo(f"tuning: removed {_tuned_text(done.tuned)}")
 
 
-def clear_and_print(given: Mapping[str, Any], *, as_json: bool, is_sure: bool) -> None:
-    """Empties a cache, after asking, and prints what was freed. Raises HubError, and Abort where the answer is no."""
+def clear_and_print(given: Mapping[str, Any], *, as_json: bool, is_sure: bool, with_tuning: bool) -> None:
+    """Empties a cache, after asking, and prints what was freed. Raises HubError, and Abort where the answer is no.
+
+    What tuning found may have taken hours, so it goes only where that was asked for.
+    """
     root = _trusted(_options(given))
+    tuned = list_tuned(root)
     if not is_sure:
-        typer.confirm(f"Remove every executable, plan and measurement in {root}?", abort=True, err=True)
-    freed, rows = clear(root), 0
+        more = f", and {_tuned_text(tuned)}" if tuned and with_tuning else ""
+        typer.confirm(f"Remove every executable, plan and measurement in {root}{more}?", abort=True, err=True)
+    gone = clear_tuned(root) if with_tuning else ()
+    freed, rows = clear(root) + sum(kernel.nbytes for kernel in gone), 0
     if (root / DATABASE).exists():
         with _measurements(root) as kept:
             rows = kept.clear()
             kept.trim()
-    text = f"removed {_size(freed)} of files and {count(rows, 'row')} of measurements"
-    typer.echo(_json({"nbytes": freed, "rows": rows}) if as_json else text)
+    if as_json:
+        typer.echo(_json({"nbytes": freed, "rows": rows, "tuning": [str(kernel.path) for kernel in gone]}))
+        return
+    typer.echo(f"removed {_size(freed)} of files and {count(rows, 'row')} of measurements")
+    if gone:
+        typer.echo(f"removed {_tuned_text(gone)}")
+    if tuned and not with_tuning:
+        typer.echo(f"left {_tuned_text(tuned)}, for which tuning may have taken hours; `--tuning` removes that too")
 
 
 def forget_and_print(backend: str | None, given: Mapping[str, Any], *, as_json: bool) -> None:
@@ -230,6 +247,31 @@ def _rows_lines(root: Path) -> list[str]:
 def _rows_facts(root: Path) -> dict[str, Any]:
     rows, aside = _rows(root), list(map(str, files_aside(root)))
     return {"rows": rows, "limit_rows": sum(MOST.values()), "nbytes": database_bytes(root), "aside": aside}
+
+
+def _tuning_lines(root: Path) -> list[str]:
+    """Says how much tuning has found, and what was put aside of it."""
+    found = list_tuned(root)
+    return ["", f"tuning: {_tuned_text(found)} of at most {_size(MOST_BYTES)}"] if found else []
+
+
+def _tuning_facts(root: Path) -> dict[str, Any]:
+    found = list_tuned(root)
+    kernels = {name: sum(one.backend == name and not one.is_aside for one in found) for name in _backends_of(found)}
+    aside = [str(one.path) for one in found if one.is_aside]
+    return {"kernels": kernels, "nbytes": sum(one.nbytes for one in found), "limit_bytes": MOST_BYTES, "aside": aside}
+
+
+def _tuned_text(found: Sequence[Tuned]) -> str:
+    """Says what tuning found: "12 tuned kernels (tvm), 3.1 MB"."""
+    aside = sum(one.is_aside for one in found)
+    kernels = f"{count(len(found) - aside, 'tuned kernel')} ({', '.join(_backends_of(found))})"
+    more = f", {aside} set aside as damaged" if aside else ""
+    return f"{kernels}{more}, {_size(sum(one.nbytes for one in found))}"
+
+
+def _backends_of(found: Sequence[Tuned]) -> list[str]:
+    return sorted({one.backend for one in found})
 
 
 def _import_lines(imports: KeptImports) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
-from torch import _decomp
+from torch import _decomp, fx
 
 from hub.lowering.arguments import Decompositions
 
@@ -31,6 +31,14 @@ def completed(table: Decompositions) -> Decompositions:
     return {**table, **_further()}
 
 
+def composites_said(module: fx.GraphModule) -> None:
+    """Has a program compute operators by functions of ours that PyTorch would take apart before any table is asked."""
+    for name, function in _COMPOSITES.items():
+        for node in module.graph.find_nodes(op="call_function", target=_overload(name)):
+            node.target = function
+    module.recompile()
+
+
 def said_by_pytorch(*names: str) -> Decompositions:
     """Gives PyTorch's own way to say operators in others."""
     pytorchs: Any = _decomp  # whose annotations leave the functions' types open
@@ -50,6 +58,164 @@ def keeping_nan() -> Decompositions:
         found[_overload(f"clamp_min.{form}")] = _larger
         found[_overload(f"clamp_max.{form}")] = _smaller
     return found
+
+
+def by_elements() -> Decompositions:
+    """Gives what torch-mlir 20261001 gets wrong of single elements, said so that it comes out right.
+
+    Remainders and floors of quotients, which it takes from rounded quotients; equality of a tensor with itself, which it
+    says of NaN too, and comparisons of a known float with an integer, which it folds wrongly (2.0 < 0); and the places of
+    the largest and smallest, where it passes over NaN.
+    """
+    found: dict[Any, Callable[..., Any]] = {
+        _overload("eq.Tensor"): _equal,
+        _overload("fmax.default"): _passing_over_nan(_larger),
+        _overload("fmin.default"): _passing_over_nan(_smaller),
+    }
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        found[_overload(f"{name}.Scalar")] = _compared(_overload(f"{name}.Scalar"))
+    for form in ("Tensor", "Scalar"):
+        found[_overload(f"fmod.{form}")] = _fmod
+        found[_overload(f"remainder.{form}")] = _remainder
+        found[_overload(f"div.{form}_mode")] = _divided
+    for form in ("default", "Scalar"):
+        found[_overload(f"floor_divide.{form}")] = _floor_divided
+    for name, extreme in (("max", "amax"), ("min", "amin")):
+        found[_overload(f"arg{name}.default")] = _place_of(_overload(f"{extreme}.default"))
+        found[_overload(f"{name}.dim")] = _value_and_place_of(_overload(f"{extreme}.default"))
+    return found
+
+
+def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    is_itself = left is right and left.dtype.is_floating_point
+    return torch.logical_not(torch.isnan(left)) if is_itself else NotImplemented
+
+
+def _compared(operator: Any) -> Callable[[torch.Tensor, Any], torch.Tensor]:
+    def said(value: torch.Tensor, number: Any) -> torch.Tensor:
+        is_other = value.dtype.is_floating_point and isinstance(number, int)
+        return operator(value, float(number)) if is_other else NotImplemented
+
+    return said
+
+
+def _passing_over_nan(chosen: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
+    def said(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        left, right, dtype = _alike(left, right)
+        found = torch.where(left != left, right, torch.where(right != right, left, chosen(left, right)))
+        return found.to(dtype)
+
+    return said
+
+
+def _fmod(left: Any, right: Any) -> torch.Tensor:
+    """Gives the remainder with the dividend's sign, exactly."""
+    left, right, dtype = _alike(left, right)
+    return _rest(left, right).to(dtype)
+
+
+def _remainder(left: Any, right: Any) -> torch.Tensor:
+    """Gives the remainder with the divisor's sign."""
+    if _taken_as_it_is:
+        return NotImplemented
+    left, right, dtype = _alike(left, right)
+    rest = _rest(left, right)
+    return torch.where(_is_beside(rest, right), rest + right, rest).to(dtype)
+
+
+def _floor_divided(left: Any, right: Any) -> torch.Tensor:
+    left, right, dtype = _alike(left, right)
+    rest = _rest(left, right)
+    if not dtype.is_floating_point:
+        whole = torch.div(left, right, rounding_mode="trunc")
+        return torch.where(_is_beside(rest, right), whole - 1, whole)
+    # As PyTorch does (`div_floor_floating`): the quotient of what the rest leaves is whole but for its rounding.
+    quotient = (left - rest) / right
+    quotient = torch.where(_is_beside(rest, right), quotient - 1, quotient)
+    floor = quotient.floor()
+    floor = torch.where(quotient - floor > 0.5, floor + 1, floor)
+    floor = torch.where(quotient == 0, (left / right) * 0, floor)
+    return torch.where(right == 0, left / right, floor).to(dtype)
+
+
+def _divided(left: Any, right: Any, *, rounding_mode: str | None) -> torch.Tensor:
+    if rounding_mode is None:
+        return torch.true_divide(left, right)
+    return _floor_divided(left, right) if rounding_mode == "floor" else NotImplemented
+
+
+def _is_beside(rest: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """True where a remainder has the dividend's sign and the divisor has another."""
+    return (rest != 0) & ((rest < 0) ^ (right < 0))
+
+
+_taken_as_it_is: list[bool] = []
+"""Not empty while an operator that is said in itself is left as it is; one thread traces at a time."""
+
+
+def _rest(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Gives the remainder with the dividend's sign.
+
+    Of floats torch-mlir makes one exact operator of `remainder`, with the dividend's sign for StableHLO and the divisor's
+    for linalg: of positive ones, both are the same.
+    """
+    if not left.dtype.is_floating_point:
+        return left - torch.div(left, right, rounding_mode="trunc") * right
+    _taken_as_it_is.append(True)
+    try:
+        rest = torch.remainder(left.abs(), right.abs())
+    finally:
+        _taken_as_it_is.pop()
+    return torch.where(left < 0, -rest, rest)
+
+
+def _place_of(extreme: Any) -> Callable[..., torch.Tensor]:
+    """Gives `argmax` or `argmin` of floats: the first place of NaN, else of the extreme."""
+
+    def said(value: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
+        if not value.dtype.is_floating_point:
+            return NotImplemented
+        best = extreme(value, [] if dim is None else [dim], True)
+        is_best = ((value == best) | (value != value)).to(torch.int32)
+        return torch.argmax(is_best, dim, keepdim)
+
+    return said
+
+
+def _value_and_place_of(extreme: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    place = _place_of(extreme)
+
+    def said(value: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        if not value.dtype.is_floating_point:
+            return NotImplemented
+        return extreme(value, [dim], keepdim), place(value, dim, keepdim)
+
+    return said
+
+
+def _alike(left: Any, right: Any) -> tuple[torch.Tensor, torch.Tensor, torch.dtype]:
+    """Gives two tensors of one dtype, of which one may have been a number, and the dtype of the result.
+
+    Halves become float32, in which PyTorch computes them; numbers are rounded to halves before, as it does.
+    """
+    dtype = torch.result_type(left, right)
+    computed = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    first, second = (
+        (item if isinstance(item, torch.Tensor) else torch.full((), item, dtype=dtype, device="cpu")).to(computed)
+        for item in (left, right)
+    )
+    return first, second, dtype
+
+
+def _rms_norm(
+    value: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor:
+    """Gives what `rms_norm` does; halves are computed in float32."""
+    wide = value.to(torch.float32) if value.dtype in (torch.float16, torch.bfloat16) else value
+    dims = list(range(-len(shape), 0))
+    least = torch.finfo(wide.dtype).eps if eps is None else eps
+    normed = wide * torch.rsqrt((wide * wide).mean(dims, True) + least)
+    return (normed if weight is None else normed * weight).to(value.dtype)
 
 
 def _larger(value: torch.Tensor, other: Any) -> torch.Tensor:
@@ -77,29 +243,42 @@ def _tensor(number: Any, like: torch.Tensor) -> torch.Tensor:
     return torch.full((), number, dtype=torch.result_type(like, number), device="cpu")  # whatever is the user's default
 
 
+_COMPOSITES = {"rms_norm.default": _rms_norm}
+
+
 @cache
 def _further() -> Decompositions:
-    found = dict(said_by_pytorch(*UNKNOWN, *WRONG))
+    found = {**said_by_pytorch(*UNKNOWN, *WRONG), **by_elements()}
     for name in ("and", "or", "xor"):
         found[_overload(f"bitwise_{name}.Scalar")] = _between(_overload(f"bitwise_{name}.Tensor"))
     for side, short in SHIFTS.items():
         shift = _between(_overload(f"bitwise_{side}_shift.Tensor"))
-        found[_overload(f"bitwise_{side}_shift.Tensor_Scalar")] = shift
+        for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"):
+            found[_overload(f"bitwise_{side}_shift.{form}")] = shift
         found[_overload(f"{short}.Scalar")] = found[_overload(f"{short}.Tensor")] = shift
     return found
 
 
 def _between(operator: Any) -> Callable[[Any, Any], Any]:
-    """Gives an operator between two tensors that takes numbers, too."""
+    """Gives an operator between two tensors that takes numbers, too, and other shapes: torch-mlir's shifts repeat nothing.
+
+    It may be said in itself: tensors of one shape and dtype are left alone then.
+    """
 
     def taken(left: Any, right: Any) -> Any:
+        if _taken_as_it_is:
+            return NotImplemented
         dtype = torch.result_type(left, right)
-        return operator(
-            *(
-                item if isinstance(item, torch.Tensor) else torch.full((), item, dtype=dtype, device="cpu")
-                for item in (left, right)
-            )
-        )
+        found = [
+            item.to(dtype) if isinstance(item, torch.Tensor) else torch.full((), item, dtype=dtype, device="cpu")
+            for item in (left, right)
+        ]
+        first, second = torch.broadcast_tensors(*found)
+        _taken_as_it_is.append(True)
+        try:
+            return operator(first, second)
+        finally:
+            _taken_as_it_is.pop()
 
     return taken
 

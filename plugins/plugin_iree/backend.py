@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 NAME = "iree"
 META = "iree.json"
 EFFICIENCY = 0.3
-"""Share of the floating-point peak: a guess, below eager's. Evidence replaces it as soon as a cluster has run."""
+"""Share of the floating-point peak, which `hub doctor` measures. Assumed: half of eager's 0.6 (`hub.pricing.roofline`),
+since ResNet-50 took 228 ms once (2 cores, 2026-11). A cluster's own time replaces it as soon as it has run."""
 CALL_S = 1.5e-05
 """Seconds to enter and leave: a tiny call took 9 us in the caller's thread, 28 us with two workers (2 cores, Nov 2026)."""
 _PROBE = """

@@ -12,7 +12,7 @@ from torch import fx
 
 from hub.graph import Cluster, output_arguments
 from hub.lowering.arguments import Sizes, Specialised, specialised
-from hub.lowering.decompositions import completed, keeping_nan, said_by_pytorch
+from hub.lowering.decompositions import completed, composites_said, keeping_nan, said_by_pytorch
 from hub.lowering.indices import bounded
 from hub.lowering.recurrence import unrolled
 
@@ -61,6 +61,7 @@ def lower(cluster: Cluster, sizes: Sizes) -> Lowered:
 def _prepare(module: fx.GraphModule) -> None:
     bounded(module)
     unrolled(module)
+    composites_said(module)
 
 
 def _imported(module: fx.GraphModule) -> str:

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 NAME = "tvm"
 PRODUCTS = ("product", "convolution", "depthwise", "attention", "recurrent")
 PLAIN = 0.1
-"""Share of the floating-point peak that kernels without products reach: a guess."""
+"""Share of the floating-point peak, which `hub doctor` measures, that kernels without products reach. Assumed, not
+measured: no schedule vectorises their loops, and most are bound by memory, for which this does not count."""
 UNTUNED = 0.004
 """Share of the floating-point peak that products without tuning reach: products took 200 times as long as eager's, which
 reaches 0.6 to 0.9 (docs of the project, 2 cores, 2026-11)."""
 CALL_S = 5e-05
-"""Seconds to enter and leave: a guess. Evidence replaces it as soon as a cluster has run."""
+"""Seconds to enter and leave. Assumed, not measured: Inductor's 15 us (`hub.pricing.roofline`) and a virtual machine's
+start. `hub doctor` measures it for plans that mix; a cluster's own time replaces it as soon as it has run."""
 
 _COMPILING = threading.Lock()
 """TVM keeps what is being built in a stack that all threads share, so one compiles at a time."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hub.cache.tuning import ASIDE, note_use
 from hub.errors import HubWarning
 
 WORKLOAD = "database_workload.json"
 RECORDS = "database_tuning_record.json"
-_ASIDE = ".damaged"
 FAILED_S = 1e9
 """From here on seconds stand for a schedule that did not run."""
 
@@ -60,7 +60,9 @@ class Database:
         if not (folder / RECORDS).exists():
             return None
         try:
-            return self._best(_opened(folder), module)
+            found = self._best(_opened(folder), module)
+            note_use(folder)
+            return found
         except Exception as error:  # noqa: BLE001 - as above
             _put_aside(folder, error)
             return None
@@ -99,10 +101,11 @@ def _end_with_a_line(path: Path) -> None:
 
 def _put_aside(folder: Path, error: Exception) -> None:
     aside = next(
-        place for number in range(1000) if not (place := folder.with_name(f"{folder.name}{_ASIDE}{number}")).exists()
+        place for number in range(1000) if not (place := folder.with_name(f"{folder.name}{ASIDE}{number}")).exists()
     )
     with contextlib.suppress(OSError):
         folder.rename(aside)
+        note_use(aside)  # a week from now nobody will look at it any more
     warnings.warn(
         f"tvm: tuned schedules in {folder} cannot be read and were put aside as {aside.name}: "
         f"{type(error).__name__}: {str(error)[:200]}; `hub tune` finds them again",
@@ -115,6 +118,6 @@ def state_of(root: Path) -> str:
     """Gives a digest of what is in a database: whatever was compiled under another one is compiled again."""
     found: list[str] = []
     with contextlib.suppress(OSError):
-        kept = (path for path in sorted(root.glob(f"*/{RECORDS}")) if _ASIDE not in path.parent.name)
+        kept = (path for path in sorted(root.glob(f"*/{RECORDS}")) if ASIDE not in path.parent.name)
         found.extend(f"{path.parent.name} {path.stat().st_size}" for path in kept)
     return hashlib.sha256("\n".join(found).encode()).hexdigest() if found else ""

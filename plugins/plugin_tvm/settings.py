@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from hub.backend_settings import BackendSettings
+from hub.cache.tuning import tuning_folder
 from hub.options import resolve
 from plugin_tvm.database import state_of
 
@@ -26,7 +27,7 @@ class Settings(BackendSettings):
         """Gives the database's folder, which may not exist."""
         if self.database is not None:
             return self.database
-        return resolve(None, os.environ, Path.cwd()).cache_root / "tuning" / "tvm"
+        return tuning_folder(resolve(None, os.environ, Path.cwd()).cache_root, "tvm")
 
     @property
     def state(self) -> str:

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 NAME = "xla"
 META = "xla.json"
 EFFICIENCY = 0.5
-"""Share of the floating-point peak: a guess between eager and OpenVINO's prepacked products, not measured."""
+"""Share of the floating-point peak, which `hub doctor` measures. Assumed, not measured: below eager's 0.6
+(`hub.pricing.roofline`), since XLA packs no weights beforehand."""
 CALL_S = 3e-05
-"""Seconds to enter and leave: a guess. Evidence replaces both as soon as a cluster has run."""
+"""Seconds to enter and leave. Assumed, not measured: twice Inductor's 15 us (`hub.pricing.roofline`), for DLPack both ways.
+`hub doctor` measures it for plans that mix; a cluster's own time replaces both as soon as it has run."""
 _PROBE = """
 func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
   %sum = stablehlo.add %x, %x : tensor<2xf32>

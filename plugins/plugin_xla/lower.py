@@ -9,7 +9,7 @@ from torch import fx
 
 from hub.graph import Cluster
 from hub.lowering.arguments import Sizes, specialised
-from hub.lowering.decompositions import completed
+from hub.lowering.decompositions import completed, composites_said
 from hub.lowering.indices import bounded
 from hub.lowering.mlir_text import inlined
 from hub.lowering.recurrence import unrolled
@@ -40,6 +40,7 @@ def lower(cluster: Cluster, sizes: Sizes) -> Lowered:
 def _prepare(module: fx.GraphModule) -> None:
     bounded(module)
     unrolled(module)
+    composites_said(module)
 
 
 def _stablehlo(module: fx.GraphModule) -> str:

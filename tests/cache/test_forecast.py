@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,25 @@ def test_one_need_counts(tmp_path: Path) -> None:
     remember(tmp_path, needed_workers=True)
     remember(tmp_path, needed_workers=False)
     assert may_need_workers(tmp_path)
+
+
+def test_programs_that_planned_longest_ago_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder holds so many marks at most; one that planned again counts as the latest."""
+    monkeypatch.setattr(forecast, "MOST", 3)
+    programs = [f"program{number}.py" for number in range(4)]
+    for age_s, program in zip((40, 30, 20), programs, strict=False):
+        monkeypatch.setattr("sys.argv", [program])
+        remember(tmp_path, needed_workers=False)
+        os.utime(forecast._mark(tmp_path), (time.time() - age_s,) * 2)
+    for program in (programs[0], programs[3]):
+        monkeypatch.setattr("sys.argv", [program])
+        remember(tmp_path, needed_workers=False)
+    forgotten: list[str] = []
+    for program in programs:
+        monkeypatch.setattr("sys.argv", [program])
+        if may_need_workers(tmp_path):
+            forgotten.append(program)
+    assert forgotten == ["program1.py"]
 
 
 def test_clearing_forgets(tmp_path: Path) -> None:

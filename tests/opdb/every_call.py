@@ -2,7 +2,8 @@
 
 Its name keeps it out of `make test`. With OPDB_DONE=FILE it notes there what passed, and with which PyTorch, and skips that
 the next time; with OPDB_BACKENDS=onnxruntime,openvino only these backends may bid, and they get whatever they take. Their
-own variables hold then: HUB_TRITON_INTERPRET=1, say.
+own variables hold then: HUB_TRITON_INTERPRET=1, say. With OPDB_DECLARED=1 beside it, operators that none of them declares
+are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hub.options import resolve
 from hub.registry import registry
 from tests.opdb.allowed import is_listed, not_allowed
 from tests.opdb.calls import Call, calls_of, cells_of, operators
+from tests.opdb.declared import declared_cells
 from tests.opdb.done import note, passed_before
 from tests.opdb.findings import Examination
 from tests.opdb.tally import Tally
@@ -35,7 +37,10 @@ COMPILED_SLOWLY = ("inductor", "iree")
 THOUSANDS = 1000
 LIMIT_S = 3 * 3600
 """Seconds for one operator: the limit that holds for other tests ended those with thousands of samples."""
-CASES = {f"{cell.operator}-{cell.mode}": (cell.operator, cell.mode) for name in operators() for cell in cells_of(name)}
+CELLS = [cell for name in operators() for cell in cells_of(name)]
+if BACKENDS and os.environ.get("OPDB_DECLARED"):
+    CELLS = declared_cells(CELLS, BACKENDS)
+CASES = {f"{cell.operator}-{cell.mode}": (cell.operator, cell.mode) for cell in CELLS}
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from importlib import metadata
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +142,31 @@ def test_a_whole_model_is_one_exact_cluster(backend: Xla, name: str) -> None:
 
 def test_refusals_that_the_core_would_not_give_say_why(backend: Xla) -> None:
     """An operator that comes out wrong is refused with what is wrong, not as unknown."""
-    cluster, _ = whole_cluster(Of(lambda x: x % 3), (torch.tensor([-7, 7]),))
-    assert backend.supports(cluster.nodes[0]).reason == "aten.remainder.Scalar: torch-mlir gives the sign of the dividend"
+    cluster, _ = whole_cluster(Of(torch.erfc), (torch.randn(3),))
+    assert backend.supports(cluster.nodes[0]).reason == "aten.erfc.default: torch-mlir makes no StableHLO of it"
+
+
+def test_what_torch_mlir_gets_wrong_comes_out_right(backend: Xla) -> None:
+    """Remainders are exact, NaN is found, known numbers compare as in eager, and shifts repeat what is smaller."""
+    x, steps = torch.tensor([6.0, -7.5, nan, inf]), torch.tensor([[1], [300]])
+
+    def function(x: torch.Tensor, steps: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        known = torch.full((), 2.0) < 0
+        return (
+            x.fmod(0.1),
+            x % -2,
+            x // 0.1,
+            x.isfinite(),
+            x == x,
+            x.argmax(),
+            *x.max(0),
+            steps << steps.t(),
+            x.isnan() ^ known,
+        )
+
+    cluster, executable = compiled(backend, function, x, steps)
+    for got, wanted in zip(executable(x, steps), cluster.module(x, steps), strict=True):
+        torch.testing.assert_close(got, wanted, equal_nan=True, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("function", [torch.amax, torch.any, torch.argmax], ids=["amax", "any", "argmax"])

@@ -1,0 +1,94 @@
+"""What backends found by tuning: a folder of each backend in the cache, and in it one for each kernel, kept by its plugin.
+
+It may have taken hours, so it has a bound of its own, and `clear` leaves it unless it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hub.cache.artifacts import folder_bytes
+
+FOLDER = "tuning"
+ASIDE = ".damaged"
+"""Part of the name of a kernel's folder that its plugin could not read and put aside."""
+MOST_BYTES = 1e9
+"""Bytes of all kernels. One with 1000 schedules has about 5 MB (TVM 0.27), so this is for hundreds of models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What tuning found for one kernel, or what was put aside because it cannot be read."""
+
+    backend: str
+    path: Path
+    nbytes: int
+    used: float
+    """When it was last used, in seconds since 1970."""
+
+    @property
+    def is_aside(self) -> bool:
+        """True where its plugin could not read it."""
+        return ASIDE in self.path.name
+
+
+def tuning_folder(root: Path, backend: str) -> Path:
+    """Gives where a backend keeps what it finds, `ROOT/tuning/BACKEND`, which may not exist. `root` is the cache folder."""
+    return root / FOLDER / backend
+
+
+def note_use(kernel: Path) -> None:
+    """Notes that what a kernel's folder holds was used: what nobody used for longest goes first. Raises nothing."""
+    with contextlib.suppress(OSError):
+        os.utime(kernel)
+
+
+def list_tuned(root: Path) -> tuple[Tuned, ...]:
+    """Gives what tuning found by now, least recently used first. Raises nothing."""
+    found = (tuned for backend in _folders(root / FOLDER) for path in _folders(backend) if (tuned := _tuned(path)))
+    return tuple(sorted(found, key=lambda tuned: (tuned.used, tuned.path.name)))
+
+
+def prune_tuned(root: Path, *, most_bytes: float = MOST_BYTES, aside_s: float) -> tuple[Tuned, ...]:
+    """Removes what was put aside `aside_s` ago, and what was used least recently until the rest fits.
+
+    Gives what is gone. Raises nothing.
+    """
+    found, now_s = list_tuned(root), time.time()
+    nbytes = sum(tuned.nbytes for tuned in found)
+    removed: list[Tuned] = []
+    for tuned in sorted(found, key=lambda tuned: not tuned.is_aside):
+        is_over = nbytes > most_bytes
+        if (is_over or (tuned.is_aside and now_s - tuned.used >= aside_s)) and _removed(tuned.path):
+            removed.append(tuned)
+            nbytes -= tuned.nbytes
+    return tuple(removed)
+
+
+def clear_tuned(root: Path) -> tuple[Tuned, ...]:
+    """Removes all that tuning found, and gives what is gone. Raises nothing."""
+    return tuple(tuned for tuned in list_tuned(root) if _removed(tuned.path))
+
+
+def _tuned(path: Path) -> Tuned | None:
+    with contextlib.suppress(OSError):
+        return Tuned(path.parent.name, path, folder_bytes(path), path.lstat().st_mtime)
+    return None  # another process removed it meanwhile
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Gives the folders in a folder, links left out."""
+    with contextlib.suppress(OSError):
+        if not folder.is_symlink():
+            return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    return []
+
+
+def _removed(path: Path) -> bool:
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()
