@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import _decomp, fx
@@ -273,7 +273,7 @@ def _between(operator: Any) -> Callable[[Any, Any], Any]:
             item.to(dtype) if isinstance(item, torch.Tensor) else torch.full((), item, dtype=dtype, device="cpu")
             for item in (left, right)
         ]
-        first, second = torch.broadcast_tensors(*found)
+        first, second = cast("Any", torch).broadcast_tensors(*found)
         _taken_as_it_is.append(True)
         try:
             return operator(first, second)

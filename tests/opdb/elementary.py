@@ -164,7 +164,7 @@ def _unit(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Gives the distance between neighbouring numbers of a dtype around each value."""
     kind = torch.finfo(dtype)
     exponent = torch.frexp(values.abs().clamp(min=kind.tiny)).exponent - 1
-    return torch.ldexp(torch.tensor(kind.eps, dtype=torch.float64), exponent)
+    return kind.eps * torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent)
 
 
 def _worst(got: torch.Tensor, eager: torch.Tensor, badness: torch.Tensor, more: str = "") -> str:

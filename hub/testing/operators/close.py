@@ -35,8 +35,8 @@ def references(name: str, sample: Sample) -> tuple[Reference | None, ...]:
     """
     for has_whole in dict.fromkeys((_is_whole(sample), False)):
         exact = _in_float64(name, sample, move=0.0, has_whole=has_whole)
-        if exact is None:
-            continue
+        if exact is None or (has_whole and not all(map(_is_wide, exact))):
+            continue  # a view in another dtype, say, computes nothing with the numbers
         moved = [_in_float64(name, sample, move=move, has_whole=has_whole) for move in (1.0, -1.0, 0.5)]
         return tuple(
             Reference(values.double(), max(_distance(values, other[index]) for other in moved if other))
@@ -45,6 +45,10 @@ def references(name: str, sample: Sample) -> tuple[Reference | None, ...]:
             for index, values in enumerate(exact)
         )
     return ()
+
+
+def _is_wide(value: torch.Tensor) -> bool:
+    return value.dtype is torch.float64 or not value.is_floating_point()
 
 
 def _is_whole(sample: Sample) -> bool:

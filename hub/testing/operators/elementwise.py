@@ -171,14 +171,12 @@ _ARITHMETIC: Table = {
         call(_SIGNED, _DIVISORS),
         call(lit(-7.0, 7.0, -5.5), lit(3.0, -3.0, 2.0)),
         call(i32(3), lit(4, dtype=torch.int32)),
-        call(_SIGNED, 3),
     ),
     "aten.remainder.Scalar": (call(f(3, 4), 2.0), call(_SIGNED, 3), call(_SIGNED, -3), call(lit(-7.5, 7.5), -2.0)),
     "aten.fmod.Tensor": (
         call(f(3, 4), pos(4)),
         call(_SIGNED, _DIVISORS),
         call(lit(-7.0, 7.0, -5.5), lit(3.0, -3.0, 2.0)),
-        call(_SIGNED, 3),
     ),
     "aten.fmod.Scalar": (call(f(3, 4), 2.0), call(_SIGNED, 3), call(_SIGNED, -3)),
     "aten.pow.Tensor_Scalar": (
