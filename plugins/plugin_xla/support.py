@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hub.conditions import has_dims, not_ceil, not_empty, on_cpu, one_of, only_output, unrollable_lstm
-from hub.lowering.operators import ROWS
+from hub.lowering.operators import NARROWER, ROWS
 from hub.support import Condition, OperatorTable, argument, attribute, dtypes, rank, tensors_of
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ DECLINED: Mapping[str, str] = {
 """Operators of the core's table that are left out, and why."""
 
 FURTHER: Mapping[str, tuple[Condition, ...]] = {
+    **NARROWER,
     # NaN is lost among floats.
     **dict.fromkeys(_ARGUMENTS, (_WHOLE,)),
     # XLA takes the smallest floats (denormals) for zero.
@@ -128,7 +129,10 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     "aten.div.Tensor_mode": (one_of("rounding_mode", "trunc"),),
     "aten.div.Scalar_mode": (one_of("rounding_mode", "trunc"),),
     # torch-mlir makes no StableHLO of other calls.
-    "aten.adaptive_avg_pool3d.default": (attribute("output_size", _all_one, "only 1s"),),
+    "aten.adaptive_avg_pool3d.default": (
+        _FLOAT,
+        attribute("output_size", _all_one, "only 1s"),
+    ),
     "aten.max_pool1d.default": (_FLOAT, not_ceil, rank("self", 3, 3)),
     "aten.max_pool2d.default": (_FLOAT, not_ceil, rank("self", 4, 4)),
     "aten.max_pool2d_with_indices.default": (dtypes("float32", "float64", "int64"), not_ceil, only_output(0)),
