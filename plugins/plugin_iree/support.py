@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hub.conditions import has_dims, not_ceil, not_empty, on_cpu, one_of, only_output, plain, unrollable_lstm
-from hub.lowering.operators import ROWS
+from hub.lowering.operators import NARROWER, ROWS
 from hub.support import Condition, OperatorTable, argument, attribute, dtype_name, dtypes, rank, value_of
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ DECLINED: Mapping[str, str] = {
 """Operators of the core's table that are left out, and why."""
 
 FURTHER: Mapping[str, tuple[Condition, ...]] = {
+    **NARROWER,
     # IREE's compiler does not end over a tensor without dims.
     **dict.fromkeys(
         _names("softmax.int _softmax.default log_softmax.int _log_softmax.default _safe_softmax.default"), (has_dims,)

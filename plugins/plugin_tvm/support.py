@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hub.conditions import not_empty, on_cpu, one_of, unrollable_lstm
-from hub.lowering.operators import ROWS
+from hub.lowering.operators import NARROWER, ROWS
 from hub.support import Condition, OperatorTable, dtypes
 
 
@@ -79,7 +79,7 @@ _TAKEN = _names(
 )
 """Tried with every sample call of the conformance suite. A row that the core adds is not taken before that."""
 
-FURTHER: Mapping[str, tuple[Condition, ...]] = {}
+FURTHER: Mapping[str, tuple[Condition, ...]] = NARROWER
 """Conditions beside those of the core's table."""
 
 OWN: Mapping[str, tuple[Condition, ...]] = {

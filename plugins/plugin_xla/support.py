@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hub.conditions import has_dims, not_ceil, not_empty, on_cpu, one_of, only_output, unrollable_lstm
-from hub.lowering.operators import ROWS
+from hub.lowering.operators import NARROWER, ROWS
 from hub.support import Condition, OperatorTable, argument, attribute, declared_arguments, dtypes, rank, tensors_of
 
 if TYPE_CHECKING:
@@ -41,9 +41,8 @@ _UNKNOWN = _names(
     "cumprod.default diagonal.default erfc.default hypot.default copysign.Tensor unfold.default scatter.reduce "
     "scatter.value_reduce scatter_reduce.two"
 )
-_EXTREMES = _names(
-    "abs.default amax.default amin.default max.default min.default argmax.default argmin.default max.dim min.dim"
-)
+_EXTREMES = _names("abs.default amax.default amin.default max.default min.default")
+_PLACES = _names("argmax.default argmin.default max.dim min.dim")
 _TRUTH = _names("any.default all.default")
 _LOGICAL = _names("logical_not.default logical_and.default logical_or.default logical_xor.default")
 _RIGHT = _names(
@@ -115,8 +114,10 @@ DECLINED: Mapping[str, str] = {
 """Operators of the core's table that are left out, and why."""
 
 FURTHER: Mapping[str, tuple[Condition, ...]] = {
+    **NARROWER,
     # torch-mlir takes bytes from 128 on for negative.
     **dict.fromkeys(_EXTREMES, (_NOT_BYTES,)),
+    **dict.fromkeys(_PLACES, (dtypes("float32", "float64", "int64", "int32", "bool"),)),
     # torch-mlir gives bytes other than 0 and 1 of bytes.
     **dict.fromkeys(_TRUTH, (_NOT_BYTES,)),
     # XLA takes the smallest floats (denormals) for zero.
@@ -126,7 +127,10 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     # torch-mlir ends the process over a tensor without dims.
     **dict.fromkeys(_SOFTMAX, (has_dims,)),
     # torch-mlir makes no StableHLO of other calls.
-    "aten.adaptive_avg_pool3d.default": (attribute("output_size", _all_one, "only 1s"),),
+    "aten.adaptive_avg_pool3d.default": (
+        _FLOAT,
+        attribute("output_size", _all_one, "only 1s"),
+    ),
     "aten.max_pool1d.default": (_FLOAT, not_ceil, rank("self", 3, 3)),
     "aten.max_pool2d.default": (_FLOAT, not_ceil, rank("self", 4, 4)),
     "aten.max_pool2d_with_indices.default": (dtypes("float32", "float64", "int64"), not_ceil, only_output(0)),

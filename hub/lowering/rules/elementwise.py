@@ -410,7 +410,7 @@ def _not_nan(first: Tensor, second: Tensor, function: Function) -> Tensor:
 
 
 def _prelu(call: Call) -> Tensor:
-    source, weight = call.tensor("self"), call.tensor("weight")
+    source, weight = computing(call.tensor("self")), computing(call.tensor("weight"))
     rank = len(source.shape)
     if len(weight.shape) == 1 and rank > 1:
         from hub.lowering.builders import reshaped
@@ -419,16 +419,17 @@ def _prelu(call: Call) -> Tensor:
     return _shaped(select(gt(source, number(0.0, source)), source, mul(weight, source)), call)
 
 
+_LARGEST = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f32": 3.4028234663852886e38, "f64": 1.7976931348623157e308}
+
+
 def _nan_to_num(call: Call) -> Tensor:
-    source = call.tensor("self")
-    limits = {"f32": 3.4028234663852886e38, "f64": 1.7976931348623157e308}
-    if source.dtype not in limits:
-        return source
-    top = call.number("posinf") if call.has("posinf") else limits[source.dtype]
-    bottom = call.number("neginf") if call.has("neginf") else -limits[source.dtype]
+    source = computing(call.tensor("self"))
+    largest = _LARGEST[call.dtype]
+    top = call.number("posinf") if call.has("posinf") else largest
+    bottom = call.number("neginf") if call.has("neginf") else -largest
     result = select(is_nan(source), number(call.number("nan") if call.has("nan") else 0.0, source), source)
     result = select(eq(source, number(math.inf, source)), number(top, source), result)
-    return select(eq(source, number(-math.inf, source)), number(bottom, source), result)
+    return cast(select(eq(source, number(-math.inf, source)), number(bottom, source), result), call.dtype)
 
 
 def _logaddexp(left: Tensor, right: Tensor) -> Tensor:
@@ -437,7 +438,8 @@ def _logaddexp(left: Tensor, right: Tensor) -> Tensor:
     return select(eq(left, right), plus(left, math.log(2.0)), add(top, log1p(exp(pointwise("neg", apart)))))
 
 
-def _xlogy(left: Tensor, right: Tensor) -> Tensor:
+def xlogy(left: Tensor, right: Tensor) -> Tensor:
+    """Gives x * log(y), and 0 where x is 0 and y a number."""
     zero = number(0.0, left)
     result = select(eq(left, zero), zero, mul(left, log(right)))
     return select(is_nan(right), right, result)
@@ -513,7 +515,7 @@ RULES: dict[str, Rule] = {
     "aten.hypot.default": _pair(apply("hypot")),
     "aten.copysign.Tensor": _pair(apply("copysign")),
     "aten.logaddexp.default": _pair(_logaddexp),
-    "aten.xlogy.Tensor": _pair(_xlogy),
+    "aten.xlogy.Tensor": _pair(xlogy),
     **{f"aten.{name}": _pair(maximum) for name in ("maximum.default", "max.other")},
     **{f"aten.{name}": _pair(minimum) for name in ("minimum.default", "min.other")},
     "aten.fmax.default": _pair(lambda left, right: _not_nan(left, right, maximum)),

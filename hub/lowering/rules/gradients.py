@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hub.lowering.affine import variable
 from hub.lowering.builders import broadcast, cast, fill, iota, matrix_product, padded, reshaped, select, swapped
 from hub.lowering.rules.call import Call, Rule, computing
-from hub.lowering.rules.elementwise import by, div, eq, exp, le, mul, ne, number, sub
-from hub.lowering.rules.indexing import along, take
+from hub.lowering.rules.elementwise import by, exp, le, mul, ne, number, sub
+from hub.lowering.rules.indexing import along
 from hub.lowering.rules.puts import put
 from hub.lowering.rules.reductions import mean_of, total
 from hub.lowering.sizes import Size, minus, plus, product
@@ -96,46 +95,10 @@ def _embedding(call: Call) -> Tensor:
     return put("sum", fill(0.0, call.dtype, call.shape), rows, (broadcast(places, rows.shape), along(rows.shape, 1)))
 
 
-# --- Losses -----------------------------------------------------------------------------------------------------------
-
-
-def _is_chosen(call: Call, shape: Sequence[Size]) -> Tensor:
-    """Gives where the class of each row is, and nowhere in rows that are ignored."""
-    target = cast(call.tensor("target"), "i64")
-    column = reshaped(target, (*target.shape, 1))
-    counted = ne(column, number(call.number("ignore_index"), column))
-    return mul(eq(iota(shape, len(shape) - 1), column), counted)
-
-
-def _counted(call: Call) -> Tensor:
-    target = cast(call.tensor("target"), "i64")
-    each = cast(ne(target, number(call.number("ignore_index"), target)), call.result(1)[1])
-    return reshaped(total(each, range(len(target.shape))), ())
-
-
-def _negative_log_likelihood(call: Call) -> tuple[Tensor, Tensor]:
-    source, target = call.tensor("self"), cast(call.tensor("target"), "i64")
-    is_counted = ne(target, number(call.number("ignore_index"), target))
-    places = select(is_counted, target, fill(0, "i64"))  # read, and so checked, as eager does
-    picked = select(is_counted, take(source, target.shape, (variable(0), places)), fill(0.0, source.dtype))
-    loss = by(reshaped(total(picked, (0,)), ()), -1.0)
-    count = _counted(call)
-    return (div(loss, count) if call.raw("reduction") == 1 else loss), count
-
-
-def _negative_log_likelihood_backward(call: Call) -> Tensor:
-    grad = call.tensor("grad_output")
-    if call.raw("reduction") == 1:
-        grad = div(grad, call.tensor("total_weight"))
-    return select(_is_chosen(call, call.shape), broadcast(by(grad, -1.0), call.shape), fill(0.0, call.dtype))
-
-
 RULES: dict[str, Rule] = {
     "aten.native_layer_norm_backward.default": _layer_norm,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention,
     "aten.slice_backward.default": _slice,
     "aten.select_backward.default": _select,
     "aten.embedding_dense_backward.default": _embedding,
-    "aten.nll_loss_forward.default": _negative_log_likelihood,
-    "aten.nll_loss_backward.default": _negative_log_likelihood_backward,
 }

@@ -1,4 +1,4 @@
-"""Normalisations and losses."""
+"""Normalisations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hub.lowering.builders import cast, reshaped
 from hub.lowering.rules.call import Call, Rule, computing
 from hub.lowering.rules.elementwise import add, mul, plus, reciprocal, sqrt, sub
-from hub.lowering.rules.reductions import mean_of, spread_of, total
+from hub.lowering.rules.reductions import mean_of, spread_of
 from hub.lowering.tensors import Tensor
 
 
@@ -104,29 +104,6 @@ def _native_group_norm(call: Call) -> tuple[Tensor, ...]:
     return tuple(cast(reshaped(part, call.result(place)[0]), call.result(place)[1]) for place, part in enumerate(parts))
 
 
-def _loss(call: Call, each: Tensor) -> Tensor:
-    """Gives a loss by its reduction: 0 none, 1 mean, 2 sum."""
-    how = call.raw("reduction")
-    dims = range(len(each.shape))
-    if how == 0:
-        return cast(each, call.dtype)
-    found = mean_of(each, dims) if how == 1 else total(each, dims)
-    return cast(reshaped(found, ()), call.dtype)
-
-
-def _mse(call: Call) -> Tensor:
-    source, target = call.promoted("self", "target")
-    away = sub(source, target)
-    return _loss(call, mul(away, away))
-
-
-def _l1(call: Call) -> Tensor:
-    from hub.lowering.builders import pointwise
-
-    source, target = call.promoted("self", "target")
-    return _loss(call, pointwise("abs", sub(source, target)))
-
-
 RULES: dict[str, Rule] = {
     "aten.layer_norm.default": _layer_norm,
     "aten.native_layer_norm.default": _native_layer_norm,
@@ -137,6 +114,4 @@ RULES: dict[str, Rule] = {
     },
     "aten.group_norm.default": _group_norm,
     "aten.native_group_norm.default": _native_group_norm,
-    "aten.mse_loss.default": _mse,
-    "aten.l1_loss.default": _l1,
 }

@@ -303,6 +303,11 @@ _RESHAPES = (
 )
 _PIECES = "split.Tensor unsafe_split.Tensor split_with_sizes.default split.sizes chunk.default tensor_split.sections"
 
+
+def _broadcast_together(call: Call) -> tuple[Tensor, ...]:
+    return tuple(broadcast(each, call.result(place)[0]) for place, each in enumerate(call.tensors("tensors")))
+
+
 RULES: dict[str, Rule] = {
     **{f"aten.{name}": _reshape for name in _RESHAPES.split()},
     **{f"aten.{name}": _expand for name in ("expand.default", "expand_as.default", "broadcast_to.default")},
@@ -316,6 +321,7 @@ RULES: dict[str, Rule] = {
     "aten.narrow.default": _narrow,
     **{f"aten.{name}": _pieces for name in _PIECES.split()},
     "aten.unbind.int": _unbound,
+    "aten.broadcast_tensors.default": _broadcast_together,
     **{f"aten.{name}.default": _cat for name in ("cat", "concat")},
     "aten.stack.default": _stack,
     "aten.flip.default": _flip,

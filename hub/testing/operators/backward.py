@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hub.testing.operators.sample import Table, at, b, call, f, f64, lit, pos, rows
+from hub.testing.operators.sample import Table, at, b, bf16, call, f, f16, f64, lit, pos, rows
 
 _X2 = f(2, 4, 9, 8)
 _MASK3 = [True, True, True]
@@ -47,10 +47,14 @@ _SOFTMAX: Table = {
     "aten._softmax_backward_data.default": (
         call(f(3, 4), pos(3, 4), 1, torch.float32),
         call(f(2, 3, 4), pos(2, 3, 4), -1, torch.float32),
+        call(bf16(3, 4), pos(3, 4, dtype=torch.bfloat16), 1, torch.bfloat16),
+        call(f16(3, 4), pos(3, 4, dtype=torch.float16), 1, torch.float16),
     ),
     "aten._log_softmax_backward_data.default": (
         call(f(3, 4), f(3, 4), 1, torch.float32),
         call(f(2, 3, 4), f(2, 3, 4), -1, torch.float32),
+        call(bf16(3, 4), bf16(3, 4), 1, torch.bfloat16),
+        call(f16(3, 4), f16(3, 4), 1, torch.float16),
     ),
 }
 
@@ -101,6 +105,13 @@ _WINDOWS: Table = {
     "aten.upsample_bilinear2d_backward.default": (call(f(1, 2, 6, 8), [6, 8], [1, 2, 3, 4], False),),
 }
 
+_LOSS_GRADIENTS = (
+    call(f(3, 4), f(3, 4), f(3, 4), 0),  # first, so tried with 0 elements: for a mean, PyTorch divides by them
+    call(f(), f(3, 4), f(3, 4), 1),
+    call(f(), f(3, 4), f(3, 4), 2),
+    *(call(made(3, 4), made(3, 4), made(3, 4), 0) for made in (f16, bf16, f64)),
+    call(bf16(), bf16(3, 4), bf16(3, 4), 1),
+)
 _INDICES: Table = {
     "aten.embedding_dense_backward.default": (
         call(f(3, 4), at(3, below=7), 7, -1, False),
@@ -112,10 +123,24 @@ _INDICES: Table = {
         call(f(2, 3), [4, 3], 0, 0, 4, 2),
     ),
     "aten.select_backward.default": (call(f(3), [4, 3], 0, 1), call(f(4), [4, 3], 1, -1)),
-    "aten.mse_loss_backward.default": (call(f(), f(3, 4), f(3, 4), 1), call(f(3, 4), f(3, 4), f(3, 4), 0)),
+    "aten.mse_loss_backward.default": _LOSS_GRADIENTS,
+    **rows(
+        "smooth_l1_loss_backward.default huber_loss_backward.default",
+        *(call(*sample.arguments, 0.5) for sample in _LOSS_GRADIENTS),
+    ),
     "aten.nll_loss_backward.default": (
         call(f(), f(4, 5), at(4, below=5), None, 1, -100, pos()),
         call(f(), f(4, 5), at(4, below=5), None, 2, 3, pos()),
+        call(f(), f(4, 5), lit(0, 3, 4, 3), pos(5), 1, 3, pos()),
+        call(f(4), f(4, 5), at(4, below=5), pos(5), 0, -100, pos()),
+        call(f(), f(5), at(below=5), None, 1, -100, pos()),
+        call(f16(), f16(4, 5), at(4, below=5), None, 1, -100, pos(dtype=torch.float16)),
+        call(bf16(4), bf16(4, 5), at(4, below=5), None, 0, -100, pos(dtype=torch.bfloat16)),
+    ),
+    "aten.nll_loss2d_backward.default": (
+        call(f(), f(2, 5, 3, 4), at(2, 3, 4, below=5), None, 1, -100, pos()),
+        call(f(), f(2, 5, 3, 4), at(2, 3, 4, below=5), pos(5), 2, 3, pos()),
+        call(f(2, 3, 4), f(2, 5, 3, 4), at(2, 3, 4, below=5), None, 0, 3, pos()),
     ),
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (
         call(*(f(1, 2, 3, 8) for _ in range(5)), pos(1, 2, 3), 0.0, False),

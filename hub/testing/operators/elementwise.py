@@ -93,8 +93,13 @@ _ACTIVATIONS: Table = {
     "aten.hardshrink.default": (call(f(3, 4)), call(f(3, 4), 1)),
     "aten.softshrink.default": (call(f(3, 4)), call(f(3, 4), 1)),
     "aten.threshold.default": (call(f(3, 4), 0.1, 20), call(f(3, 4), -0.5, -7.0)),
-    "aten.prelu.default": (call(f(2, 3, 4), f(3)), call(f(2, 3), f(1)), call(f(2, 3, 4, 4), f(3))),
-    "aten._prelu_kernel.default": (call(f(2, 3, 4), f(1, 3, 1)), call(f(2, 3), f(1, 1))),
+    "aten.prelu.default": (
+        call(f(2, 3, 4), f(3)),
+        call(f(2, 3), f(1)),
+        call(f(2, 3, 4, 4), f(3)),
+        call(bf16(2, 3), bf16(3)),
+    ),
+    "aten._prelu_kernel.default": (call(f(2, 3, 4), f(1, 3, 1)), call(f(2, 3), f(1, 1)), call(f16(2, 3), f16(1, 3))),
     **rows("glu.default", call(f(2, 6)), call(f(4, 3), 0), call(f(2, 4, 3), -2)),
 }
 
@@ -125,6 +130,7 @@ _NUMBERS = (
     call(i64(3), 0.5),
 )
 
+_HALF_PAIRS = (call(f16(2, 3), f16(3)), call(bf16(2, 3), bf16(3)))
 _ARITHMETIC: Table = {
     "aten.add.Tensor": (*_ADDENDS, *_SCALED, call(b(4), b(4)), call(f(3), 2.5), call(i64(3), 2)),
     "aten.sub.Tensor": (*_PAIRS, *_WHOLE_PAIRS, *_MIXED_PAIRS, *_SCALED, call(f(3), 1.5), call(i64(3), 1)),
@@ -197,19 +203,32 @@ _ARITHMETIC: Table = {
         call(pos(3), i64(3)),
     ),
     "aten.pow.Scalar": (call(2.0, f(3, 4)), call(2, at(4, below=6)), call(0.5, f()), call(10000.0, pos(4))),
-    "aten.atan2.default": (call(f(3, 4), f(4)), call(lit(0.0, -0.0, 1.0, -1.0, 0.0), lit(-1.0, -1.0, 0.0, 0.0, 0.0))),
-    "aten.hypot.default": (call(f(3, 4), f(4)),),
-    "aten.copysign.Tensor": (call(f(3, 4), f(4)), call(f(2), lit(0.0, -0.0))),
-    "aten.xlogy.Tensor": (call(pos(3), pos(3)), call(lit(0.0, 0.0, 1.0), lit(0.0, nan, 0.0))),
-    "aten.logaddexp.default": (call(f(3, 4), f(4)), call(lit(-100.0, 50.0), lit(-100.0, 60.0))),
+    "aten.atan2.default": (
+        call(f(3, 4), f(4)),
+        call(lit(0.0, -0.0, 1.0, -1.0, 0.0), lit(-1.0, -1.0, 0.0, 0.0, 0.0)),
+        *_HALF_PAIRS,
+    ),
+    "aten.hypot.default": (call(f(3, 4), f(4)), *_HALF_PAIRS),
+    "aten.copysign.Tensor": (call(f(3, 4), f(4)), call(f(2), lit(0.0, -0.0)), *_HALF_PAIRS),
+    "aten.xlogy.Tensor": (
+        call(pos(3), pos(3)),
+        call(lit(0.0, 0.0, 1.0), lit(0.0, nan, 0.0)),
+        call(bf16(3), pos(3, dtype=torch.bfloat16)),
+    ),
+    "aten.logaddexp.default": (call(f(3, 4), f(4)), call(lit(-100.0, 50.0), lit(-100.0, 60.0)), *_HALF_PAIRS),
     "aten.addcmul.default": (
         call(f(2, 3), f(2, 3), f(3)),
         call(f(2, 3), f(2, 3), f(1, 3), value=0.5),
         call(f(3), f(2, 1), f(1, 3)),
     ),
     "aten.addcdiv.default": (call(f(2, 3), f(2, 3), pos(3)), call(f(2, 3), f(2, 3), pos(1, 3), value=-2)),
-    "aten.lerp.Scalar": (call(f(2, 3), f(3), 0.25), call(f(2, 3), f(2, 3), 0.75), call(f(2), f(2), 1.5)),
-    "aten.lerp.Tensor": (call(f(2, 3), f(3), f(2, 3)), call(f(2, 3), f(2, 3), pos())),
+    "aten.lerp.Scalar": (
+        call(f(2, 3), f(3), 0.25),
+        call(f(2, 3), f(2, 3), 0.75),
+        call(f(2), f(2), 1.5),
+        call(bf16(2, 3), bf16(3), 0.25),
+    ),
+    "aten.lerp.Tensor": (call(f(2, 3), f(3), f(2, 3)), call(f(2, 3), f(2, 3), pos()), call(f16(2, 3), f16(3), f16(2, 3))),
     "aten.gcd.default": (call(i64(5), i64(5)),),
     **rows(
         "maximum.default minimum.default",
@@ -316,7 +335,12 @@ _CHOICE: Table = {
         call(bf16(3), b(3), -inf),
     ),
     "aten.masked_fill.Tensor": (call(f(2, 3), b(2, 3), f()), call(i64(3), b(3), i64())),
-    "aten.nan_to_num.default": (call(_EDGES), call(_EDGES, 1.0, 5.0, -5.0), call(f(3))),
+    "aten.nan_to_num.default": (
+        call(_EDGES),
+        call(_EDGES, 1.0, 5.0, -5.0),
+        call(f(3)),
+        *(call(lit(nan, inf, -inf, -1.5, dtype=dtype)) for dtype in (torch.float16, torch.bfloat16)),
+    ),
     "aten.heaviside.default": (call(f(3, 4), f()), call(lit(0.0, -1.0, 2.0), f(3))),
 }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from hub.testing.operators.sample import Table, at, b, bf16, call, f, f16, f64, i64, lit, pos, rows
+import torch
+
+from hub.testing.operators.sample import Table, at, b, bf16, call, f, f16, f64, i64, lit, pos, rows, unit
 
 _PRODUCTS: Table = {
     "aten.linear.default": (
@@ -207,6 +209,8 @@ _NORMS: Table = {
         call(f(3, 8), [8], f(8), 1e-6),
         call(f(2, 3, 8), [8]),
         call(f(2, 3, 8), [3, 8], f(3, 8), 1e-5),
+        call(bf16(3, 8), [8], bf16(8), 1e-6),
+        call(f64(3, 8), [8], f64(8)),
     ),
     "aten.group_norm.default": (
         call(_IMAGE, 2, f(6), f(6)),
@@ -215,10 +219,14 @@ _NORMS: Table = {
         call(f(2, 6), 2, f(6), f(6)),
         call(f(2, 6, 5), 1, f(6), f(6)),
         call(_IMAGE.last, 2, f(6), f(6)),
+        call(bf16(2, 6, 3, 4), 2, bf16(6), bf16(6)),
+        call(f16(2, 6, 5), 3),
     ),
     "aten.native_group_norm.default": (
         call(_IMAGE, f(6), f(6), 2, 6, 12, 2, 1e-5),
         call(_IMAGE, f(6), f(6), 2, 6, 12, 2, 1e-5).reads(0),
+        call(bf16(2, 6, 3, 4), bf16(6), bf16(6), 2, 6, 12, 2, 1e-5),
+        call(f16(2, 6, 3, 4), f16(6), f16(6), 2, 6, 12, 2, 1e-5).reads(0),
     ),
     "aten.instance_norm.default": (
         call(_IMAGE, f(6), f(6), None, None, True, 0.1, 1e-5, False),
@@ -229,12 +237,20 @@ _NORMS: Table = {
         call(f(3, 6), f(6), f(6), f(6), pos(6), False, 0.1, 1e-3, False),
         call(f(2, 6, 4), None, None, f(6), pos(6), False, 0.1, 1e-5, True),
         call(_IMAGE.last, f(6), f(6), f(6), pos(6), False, 0.1, 1e-5, False),
+        call(bf16(2, 6, 3, 4), bf16(6), bf16(6), bf16(6), pos(6, dtype=torch.bfloat16), False, 0.1, 1e-5, False),
+        call(bf16(2, 6, 3, 4), f(6), f(6), f(6), pos(6), False, 0.1, 1e-5, False),
+        call(f16(2, 6), None, None, f16(6), pos(6, dtype=torch.float16), False, 0.1, 1e-5, False),
     ),
     "aten._native_batch_norm_legit_no_training.default": (
         call(_IMAGE, f(6), f(6), f(6), pos(6), 0.1, 1e-5).reads(0),
         call(f(3, 6), None, None, f(6), pos(6), 0.1, 1e-3).reads(0),
+        call(bf16(2, 6, 3, 4), f(6), f(6), f(6), pos(6), 0.1, 1e-5).reads(0),
+        call(f16(3, 6), None, None, f16(6), pos(6, dtype=torch.float16), 0.1, 1e-3).reads(0),
     ),
-    "aten.native_batch_norm.default": (call(_IMAGE, f(6), f(6), f(6), pos(6), False, 0.1, 1e-5).reads(0),),
+    "aten.native_batch_norm.default": (
+        call(_IMAGE, f(6), f(6), f(6), pos(6), False, 0.1, 1e-5).reads(0),
+        call(bf16(3, 6), bf16(6), bf16(6), bf16(6), pos(6, dtype=torch.bfloat16), False, 0.1, 1e-5).reads(0),
+    ),
     "aten._native_batch_norm_legit.no_stats": (
         call(_IMAGE, f(6), f(6), True, 0.1, 1e-5),
         call(_IMAGE, None, None, True, 0.1, 1e-5).reads(0),
@@ -282,6 +298,8 @@ _POOLS: Table = {
         call(_X1, [3], [2], [1]),
         call(_X1, [3], [2], [1], False, False),
         call(_X1, [2], [2], [0], True),
+        call(bf16(2, 4, 9), [3], [2], [1]),
+        call(f16(2, 4, 9), [2]),
     ),
     "aten.avg_pool2d.default": (
         call(_X2, [2, 2]),
@@ -291,9 +309,11 @@ _POOLS: Table = {
         call(_X2, [3, 3], [2, 2], [1, 1], True),
         call(_X2, [2, 2], [1, 1], [0, 0], False, True, 3),
         call(f(4, 9, 8), [3, 2]),
+        call(bf16(2, 4, 9, 8), [3, 3], [2, 2], [1, 1]),
+        call(f16(2, 4, 9, 8), [2, 2]),
     ),
     "aten.avg_pool3d.default": (call(_X3, [2, 2, 2]), call(_X3, [3, 3, 3], [2, 2, 2], [1, 1, 1], False, False)),
-    "aten.adaptive_avg_pool1d.default": (call(_X1, [1]), call(_X1, [3]), call(_X1, [4])),
+    "aten.adaptive_avg_pool1d.default": (call(_X1, [1]), call(_X1, [3]), call(_X1, [4]), call(bf16(2, 4, 9), [3])),
     **rows(
         "adaptive_avg_pool2d.default _adaptive_avg_pool2d.default",
         call(_X2, [1, 1]),
@@ -301,8 +321,14 @@ _POOLS: Table = {
         call(_X2, [2, 3]),
         call(_X2, [7, 7]),
         call(f(4, 9, 8), [1, 1]),
+        call(bf16(2, 4, 9, 8), [1, 1]),
+        call(f16(2, 4, 9, 8), [3, 4]),
     ),
-    "aten.adaptive_avg_pool3d.default": (call(_X3, [1, 1, 1]), call(_X3, [5, 3, 2])),
+    "aten.adaptive_avg_pool3d.default": (
+        call(_X3, [1, 1, 1]),
+        call(_X3, [5, 3, 2]),
+        call(bf16(1, 2, 5, 6, 4), [1, 1, 1]),
+    ),
     "aten.adaptive_max_pool1d.default": (call(_X1, [3]).reads(0),),
     "aten.adaptive_max_pool2d.default": (call(_X2, [1, 1]).reads(0), call(_X2, [3, 2]).reads(0), call(_X2, [2, 3])),
 }
@@ -321,12 +347,21 @@ _RESIZED: Table = {
         call(f(3, 4), [-1, 1]),
         call(i64(3), [1, 1], "constant", 2.0),
     ),
-    "aten.upsample_nearest1d.vec": (call(_X1, [18], None), call(_X1, None, [2.0])),
-    "aten.upsample_nearest1d.default": (call(_X1, [18]), call(_X1, [5])),
-    "aten.upsample_nearest3d.vec": (call(_X3, None, [2.0, 2.0, 2.0]), call(_X3, [5, 7, 2], None)),
+    "aten.upsample_nearest1d.vec": (call(_X1, [18], None), call(_X1, None, [2.0]), call(bf16(2, 4, 9), [18], None)),
+    "aten.upsample_nearest1d.default": (call(_X1, [18]), call(_X1, [5]), call(f16(2, 4, 9), [18])),
+    "aten.upsample_nearest3d.vec": (
+        call(_X3, None, [2.0, 2.0, 2.0]),
+        call(_X3, [5, 7, 2], None),
+        call(bf16(1, 2, 3, 2, 2), [6, 4, 4], None),
+    ),
     "aten.upsample_bicubic2d.default": (call(_X2, [18, 16], False), call(_X2, [5, 3], True)),
-    "aten.upsample_nearest2d.vec": (call(_X2, None, [2.0, 2.0]), call(_X2, [5, 13], None), call(_X2, None, [0.5, 1.5])),
-    "aten.upsample_nearest2d.default": (call(_X2, [18, 16]), call(_X2, [4, 5])),
+    "aten.upsample_nearest2d.vec": (
+        call(_X2, None, [2.0, 2.0]),
+        call(_X2, [5, 13], None),
+        call(_X2, None, [0.5, 1.5]),
+        call(bf16(2, 4, 9, 8), [18, 16], None),
+    ),
+    "aten.upsample_nearest2d.default": (call(_X2, [18, 16]), call(_X2, [4, 5]), call(f16(2, 4, 9, 8), [18, 16])),
     "aten._upsample_nearest_exact2d.vec": (call(_X2, None, [2.0, 2.0]), call(_X2, [5, 13], None)),
     "aten.upsample_bilinear2d.vec": (
         call(_X2, None, False, [2.0, 2.0]),
@@ -377,28 +412,70 @@ _RECURRENT: Table = {
     "aten.gru_cell.default": (call(f(2, 4), f(2, 3), *_GRU),),
 }
 
+_HOW = (0, 1, 2)
+_HALF_PAIRS = tuple(call(made(3, 4), made(3, 4), how) for made in (f16, bf16) for how in (0, 1))
+_CLASSES = (
+    call(f(4, 5), at(4, below=5)),
+    call(f(4, 5), at(4, below=5), f(5), 2),
+    call(f(4, 5), lit(0, -100, 4, 2)),
+    call(f(4, 5), lit(0, 3, 4, 3), pos(5), 1, 3),
+    call(f(4, 5), at(4, below=5), None, 0),
+    call(f(5), at(below=5)),
+    call(f(2, 5, 3), at(2, 3, below=5)),
+    call(f(2, 5, 3, 4), at(2, 3, 4, below=5), pos(5)),
+    call(f16(4, 5), at(4, below=5)),
+    call(bf16(4, 5), at(4, below=5), bf16(5), 0),
+    call(f64(4, 5), at(4, below=5)),
+)
 _LOSSES: Table = {
     "aten.cross_entropy_loss.default": (
-        call(f(4, 5), at(4, below=5)),
-        call(f(4, 5), at(4, below=5), f(5), 2),
-        call(f(4, 5), lit(0, -100, 4, 2)),
+        *_CLASSES,
         call(f(4, 5), at(4, below=5), None, 1, -100, 0.1),
-        call(f(4, 5), at(4, below=5), None, 0),
-        call(f(2, 5, 3), at(2, 3, below=5)),
+        call(f(4, 5), lit(0, 3, 4, 3), pos(5), 1, 3, 0.2),
+        call(bf16(2, 5, 3), at(2, 3, below=5), None, 0, -100, 0.1),
+        call(f(4, 5), pos(4, 5)),
+        call(f(2, 5, 3), pos(2, 5, 3), pos(5), 0, -100, 0.1),
+        call(f16(4, 5), pos(4, 5, dtype=torch.float16), None, 2),
     ),
-    "aten.nll_loss_nd.default": (call(f(4, 5), at(4, below=5)), call(f(4, 5), at(4, below=5), None, 0)),
+    "aten.nll_loss_nd.default": _CLASSES,
     "aten.nll_loss_forward.default": (
         call(f(4, 5), at(4, below=5), None, 1, -100),
         call(f(4, 5), at(4, below=5), None, 2, -100).reads(0),
         call(f(4, 5), lit(0, 3, 4, 3), None, 1, 3),
+        call(f(4, 5), lit(0, 3, 4, 3), pos(5), 1, 3),
+        call(f(4, 5), at(4, below=5), None, 0, -100).reads(0),
+        call(f(5), at(below=5), None, 1, -100),
+        call(f16(4, 5), at(4, below=5), None, 1, -100),
+        call(bf16(4, 5), at(4, below=5), bf16(5), 2, -100).reads(0),
+    ),
+    "aten.nll_loss2d_forward.default": (
+        call(f(2, 5, 3, 4), at(2, 3, 4, below=5), None, 1, -100),
+        call(f(2, 5, 3, 4), at(2, 3, 4, below=5), pos(5), 1, 3),
+        call(f(2, 5, 3, 4), at(2, 3, 4, below=5), None, 0, 2).reads(0),
     ),
     **rows(
         "mse_loss.default l1_loss.default smooth_l1_loss.default huber_loss.default",
-        *(call(f(3, 4), f(3, 4), how) for how in (0, 1, 2)),
+        *(call(f(3, 4), f(3, 4), how) for how in _HOW),
+        *_HALF_PAIRS,
+        call(f64(3, 4), f64(3, 4), 1),
     ),
     "aten.binary_cross_entropy.default": (call(lit(0.2, 0.5, 0.9), lit(0.0, 1.0, 0.5)),),
-    "aten.binary_cross_entropy_with_logits.default": (call(f(3, 4), pos(3, 4)),),
-    "aten.kl_div.default": (call(f(3, 4), pos(3, 4)), call(f(3, 4), pos(3, 4), 2)),
+    "aten.binary_cross_entropy_with_logits.default": (
+        call(f(3, 4), pos(3, 4)),
+        call(f(3, 4), pos(3, 4), pos(3, 4), pos(4), 0),
+        call(f(3, 4), pos(3, 4), None, pos(4), 2),
+        call(lit(-100.0, 0.0, 100.0), lit(0.0, 1.0, 1.0), None, None, 0),
+        call(f16(3, 4), unit(3, 4, dtype=torch.float16)),
+        call(bf16(3, 4), unit(3, 4, dtype=torch.bfloat16), None, None, 0),
+    ),
+    "aten.kl_div.default": (
+        call(f(3, 4), pos(3, 4)),
+        call(f(3, 4), pos(3, 4), 2),
+        call(f(3, 4), f(3, 4), 0, log_target=True),
+        call(f(3), lit(0.0, 1.0, -1.0), 0),
+        call(f16(3, 4), pos(3, 4, dtype=torch.float16)),
+        call(bf16(3, 4), bf16(3, 4), 1, log_target=True),
+    ),
     "aten.dropout.default": (call(f(3, 4), 0.5, False), call(f(3, 4), 0.0, True)),
     "aten.native_dropout.default": (call(f(3, 4), 0.5, False).reads(0),),
 }

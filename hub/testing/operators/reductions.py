@@ -62,29 +62,42 @@ _SUMS: Table = {
         call(f(2, 3, 4, 4), [2, 3], True),
         call(f16(3), [0], dtype=torch.float32),
     ),
-    "aten.prod.default": (call(f(3, 4)), call(i64(5))),
-    "aten.prod.dim_int": (call(f(3, 4), 1), call(f(2, 3, 4), -2, True), call(i64(3, 4), 0)),
-    "aten.var.correction": tuple(
-        call(f(2, 3, 4), dims, correction=correction, keepdim=keepdim)
-        for dims, correction, keepdim in (
-            ([1], 1, False),
-            ([-1], 0, True),
-            ([0, 2], 1, True),
-            (None, 1, False),
-            ([-1], None, False),
-        )
+    "aten.prod.default": (call(f(3, 4)), call(i64(5)), call(bf16(3, 4))),
+    "aten.prod.dim_int": (call(f(3, 4), 1), call(f(2, 3, 4), -2, True), call(i64(3, 4), 0), call(f16(3, 4), 1)),
+    "aten.var.correction": (
+        *(
+            call(f(2, 3, 4), dims, correction=correction, keepdim=keepdim)
+            for dims, correction, keepdim in (
+                ([1], 1, False),
+                ([-1], 0, True),
+                ([0, 2], 1, True),
+                (None, 1, False),
+                ([-1], None, False),
+            )
+        ),
+        call(bf16(3, 4), [1], correction=1),
+        call(f16(3, 4), [1], correction=0, keepdim=True),
     ),
     "aten.std.correction": (
         call(f(3, 4), [1], correction=1),
         call(f(3, 4), [-1], correction=0, keepdim=True),
         call(f(2, 3, 4), [1, 2], correction=1),
+        call(bf16(3, 4), [1], correction=1),
     ),
-    **rows("var.dim std.dim", call(f(3, 4), [1]), call(f(3, 4), [-1], False, True), call(f(2, 3, 4), [0, 1], True)),
-    **rows("var.default std.default", call(f(3, 4)), call(f(3, 4), False)),
+    **rows(
+        "var.dim std.dim",
+        call(f(3, 4), [1]),
+        call(f(3, 4), [-1], False, True),
+        call(f(2, 3, 4), [0, 1], True),
+        call(f16(3, 4), [1]),
+    ),
+    **rows("var.default std.default", call(f(3, 4)), call(f(3, 4), False), call(bf16(3, 4))),
     **rows(
         "var_mean.correction std_mean.correction",
         call(f(2, 3, 4), [1], correction=0, keepdim=True),
         call(f(3, 4), [-1], correction=1),
+        call(bf16(3, 4), [-1], correction=1),
+        call(f16(3, 4), [-1], correction=0),
     ),
     "aten.norm.ScalarOpt_dim": (
         call(f(3, 4), 2, [1]),
@@ -93,17 +106,21 @@ _SUMS: Table = {
         call(f(3, 4), inf, [0]),
     ),
     "aten.norm.Scalar": (call(f(3, 4)), call(f(3, 4), 1)),
-    "aten.linalg_vector_norm.default": tuple(
-        call(f(2, 3, 4), order, dims, keepdim)
-        for order, dims, keepdim in (
-            (2, [1], False),
-            (1, [-1], True),
-            (inf, [0], False),
-            (2, None, False),
-            (3, [1, 2], True),
-            (0, [1], False),
-            (-inf, [2], False),
-        )
+    "aten.linalg_vector_norm.default": (
+        *(
+            call(f(2, 3, 4), order, dims, keepdim)
+            for order, dims, keepdim in (
+                (2, [1], False),
+                (1, [-1], True),
+                (inf, [0], False),
+                (2, None, False),
+                (3, [1, 2], True),
+                (0, [1], False),
+                (-inf, [2], False),
+            )
+        ),
+        call(bf16(3, 4), 2, [1]),
+        call(f16(3, 4), 1, [-1], True),
     ),
     "aten.linalg_norm.default": (call(f(3)), call(f(3, 4), None, [1]), call(f(3, 4), 2, [-1], True)),
     "aten.frobenius_norm.dim": (call(f(3, 4), [1]), call(f(2, 3, 4), [1, 2], True)),
@@ -113,6 +130,8 @@ _SUMS: Table = {
         call(f(2, 3, 4), [0, 2]),
         call(lit(-1e4, 1e4), [0]),
         call(lit(-inf, -inf), [0]),
+        call(bf16(3, 4), [1]),
+        call(f16(3, 4), [-1], True),
     ),
     "aten.count_nonzero.default": (call(i64(3, 4)), call(f(3, 4)), call(i64(3, 4), 1)),
     "aten.count_nonzero.dim_IntList": (call(i64(3, 4), [1]), call(b(3, 4), [0])),
@@ -140,6 +159,8 @@ _EXTREMES: Table = {
         call(distinct(6, dtype=torch.int64), 0),
         call(_SPECIAL, 0),
         call(lit(2.0, 5.0, 5.0, 1.0), 0),
+        call(distinct(3, 4, dtype=torch.bfloat16), 1),
+        call(distinct(3, 4, dtype=torch.float16), -1).reads(1),
     ),
     **rows(
         "argmax.default argmin.default",
@@ -151,6 +172,7 @@ _EXTREMES: Table = {
         call(lit(1.0, 3.0, 3.0), 0),
         call(lit(1.0, nan, 3.0), 0),
         call(f()),
+        call(distinct(3, 4, dtype=torch.bfloat16), 1),
     ),
     "aten.aminmax.default": (call(f(3, 4), dim=1), call(f(3, 4))),
     **rows("any.default all.default", call(b(3, 4)), call(i64(3, low=0)), call(f(3)), call(b(0))),
@@ -178,7 +200,7 @@ _RUNNING: Table = {
         call(f(3), 0, dtype=torch.float64),
         call(f(), 0),
     ),
-    "aten.cumprod.default": (call(f(3, 4), 1), call(unit(5), 0), call(i64(4), -1)),
+    "aten.cumprod.default": (call(f(3, 4), 1), call(unit(5), 0), call(i64(4), -1), call(bf16(3, 4), 1), call(f16(5), 0)),
     **rows("cummax.default cummin.default", call(distinct(3, 4), 1), call(distinct(6), 0).reads(0)),
     "aten.logcumsumexp.default": (call(f(3, 4), 1),),
     "aten.diff.default": (call(f(3, 4)), call(f(3, 4), 1, 0), call(i64(5), 2)),

@@ -90,6 +90,7 @@ _VIEWS: Table = {
     ),
     "aten.expand_as.default": (call(f(3, 1), f(3, 4)), call(f(3), f(2, 3))),
     "aten.broadcast_to.default": (call(f(3, 1), [2, 3, 4]),),
+    "aten.broadcast_tensors.default": (call([f(3, 1), f(4)]), call([bf16(4), i64(2, 1, 4), f()])),
     "aten.as_strided.default": (call(f(4, 6), [2, 3], [6, 2]), call(f(12), [3, 4], [4, 1], 0)),
     "aten.diagonal.default": (call(f(3, 4)), call(f(2, 3, 3), 1, 1, 2)),
     "aten.unfold.default": (call(f(2, 8), 1, 4, 2), call(f(6, 2), 0, 2, 2)),
