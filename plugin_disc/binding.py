@@ -276,12 +276,26 @@ def _laid_of(cluster: Cluster) -> Callable[[int, torch.Tensor, tuple[int, ...]],
         """Gives a tensor with the strides that were compiled: itself where they differ in nothing, else a copy."""
         if not value.numel() or _steps(value.shape, value.stride()) == _steps(value.shape, strides):
             return value
-        if _overlaps(value.shape, strides):
+        once = _without_repeats(value, strides)
+        if once is None or _overlaps(once.shape, strides):
             text = f"strides {value.stride()}, {strides} was compiled, where elements lie in one place"
             raise InputRefused(f"input {cluster.input_names[position]} has {text}", backend="disc", cluster=cluster.name)
-        return torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
+        return torch.empty_strided(once.shape, strides, dtype=value.dtype).copy_(once)
 
     return laid
+
+
+def _without_repeats(value: torch.Tensor, strides: Sequence[int]) -> torch.Tensor | None:
+    """Gives one of the equal entries along dims without a step; None where they are not equal.
+
+    Another backend gives what was expanded in memory of its own.
+    """
+    once = value
+    for dim, (size, step) in enumerate(zip(value.shape, strides, strict=True)):
+        if step == 0 and size > 1:
+            once = once.narrow(dim, 0, 1)
+    is_equal = (value == once) | ((value != value) & (once != once))  # NaN is equal to nothing
+    return once if bool(is_equal.all()) else None
 
 
 def _steps(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
