@@ -57,12 +57,15 @@ class Attention(Template):
         return self.scores.arguments[1] if self.is_causal and isinstance(self.scores, Pointwise) else self.scores
 
 
-def with_attention(outputs: Sequence[Tensor], others: Callable[[Product], Tensor], programs: int) -> dict[Tensor, Tensor]:
+def with_attention(
+    outputs: Sequence[Tensor], others: Callable[[Product, Product], Tensor], programs: int
+) -> dict[Tensor, Tensor]:
     """Gives what stands for each tensor behind some outputs: attention for the products that it is made of.
 
-    `others` gives what stands for all other products, `programs` is how many keep a GPU busy.
+    `others` gives what stands for all other products, of each and of it over what stands for its operands; `programs` is
+    how many keep a GPU busy.
     """
-    readers = _readers(outputs)
+    readers = read_by(outputs)
     products = [tensor for tensor in in_order(outputs) if isinstance(tensor, Product)]
     found = {tensor: attention for tensor in products if (attention := _attention(tensor)) is not None}
     last = {
@@ -73,15 +76,16 @@ def with_attention(outputs: Sequence[Tensor], others: Callable[[Product], Tensor
     first = {found[tensor].dots for tensor in last}
 
     def change(old: Tensor, new: Tensor) -> Tensor:
-        if not isinstance(new, Product) or old in first:
+        if not isinstance(old, Product) or not isinstance(new, Product) or old in first:
             return new
         attention = _attention(new) if old in last else None
-        return others(new) if attention is None else attention
+        return others(old, new) if attention is None else attention
 
     return rebuilt(outputs, change)
 
 
-def _readers(outputs: Sequence[Tensor]) -> Readers:
+def read_by(outputs: Sequence[Tensor]) -> Readers:
+    """Gives what reads each tensor behind some outputs."""
     readers: dict[Tensor, list[Tensor | None]] = {}
     for tensor in in_order(outputs):
         if not isinstance(tensor, View):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from hub.lowering.affine import identity, variable
@@ -17,20 +18,21 @@ PART = 256
 MOST_PARTS = 64
 
 
-def in_parts(product: Product, programs: int) -> Tensor:
+def in_parts(product: Product, programs: int, made: Callable[[Product], Tensor]) -> Tensor:
     """Gives a product that would occupy less than half of so many programs in equal parts; else itself.
 
-    Parts are added up by a kernel after it, always in the same order: atomic additions would come in any.
+    `made` gives what computes a product, or the products of parts. Parts are added up by a kernel after it, always in the
+    same order: atomic additions would come in any.
     """
     *lead, rows, columns = product.shape
     depth = product.left.shape[-1]
     if not all(map(is_static, (*product.shape, depth))):
-        return product
+        return made(product)
     tiles = math.prod(lead) * math.ceil(rows / TILE) * math.ceil(columns / TILE)
     most = min(MOST_PARTS, programs // max(tiles, 1), depth // PART)
     count = max((count for count in range(2, most + 1) if depth % count == 0), default=1)
     if count == 1 or tiles == 0:
-        return product
+        return made(product)
     part, dim = depth // count, len(lead)
     outer = identity((*lead, count))[:dim]
     inside = variable(dim, part) + variable(dim + 2), variable(dim, part) + variable(dim + 1)
@@ -38,4 +40,4 @@ def in_parts(product: Product, programs: int) -> Tensor:
     left = view(product.left, (*lead, count, rows, part), (*outer, row, inside[0]))
     right = view(product.right, (*lead, count, part, columns), (*outer, inside[1], column))
     parts = replace(product, shape=(*lead, count, rows, columns), left=left, right=right)
-    return without(reduced("sum", parts, (dim,)), (dim,))
+    return without(reduced("sum", made(parts), (dim,)), (dim,))

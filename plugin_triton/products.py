@@ -1,4 +1,4 @@
-"""Matrix products as kernels: tiles of the result, with what follows element by element computed on the way out."""
+"""Matrix products as kernels: tiles of the result, with what stands before and after them computed on the way."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .blocks import Blocks, power_of_two
 from .choices import Tile, Tiling
 from .functions import HALVES, ITEMSIZES, TYPES, Value
 from .kernel import TF32, Elements, Kernel, Scope, Writer, finished, root_of
+from .prologues import Multiplied, Prologue
 
 TOGETHER = 8
 """Rows of tiles that are computed together."""
@@ -95,9 +96,11 @@ def _digits(place: Affine, domain: Sequence[Size], tensor: Tensor) -> dict[int, 
 
 
 def product_kernel(
-    tensor: Product, epilogue: Epilogue | None, name: str, writer: Writer, *, is_interpreted: bool
+    computed: Product | Multiplied, epilogue: Epilogue | None, name: str, writer: Writer, *, is_interpreted: bool
 ) -> Kernel:
     """Gives matrix products left [..., M, K] times right [..., K, N] as a kernel, accumulated in float32 or float64."""
+    before = (computed.left, computed.right) if isinstance(computed, Multiplied) else (None, None)
+    tensor = computed.product if isinstance(computed, Multiplied) else computed
     rank = len(tensor.shape)
     rows, columns, inner = rank - 2, rank - 1, rank
     lead = tensor.shape[:-2]
@@ -119,19 +122,49 @@ def product_kernel(
     is_whole = is_static(tensor.left.shape[-1]) and tensor.left.shape[-1] % blocks.sizes["BK"] == 0
     if not is_whole:
         writer.line(body, f"kmask = k < {k}")
-    left = operand(tensor.left, (*range(rank - 2), rows, inner), writer, body.inner({inner: "k[None, :]"}))
-    right = operand(tensor.right, (*range(rank - 2), inner, columns), writer, body.inner({inner: "k[:, None]"}))
-    writer.line(body, f"left = tl.load({left}, mmask{'' if is_whole else ' & kmask[None, :]'}, 0)")
-    writer.line(body, f"right = tl.load({right}, {'' if is_whole else 'kmask[:, None] & '}nmask, 0)")
+    sides = (
+        _Side(tensor.left, before[0], {rows: "mmask", inner: "" if is_whole else "kmask[None, :]"}, ("BM", "BK")),
+        _Side(tensor.right, before[1], {inner: "" if is_whole else "kmask[:, None]", columns: "nmask"}, ("BK", "BN")),
+    )
+    for operand_name, side, along in zip(("left", "right"), sides, ("k[None, :]", "k[:, None]"), strict=True):
+        text = side.text(
+            (*range(rank - 2), *side.masks), inner, Scope({**body.loops, inner: along}, {}, body.indent), writer
+        )
+        writer.line(body, f"{operand_name} = {text}")
     if tensor.left.dtype == "bf16":
         writer.line(body, "if INTERPRETED:")
         writer.line(body, "    left, right = left.to(tl.float32), right.to(tl.float32)")
     writer.line(body, f"total = tl.dot(left, right, total{writer.exactly(tensor.left)}, out_dtype={TYPES[kind]})")
     value = Value("total" if tensor.dtype == kind else f"total.to({TYPES[tensor.dtype]})", tensor.dtype)
-    finish(tensor, epilogue, value, scope, writer)
+    finish(computed, epilogue, value, scope, writer)
     tiles = f"triton.cdiv({m}, {blocks.sizes['BM']}) * triton.cdiv({n}, {blocks.sizes['BN']})"
-    covered = (tensor, *(epilogue.group.members if epilogue else ()))
+    on_the_way = [each.group for each in (*before, epilogue) if each is not None]
+    covered = (computed, *(member for group in on_the_way for member in group.members))
     return finished(name, covered, writer, (programs(tiles, lead, writer),), blocks, _tiling(tensor))
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One operand of a product."""
+
+    tensor: Tensor
+    prologue: Prologue | None
+    masks: Mapping[int, str]
+    """Of the two loops that it is a matrix along; "" where none is needed."""
+    tile: tuple[str, str]
+    """Names of the sizes of its tile."""
+
+    def text(self, variables: tuple[int, ...], inner: int, scope: Scope, writer: Writer) -> str:
+        """Gives its tile. What lies beyond the depth is 0, whatever a function makes of nothing."""
+        if self.prologue is None:
+            mask = " & ".join(mask for mask in self.masks.values() if mask)
+            return f"tl.load({operand(self.tensor, variables, writer, scope)}, {mask}, 0)"
+        masks = {dim: mask for dim, loop in enumerate(variables) if (mask := self.masks.get(loop, ""))}
+        own = Scope({dim: scope.loops[loop] for dim, loop in enumerate(variables) if loop in scope.loops}, {}, scope.indent)
+        elements = Elements(writer, self.prologue.group, frozenset(), masks, {})
+        text = elements.value(self.tensor, identity(self.tensor.shape), own).text
+        text = text if self.prologue.is_spread else f"tl.broadcast_to({text}, ({', '.join(self.tile)}))"
+        return f"tl.where({self.masks[inner]}, {text}, 0.0)" if self.masks[inner] else text
 
 
 def _open_tile(tensor: Product, blocks: Blocks, writer: Writer, scope: Scope) -> None:

@@ -12,6 +12,7 @@ from hub.lowering.tensors import Source, Tensor, arguments_of
 
 from .attention import with_attention
 from .deep import in_parts
+from .prologues import Prologues
 from .rewrite import for_gpu
 
 PROGRAMS = 128
@@ -22,11 +23,14 @@ def for_kernels(lowered: Lowered) -> Lowered:
     """Gives an equal program: long sums and deep products in two steps, halves on tensor cores, attention in one."""
     done = simplifications(lowered.outputs, in_order(lowered.outputs), threads=PROGRAMS)
     halved = for_gpu([done[output] for output in lowered.outputs])
+    before = [halved[done[output]] for output in lowered.outputs]
+    prologues = Prologues(before)
     fused = with_attention(
-        [halved[done[output]] for output in lowered.outputs], lambda product: in_parts(product, PROGRAMS), PROGRAMS
+        before, lambda old, new: in_parts(new, PROGRAMS, lambda product: prologues.before(old, product)), PROGRAMS
     )
+    moved = {old: prologues.moved.get(new, new) for old, new in fused.items()}
     origins, found = lowered.origins, list[Tensor]()
-    for known in (done, halved, fused):
+    for known in (done, halved, moved):
         origins = _carried(origins, known)
     for output in lowered.outputs:
         found.append(with_own_memory(fused[halved[done[output]]], found))

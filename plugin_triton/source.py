@@ -27,6 +27,7 @@ from .functions import shown
 from .kernel import IEEE, Kernel, Writer, kernel_of, root_of
 from .products import Epilogue, epilogue_of, product_kernel
 from .program import for_kernels
+from .prologues import Multiplied
 from .puts import put_kernel
 from .reductions import helpers
 from .scans import scan_kernel
@@ -147,7 +148,7 @@ class _File:
 
     def _kernel_by(self, writer: Writer, name: str, tensor: Stage, epilogue: Epilogue | None) -> Kernel:
         match tensor:
-            case Product():
+            case Product() | Multiplied():
                 return product_kernel(tensor, epilogue, name, writer, is_interpreted=self.is_interpreted)
             case Attention():
                 return attention_kernel(tensor, epilogue, name, writer, is_interpreted=self.is_interpreted)
@@ -165,7 +166,9 @@ class _File:
         outputs = {root_of(output) for output in self.lowered.outputs}
         found: dict[Group, tuple[Stage, Epilogue]] = {}
         for stage in schedule.stages:
-            epilogue = epilogue_of(stage, schedule, outputs) if isinstance(stage, (Product, Attention)) else None
+            epilogue = (
+                epilogue_of(stage, schedule, outputs) if isinstance(stage, (Product, Multiplied, Attention)) else None
+            )
             if epilogue is not None and isinstance(stage, Tensor) and epilogue.group not in found:
                 found[epilogue.group] = (stage, epilogue)
         return found

@@ -27,6 +27,7 @@ from hub.lowering.tensors import (
 
 from .attention import Attention
 from .products import Epilogue
+from .prologues import Multiplied, Prologue
 
 
 class Names(dict[Tensor, str]):
@@ -65,6 +66,9 @@ def schedule_text(
             lines += _members(stage, names, origins)
         else:
             lines.append(f"    {_line(stage, names, origins)}")
+        if isinstance(stage, Multiplied):
+            for side, prologue in (("left", stage.left), ("right", stage.right)):
+                lines += _prologue(side, prologue, names, origins)
         if isinstance(stage, Attention):
             lines += ["  with scores", f"    {_line(stage.dots, names, origins)}", *_members(stage.between, names, origins)]
         if epilogue is not None:
@@ -79,6 +83,10 @@ def _about(stage: Stage) -> str:
     kept = [str(stage.domain[loop]) for loop in stage.kept]
     inner = [str(stage.domain[loop]) for loop in sorted(stage.reduced)]
     return f"loops over [{', '.join(kept)}]" + (f", reducing [{', '.join(inner)}]" if inner else "")
+
+
+def _prologue(side: str, prologue: Prologue | None, names: Names, origins: Mapping[Tensor, str]) -> list[str]:
+    return [] if prologue is None else [f"  with {side}", *_members(prologue.group, names, origins)]
 
 
 def _members(group: Group, names: Names, origins: Mapping[Tensor, str]) -> list[str]:
@@ -131,6 +139,8 @@ def _made(tensor: Tensor, names: Names) -> str:
             return f"running {tensor.function}({name(tensor.source)}, along {tensor.dim})"
         case Put():
             return f"put {name(tensor.values)} into {name(tensor.source)}{index(tensor.index)}, {tensor.function}"
+        case Multiplied():
+            return f"product({name(tensor.product.left)}, {name(tensor.product.right)})"
         case Attention():
             return f"attention({name(tensor.query)}, {name(tensor.key)}, {name(tensor.value)})"
         case Template():

@@ -1,0 +1,172 @@
+"""Finds functions that are cheaper computed on the tiles that a product reads than written into memory before it.
+
+A cast, a scale, what was quantised: a tile of the operand is made of tiles of the inputs and weights behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from hub.fusion.groups import Group
+from hub.fusion.nest import memory_index
+from hub.fusion.reading import through_views
+from hub.lowering.affine import Index, identity
+from hub.lowering.builders import view
+from hub.lowering.functions import TRANSCENDENTAL
+from hub.lowering.sizes import Size, is_static
+from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Product, Reshape, Source, Template, Tensor
+
+from .attention import read_by
+from .functions import ITEMSIZES
+
+TILE = 64
+"""Rows and columns that one program is taken to compute, of the smallest tile that rules give large products."""
+FEW = 2
+"""Tiles for which an expensive function is computed again rather than read."""
+MOST_FUNCTIONS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Prologue:
+    """Functions that give an operand."""
+
+    group: Group
+    """In loops along the operand's dims."""
+    is_spread: bool
+    """True where something is read along both dims of the matrix, so that values come as a tile."""
+
+
+@dataclass(frozen=True, eq=False)
+class Multiplied(Template):
+    """Matrix products of which one or both operands are functions of what lies in memory."""
+
+    product: Product
+    left: Prologue | None
+    """None where the operand lies in memory."""
+    right: Prologue | None
+
+
+@dataclass
+class _Operand:
+    """Functions behind an operand, as they are found: what stands behind a view is computed where the view reads it."""
+
+    tensor: Tensor
+    made: dict[tuple[Tensor, Index], Tensor] = field(default_factory=dict[tuple[Tensor, Index], Tensor])
+    """What stands for each function that is read at an index over the operand's dims."""
+    leaves: list[tuple[Tensor, Index]] = field(default_factory=list[tuple[Tensor, Index]])
+    """What is read from memory, with the index over the operand's dims."""
+
+    @property
+    def given(self) -> tuple[Tensor, ...]:
+        """What has to lie in memory, each once."""
+        return tuple(dict.fromkeys(leaf for leaf, _ in self.leaves)) if self.made else (self.tensor,)
+
+    @property
+    def result(self) -> Tensor:
+        """What the operand is computed as."""
+        return list(self.made.values())[-1] if self.made else self.tensor
+
+    def prologue(self) -> Prologue | None:
+        """Gives the functions; None where there are none."""
+        if not self.made:
+            return None
+        shape = self.tensor.shape
+        placement = tuple(None if size == 1 else dim for dim, size in enumerate(shape))
+        across = (len(shape) - 2, len(shape) - 1)
+        is_spread = any(all(memory_index(leaf, index).factor(dim) != 0 for dim in across) for leaf, index in self.leaves)
+        return Prologue(Group(shape, members=dict.fromkeys(self.made.values(), placement)), is_spread)
+
+
+class Prologues:
+    """Takes functions that nobody else reads along into products of a program."""
+
+    def __init__(self, outputs: Sequence[Tensor]) -> None:
+        self._readers = read_by(outputs)
+        self.moved: dict[Tensor, Tensor] = {}
+        """What became of functions."""
+
+    def before(self, old: Product, new: Product) -> Tensor:
+        """Gives a product, or parts of it, with what stands before it; `old` is the one in the program."""
+        rows, columns = new.shape[-2:]
+        left = self._taken(old, old.left, new.left, columns)
+        right = self._taken(old, old.right, new.right, rows)
+        if not left.made and not right.made:
+            return new
+        self.moved |= {each: into for found in (left, right) for (each, _), into in found.made.items()}
+        product = replace(new, left=left.result, right=right.result)
+        given = tuple(dict.fromkeys((*left.given, *right.given)))
+        return Multiplied(new.shape, new.dtype, given, product, left.prologue(), right.prologue())
+
+    def _taken(self, product: Product, old: Tensor, new: Tensor, across: Size) -> _Operand:
+        """Gives the functions behind an operand; none where they do not come along."""
+        functions = {tensor for tensor, _ in _functions(old).made}
+        readers = {reader for each in functions for reader in self._readers[each]}
+        found = _functions(new)
+        return found if readers <= {product, *functions} and _pays(found, across) else _Operand(new)
+
+
+def _functions(operand: Tensor) -> _Operand:
+    found = _Operand(operand)
+    _enter(operand, identity(operand.shape), found)
+    return found
+
+
+def _enter(tensor: Tensor, index: Index, found: _Operand) -> Tensor:
+    """Enters a tensor that is read at an index over the operand's dims; gives what it is computed as there."""
+    tensor, index = through_views(tensor, index)
+    shape = found.tensor.shape
+    if isinstance(tensor, Pointwise):
+        if (tensor, index) not in found.made:
+            arguments = tuple(_enter(argument, index, found) for argument in tensor.arguments)
+            found.made[tensor, index] = replace(tensor, shape=shape, arguments=arguments)
+        return found.made[tensor, index]
+    if not isinstance(tensor, (Fill, Number, Iota)):
+        found.leaves.append((tensor, index))
+    return view(tensor, shape, index)
+
+
+def _pays(found: _Operand, across: Size) -> bool:
+    """True where functions of inputs and weights stand before an operand, and no more is moved with them."""
+    if not 0 < len(found.made) <= MOST_FUNCTIONS:
+        return False
+    if not all(isinstance(_root(leaf), Source) and _is_along(leaf, index, found.tensor) for leaf, index in found.leaves):
+        return False
+    is_expensive = any(isinstance(each, Pointwise) and each.function in TRANSCENDENTAL for each, _ in found.made)
+    return _moves_less(found, across, is_expensive=is_expensive)
+
+
+def _root(tensor: Tensor) -> Tensor:
+    while isinstance(tensor, Reshape):
+        tensor = tensor.source
+    return tensor
+
+
+def _is_along(leaf: Tensor, index: Index, operand: Tensor) -> bool:
+    """True where neighbours in a row or a column of the operand are neighbours in memory, or one dim is not read along."""
+    place, rank = memory_index(leaf, index), len(operand.shape)
+    steps = [place.factor(dim) for dim in (rank - 2, rank - 1)]
+    return 0 in steps or 1 in steps
+
+
+def _moves_less(found: _Operand, across: Size, *, is_expensive: bool) -> bool:
+    """Compares bytes: what each tile reads of the inputs, with reading these once, and writing and reading the operand."""
+    shape, own = found.tensor.shape, ITEMSIZES[found.tensor.dtype]
+    inner = {len(shape) - 2, len(shape) - 1}
+    leaves = [(ITEMSIZES[leaf.dtype], {dim for part in index for dim, _ in part.terms}) for leaf, index in found.leaves]
+    if not all(map(is_static, (across, *shape))):
+        return not is_expensive and sum(itemsize for itemsize, dims in leaves if inner <= dims) <= own
+    tiles = math.ceil(across / TILE)
+    if is_expensive and tiles > FEW:
+        return False
+
+    def count(dims: Iterable[int]) -> int:
+        return math.prod(int(shape[dim]) for dim in dims)
+
+    whole = count(range(len(shape)))
+    together = sum(itemsize * count(dims & inner) for itemsize, dims in leaves) * (whole // max(count(inner), 1))
+    before = sum(itemsize * count(dims) for itemsize, dims in leaves) + own * count(
+        set().union(*(dims for _, dims in leaves))
+    )
+    return tiles * together <= before + tiles * own * whole
