@@ -66,22 +66,15 @@ _TAKEN = _names(
     "nan_to_num.default log_sigmoid.default selu.default celu.default threshold.default hardshrink.default "
     "log_sigmoid_forward.default prelu.default _prelu_kernel.default glu.default rsub.Tensor log2.default "
     "asin.default acos.default mish.default square.default "
+    "where.ScalarOther where.ScalarSelf masked_fill.Tensor ne.Tensor clamp_min.Tensor clamp_max.Tensor "
+    "max.other min.other squeeze.dims amin.default min.dim argmin.default _log_softmax.default var.correction "
+    "std.correction var_mean.correction rms_norm.default mv.default dot.default outer.default conv1d.padding "
+    "conv2d.padding avg_pool1d.default adaptive_avg_pool1d.default movedim.int flip.default narrow.default "
+    "unflatten.int expand_as.default mT.default prod.default logsumexp.default linalg_vector_norm.default "
+    "upsample_nearest2d.vec pixel_shuffle.default bitwise_xor.Tensor __xor__.Tensor bitwise_and.Scalar "
+    "bitwise_or.Scalar "
 )
 """Tried with every sample call of the conformance suite. A row that the core adds is not taken before that."""
-
-_TAKEN_TOGETHER = _names(
-    "where.ScalarOther where.ScalarSelf masked_fill.Tensor ne.Tensor clamp_max.default clamp_min.Tensor "
-    "clamp_max.Tensor max.other min.other squeeze.dims new_zeros.default new_full.default arange.start "
-    "arange.start_step amin.default min.dim argmin.default any.default all.default _log_softmax.default "
-    "var.correction std.correction var_mean.correction rms_norm.default mv.default dot.default outer.default "
-    "conv1d.padding conv2d.padding avg_pool1d.default adaptive_avg_pool1d.default movedim.int flip.default "
-    "narrow.default unflatten.int expand_as.default mT.default index_add.default prod.default logsumexp.default "
-    "linalg_vector_norm.default upsample_nearest2d.vec pixel_shuffle.default _unsafe_index.Tensor scatter.value "
-    "index_fill.int_Scalar index_copy.default _unsafe_index_put.default bitwise_xor.Tensor __xor__.Tensor "
-    "bitwise_and.Scalar bitwise_or.Scalar "
-)
-"""Tried with every sample call, those of one operator in one program, at the sizes of the samples and without weights:
-IREE's compiler takes a second for each program."""
 
 
 DECLINED: Mapping[str, str] = {
@@ -128,7 +121,7 @@ OWN: Mapping[str, tuple[Condition, ...]] = {
 """Operators beside the core's table."""
 
 OPERATORS = OperatorTable(
-    {**{name: (*ROWS[name], *FURTHER.get(name, ())) for name in (*_TAKEN, *_TAKEN_TOGETHER)}, **OWN},
+    {**{name: (*ROWS[name], *FURTHER.get(name, ())) for name in _TAKEN}, **OWN},
     everywhere=(_TRIED, on_cpu, not_empty),
     declined=DECLINED,
 )
