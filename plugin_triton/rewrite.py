@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from hub.fusion.reading import in_order
-from hub.lowering.tensors import Pointwise, Product, Put, Tensor, View
+from hub.lowering.builders import reshaped
+from hub.lowering.tensors import Pointwise, Product, Put, Reshape, Tensor, View
 
 from .functions import HALVES
 
@@ -56,10 +57,13 @@ def _halved(product: Product) -> Product:
 
 
 def before_cast(operand: Tensor) -> Tensor | None:
-    """Gives the half-precision tensor behind a cast, under the same views; None where there is none."""
-    if isinstance(operand, View):
+    """Gives the half-precision tensor behind a cast, under the same views and shapes; None where there is none."""
+    if isinstance(operand, (View, Reshape)):
         source = before_cast(operand.source)
-        return None if source is None else replace(operand, source=source, dtype=source.dtype)
+        if source is None:
+            return None
+        is_view = isinstance(operand, View)
+        return replace(operand, source=source, dtype=source.dtype) if is_view else reshaped(source, operand.shape)
     if isinstance(operand, Pointwise) and operand.function == "cast" and operand.dtype == "f32":
         (source,) = operand.arguments
         return source if source.dtype in HALVES else None

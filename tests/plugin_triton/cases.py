@@ -86,6 +86,7 @@ HALF: Mapping[str, Case] = {
     "pointwise": (lambda x: F.gelu(x) + x, lambda n: (random(3, n),)),
     "softmax": (lambda x: x.softmax(-1), lambda n: (random(3, n),)),
     "product": (lambda x, w: F.relu(x @ w), lambda n: (random(n, 19), random(19, 23))),
+    "layer of a batch": (F.linear, lambda n: (random(2, n, 19), random(23, 19), random(23))),
     "attention": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
         lambda n: (random(1, 2, n, 64), random(1, 2, n, 64), random(1, 2, n, 64)),

@@ -129,7 +129,8 @@ def test_every_template_compiles_for_gpus_without_spilling(name: str, target: st
 
 
 @pytest.mark.parametrize(
-    "name", ["pointwise", "softmax", "product", "attention", "wide attention", "rows added", "overflow"]
+    "name",
+    ["pointwise", "softmax", "product", "layer of a batch", "attention", "wide attention", "rows added", "overflow"],
 )
 def test_half_precision_compiles(name: str) -> None:
     """Products go to the tensor cores."""
@@ -137,7 +138,7 @@ def test_half_precision_compiles(name: str) -> None:
     file = file_of(cluster, lower(cluster), is_interpreted=False)
     found = compiled(file, Target.parse("cuda:90"))
     assert [each.needs.spilled for each in found] == [0] * len(found)
-    if name in ("product", "attention", "wide attention"):
+    if name in ("product", "layer of a batch", "attention", "wide attention"):
         assert "wgmma" in str(found[0].stages["ptx"])
 
 
