@@ -6,17 +6,27 @@ A cast, a scale, what was quantised: a tile of the operand is made of tiles of t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hub.fusion.groups import Group
 from hub.fusion.nest import memory_index
-from hub.fusion.reading import through_views
-from hub.lowering.affine import Index, identity
-from hub.lowering.builders import view
+from hub.lowering.affine import Affine, Index, composed, identity, variable
+from hub.lowering.builders import cut_index, reshaped, view
 from hub.lowering.functions import TRANSCENDENTAL
-from hub.lowering.sizes import Size, is_static
-from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Product, Reshape, Source, Template, Tensor
+from hub.lowering.sizes import Size, is_static, product
+from hub.lowering.tensors import (
+    Fill,
+    Iota,
+    Number,
+    Pointwise,
+    Product,
+    Reshape,
+    Source,
+    Template,
+    Tensor,
+    View,
+)
 
 from .attention import read_by
 from .functions import ITEMSIZES
@@ -48,15 +58,33 @@ class Multiplied(Template):
     right: Prologue | None
 
 
+@dataclass(frozen=True)
+class _Read:
+    """A tensor that is read somewhere behind an operand."""
+
+    tensor: Tensor
+    shape: tuple[Size, ...]
+    """What it is taken to have: its own shape, or another one of the same elements in the same order."""
+    index: Index
+    """Which of its elements, over the operand's dims."""
+
+
 @dataclass
 class _Operand:
     """Functions behind an operand, as they are found: what stands behind a view is computed where the view reads it."""
 
     tensor: Tensor
-    made: dict[tuple[Tensor, Index], Tensor] = field(default_factory=dict[tuple[Tensor, Index], Tensor])
-    """What stands for each function that is read at an index over the operand's dims."""
-    leaves: list[tuple[Tensor, Index]] = field(default_factory=list[tuple[Tensor, Index]])
-    """What is read from memory, with the index over the operand's dims."""
+    made: dict[_Read, Tensor] = field(default_factory=dict[_Read, Tensor])
+    """What stands for each function."""
+    known: dict[_Read, tuple[Tensor, Index]] = field(default_factory=dict[_Read, tuple[Tensor, Index]])
+    """What is read from memory for everything else, with the index over the operand's dims."""
+    crossed: set[Tensor] = field(default_factory=set[Tensor])
+    """Functions under other shapes."""
+
+    @property
+    def leaves(self) -> Collection[tuple[Tensor, Index]]:
+        """What is read from memory."""
+        return self.known.values()
 
     @property
     def given(self) -> tuple[Tensor, ...]:
@@ -94,37 +122,83 @@ class Prologues:
         right = self._taken(old, old.right, new.right, rows)
         if not left.made and not right.made:
             return new
-        self.moved |= {each: into for found in (left, right) for (each, _), into in found.made.items()}
+        self.moved |= {read.tensor: into for found in (left, right) for read, into in found.made.items()}
         product = replace(new, left=left.result, right=right.result)
         given = tuple(dict.fromkeys((*left.given, *right.given)))
         return Multiplied(new.shape, new.dtype, given, product, left.prologue(), right.prologue())
 
     def _taken(self, product: Product, old: Tensor, new: Tensor, across: Size) -> _Operand:
         """Gives the functions behind an operand; none where they do not come along."""
-        functions = {tensor for tensor, _ in _functions(old).made}
-        readers = {reader for each in functions for reader in self._readers[each]}
+        before = _functions(old)
+        own = {read.tensor for read in before.made} | before.crossed
+        readers = {reader for each in own for reader in self._readers[each]}
         found = _functions(new)
-        return found if readers <= {product, *functions} and _pays(found, across) else _Operand(new)
+        return found if readers <= {product, *own} and _pays(found, across) else _Operand(new)
 
 
 def _functions(operand: Tensor) -> _Operand:
     found = _Operand(operand)
-    _enter(operand, identity(operand.shape), found)
+    _enter(_Read(operand, operand.shape, identity(operand.shape)), found)
     return found
 
 
-def _enter(tensor: Tensor, index: Index, found: _Operand) -> Tensor:
-    """Enters a tensor that is read at an index over the operand's dims; gives what it is computed as there."""
-    tensor, index = through_views(tensor, index)
-    shape = found.tensor.shape
+def _enter(read: _Read, found: _Operand) -> Tensor:
+    """Enters a tensor; gives what it is computed as in loops along the operand's dims."""
+    read = _behind(read, found)
+    tensor, shape = read.tensor, found.tensor.shape
     if isinstance(tensor, Pointwise):
-        if (tensor, index) not in found.made:
-            arguments = tuple(_enter(argument, index, found) for argument in tensor.arguments)
-            found.made[tensor, index] = replace(tensor, shape=shape, arguments=arguments)
-        return found.made[tensor, index]
-    if not isinstance(tensor, (Fill, Number, Iota)):
-        found.leaves.append((tensor, index))
-    return view(tensor, shape, index)
+        if read not in found.made:
+            arguments = tuple(_enter(replace(read, tensor=argument), found) for argument in tensor.arguments)
+            found.made[read] = replace(tensor, shape=shape, arguments=arguments)
+        return found.made[read]
+    if isinstance(tensor, (Fill, Number)) or (isinstance(tensor, Iota) and read.shape == tensor.shape):
+        return view(tensor, shape, read.index)
+    source, index = found.known.setdefault(read, (reshaped(tensor, read.shape), read.index))
+    return view(source, shape, index)
+
+
+def _behind(read: _Read, found: _Operand) -> _Read:
+    """Gives what lies behind views and other shapes of functions, as long as it is read at affine places."""
+    while True:
+        tensor, following = read.tensor, None
+        if isinstance(tensor, View):
+            following = _behind_view(tensor, read)
+        elif isinstance(tensor, Reshape) and isinstance(tensor.source, Pointwise):
+            found.crossed.add(tensor)
+            following = replace(read, tensor=tensor.source)
+        if following is None:
+            return read
+        read = following
+
+
+def _behind_view(tensor: View, read: _Read) -> _Read | None:
+    source = tensor.source
+    index = within(tensor.index, tensor.shape, read.shape)
+    if index is not None:
+        return _Read(source, source.shape, composed(index, read.index))
+    place = within((memory_index(source, tensor.index),), tensor.shape, read.shape)
+    return None if place is None else _Read(source, (product(source.shape),), composed(place, read.index))
+
+
+def within(index: Index, old: Sequence[Size], new: Sequence[Size]) -> Index | None:
+    """Gives an index over dims of a shape as one over those of another shape of the same elements in the same order.
+
+    None where it is not affine over these: a row of [B * S] does not say by which multiple of which factor it is in B.
+    """
+    parts = cut_index(old, new)
+    if parts is not None:
+        return composed(index, parts)
+    whole = cut_index(new, old)
+    if whole is None:
+        return None
+    innermost = {dim: part.terms[-1][0] for dim, part in enumerate(whole) if part.terms}
+    found: list[Affine] = []
+    for part in index:
+        joined = Affine(part.constant)
+        for dim, inner in innermost.items():
+            joined = joined + variable(dim, part.factor(inner))
+        found.append(joined)
+    return tuple(found) if composed(found, whole) == tuple(index) else None
 
 
 def _pays(found: _Operand, across: Size) -> bool:
@@ -133,7 +207,7 @@ def _pays(found: _Operand, across: Size) -> bool:
         return False
     if not all(isinstance(_root(leaf), Source) and _is_along(leaf, index, found.tensor) for leaf, index in found.leaves):
         return False
-    is_expensive = any(isinstance(each, Pointwise) and each.function in TRANSCENDENTAL for each, _ in found.made)
+    is_expensive = any(isinstance(each, Pointwise) and each.function in TRANSCENDENTAL for each in found.made.values())
     return _moves_less(found, across, is_expensive=is_expensive)
 
 

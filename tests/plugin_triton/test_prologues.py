@@ -31,6 +31,11 @@ def dequantised(x: torch.Tensor, q: torch.Tensor, scale: torch.Tensor) -> torch.
     return x @ ((q.to(x.dtype) - 3.0) * scale[:, None]).t()
 
 
+def wide_layer(x: torch.Tensor, s: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """A product of what was computed along three dims."""
+    return ((x.relu() + x) * s).view(-1, x.shape[-1]) @ w
+
+
 CASES: Mapping[str, tuple[Callable[..., Any], Callable[[int], Inputs]]] = {
     "activation": (lambda x, w: x.relu() @ w, lambda n: (random(5, n), random(n, 19))),
     "shift": (lambda x, w: (x + 1.0) @ (w - 2.0), lambda n: (random(5, n), random(n, 19))),
@@ -41,6 +46,16 @@ CASES: Mapping[str, tuple[Callable[..., Any], Callable[[int], Inputs]]] = {
     "columns first": (lambda x, w: x.t().neg() @ w.t().abs(), lambda n: (random(n, 5), random(7, n))),
     "sliced": (lambda x, w: (x[::2] * 2.0) @ w, lambda n: (random(10, n), random(n, 7))),
     "batch": (lambda x, y, s: torch.bmm(x.relu(), y * s), lambda n: (random(2, 3, n), random(2, n, 5), random(5))),
+    "three dims": (lambda x, w, b: F.linear(x.relu(), w, b), lambda n: (random(2, 5, n), random(19, n), random(19))),
+    "three dims as two": (wide_layer, lambda n: (random(2, 5, n), random(n), random(n, 19))),
+    "rows cut apart": (
+        lambda x, y: torch.bmm((x + 1.0).view(2, 5, -1), y),
+        lambda n: (random(10, n), random(2, n, 7)),
+    ),
+    "part of three dims": (
+        lambda x, w: (x[:, 1:] * 2.0).view(-1, x.shape[-1]) @ w,
+        lambda n: (random(1, 5, n), random(n, 7)),
+    ),
     "with an epilogue": (lambda x, w, b: (x.relu() @ w + b).tanh(), lambda n: (random(5, n), random(n, 19), random(19))),
 }
 
@@ -68,7 +83,7 @@ def test_products_take_along_what_stands_before_them(name: str, size: int) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["shift", "quantised weights", "batch"])
+@pytest.mark.parametrize("name", ["shift", "quantised weights", "batch", "three dims", "three dims as two"])
 def test_halves(name: str, dtype: torch.dtype) -> None:
     """Rounded where eager rounds, before they are multiplied."""
     cluster, inputs = case_of(name, 129, dtype)
@@ -88,9 +103,10 @@ def test_attention_reads_such_a_product() -> None:
     assert_right(cluster, values)
 
 
-def test_symbolic_sizes() -> None:
+@pytest.mark.parametrize("name", ["shift", "three dims as two"])
+def test_symbolic_sizes(name: str) -> None:
     """Sizes are parameters."""
-    function, inputs = CASES["shift"]
+    function, inputs = CASES[name]
     cluster, values = whole_cluster(Wrapped(function), inputs(7), dynamic=True)
     assert kernels_of(cluster) == 1
     assert_right(cluster, values)
@@ -104,8 +120,15 @@ def test_symbolic_sizes() -> None:
         (lambda x, w: x.exp() @ w, (random(5, 9), random(9, 700))),
         (lambda x, w: x.to(torch.bfloat16) @ w, (random(5, 9), random(9, 700).to(torch.bfloat16))),
         (lambda x, w: (x[::3, ::3] * 2.0) @ w, (random(15, 27), random(9, 7))),
+        (lambda x, s, w: (x * s[:, None, None]) @ w, (random(2, 5, 9), random(2), random(9, 7))),
+        (lambda x, w: (x[:, 1:] * 2.0) @ w, (random(2, 5, 9), random(9, 7))),
+        (lambda x, w, v: ((y := x.relu()) @ w, y @ v), (random(2, 5, 9), random(9, 7), random(9, 8))),
+        (lambda x, w: ((y := x.relu()) @ w, y.view(10, 9)), (random(2, 5, 9), random(9, 7))),
     ],
-    ids=["read by two", "an output", "expensive in many tiles", "twice the bytes in many tiles", "neighbours far apart"],
+    ids=[
+        *("read by two", "an output", "expensive in many tiles", "twice the bytes in many tiles", "neighbours far apart"),
+        *("a factor for each batch", "rows with gaps between batches", "three dims read by two", "an output of two dims"),
+    ],
 )
 def test_what_is_better_in_memory_goes_there(function: Callable[..., Any], inputs: Inputs) -> None:
     """Read elsewhere too, or again by many tiles at a price."""
@@ -117,6 +140,7 @@ def test_what_is_better_in_memory_goes_there(function: Callable[..., Any], input
 
 REAL: Mapping[str, tuple[Callable[..., Any], Inputs]] = {
     "activation": (lambda x, w: x.relu() @ w, (random(2048, 1024), random(1024, 4096))),
+    "activation of three dims": (lambda x, w: F.linear(x.relu(), w), (random(4, 512, 1024), random(4096, 1024))),
     "shift at ragged sizes": (lambda x, w: (x + 1.0) @ (w - 2.0), (random(1999, 333), random(333, 777))),
     "quantised weights": (dequantised, (random(2048, 1024), integers(4096, 1024), random(4096))),
     "quantised weights of one row": (dequantised, (random(1, 4096), integers(4096, 4096), random(4096))),
