@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hub.conditions import on_cpu
+from hub.lowering.conditions import includes_self
 from hub.lowering.operators import ROWS as LOWERED
 from hub.support import Condition, OperatorTable, argument, dtypes, tensors_of
 
@@ -80,7 +81,7 @@ ROWS = {
     **_narrowed("scaled_dot_product_attention.default", _SINGLE),
     **_narrowed("scatter_add.default index_add.default", _ADDED),
     **_narrowed("scatter.reduce scatter.value_reduce", _combined_in_memory),
-    **_narrowed("scatter_reduce.two", _combined_in_memory),
+    "aten.scatter_reduce.two": (_combined_in_memory, includes_self),
     **_narrowed("index_put.default _unsafe_index_put.default", _added_in_memory),
 }
 

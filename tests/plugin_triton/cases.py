@@ -99,6 +99,10 @@ HALF: Mapping[str, Case] = {
         lambda x, i: torch.zeros(3, x.shape[1], dtype=x.dtype, device=x.device).index_add(0, i, x),
         lambda n: (random(3, n), torch.tensor([1, 1, 0])),
     ),
+    "summed at places": (
+        lambda x, i, v: x.scatter_reduce(1, i, v, "sum"),
+        lambda n: (random(2, n), torch.arange(6).reshape(2, 3) % 2 % n, random(2, 3)),
+    ),
     "layer norm": (
         lambda x, w, b: F.layer_norm(x + 1.0, (x.shape[1],), w, b),
         lambda n: (random(2, n), random(n), random(n)),

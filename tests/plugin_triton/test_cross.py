@@ -20,7 +20,7 @@ from plugin_triton.source import file_of
 from plugin_triton.support import INTERPRETED
 from plugin_triton.targets import Target, compiled
 from tests.plugin_disc.programs import FIXED_SIZES, PROGRAMS, Wrapped, inputs_of
-from tests.plugin_triton.cases import HALF
+from tests.plugin_triton.cases import HALF, placed
 from tests.plugin_triton.real import BRAIN, of
 from tests.plugin_triton.test_training import Language
 
@@ -97,7 +97,7 @@ def test_what_is_cut_into_parts(name: str, target: str) -> None:
 def test_halves(name: str, dtype: torch.dtype, target: str) -> None:
     """Of both kinds."""
     function, inputs = HALF[name]
-    values = tuple(value.to(dtype) for value in inputs(1000))
+    values = placed(inputs(1000), dtype)
     assert_compiles(whole_cluster(Wrapped(function), values)[0], target)
 
 
