@@ -8,7 +8,7 @@ from typing import Any
 
 from hub.fusion.reading import in_order
 from hub.lowering.builders import reshaped
-from hub.lowering.tensors import Pointwise, Product, Put, Reshape, Tensor, View
+from hub.lowering.tensors import Join, Pointwise, Product, Put, Reshape, Tensor, View
 
 from .functions import HALVES
 
@@ -64,6 +64,11 @@ def before_cast(operand: Tensor) -> Tensor | None:
             return None
         is_view = isinstance(operand, View)
         return replace(operand, source=source, dtype=source.dtype) if is_view else reshaped(source, operand.shape)
+    if isinstance(operand, Join) and operand.fill is None:
+        pieces = tuple((found, place) for piece, place in operand.pieces if (found := before_cast(piece)) is not None)
+        dtypes = {piece.dtype for piece, _ in pieces}
+        is_possible = len(pieces) == len(operand.pieces) and len(dtypes) == 1
+        return replace(operand, pieces=pieces, dtype=dtypes.pop()) if is_possible else None
     if isinstance(operand, Pointwise) and operand.function == "cast" and operand.dtype == "f32":
         (source,) = operand.arguments
         return source if source.dtype in HALVES else None

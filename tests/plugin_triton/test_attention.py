@@ -74,6 +74,24 @@ def test_scores_that_eager_rounds_are_rounded(dtype: torch.dtype) -> None:
     assert len(kernels_of(by_hand, *(each.to(dtype) for each in inputs))) == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_halves_that_are_turned_stay_halves(dtype: torch.dtype) -> None:
+    """Rotary embeddings put queries and keys together from two parts: the tensor cores get both."""
+
+    def turned(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, -1)
+        return torch.cat((first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()), -1)
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(turned(q, angle), turned(k, angle), v)
+
+    inputs = (heads(), heads(), heads(), torch.randn(9, 4))
+    cluster, given = whole_cluster(Wrapped(attention), tuple(each.to(dtype) for each in inputs))
+    executable = BACKEND.compile(cluster, ONE)
+    assert value_problem(executable(*given), eager(cluster, given), exact(cluster, given)) == ""
+    assert "input_precision" not in executable.text
+
+
 def test_symbolic_sizes() -> None:
     """Rows and keys are parameters; the width is not."""
     weight = torch.nn.Parameter(torch.randn(8, 3))
