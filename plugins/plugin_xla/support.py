@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from hub.conditions import has_dims, not_ceil, not_empty, on_cpu, one_of, only_output, unrollable_lstm
 from hub.lowering.operators import NARROWER, ROWS
-from hub.support import Condition, OperatorTable, argument, attribute, declared_arguments, dtypes, rank, tensors_of
+from hub.support import (
+    Condition,
+    OperatorTable,
+    argument,
+    attribute,
+    declared_arguments,
+    dtype_name,
+    dtypes,
+    rank,
+    tensors_of,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from torch import fx
@@ -29,6 +40,12 @@ def whole_bounds(node: fx.Node) -> str | None:
     return None if is_float or not any(isinstance(bound, float) for bound in bounds) else "integers between floats"
 
 
+def of_numbers(node: fx.Node) -> str | None:
+    """torch-mlir compares floats, and integers of more than a byte, with infinity."""
+    dtype = dtype_name(value_of(argument(node, "self")).dtype)
+    return f"{dtype}, only floats, int64 and int32" if dtype in ("bool", "uint8") else None
+
+
 def _all_one(sizes: Any) -> bool:
     return all(size == 1 for size in sizes)
 
@@ -44,6 +61,11 @@ _UNKNOWN = _names(
 _EXTREMES = _names("abs.default amax.default amin.default max.default min.default")
 _PLACES = _names("argmax.default argmin.default max.dim min.dim")
 _TRUTH = _names("any.default all.default")
+_CONSTANTS = _names(
+    "zeros.default zeros_like.default new_zeros.default ones.default ones_like.default new_ones.default full.default "
+    "full_like.default new_full.default fill.Scalar scalar_tensor.default"
+)
+_QUOTIENTS = _names("div.Tensor true_divide.Tensor")
 _LOGICAL = _names("logical_not.default logical_and.default logical_or.default logical_xor.default")
 _RIGHT = _names(
     "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Scalar_Tensor __rshift__.Tensor "
@@ -120,6 +142,10 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     **dict.fromkeys(_PLACES, (dtypes("float32", "float64", "int64", "int32", "bool"),)),
     # torch-mlir gives bytes other than 0 and 1 of bytes.
     **dict.fromkeys(_TRUTH, (_NOT_BYTES,)),
+    # torch-mlir makes no StableHLO of constants that are bytes.
+    **dict.fromkeys(_CONSTANTS, (_NOT_BYTES,)),
+    # False / False gives 0 where the divisor is known, not NaN.
+    **dict.fromkeys(_QUOTIENTS, (dtypes("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8"),)),
     # XLA takes the smallest floats (denormals) for zero.
     **dict.fromkeys(_LOGICAL, (_WHOLE,)),
     # torch-mlir shifts signs in, also into uint8.
@@ -137,7 +163,10 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     "aten.max_pool3d.default": (_FLOAT, not_ceil, rank("self", 5, 5)),
     **dict.fromkeys(_names("clamp.default clamp_min.default clamp_max.default"), (whole_bounds,)),
     "aten._scaled_dot_product_flash_attention_for_cpu.default": (only_output(0),),
-    "aten.cumsum.default": (has_dims,),
+    # Sums in bytes end the process while torch-mlir makes StableHLO of them.
+    "aten.cumsum.default": (has_dims, _NOT_BYTES),
+    "aten.isinf.default": (of_numbers,),
+    "aten.erf.default": (dtypes("float32", "float64", "float16", "bfloat16"),),
     "aten.matmul.default": (rank("self", 2, 9),),
     "aten.reciprocal.default": (dtypes("float32", "float64", "float16", "bfloat16"),),
     "aten.roll.default": (attribute("dims", bool, "some"),),

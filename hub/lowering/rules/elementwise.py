@@ -111,6 +111,8 @@ def sign(source: Tensor) -> Tensor:
     zero = number(0, source)
     if source.dtype == "i1":
         return source
+    if source.dtype == "u8":
+        return select(ne(source, zero), number(1, source), zero)
     below = select(lt(source, zero), number(-1, source), zero)
     return select(gt(source, zero), number(1, source), below)
 

@@ -44,6 +44,8 @@ _SAMPLES_EACH = 3
 _SMALL = (0, 1)
 _REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
 """What PyTorch raises over arguments that it does not take."""
+_NEVER_WHOLE = ("aten.smooth_l1_loss_backward.default",)
+"""Eager's kernels for integers divide by 0 and end the process with SIGFPE (torch 2.13)."""
 _NEVER_RESIZED = (
     # Eager itself divides by a size of 0 and ends the process with SIGFPE (torch 2.13).
     "aten._weight_norm.default",
@@ -92,7 +94,7 @@ def small_cases(case: Case) -> Iterator[Case]:
 
 def resized(sample: Sample, size: int) -> Sample | None:
     """Gives a sample with another size wherever tensors have the first size of the first tensor; None where none has."""
-    leaves = [leaf for leaf in pytree.tree_leaves((sample.arguments, dict(sample.keywords))) if isinstance(leaf, Made)]
+    leaves = _made(sample)
     first = next((made.shape[0] for made in leaves if made.shape), None)
     if first in (None, size) or any(made.fill == "values" for made in leaves):
         return None
@@ -104,8 +106,14 @@ def resized(sample: Sample, size: int) -> Sample | None:
     return replace(sample, arguments=arguments, keywords=keywords)
 
 
+def _made(sample: Sample) -> list[Made]:
+    return [leaf for leaf in pytree.tree_leaves((sample.arguments, dict(sample.keywords))) if isinstance(leaf, Made)]
+
+
 def is_taken(overload: str, sample: Sample) -> bool:
     """True where eager takes a call, and gives anything."""
+    if overload in _NEVER_WHOLE and not any(made.dtype.is_floating_point for made in _made(sample)):
+        return False
     try:
         arguments, keywords = sample.build()
         with torch.no_grad():

@@ -16,8 +16,13 @@ EAGER_FACTOR = 4.0
 """How many times eager's own largest error a result may be wrong: backends add in another order."""
 ULPS = 8.0
 """Roundings that are free, relative to the result: a fused or split operator rounds at other places."""
+_SEED = 11
 SMOOTH = 1e-2
 """Inputs moved by one rounding move a smooth operator's result by less than this part of it; more is a jump, not noise."""
+
+
+ROUNDINGS = (1.0, -1.0, 0.5)
+"""By how many roundings inputs are moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +42,9 @@ def references(name: str, sample: Sample) -> tuple[Reference | None, ...]:
         exact = _in_float64(name, sample, move=0.0, has_whole=has_whole)
         if exact is None or (has_whole and not all(map(_is_wide, exact))):
             continue  # a view in another dtype, say, computes nothing with the numbers
-        moved = [_in_float64(name, sample, move=move, has_whole=has_whole) for move in (1.0, -1.0, 0.5)]
+        moved = [_in_float64(name, sample, move=move, has_whole=has_whole) for move in ROUNDINGS]
         return tuple(
-            Reference(values.double(), max(_distance(values, other[index]) for other in moved if other))
+            Reference(values.double(), max(distance(values, other[index]) for other in moved if other))
             if values.is_floating_point()
             else None
             for index, values in enumerate(exact)
@@ -141,7 +146,7 @@ def _in_float64(name: str, sample: Sample, move: float, *, has_whole: bool) -> t
 
     With `has_whole` integers are in float64 too, moved by roundings of float32.
     """
-    generator = torch.Generator().manual_seed(11)
+    generator = torch.Generator().manual_seed(_SEED)
     arguments, keywords = pytree.tree_map_only(
         torch.Tensor, lambda tensor: _widened(tensor, move, generator, has_whole=has_whole), sample.build()
     )
@@ -162,7 +167,16 @@ def _widened(tensor: torch.Tensor, move: float, generator: torch.Generator, *, h
     return wide + wide * signs * move * torch.finfo(kind).eps if move else wide
 
 
-def _distance(values: torch.Tensor, moved: torch.Tensor) -> float:
+def moved(values: Sequence[Any], move: float) -> tuple[Any, ...]:
+    """Gives values with each float tensor in float64, moved by up to `move` roundings of its own dtype."""
+    generator = torch.Generator().manual_seed(_SEED)
+    return tuple(
+        _widened(value, move, generator, has_whole=False) if isinstance(value, torch.Tensor) else value for value in values
+    )
+
+
+def distance(values: torch.Tensor, moved: torch.Tensor) -> float:
+    """Gives the largest difference; 0 where it is a jump, which no rounding explains."""
     difference = torch.nan_to_num((values - moved).abs().double(), nan=0.0, posinf=0.0)
     largest = float(difference.max()) if difference.numel() else 0.0
     scale = torch.nan_to_num(values.abs().double(), nan=0.0, posinf=0.0)

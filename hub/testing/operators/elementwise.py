@@ -168,6 +168,7 @@ _ARITHMETIC: Table = {
         call(f(3, 4), f(4)),
         call(_SIGNED, _DIVISORS),
         call(_SIGNED, 3),
+        call(lit(0, 7, 200, dtype=torch.uint8), 3),
         call(lit(-7.0, 7.0), lit(2.0, -2.0)),
         call(i32(4), lit(-3, dtype=torch.int32)),
     ),
