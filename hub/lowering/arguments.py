@@ -66,7 +66,7 @@ def decomposed(module: fx.GraphModule, table: Decompositions) -> fx.GraphModule:
 
 @dataclass(frozen=True)
 class Specialised:
-    """A program for given sizes, which holds no symbol and takes no number."""
+    """A program for given sizes, which holds no symbol and takes no number (unless `hub.lowering.open_sizes` made it)."""
 
     module: fx.GraphModule
     fed: tuple[int, ...]
@@ -94,14 +94,29 @@ def specialised(
     prepare: Callable[[fx.GraphModule], None] | None = None,
 ) -> Specialised:
     """Gives a cluster's program for given sizes, in the operators that a table leaves. `prepare` may change it before."""
+
+    def fakes() -> list[Any]:
+        return [fake(spec, size) for spec, size in zip(cluster.inputs, sizes, strict=True)]
+
+    return traced(cluster, FakeTensorMode(allow_non_fake_inputs=True), fakes, table, prepare)
+
+
+def traced(
+    cluster: Cluster,
+    mode: FakeTensorMode,
+    inputs: Callable[[], list[Any]],
+    table: Decompositions,
+    prepare: Callable[[fx.GraphModule], None] | None,
+) -> Specialised:
+    """Gives a cluster's program as it is for some inputs, which are made, and traced, in a mode for fake tensors."""
     arguments = with_weights(cluster)
     _without_views(arguments.module)
     if prepare is not None:
         prepare(arguments.module)
     constants = cluster.constants
-    with held_back(), _TRACING, FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        values = [_fake(spec, size) for spec, size in zip(cluster.inputs, sizes, strict=True)]
-        values += [mode.from_tensor(constants[name].detach()) for name in arguments.weights]
+    with held_back(), _TRACING, mode:
+        values = inputs()
+        values += [mode.from_tensor(constants[name].detach(), static_shapes=True) for name in arguments.weights]
         module = make_fx(arguments.module, decomposition_table=dict(table), tracing_mode="real")(*values)
     module.graph.eliminate_dead_code()
     fed: list[int] = []
@@ -122,7 +137,8 @@ def _without_views(module: fx.GraphModule) -> None:
     module.recompile()
 
 
-def _fake(spec: Spec, size: Any) -> Any:
+def fake(spec: Spec, size: Any) -> Any:
+    """Gives an input of some size, within a mode for fake tensors."""
     if not isinstance(spec, TensorSpec):
         return size
     return torch.empty_strided(size, _strides(size, spec), dtype=spec.dtype, device=spec.device)
@@ -138,5 +154,5 @@ def _strides(shape: Sequence[int], spec: TensorSpec) -> tuple[int, ...]:
     for dim in sorted(range(len(shape)), key=lambda dim: (captured[dim], -dim)):
         if captured[dim]:
             found[dim] = step
-            step *= max(1, shape[dim])
+            step *= shape[dim] or 1
     return tuple(found)

@@ -8,8 +8,11 @@ from typing import Any, cast
 
 import torch
 from torch import _decomp, fx
+from torch._prims_common import infer_size
 
 from hub.lowering.arguments import Decompositions
+from hub.lowering.sizes import size_of
+from hub.support import is_symbolic
 
 UNKNOWN = (
     "addmv.default",
@@ -58,6 +61,30 @@ def keeping_nan() -> Decompositions:
         found[_overload(f"clamp_min.{form}")] = _larger
         found[_overload(f"clamp_max.{form}")] = _smaller
     return found
+
+
+def views_through_one_dim() -> Decompositions:
+    """Gives changes of shape, where sizes are symbols, in steps that torch-mlir 20261001 gets right.
+
+    These make one dim of several, or several of one, beside dims that stay. Of [a, b] as [a * b / 3, 3] it makes [a, 3].
+    """
+    return {_overload("view.default"): _in_steps, _overload("_unsafe_view.default"): _in_steps}
+
+
+def _in_steps(value: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
+    if not any(map(is_symbolic, (*value.shape, *shape))):
+        return NotImplemented
+    wanted = infer_size(tuple(shape), value.numel())
+    return value.reshape(-1).reshape(wanted) if _is_mixed(value.shape, wanted) else NotImplemented
+
+
+def _is_mixed(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    """True where several dims become several others."""
+    before, after = list(map(size_of, old)), list(map(size_of, new))
+    for end in (0, -1):
+        while before and after and before[end] == after[end]:
+            del before[end], after[end]
+    return len(before) > 1 and len(after) > 1
 
 
 def by_elements() -> Decompositions:

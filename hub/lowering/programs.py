@@ -1,4 +1,4 @@
-"""Programs that a compiler made of one cluster: one for each combination of sizes, built when it is first met."""
+"""Programs that a compiler made of one cluster: one for all sizes, or one for each combination, built when it is met."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from hub.errors import CompileError, InputRefused, RunError
 from hub.graph import Cluster, TensorSpec
 from hub.lowering.arguments import Sizes
+from hub.lowering.open_sizes import condition_of
 
 MOST_SIZES = 16
 """Programs that one executable holds; a call with further sizes runs in eager."""
@@ -20,17 +21,30 @@ ProgramT = TypeVar("ProgramT")
 class Programs(Generic[ProgramT]):
     """Programs of a cluster by sizes. Threads may ask at once."""
 
-    def __init__(self, cluster: Cluster, found: dict[Sizes, ProgramT], build: Callable[[Sizes], ProgramT]) -> None:
-        """`build` compiles for further sizes and raises CompileError."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        found: dict[Sizes, ProgramT],
+        build: Callable[[Sizes], ProgramT],
+        *,
+        general: ProgramT | None = None,
+        condition: str = "",
+    ) -> None:
+        """`build` compiles for further sizes and raises CompileError: for those that a general program does not serve.
+
+        That is right where a condition of `hub.lowering.open_sizes` holds.
+        """
         self._cluster, self._found, self._build = cluster, found, build
+        self.general = general
+        self._is_served = condition_of(condition or "False", len(cluster.inputs))
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[tuple[Sizes, ProgramT]]:
-        """Gives what was built by now."""
+        """Gives what was built for given sizes by now."""
         return iter(tuple(self._found.items()))
 
     def __len__(self) -> int:
-        """Gives how many were built by now."""
+        """Gives how many were built for given sizes by now."""
         return len(self._found)
 
     def of(self, inputs: Sequence[Any]) -> ProgramT:
@@ -40,11 +54,15 @@ class Programs(Generic[ProgramT]):
         """
         sizes = tuple(tuple(value.shape) if isinstance(value, torch.Tensor) else value for value in inputs)
         found = self._found.get(sizes)
-        return self._further(sizes) if found is None else found
-
-    def _further(self, sizes: Sizes) -> ProgramT:
+        if found is not None:
+            return found
         if problem := _misfit(self._cluster, sizes):
             raise RunError(problem)
+        if self.general is not None and self._is_served(*inputs):
+            return self.general
+        return self._further(sizes)
+
+    def _further(self, sizes: Sizes) -> ProgramT:
         if any(0 in size for size in sizes if isinstance(size, tuple)):
             raise InputRefused(f"sizes {list(sizes)}: no elements, over which torch-mlir may end the process")
         with self._lock:

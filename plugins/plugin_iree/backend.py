@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +15,14 @@ import torch
 from hub.backend import Backend, CompileSettings
 from hub.errors import CompileError, HubError
 from hub.lowering.arguments import Sizes, captured_sizes
+from hub.lowering.open_sizes import is_open
 from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
 from plugin_iree.compiler import Refused, compiled
 from plugin_iree.device import device
-from plugin_iree.lower import lower
+from plugin_iree.lower import lower, lower_open
 from plugin_iree.settings import Settings
+from plugin_iree.sizes import least_size, needs_each
 from plugin_iree.support import OPERATORS
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
     from hub.cost import Cost
     from hub.graph import Cluster
+    from plugin_iree.lower import Lowered
     from plugin_iree.runtime import IreeExecutable, Program, Weights
 
 NAME = "iree"
@@ -75,12 +80,18 @@ class Iree(Backend):
         return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> IreeExecutable:
-        """Compiles a cluster for the sizes that it was captured with. Raises CompileError with the compiler's reason."""
+        """Compiles a cluster for all sizes where that is right, else for those that it was captured with.
+
+        Raises CompileError with the compiler's reason.
+        """
         from plugin_iree.runtime import weights_of
 
         try:
             self._require_target()
-            sizes, weights = captured_sizes(cluster), weights_of(cluster)
+            weights = weights_of(cluster)
+            if (general := self._general(cluster, settings, weights)) is not None:
+                return self._executable(cluster, settings, weights, {}, general)
+            sizes = captured_sizes(cluster)
             return self._executable(cluster, settings, weights, {sizes: self._built(cluster, settings, weights, sizes)})
         except HubError:
             raise
@@ -95,8 +106,10 @@ class Iree(Backend):
             self._require_target()
             weights = weights_of(cluster)
             listed = json.loads((folder / META).read_text())["programs"]
-            programs = dict(self._read(folder, place, entry, settings, weights) for place, entry in enumerate(listed))
-            return self._executable(cluster, settings, weights, programs)
+            found = [self._read(folder, place, entry, settings, weights) for place, entry in enumerate(listed)]
+            general = next((program for sizes, program in found if sizes is None), None)
+            programs = {sizes: program for sizes, program in found if sizes is not None}
+            return self._executable(cluster, settings, weights, programs, general)
         except Exception as error:
             raise _failure("load", error, cluster) from error
 
@@ -108,7 +121,7 @@ class Iree(Backend):
         from plugin_iree.runtime import Weights, exchange, invoked, loaded
 
         where = device(self._settings.target, 1)
-        program = loaded(compiled(_PROBE, self._settings), (0,), "", where, Weights(()))
+        program = loaded(compiled(_PROBE, self._settings), (0,), where, Weights(()))
         view, tensor = exchange(self._settings.target)
         (result,) = invoked(program, [view(torch.tensor([1.0, 2.0]), where)], 1)
         return tensor(result, torch.float32, where).tolist()
@@ -117,37 +130,58 @@ class Iree(Backend):
         return device(self._settings.target, settings.threads)
 
     def _executable(
-        self, cluster: Cluster, settings: CompileSettings, weights: Weights, programs: dict[Sizes, Program]
+        self,
+        cluster: Cluster,
+        settings: CompileSettings,
+        weights: Weights,
+        programs: dict[Sizes, Program],
+        general: Program | None = None,
     ) -> IreeExecutable:
         from plugin_iree.runtime import IreeExecutable
 
         build = partial(self._built, cluster, settings, weights)
-        return IreeExecutable(cluster, self._settings, self._device(settings), weights, programs, build)
+        return IreeExecutable(cluster, self._settings, self._device(settings), weights, programs, build, general)
+
+    def _general(self, cluster: Cluster, settings: CompileSettings, weights: Weights) -> Program | None:
+        """Compiles for all sizes; None where there is one combination only, or where each needs a program of its own."""
+        if not is_open(cluster) or any(map(needs_each, cluster.nodes)):
+            return None
+        least = max(map(least_size, cluster.nodes), default=0)
+        with suppress(CompileError):  # what the table does not foresee of a compiler costs speed, not the cluster
+            return self._through(cluster, settings, weights, lambda: lower_open(cluster, least))
+        return None
 
     def _built(self, cluster: Cluster, settings: CompileSettings, weights: Weights, sizes: Sizes) -> Program:
-        """Compiles for given sizes. Raises CompileError, which says which of the two compilers refused."""
+        return self._through(cluster, settings, weights, lambda: lower(cluster, sizes))
+
+    def _through(
+        self, cluster: Cluster, settings: CompileSettings, weights: Weights, lowering: Callable[[], Lowered]
+    ) -> Program:
+        """Compiles. Raises CompileError, which says which of the two compilers refused."""
         from plugin_iree.runtime import loaded
 
         try:
-            lowered = lower(cluster, sizes)
+            lowered = lowering()
         except Exception as error:
             raise _failure("read", error, cluster, "torch-mlir") from error
         try:
-            code = compiled(lowered.text, self._settings)
-            return loaded(code, lowered.fed, lowered.text, self._device(settings), weights)
+            code, where = compiled(lowered.text, self._settings), self._device(settings)
+            return loaded(code, lowered.fed, where, weights, text=lowered.text, condition=lowered.condition)
         except Exception as error:
             raise _failure("compile", error, cluster) from error
 
     def _read(
         self, folder: Path, place: int, entry: Any, settings: CompileSettings, weights: Weights
-    ) -> tuple[Sizes, Program]:
+    ) -> tuple[Sizes | None, Program]:
         from plugin_iree.runtime import loaded
 
         code = (folder / f"program{place}.vmfb").read_bytes()
         if hashlib.sha256(code).hexdigest() != entry["sha256"]:  # IREE runs whatever it is given
             raise ValueError(f"program{place}.vmfb is damaged")
-        sizes = tuple(tuple(size) if isinstance(size, list) else size for size in entry["sizes"])
-        return sizes, loaded(code, entry["fed"], "", self._device(settings), weights)
+        program = loaded(code, entry["fed"], self._device(settings), weights, condition=entry["condition"])
+        if entry["sizes"] is None:
+            return None, program
+        return tuple(tuple(size) if isinstance(size, list) else size for size in entry["sizes"]), program
 
 
 def _failure(stage: str, error: Exception, cluster: Cluster, compiler: str = "IREE") -> CompileError:

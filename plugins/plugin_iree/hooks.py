@@ -14,7 +14,7 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             name="iree",
             factory="plugin_iree.backend:create",
             settings="plugin_iree.settings:Settings",
-            summary="IREE on the CPU, through torch-mlir: compiled for each size that is met; CUDA and Vulkan by a setting",
+            summary="IREE on the CPU, through torch-mlir: one program for all sizes; CUDA and Vulkan by a setting",
             requires=("iree-base-runtime>=3.13,<3.14", "iree-base-compiler>=3.13,<3.14", "torch-mlir>=20260801"),
             install="pip install 'compiler-hub[iree]'",
             devices=("cpu",),

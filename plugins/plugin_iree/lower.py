@@ -1,4 +1,4 @@
-"""Lowers a cluster to the text of a program in torch-mlir's torch dialect, for sizes that are numbers."""
+"""Lowers a cluster to the text of a program in torch-mlir's torch dialect, for given sizes or for all."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import torch
 from torch import fx
 
 from hub.graph import Cluster, output_arguments
-from hub.lowering.arguments import Sizes, Specialised, specialised
-from hub.lowering.decompositions import completed, composites_said, keeping_nan, said_by_pytorch
+from hub.lowering.arguments import Decompositions, Sizes, Specialised, specialised
+from hub.lowering.decompositions import completed, composites_said, keeping_nan, said_by_pytorch, views_through_one_dim
 from hub.lowering.indices import bounded
+from hub.lowering.open_sizes import opened
 from hub.lowering.recurrence import unrolled
+from hub.support import is_symbolic
 
 ENTRY = "main"
 SAID = ("gelu.default",)
@@ -44,18 +46,32 @@ class Lowered:
     text: str
     fed: tuple[int, ...]
     """For each argument, its position among the cluster's inputs."""
+    condition: str = ""
+    """The sizes that a program for all sizes is right for; "" of one for given sizes."""
 
 
 def lower(cluster: Cluster, sizes: Sizes) -> Lowered:
     """Gives the program for these sizes. Raises whatever torch-mlir raises."""
+    return _lowered(cluster, specialised(cluster, sizes, _table(), prepare=_prepare))
+
+
+def lower_open(cluster: Cluster, least: int) -> Lowered:
+    """Gives one program for all sizes from some least one on, with a condition. Raises whatever torch-mlir raises."""
+    found = opened(cluster, _table(), least=least, prepare=_prepare)
+    return _lowered(cluster, found.program, found.condition)
+
+
+def _table() -> Decompositions:
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
-    table = {**completed(get_decomposition_table()), **said_by_pytorch(*SAID), **keeping_nan()}
-    program = specialised(cluster, sizes, table, prepare=_prepare)
+    return {**completed(get_decomposition_table()), **said_by_pytorch(*SAID), **keeping_nan(), **views_through_one_dim()}
+
+
+def _lowered(cluster: Cluster, program: Specialised, condition: str = "") -> Lowered:
     entry = _entry(program, len(cluster.inputs))
     # A function as replacement: text would be searched for references to groups.
     text = _BODY.sub(lambda found: f"{found[0]}\n{entry}", _imported(program.module), count=1)
-    return Lowered(text, tuple(position for position in program.fed if position < len(cluster.inputs)))
+    return Lowered(text, tuple(position for position in program.fed if position < len(cluster.inputs)), condition)
 
 
 def _prepare(module: fx.GraphModule) -> None:
@@ -85,7 +101,7 @@ def _entry(program: Specialised, inputs: int) -> str:
     lines: list[str] = []
     parameters: list[str] = []
     for position, node in zip(program.fed, program.module.graph.find_nodes(op="placeholder"), strict=True):
-        kind = _vtensor(node.meta["val"])
+        kind = _type(node.meta["val"])
         types.append(kind)
         taken.append(f"%arg{position}")
         if position < inputs:
@@ -113,8 +129,13 @@ def _listed(types: Sequence[str]) -> str:
     return f"({', '.join(types)})"
 
 
-def _vtensor(value: Any) -> str:
-    return f"!torch.vtensor<[{','.join(map(str, value.shape))}],{_TORCH[value.dtype]}>"
+def _type(value: Any) -> str:
+    return _vtensor(value) if isinstance(value, torch.Tensor) else "!torch.int"
+
+
+def _vtensor(value: torch.Tensor) -> str:
+    sizes = ("?" if is_symbolic(size) else str(size) for size in value.shape)
+    return f"!torch.vtensor<[{','.join(sizes)}],{_TORCH[value.dtype]}>"
 
 
 def _builtin(value: Any) -> str:

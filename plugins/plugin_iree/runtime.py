@@ -36,7 +36,7 @@ _NUMPY = {torch.bfloat16: np.int16}
 
 @dataclass(frozen=True)
 class Program:
-    """A cluster compiled for given sizes."""
+    """A cluster compiled for given sizes, or for all that meet a condition."""
 
     code: bytes
     """The .vmfb."""
@@ -44,6 +44,8 @@ class Program:
     """For each argument, its position among the cluster's inputs."""
     text: str
     """The program in the torch dialect; "" after a load."""
+    condition: str
+    """The sizes that a program for all sizes is right for; "" of one for given sizes."""
     context: Any
     """IREE's virtual machine with the program in it."""
     function: Any
@@ -74,27 +76,29 @@ def weights_of(cluster: Cluster) -> Weights:
     return Weights(constants[name] for name in with_weights(cluster).weights)
 
 
-def loaded(code: bytes, fed: Sequence[int], text: str, device: Any, weights: Weights) -> Program:
+def loaded(
+    code: bytes, fed: Sequence[int], device: Any, weights: Weights, *, text: str = "", condition: str = ""
+) -> Program:
     """Gives a program that is ready to run; weights are bound, and what the program computes of them alone is computed."""
     provider = weights.index.create_provider(scope=SCOPE)
     module = iree.VmModule.copy_buffer(instance(), code)
     modules = [iree.create_hal_module(instance(), device), iree.create_io_parameters_module(instance(), provider), module]
     context = iree.VmContext(instance(), modules)
-    return Program(code, tuple(fed), text, context, module.lookup_function(ENTRY))
+    return Program(code, tuple(fed), text, condition, context, module.lookup_function(ENTRY))
 
 
-def invoked(program: Program, views: Sequence[Any], count: int) -> list[Any]:
-    """Runs one call, on IREE's views of its arguments. Gives views of its results, of which there are `count`."""
-    arguments, results = iree.VmVariantList(len(views)), iree.VmVariantList(count)
-    for view in views:
-        arguments.push_ref(view.ref)
+def invoked(program: Program, values: Sequence[Any], count: int) -> list[Any]:
+    """Runs one call, on integers and IREE's views of tensors. Gives views of its results, of which there are `count`."""
+    arguments, results = iree.VmVariantList(len(values)), iree.VmVariantList(count)
+    for value in values:
+        arguments.push_int(value) if isinstance(value, int) else arguments.push_ref(value.ref)
     with program.lock:
         program.context.invoke(program.function, arguments, results)
     return [results.get_as_object(place, iree.HalBufferView) for place in range(count)]
 
 
 class IreeExecutable(Executable):
-    """A compiled cluster: one program for each combination of sizes, the first made while compiling, others when met."""
+    """A compiled cluster: one program for all sizes, or one for each combination, made while compiling or when met."""
 
     def __init__(
         self,
@@ -104,10 +108,12 @@ class IreeExecutable(Executable):
         weights: Weights,
         programs: dict[Sizes, Program],
         build: Callable[[Sizes], Program],
+        general: Program | None = None,
     ) -> None:
-        """`build` compiles for further sizes. Weights stay where PyTorch has them."""
+        """`build` compiles for further sizes, which `general` does not serve. Weights stay where PyTorch has them."""
         self._cluster, self._settings, self._device, self._weights = cluster, settings, device, weights
-        self._programs = Programs(cluster, programs, build)
+        condition = general.condition if general else ""
+        self._programs = Programs(cluster, programs, build, general=general, condition=condition)
         self._dtypes = tuple(spec.dtype if isinstance(spec, TensorSpec) else None for spec in cluster.inputs)
         self._results = tuple(spec.dtype for spec in cluster.outputs)
         self._view, self._tensor = exchange(settings.target)
@@ -117,9 +123,9 @@ class IreeExecutable(Executable):
         try:
             program = self._programs.of(inputs)
             values = [self._checked(position, inputs[position]) for position in program.fed]
-            found = invoked(program, [self._view(value, self._device) for value in values], len(self._results))
+            found = invoked(program, [self._passed(value) for value in values], len(self._results))
             results = [self._tensor(*each, self._device) for each in zip(found, self._results, strict=True)]
-            return self._apart(results, values)
+            return self._apart(results, [value for value in values if isinstance(value, torch.Tensor)])
         except HubError as error:
             error.backend, error.cluster = NAME, self._cluster.name
             raise
@@ -127,20 +133,21 @@ class IreeExecutable(Executable):
             raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
 
     def save(self, folder: Path) -> None:
-        """Writes a .vmfb for each combination of sizes met so far. Weights are not in it."""
+        """Writes a .vmfb for all sizes, if there is one, and for each combination met so far. Weights are not in it."""
         listed: list[dict[str, Any]] = []
-        for place, (sizes, program) in enumerate(self._programs):
+        for place, (sizes, program) in enumerate(self._all()):
             (folder / f"program{place}.vmfb").write_bytes(program.code)
-            listed.append({"sizes": sizes, "fed": program.fed, "sha256": hashlib.sha256(program.code).hexdigest()})
+            digest = hashlib.sha256(program.code).hexdigest()
+            listed.append({"sizes": sizes, "condition": program.condition, "fed": program.fed, "sha256": digest})
         (folder / META).write_text(json.dumps({"programs": listed}))
 
     def dump(self, folder: Path) -> None:
-        """Writes the FX program and, for each combination of sizes, the .vmfb and, if not loaded, the text at each stage.
+        """Writes the FX program and, for each program of IREE's, the .vmfb and, if not loaded, the text at each stage.
 
         IREE's stages are made anew, up to the sources of its executables: what takes long comes behind these.
         """
         (folder / "cluster.py.txt").write_text(self._cluster.module.print_readable(print_output=False))
-        for place, (_, program) in enumerate(self._programs):
+        for place, (_, program) in enumerate(self._all()):
             (folder / f"program{place}.vmfb").write_bytes(program.code)
             if program.text:
                 (folder / f"program{place}.torch.mlir").write_text(program.text)
@@ -148,7 +155,17 @@ class IreeExecutable(Executable):
                 within.mkdir(exist_ok=True)
                 stages(program.text, self._settings, within)
 
-    def _checked(self, position: int, value: Any) -> torch.Tensor:
+    def _all(self) -> list[tuple[Sizes | None, Program]]:
+        """Gives each program with its sizes; the first one may be for all."""
+        general = self._programs.general
+        return [*([] if general is None else [(None, general)]), *self._programs]
+
+    def _passed(self, value: torch.Tensor | int) -> Any:
+        return self._view(value, self._device) if isinstance(value, torch.Tensor) else value
+
+    def _checked(self, position: int, value: Any) -> torch.Tensor | int:
+        if isinstance(value, int):
+            return value
         if value.dtype is not self._dtypes[position]:
             name = self._cluster.input_names[position]
             # A refusal: some of eager's kernels give other dtypes than fake tensors announce.

@@ -24,6 +24,7 @@ from hub.errors import CompileError, InputRefused, OptionError, RunError
 from hub.graph import Cluster
 from hub.lowering import programs as programs_module
 from hub.registry import requirement_status
+from hub.testing.conformance.sizes import symbols_of, with_sizes
 from hub.testing.single import SETTINGS, compile_and_run, run, whole_cluster
 from hub.verification.verify import verify
 
@@ -38,6 +39,7 @@ from plugin_iree.backend import Iree, create
 from plugin_iree.device import device
 from plugin_iree.hooks import hub_backends
 from plugin_iree.settings import Settings
+from plugin_iree.sizes import needs_each
 
 ANGLES = {f"aten.{name}.default: IREE gives infinities for huge numbers" for name in ("sin", "cos")}
 MODELS = [
@@ -243,30 +245,88 @@ class _Attention(nn.Module):
 
 
 def test_one_executable_serves_every_size(backend: Iree) -> None:
-    """A program is compiled for each pair of sizes that is met, and kept."""
+    """One program computes attention for every batch and length, 0 and 1 among them."""
     cluster, executable = compiled(backend, _Attention(), torch.randn(3, 5, 16), dynamic=True)
-    for batch, length in ((2, 3), (3, 2), (4, 9), (1, 7), (2, 3)):
+    for batch, length in ((2, 3), (3, 2), (4, 9), (1, 7), (7, 1), (1, 1)):
         with torch.no_grad():
             verify(cluster, "iree", executable, sized(cluster, torch.randn(batch, length, 16)), None)
-    assert len(executable._programs) == 5
+    assert executable(*sized(cluster, torch.randn(0, 5, 16)))[0].shape == (0, 5, 16)
+    assert executable(*sized(cluster, torch.randn(3, 0, 16)))[0].shape == (3, 0, 16)
+    assert len(executable._programs) == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes"),
+    [
+        (lambda x, y: x + y, ((4, 3), (5, 7), (1, 1), (0, 2))),
+        (lambda x, y: torch.cat([x, y, x], 1), ((4, 3), (5, 7), (1, 1), (0, 2))),
+        (lambda x, y: (x @ y.t()).reshape(-1), ((4, 3), (5, 7), (1, 1))),
+        (lambda x, y: x.reshape(2, -1) * y.reshape(2, -1), ((4, 3), (6, 7), (2, 1), (8, 5))),
+    ],
+    ids=["sum", "cat", "products", "mixed views"],
+)
+def test_results_have_the_sizes_that_follow(backend: Iree, function: Any, sizes: Any) -> None:
+    """Results whose sizes are expressions of symbols come from the same program."""
+    cluster, executable = compiled(backend, function, torch.randn(4, 3), torch.randn(4, 3), dynamic=True)
+    for rows, columns in sizes:
+        inputs = with_sizes(cluster, tuple(torch.randn(4, 3) for _ in cluster.inputs), symbols_as(cluster, rows, columns))
+        (want,) = cluster.module(*inputs)
+        torch.testing.assert_close(executable(*inputs)[0], want)
+    assert executable._programs.general is not None
+    assert len(executable._programs) == 0
+
+
+def symbols_as(cluster: Cluster, *sizes: int) -> dict[Any, int]:
+    """Gives sizes of a cluster's symbols, in order of appearance."""
+    return dict(zip(symbols_of(cluster), sizes, strict=True))
+
+
+def test_inputs_that_disagree_on_a_size_reach_no_program_for_all(backend: Iree) -> None:
+    """One symbol has one value: IREE would read beyond the shorter tensor."""
+    _, executable = compiled(backend, lambda x, y: x + y, torch.randn(4), torch.randn(4), dynamic=True)
+    inputs = [torch.randn(5), torch.randn(3)]
+    with pytest.raises(InputRefused, match="cannot be compiled for"):
+        executable(*inputs) if len(executable._dtypes) == 2 else executable(5, *inputs)
+
+
+def test_a_symbol_that_is_1_is_squeezed_as_in_eager(backend: Iree) -> None:
+    """A size that an operator treats otherwise gets a program of its own."""
+    cluster, executable = compiled(backend, lambda x: x.squeeze(0) * 2, torch.randn(4, 3), dynamic=True)
+    assert executable(*sized(cluster, torch.ones(5, 3)))[0].shape == (5, 3)
+    assert len(executable._programs) == 0
+    assert executable(*sized(cluster, torch.ones(1, 3)))[0].shape == (3,)
+    assert len(executable._programs) == 1
+
+
+def test_operators_that_one_program_does_not_serve_say_why(backend: Iree) -> None:
+    """The table tells which calls need a program for each combination of sizes, which is compiled when it is met."""
+    cluster, executable = compiled(backend, _each, torch.randn(4, 3), dynamic=True)
+    assert any("roundings" in needs_each(node) for node in cluster.nodes)
+    assert [executable._programs.general, len(executable._programs)] == [None, 1]
+    executable(*sized(cluster, torch.ones(5, 3)))
+    assert len(executable._programs) == 2
+
+
+def _each(x: torch.Tensor) -> torch.Tensor:
+    return x + x.sum()
 
 
 def test_sizes_beyond_the_limit_run_in_eager(backend: Iree, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more programs are compiled than the limit; sizes known by then are served still."""
     monkeypatch.setattr(programs_module, "MOST_SIZES", 2)
-    cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3), dynamic=True)
+    cluster, executable = compiled(backend, _each, torch.randn(4, 3), dynamic=True)
     executable(*sized(cluster, torch.ones(5, 3)))
     further = sized(cluster, torch.ones(6, 3))
     with pytest.raises(InputRefused, match="2 combinations") as caught:
         executable(*further)
     assert (caught.value.backend, caught.value.cluster) == ("iree", "c0")
-    assert run(executable, cluster, further)[0].tolist() == [[2.0] * 3] * 6
+    assert run(executable, cluster, further)[0].tolist() == [[19.0] * 3] * 6
     assert executable(*sized(cluster, torch.ones(5, 3)))[0].shape == (5, 3)
 
 
 def test_sizes_that_cannot_be_compiled_for_run_in_eager(backend: Iree, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler that fails at one size costs that call, not the executable."""
-    cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3), dynamic=True)
+    cluster, executable = compiled(backend, _each, torch.randn(4, 3), dynamic=True)
     monkeypatch.setattr(backend_module, "lower", lambda cluster, sizes: 1 / 0)
     with pytest.raises(InputRefused, match="ZeroDivisionError"):
         executable(*sized(cluster, torch.ones(5, 3)))
@@ -445,6 +505,7 @@ def test_a_saved_executable_gives_equal_results(backend: Iree, tmp_path: Path, d
     executable.save(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend_module, "lower", lambda cluster, sizes: 1 / 0)
+        patch.setattr(backend_module, "lower_open", lambda cluster, least: 1 / 0)
         got = create().load(tmp_path, cluster, SETTINGS)(*inputs)
     assert torch.equal(got[0], executable(*inputs)[0])
 
