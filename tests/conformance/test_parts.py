@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from hub.testing.conformance.cases import Case, joined, joined_answer, resized, small_cases, spread_of
+from hub.testing.conformance.cases import Case, is_taken, joined, joined_answer, resized, small_cases, spread_of
 from hub.testing.conformance.elsewhere import packed, unpacked
 from hub.testing.conformance.judge import eager, exact, same_bits, value_problem
 from hub.testing.conformance.layouts import LAYOUTS, as_they_are, differ_in_layout, expanded, laid_out
@@ -121,6 +121,29 @@ def test_groups_answer_as_their_calls_do() -> None:
     outputs = eager(cluster, inputs)
     assert value_problem(outputs, wanted, references) == ""
     assert len(outputs) > len(cases) / 2
+
+
+def test_a_call_that_ends_eager_is_not_tried() -> None:
+    """Eager divides by 0 in integers there and would end the process; in floats the call is one as any other."""
+    overload = "aten.smooth_l1_loss_backward.default"
+    floats = call(f(2), f(2), f(2), 1, 0.5)
+    whole = call(*(lit(1, 2, dtype=torch.int64) for _ in range(3)), 1, 0.5)
+    assert is_taken(overload, floats)
+    assert not is_taken(overload, whole)
+
+
+def test_a_program_may_be_off_by_what_its_inputs_roundings_make() -> None:
+    """Where a difference of large numbers is small, a rounding of them moves it far: eager may be exact there by luck."""
+    cluster, _ = PROGRAMS["elementwise"].draw(seed=0)
+    near, far = torch.full((5, 6), 1000.0), torch.full((5, 6), -999.0)
+    wanted = eager(cluster, (near, far))
+    references = exact(cluster, (near, far))
+    step = torch.finfo(torch.float32).eps * 1000
+    noise = max(reference.noise for reference in references if reference is not None)
+    assert step / 8 < noise < 2 * step * 1.5
+    off = tuple(value + step / 16 for value in wanted)
+    assert value_problem(off, wanted, references) == ""
+    assert value_problem(tuple(value + 64 * step for value in wanted), wanted, references)
 
 
 def test_bits_are_compared() -> None:
