@@ -12,6 +12,7 @@ from torch._dynamo.exc import RestartAnalysis
 from torch._functorch.aot_autograd import aot_export_module
 from torch._ops import OperatorBase
 
+from hub.capture.fast_paths import SAID
 from hub.capture.hidden import hidden_write, written_hidden_view
 from hub.capture.pins import alias_chain, pins
 from hub.capture.simplify import SET_GRAD_ENABLED, simplify
@@ -36,7 +37,9 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
         raise CaptureError(f"{view} gives views without declaring them, and a write to such memory would be lost")
     try:
         with torch.no_grad():
-            exported, signature = aot_export_module(module, tuple(inputs), trace_joint=False, pre_dispatch=True)
+            exported, signature = aot_export_module(
+                module, tuple(inputs), trace_joint=False, pre_dispatch=True, decompositions=dict(SAID)
+            )
     except RestartAnalysis:
         raise  # Dynamo's own: it captures the program anew, with less of it symbolic
     except Exception as error:

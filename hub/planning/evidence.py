@@ -148,13 +148,18 @@ def _bid(backend: str, found: Group, decision: Decision, verdicts: Verdicts) -> 
     return Bid(backend=backend, refusal="not priced: no assignment gave it exactly these nodes")
 
 
+_HUB = Path(__file__).parent.parent
+
+
 def _sources(graph: Graph, found: Group) -> tuple[str, ...]:
     lines = (_last_line(graph.by_name[name].meta.get("stack_trace") or "") for name in found.nodes)
     return tuple(dict.fromkeys(line for line in lines if line))
 
 
 def _last_line(trace: str) -> str:
-    matches: list[tuple[str, str, str]] = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', trace)
+    frames: list[tuple[str, str, str]] = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', trace)
+    # An operator that capturing said in others has frames of the hub's on top of the model's.
+    matches = [frame for frame in frames if not Path(frame[0]).is_relative_to(_HUB)]
     if not matches:
         return ""
     file, line, function = matches[-1]
