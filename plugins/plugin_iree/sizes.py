@@ -43,7 +43,7 @@ EACH: Mapping[str, Condition] = {
         _names("group_norm.default native_group_norm.default"), never("torch-mlir strides over known sizes alone")
     ),
     **dict.fromkeys(_names("sum.default mean.default"), never("of many numbers the sum is 9 roundings off")),
-    "aten._unsafe_view.default": never("tracing does not check its sizes against the input's"),
+    "aten._unsafe_view.default": never("torch-mlir takes sizes of the result for those of the input"),
     "aten.index.Tensor": one_index,
     "aten.lstm.input": static_input,  # its steps are written out
 }
