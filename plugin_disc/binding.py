@@ -45,16 +45,9 @@ def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str) -> str
 
     Where sizes are symbolic, `sized_for(s0, s1, ...)` works out all that depends on them, once for each combination.
     """
-    symbols, gapped = symbols_of(cluster), gapped_inputs(cluster)
+    symbols = symbols_of(cluster)
     texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols)}
     sized = Sized(tuple(texts.values()))
-    tensors = [(position, spec) for position, spec in enumerate(cluster.inputs) if isinstance(spec, TensorSpec)]
-    checked = [line for position, spec in tensors for line in _prepare(position, spec, is_gapped=position in gapped)]
-    sizes = [f"s{place} = {text}" for place, text in enumerate(symbols.values())]
-    shapes: list[str] = []
-    for position, spec in tensors:
-        shape = sized.name(_shape_text(list(spec.shape), texts))
-        shapes.append(f"if i{position}.shape != {shape}: wrong({position}, i{position})")
     results: list[str] = []
     for position, spec in enumerate(cluster.outputs):
         order = memory_order(spec)
@@ -64,25 +57,9 @@ def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str) -> str
         results += _workspace_lines(workspace, sized)
         results.append("w = (work.data_ptr() + 63) // 64 * 64")
     fields = ", ".join(_slot_text(text, sized) for text in slots)
-    if tensors and _GUARDS is not None:
-        if not all(_is_fixed(spec) for _, spec in tensors):
-            sized.texts[_guards_text([spec for _, spec in tensors], texts)] = "expected"
-        inputs = [
-            f"if expected({', '.join(f'i{position}' for position, _ in tensors)}):",
-            *([f"    a{position} = i{position}" for position, _ in tensors if position not in gapped] or ["    pass"]),
-            "else:",
-            *(f"    {line}" for line in (*checked, *shapes)),
-        ]
-    else:
-        inputs = [*checked, *shapes]
-    for position, strides in gapped.items():
-        value, wanted = f"i{position}", sized.name(_tuple_text(strides, texts))
-        inputs.append(f"a{position} = {value} if {value}.stride() == {wanted} else laid({position}, {value}, {wanted})")
     lines = [
         f"def run({', '.join(f'i{position}' for position in range(len(cluster.inputs)))}):",
-        *sizes,
-        *sized.look_up(),
-        *inputs,
+        *_input_lines(cluster, symbols, texts, sized),  # which comes last: it writes down what all others have named
         *results,
         "frame = frames.pop() if frames else Frame()",
         f"pack_into(frame, 0, {fields})",
@@ -92,6 +69,40 @@ def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str) -> str
         f"return ({''.join(_result(place, memory_order(spec)) + ', ' for place, spec in enumerate(cluster.outputs))})",
     ]
     return sized.definition() + "\n    ".join(lines) + "\n"
+
+
+def _input_lines(cluster: Cluster, symbols: Mapping[Any, str], texts: Mapping[Any, str], sized: Sized) -> list[str]:
+    """Lines that look at all inputs, and make known what depends on their sizes."""
+    gapped = gapped_inputs(cluster)
+    tensors = [(position, spec) for position, spec in enumerate(cluster.inputs) if isinstance(spec, TensorSpec)]
+    lines = [line for position, spec in tensors for line in _prepare(position, spec, is_gapped=position in gapped)]
+    for position, spec in tensors:
+        shape = sized.name(_shape_text(list(spec.shape), texts))
+        lines.append(f"if i{position}.shape != {shape}: wrong({position}, i{position})")
+    given = ", ".join(f"i{position}" for position, _ in tensors)
+    as_they_are = [f"a{position} = i{position}" for position, _ in tensors if position not in gapped] or ["pass"]
+    is_guarded = bool(tensors) and _GUARDS is not None
+    if is_guarded:
+        if not all(_is_fixed(spec) for _, spec in tensors):
+            sized.texts[_guards_text([spec for _, spec in tensors], texts)] = "expected"
+        lines = [f"if expected({given}):", *_inside(as_they_are), "else:", *_inside(lines)]
+    for position, strides in gapped.items():
+        value, wanted = f"i{position}", sized.name(_tuple_text(strides, texts))
+        lines.append(f"a{position} = {value} if {value}.stride() == {wanted} else laid({position}, {value}, {wanted})")
+    lines = [*(f"s{place} = {text}" for place, text in enumerate(symbols.values())), *sized.look_up(), *lines]
+    if not is_guarded or gapped or not symbols or not all(".shape[" in text for text in symbols.values()):
+        return lines
+    return [  # sizes that came last come again: then one test of all inputs says that all is known
+        "known = latest[0]",
+        f"if known is not None and known[-1]({given}):",
+        *_inside([sized.taken(), *as_they_are]),
+        "else:",
+        *_inside([*lines, "latest[0] = known"]),
+    ]
+
+
+def _inside(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
 
 
 def _result_lines(spec: TensorSpec, order: Sequence[int], shape: str, position: int, sized: Sized) -> list[str]:
@@ -231,6 +242,7 @@ def compiled(
         "fresh": _fresh,
         "kept": kept.tensor,
         "laid": _laid_of(cluster),
+        "latest": [None],
         "main": main,
         "outside": _outside_of(cluster),
         "packed": packed,

@@ -25,15 +25,18 @@ class Sized:
         return bool(names & {*self.symbols}) and names <= {*self.symbols, "int", "max", "min"}
 
     def look_up(self) -> list[str]:
-        """Lines of a call that make all names known."""
+        """Lines of a call that make all names known, symbols read before."""
         if not self.texts:
             return []
-        known = f"({', '.join(self.symbols)},)"
         return [
-            f"known = sized.get({known})",
+            f"known = sized.get({self._known})",
             f"if known is None: known = sized_for({', '.join(self.symbols)})",
-            f"{', '.join(self.texts.values())}, = known",
+            self.taken(),
         ]
+
+    def taken(self) -> str:
+        """The line of a call that takes symbols and names from what is known of a combination."""
+        return f"{', '.join((*self.symbols, *self.texts.values()))}, = known"
 
     def definition(self) -> str:
         """The function that works out what was not known."""
@@ -42,11 +45,15 @@ class Sized:
         lines = [
             f"def sized_for({', '.join(self.symbols)}):",
             f"if len(sized) >= {MOST}: sized.clear()",
-            f"found = ({', '.join(self.texts)},)",
-            f"sized[({', '.join(self.symbols)},)] = found",
+            f"found = ({', '.join((*self.symbols, *self.texts))},)",
+            f"sized[{self._known}] = found",
             "return found",
         ]
         return "\n    ".join(lines) + "\n\n"
+
+    @property
+    def _known(self) -> str:
+        return f"({', '.join(self.symbols)},)"
 
 
 def _names_in(text: str) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hub.fusion.deferral import Placement, Waiting, fits_in, joining, may_wait, nobody_waits, own_index
-from hub.fusion.reading import behind, in_order, reads, space_of
+from hub.fusion.reading import behind, in_order, never_spread, reads, space_of
 from hub.lowering.affine import Index, composed, identity, variable
 from hub.lowering.builders import fill
 from hub.lowering.functions import TRANSCENDENTAL
@@ -70,6 +70,8 @@ class Schedule:
     waiting: Waiting
     has_annexes: bool
     narrow: int
+    final: frozenset[Tensor]
+    """Tensors whose values do not come back to any rows."""
     stages: list[Stage] = field(default_factory=list[Stage])
     stage_of: dict[Tensor, int] = field(default_factory=dict[Tensor, int])
     """The stage after which a tensor is there; -1 for those from outside."""
@@ -81,10 +83,11 @@ def scheduled(outputs: Sequence[Tensor], *, has_annexes: bool = True, narrow: in
     """Gives the stages that compute some tensors, each of which is left in memory.
 
     `has_annexes` says that groups may have further inner loops beside the reduced ones. Expensive functions of the values
-    of rows up to `narrow` elements get loops of their own: beside so little work, the lanes that they leave idle count.
+    of rows up to `narrow` elements get loops of their own: beside so little work, the lanes that they leave idle count. Of
+    rows of unknown length only those whose values do not come back to the rows do.
     """
     order = in_order(outputs)
-    schedule = Schedule(nobody_waits(order, outputs), has_annexes, narrow)
+    schedule = Schedule(nobody_waits(order, outputs), has_annexes, narrow, never_spread(order))
     for tensor in order:
         _place(tensor, schedule)
     for tensor in outputs:
@@ -203,7 +206,7 @@ def _joins(
     if not inside and not _is_alike(group, tensor, sources):
         return False
     for placement in _placements(group, tensor, inside):
-        if _leaves_lanes_idle(group, tensor, placement, schedule.narrow):
+        if _leaves_lanes_idle(group, tensor, placement, schedule):
             return False
         on_loops = own_index(placement)
         if all(
@@ -213,12 +216,13 @@ def _joins(
     return schedule.has_annexes and bool(inside) and _opens_annex(group, tensor, inside, schedule.waiting)
 
 
-def _leaves_lanes_idle(group: Group, tensor: Tensor, placement: Placement, narrow: int) -> bool:
-    """True for an expensive function of the values of narrow rows."""
+def _leaves_lanes_idle(group: Group, tensor: Tensor, placement: Placement, schedule: Schedule) -> bool:
+    """True for an expensive function of the values of rows that are, or may well be, narrow."""
     if not isinstance(tensor, Pointwise) or tensor.function not in TRANSCENDENTAL:
         return False
     size = product(group.domain[loop] for loop in group.reduced)
-    return bool(group.reduced) and is_static(size) and size <= narrow and set(placement) <= {*group.kept, None}
+    is_narrow = size <= schedule.narrow if is_static(size) else schedule.narrow > 0 and tensor in schedule.final
+    return bool(group.reduced) and is_narrow and set(placement) <= {*group.kept, None}
 
 
 def _is_alike(group: Group, tensor: Tensor, sources: Sequence[tuple[Tensor, Index | None]]) -> bool:

@@ -16,6 +16,9 @@ MOST_PARTS = 64
 PART = 4096
 """Elements from which on a part is worth a task."""
 
+SHORTEST_ROW = 64
+"""Elements from which on a row of known length is worth a result of its own."""
+
 MOST_REPEATED = 4
 """So many cheap functions may be computed twice where others read their values too."""
 
@@ -71,6 +74,19 @@ def parts_of(tensor: Reduce, threads: int) -> Parts | None:
         *(variable(place + 1) for place in range(dim + 1, len(source.shape))),
     )
     return None if changes_rows(source, index, shape, identity(source.shape)) else Parts(dim, count, shape, index)
+
+
+def by_rows(tensor: Reduce, threads: int) -> Tensor | None:
+    """Gives a reduction of unknown sizes to few values as one of its rows' results; None for any other."""
+    results, elements = product(tensor.shape), product(tensor.source.shape)
+    if is_static(elements) or not is_static(results) or results >= threads or tensor.dtype in HALVES:
+        return None
+    *outer, row = (dim for dim in tensor.dims if tensor.source.shape[dim] != 1)
+    length = tensor.source.shape[row]
+    if not outer or (is_static(length) and length < SHORTEST_ROW):
+        return None
+    rows = reduced(tensor.function, tensor.source, (row,), tensor.dtype)
+    return reduced(tensor.function, rows, outer, tensor.dtype)
 
 
 def _count(size: int, elements: int) -> int:

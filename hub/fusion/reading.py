@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hub.lowering.affine import Index, composed, identity
-from hub.lowering.sizes import Size
+from hub.lowering.sizes import Size, product
 from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Reduce, Take, Tensor, View, arguments_of
 
 
@@ -41,6 +41,16 @@ def behind(tensor: Tensor, index: Index) -> Iterator[tuple[Tensor, Index]]:
 def space_of(tensor: Tensor) -> tuple[Size, ...]:
     """Gives the sizes of the loops in which a tensor is computed."""
     return tensor.source.shape if isinstance(tensor, Reduce) else tensor.shape
+
+
+def never_spread(order: Sequence[Tensor]) -> frozenset[Tensor]:
+    """Gives the tensors from which nothing of another number of elements is computed; sources come first in `order`."""
+    spread: set[Tensor] = set()
+    for tensor in reversed(order):
+        for source in arguments_of(tensor):
+            if tensor in spread or product(tensor.shape) != product(source.shape):
+                spread.add(source)
+    return frozenset(order) - spread
 
 
 def in_order(outputs: Sequence[Tensor]) -> list[Tensor]:

@@ -22,7 +22,7 @@ from hub.fusion.movable import (
     span_of,
     splits_reduction,
 )
-from hub.fusion.parts import Readers, may_be_cut, parts_of, readers_of
+from hub.fusion.parts import Readers, by_rows, may_be_cut, parts_of, readers_of
 from hub.fusion.taken import taken_apart
 from hub.lowering.affine import Affine, Index, composed
 from hub.lowering.builders import (
@@ -38,7 +38,7 @@ from hub.lowering.builders import (
     view,
     with_own_memory,
 )
-from hub.lowering.sizes import Size, is_static, plus, product
+from hub.lowering.sizes import Size, is_multiple, is_static, plus, product
 from hub.lowering.tensors import (
     Join,
     Pointwise,
@@ -212,8 +212,9 @@ class _Moved:
         """Gives what a reduction has become, in two steps where that pays."""
         if not isinstance(found, Reduce) or not may_be_cut(tensor, self._readers):
             return found
-        parts = parts_of(found, self._threads)
-        return found if parts is None else parts.joined(found, self.behind(found.source, parts.shape, parts.index))
+        if (parts := parts_of(found, self._threads)) is not None:
+            return parts.joined(found, self.behind(found.source, parts.shape, parts.index))
+        return by_rows(found, self._threads) or found
 
     # --- reads at computed places ---
 
@@ -223,7 +224,7 @@ class _Moved:
         left = iter([self.inside(each) for each in places])
         index = tuple(next(left) if isinstance(part, Tensor) else part for part in tensor.index)
         counts = [product(each.shape) for each in (source, tensor)]
-        is_less = all(map(is_static, counts)) and counts[1] <= counts[0]
+        is_less = counts[1] <= counts[0] if all(map(is_static, counts)) else is_multiple(*counts)
         if isinstance(source, Pointwise) and is_less and has_few_functions(source):
             found = taken_apart(source, tensor.shape, index)
             if found is not None:

@@ -64,6 +64,14 @@ def ceil_div(size: Size, by: Size) -> Size:
     return settled(FloorDiv(settled(size + by - 1), _sympy.sympify(by)))
 
 
+def is_multiple(whole: Size, part: Size) -> bool:
+    """True where a size is known to be another one times something: then it is not less, unless it is 0."""
+    if isinstance(whole, int) and isinstance(part, int):
+        return part > 0 and whole % part == 0
+    numerator, denominator = (_sympy.sympify(whole) / part).as_numer_denom()
+    return bool(denominator == 1 and numerator.is_integer)
+
+
 def strides_of(shape: Iterable[Size]) -> tuple[Size, ...]:
     """Gives the strides of packed row-major elements."""
     strides: list[Size] = []

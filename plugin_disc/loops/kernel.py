@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from hub.fusion.groups import Group, Store
 from hub.fusion.nest import Nest, is_inner, nest_of, phases_of
 from hub.lowering.functions import TRANSCENDENTAL
-from hub.lowering.sizes import Size, ceil_div, is_static, product, times
+from hub.lowering.sizes import Size, ceil_div, is_static, plus, product, times
 from hub.lowering.tensors import Reduce
 
 from .elements import Elements, SlotOf
@@ -17,14 +18,13 @@ from .memory import Loops, lane_mask
 from .rows import Rows, passes_of
 from .tasks import Loop, run_tasks, tasks_of
 from .tiles import Tile, columns_of, note_column, tile_of
+from .versions import ANY, COLUMN_ROWS, Version, choice, versions_of
 from .writer import Value, Writer
 
 LANE_BLOCK = 4096
 """Elements along the lanes that one task computes, so that a single long row is shared among threads."""
 COLUMN_BLOCK = 64
 """The same where each lane reduces a column."""
-COLUMN_ROWS = 4
-"""Registers side by side where each lane reduces a column."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,23 @@ class Kernel:
 
 
 def kernel_of(group: Group, name: str, frame: Frame, lanes: int, slot_of: SlotOf) -> Kernel:
-    """Gives a group as a function."""
-    return _Kernel(group, name, frame, lanes, slot_of).written()
+    """Gives a group as a function, which chooses among several where the length of rows tells."""
+    nest = nest_of(group) if group.domain else None
+    versions = versions_of(group, nest, lanes) if nest is not None else (ANY,)
+    if len(versions) == 1:
+        return _Kernel(group, nest, versions[0], frame, lanes, slot_of).written(name)
+    kernels = [_Kernel(group, nest, each, frame, lanes, slot_of).written(f"{name}_{each.name}") for each in versions]
+    texts = [*(kernel.text for kernel in kernels), choice(name, versions, frame, lanes)]
+    return replace(kernels[-1], name=name, text="\n".join(texts), slots=tuple(frame.slots))
 
 
 class _Kernel:
-    def __init__(self, group: Group, name: str, frame: Frame, lanes: int, slot_of: SlotOf) -> None:
+    def __init__(
+        self, group: Group, nest: Nest | None, version: Version, frame: Frame, lanes: int, slot_of: SlotOf
+    ) -> None:
         self.group = group
-        self.name = name
-        self.nest = nest_of(group) if group.domain else None
+        self.nest = nest
+        self.version = version
         self.writer = Writer(frame, lanes, rows=COLUMN_ROWS if self._is_wide_column(COLUMN_ROWS * lanes) else 1)
         self.phase = phases_of(group)
         merged = self.nest.merged if self.nest else frozenset[int]()
@@ -59,9 +67,9 @@ class _Kernel:
 
     # --- the loops around ---
 
-    def written(self) -> Kernel:
+    def written(self, name: str) -> Kernel:
         writer = self.writer
-        writer.open(f"llvm.func @{self.name}(%frame: !llvm.ptr, %begin: i64, %end: i64)")
+        writer.open(f"llvm.func @{name}(%frame: !llvm.ptr, %begin: i64, %end: i64)")
         begin, end = (Value(name, "i64", False, 0) for name in ("%begin", "%end"))
         weight = 1 + 7 * sum(getattr(member, "function", "") in TRANSCENDENTAL for member in self.group.members)
         tasks = tasks_of(self._outer_loops(), times(weight, self._step_elements()))
@@ -71,8 +79,9 @@ class _Kernel:
             return []
 
         writer.loop(begin, end, writer.number(1), [], run)
-        work = product((*self.group.domain, weight))
-        return Kernel(self.name, writer.finish(), tasks.count, work, tuple(writer.frame.slots))
+        spaces = (product(self.group.domain[loop] for loop in space) for space in self.group.spaces)
+        work = times(weight, reduce(plus, spaces))
+        return Kernel(name, writer.finish(), tasks.count, work, tuple(writer.frame.slots))
 
     def _is_wide_column(self, width: int) -> bool:
         """True where each lane reduces a column and there are enough columns for several registers.
@@ -82,7 +91,7 @@ class _Kernel:
         if self.nest is None or not self.group.reduced or self.nest.lane in self.group.reduced:
             return False
         size = self.nest.sizes[self.nest.lane]
-        return is_static(size) and size >= width
+        return self.version.is_wide or (is_static(size) and size >= width)
 
     def _is_across(self) -> bool:
         """True where lanes run along a reduced loop."""
@@ -189,6 +198,9 @@ class _Kernel:
         """Runs the lanes over one block, whole rows of lanes first."""
         writer = self.writer
         assert self.nest is not None
+        if self.version.registers is not None:
+            self._written_out(self.version.registers, step)
+            return
         block = writer.number(self._block())
         size = writer.number(self.nest.sizes[lane])
         start = writer.scalar("arith.muli", self.elements.loops.values[lane], block)
@@ -199,6 +211,28 @@ class _Kernel:
         writer.loop(start, whole, width, [], lambda first, _: step(first, None))
         is_rest = writer.is_less(whole, end)
         writer.branch(is_rest, [], lambda _: step(replace(whole, level=writer.level), end))
+
+    def _written_out(self, registers: int, step: Callable[[Value, Value | None], list[str]]) -> None:
+        """Runs the lanes over a row of as many registers, the last of them perhaps partly."""
+        writer = self.writer
+        assert self.nest is not None
+        size = writer.number(self.nest.sizes[self.nest.lane])
+        for place in range(registers):
+            first = writer.number(place * writer.lanes)
+            if place < registers - 1:
+                writer.begin_part()
+                step(replace(first, level=writer.level), None)
+                writer.end_part()
+                continue
+
+            def whole(_: list[str], first: Value = first) -> list[str]:
+                return step(replace(first, level=writer.level), None)
+
+            def partial(_: list[str], first: Value = first) -> list[str]:
+                return step(replace(first, level=writer.level), size)
+
+            is_whole = writer.is_less(writer.number((place + 1) * writer.lanes - 1), size)
+            writer.branch(is_whole, [], whole, partial)
 
     def _lanes(self, first: Value, end: Value | None) -> list[str]:
         assert self.nest is not None
@@ -217,8 +251,8 @@ class _Kernel:
             if self.nest is None or not self.group.reduced:
                 self.elements.store(inner)
                 continue
-            rows = Rows(self.elements, self.nest)
-            for each in passes_of(self.group, self.nest, self._reduces(phase + 1), inner):
+            rows = Rows(self.elements, self.nest, self.version)
+            for each in passes_of(self.group, self.nest, self._reduces(phase + 1), inner, self.version):
                 rows.run(each)
 
     def _stores(self, phase: int) -> Iterator[Store]:

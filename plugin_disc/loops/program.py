@@ -183,7 +183,9 @@ def _run(writer: Writer, kernel: Kernel, frame: Frame, threads: int) -> None:
         writer.line(shared)
         return
     is_little = writer.is_less(writer.number(kernel.work), writer.number(PARALLEL_WORK))
-    writer.line(f"scf.if {is_little.name} {{\n{alone}\n}} else {{\n{shared}\n}}")
+    is_one = writer.is_less(tasks, writer.number(2))
+    is_alone = writer.put(f"arith.ori {is_little.name}, {is_one.name} : i1", "i1", is_wide=False, level=0)
+    writer.line(f"scf.if {is_alone.name} {{\n{alone}\n}} else {{\n{shared}\n}}")
 
 
 # --- Memory -----------------------------------------------------------------------------------------------------------

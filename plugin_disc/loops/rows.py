@@ -15,6 +15,7 @@ from .combine import across_lanes, combined, neutral
 from .elements import Elements, members_behind
 from .functions import emitted
 from .memory import lane_mask
+from .versions import Version, half_of
 from .writer import Value, Writer
 
 FEW_ROUNDINGS = 4096
@@ -35,11 +36,13 @@ class Pass:
     lane: int
     reduces: tuple[Reduce, ...]
     stores: tuple[Store, ...]
+    has_few: bool = False
+    """True where each total is known to be of few elements."""
 
     @property
     def kinds(self) -> list[str]:
         """The dtypes of the totals."""
-        return [sum_dtype(reduce) for reduce in self.reduces]
+        return [sum_dtype(reduce, has_few=self.has_few) for reduce in self.reduces]
 
     @property
     def stretch_kinds(self) -> list[str]:
@@ -54,7 +57,7 @@ class Pass:
         return self.lane in self.loops
 
 
-def passes_of(group: Group, nest: Nest, reduces: Sequence[Reduce], stores: Sequence[Store]) -> list[Pass]:
+def passes_of(group: Group, nest: Nest, reduces: Sequence[Reduce], stores: Sequence[Store], version: Version) -> list[Pass]:
     """Gives the runs that a phase needs: one over the reduced loops, and one over each annex in which it stores."""
     found: list[Pass] = []
     lanes = (nest.lane, *nest.annex_lanes)
@@ -63,16 +66,17 @@ def passes_of(group: Group, nest: Nest, reduces: Sequence[Reduce], stores: Seque
         adds = tuple(reduces) if place == 0 else ()
         if own or adds:
             order = [loop for loop in sorted(inner) if loop not in nest.merged and loop != lane]
-            found.append(Pass((*order, *([lane] if lane in inner else [])), lane, adds, own))
+            found.append(Pass((*order, *([lane] if lane in inner else [])), lane, adds, own, version.has_few))
     return found
 
 
 class Rows:
     """Writes passes inside the loops that are open."""
 
-    def __init__(self, elements: Elements, nest: Nest) -> None:
+    def __init__(self, elements: Elements, nest: Nest, version: Version) -> None:
         self.elements = elements
         self.nest = nest
+        self.version = version
 
     @property
     def _writer(self) -> Writer:
@@ -91,9 +95,14 @@ class Rows:
 
     def _has_stretches(self, each: Pass) -> bool:
         """True where totals are wider than elements, and the innermost loop long enough to have narrow ones of its own."""
-        known = self.nest.sizes[each.loops[-1]]
-        is_short = is_static(known) and known < 2 * UNROLLED * self._writer.lanes
-        return each.kinds != each.stretch_kinds and not is_short
+        return each.kinds != each.stretch_kinds and not self._is_short(each.loops[-1])
+
+    def _is_short(self, loop: int) -> bool:
+        """True where a loop is known to be too short for several registers at once."""
+        known = self.nest.sizes[loop]
+        if loop == self.nest.lane and self.version.is_short:
+            return True
+        return is_static(known) and known < 2 * UNROLLED * self._writer.lanes
 
     def _has_scalars(self, each: Pass) -> bool:
         """True where stretches are added up across the lanes one by one."""
@@ -162,8 +171,10 @@ class Rows:
         writer = self._writer
         known, lanes = self.nest.sizes[each.lane], writer.lanes
         start, size = ends
-        is_long = not is_static(known) or known >= 2 * UNROLLED * lanes
-        if each.reduces and is_long and not self._is_costly(each):
+        if self.version.registers is not None:
+            registers = self.version.registers if each.lane == self.nest.lane else half_of(self.version.registers)
+            return self._written_out(each, size, registers, kinds, carried)
+        if each.reduces and not self._is_short(each.lane) and not self._is_costly(each):
             start, carried = self._unrolled(each, ends, kinds, carried)
         width = writer.number(lanes)
         rest_size = writer.scalar("arith.remsi", writer.scalar("arith.subi", size, start), width)
@@ -178,6 +189,27 @@ class Rows:
             return self._at(each, first, names, kinds, lane_mask(writer, writer.scalar("arith.subi", size, first)))
 
         return writer.branch(writer.is_less(whole, size), _typed(writer, kinds, carried), rest)
+
+    def _written_out(self, each: Pass, size: Value, registers: int, kinds: Sequence[str], carried: list[str]) -> list[str]:
+        """Takes in a row of so many registers, the last of them perhaps partly."""
+        writer = self._writer
+        for place in range(registers):
+            first = writer.number(place * writer.lanes)
+
+            def step(names: list[str], mask: Value | None = None, first: Value = first) -> list[str]:
+                return self._at(each, replace(first, level=writer.level), names, kinds, mask)
+
+            if place < registers - 1:
+                writer.begin_part()
+                carried = step(carried)
+                writer.end_part()
+                continue
+            is_whole = writer.is_less(writer.number((place + 1) * writer.lanes - 1), size)
+            left = lane_mask(writer, writer.scalar("arith.subi", size, first))
+            carried = writer.branch(
+                is_whole, _typed(writer, kinds, carried), step, lambda names, step=step, left=left: step(names, left)
+            )
+        return carried
 
     def _at(self, each: Pass, first: Value, names: list[str], kinds: Sequence[str], mask: Value | None = None) -> list[str]:
         with self.elements.at({each.lane: first}, lane=each.lane, mask=mask):
@@ -252,10 +284,10 @@ def _typed(writer: Writer, kinds: Sequence[str], totals: Sequence[str], *, is_wi
     return [(total, types[place % len(types)]) for place, total in enumerate(totals)]
 
 
-def sum_dtype(reduce: Reduce) -> str:
-    """Gives the dtype in which a reduction's totals are kept."""
+def sum_dtype(reduce: Reduce, *, has_few: bool = False) -> str:
+    """Gives the dtype in which a reduction's totals are kept; `has_few` where few elements are known to be added up."""
     kind = reduce.source.dtype
     if reduce.function not in ("sum", "prod") or kind != "f32":
         return kind if kind not in ("f16", "bf16") else "f32"
     count = product(reduce.source.shape[dim] for dim in reduce.dims)
-    return "f32" if is_static(count) and count <= FEW_ROUNDINGS else "f64"
+    return "f32" if has_few or (is_static(count) and count <= FEW_ROUNDINGS) else "f64"

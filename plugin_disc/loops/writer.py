@@ -186,22 +186,32 @@ class Writer:
         return [f"{result}#{place}" for place in range(len(carried))]
 
     def branch(
-        self, condition: Value, carried: Sequence[tuple[str, str]], body: Callable[[list[str]], list[str]]
+        self,
+        condition: Value,
+        carried: Sequence[tuple[str, str]],
+        body: Callable[[list[str]], list[str]],
+        otherwise: Callable[[list[str]], list[str]] | None = None,
     ) -> list[str]:
-        """Writes what is done only under a condition; `carried` are (value, type), which `body` may give other values."""
+        """Writes what is done only under a condition, and what is done where it does not hold.
+
+        `carried` are (value, type), which both may give other values.
+        """
         result = self.fresh()
         kinds = ", ".join(kind for _, kind in carried)
         names = [name for name, _ in carried]
-        self.open(
-            f"{result}:{len(carried)} = scf.if {condition.name} -> ({kinds})" if carried else f"scf.if {condition.name}"
-        )
-        following = body(names)
-        if not carried:
-            self.close()
-            return []
-        self.line(f"scf.yield {', '.join(following)} : {kinds}")
-        self.line("} else {")
-        self.close(f"scf.yield {', '.join(names)} : {kinds}")
+        header = f"scf.if {condition.name}"
+        ways = [(f"{result}:{len(carried)} = {header} -> ({kinds})" if carried else header, body)]
+        if carried or otherwise is not None:
+            ways.append((" else", otherwise or list))
+        written: list[str] = []
+        for header, way in ways:
+            self.blocks.append(Block(header))
+            following = way(names)
+            if carried:
+                self.line(f"scf.yield {', '.join(following)} : {kinds}")
+            block = self.blocks.pop()
+            written.append("\n".join((block.header + " {", *block.lines, "}")))
+        self.line("".join(written))
         return [f"{result}#{place}" for place in range(len(carried))]
 
     def is_less(self, left: Value, right: Value) -> Value:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sympy
+
 from hub.fusion.parts import may_be_cut, parts_of, readers_of
 from hub.fusion.reading import in_order
 from hub.fusion.simplify import simplified
@@ -70,3 +72,13 @@ def test_distances_from_row_means_stay_whole() -> None:
     """Parts of rows would read a row's mean at other places."""
     y = Source((64, 1 << 10), "f32", "y")
     assert len(reductions(total(pointwise("sub", y, total(y, 1))))) == 2
+
+
+def test_sums_of_everything_of_unknown_sizes_are_those_of_rows() -> None:
+    """Threads share the rows; a single dim of unknown size is left whole, and so are short rows of known length."""
+    rows, columns = sympy.symbols("rows columns", integer=True, nonnegative=True)
+    x = Source((rows, columns), "f32", "x")
+    assert reductions(total(x)) == [((rows, columns), (rows, 1)), ((rows, 1), (1, 1))]
+    assert len(reductions(total(Source((rows,), "f32", "x")))) == 1
+    assert len(reductions(total(Source((rows, 8), "f32", "x")))) == 1
+    assert len(reductions(total(x, 1))) == 1

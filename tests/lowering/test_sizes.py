@@ -7,7 +7,7 @@ import sympy
 from torch.utils._sympy.functions import FloorDiv
 
 from hub.lowering.affine import Affine, composed, linear, variable
-from hub.lowering.sizes import ceil_div, parts_shown, plus, product, python_text, strides_of, times
+from hub.lowering.sizes import ceil_div, is_multiple, parts_shown, plus, product, python_text, strides_of, times
 
 S, T = sympy.symbols("s t", integer=True, positive=True)
 
@@ -61,3 +61,10 @@ def test_views_compose() -> None:
 def test_terms_that_cancel_are_gone() -> None:
     """An index that does not depend on a loop says so."""
     assert variable(0, 3) + variable(0, -3) == Affine()
+
+
+def test_multiples_of_sizes() -> None:
+    """What is a product with another size is no less than that; a sum or a quotient may be."""
+    assert is_multiple(times(S, T), S) and is_multiple(times(4, T), T) and is_multiple(12, 4)
+    assert not is_multiple(S, T) and not is_multiple(S, times(S, T)) and not is_multiple(plus(S, -1), S)
+    assert not is_multiple(T, 2) and not is_multiple(12, 5) and not is_multiple(12, 0)
