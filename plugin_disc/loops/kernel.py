@@ -72,7 +72,9 @@ class _Kernel:
         writer.open(f"llvm.func @{name}(%frame: !llvm.ptr, %begin: i64, %end: i64)")
         begin, end = (Value(name, "i64", False, 0) for name in ("%begin", "%end"))
         weight = 1 + 7 * sum(getattr(member, "function", "") in TRANSCENDENTAL for member in self.group.members)
-        tasks = tasks_of(self._outer_loops(), times(weight, self._step_elements()))
+        loops = self._outer_loops()
+        is_column = self.nest is not None and bool(self.group.reduced) and not self._is_across()
+        tasks = tasks_of(loops, times(weight, self._step_elements()), -2 if is_column and len(loops) > 1 else -1)
 
         def run(task: Value, _: list[str]) -> list[str]:
             run_tasks(writer, tasks, self.elements.loops.values, task, self._step)
@@ -121,8 +123,9 @@ class _Kernel:
         if self.tile is not None:
             sizes = [(loop, ceil_div(size, lanes) if loop == self.tile.loop else size) for loop, size in sizes]
         blocks = (lane, ceil_div(self.nest.sizes[lane], self._block()))
-        # Tasks share steps of the last loop; lanes of unknown number may well be one block.
-        return [*sizes, blocks] if is_static(self.nest.sizes[lane]) else [blocks, *sizes]
+        # Tasks share steps of the last loop; lanes of unknown number may well be one block. Blocks of columns are few lanes of
+        # each row: the next one reads what lies beside them.
+        return [*sizes, blocks] if is_static(self.nest.sizes[lane]) or self.group.reduced else [blocks, *sizes]
 
     def _step_elements(self) -> Size:
         """Gives how many elements are computed in one step of the loops around, counted for a whole block."""

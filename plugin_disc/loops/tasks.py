@@ -23,7 +23,7 @@ class Tasks:
     numbered: tuple[Loop, ...]
     """Each of their steps is in one task; of the blocked loop, each block."""
     block: tuple[Loop, Size] | None
-    """The loop whose steps tasks share in blocks, the last of those numbered, and how many steps a block has."""
+    """The loop whose steps tasks share in blocks, one of those numbered, and how many steps a block has."""
     inside: tuple[Loop, ...]
     """Each task runs all of their steps."""
 
@@ -33,14 +33,18 @@ class Tasks:
         return product(size for _, size in self.numbered)
 
 
-def tasks_of(loops: Sequence[Loop], work: Size) -> Tasks:
-    """Gives the tasks of loops, in each innermost step of which `work` elements are computed."""
+def tasks_of(loops: Sequence[Loop], work: Size, shared: int = -1) -> Tasks:
+    """Gives the tasks of loops, in each innermost step of which `work` elements are computed.
+
+    Where that is not known, tasks share the steps of the loop at the place `shared`, the last one unless given.
+    """
     inside: list[Loop] = []
     outer = list(loops)
     if outer and not is_static(work):
-        loop, size = outer[-1]
+        loop, size = outer[shared]
         steps = ceil_div(TASK_WORK, plus(work, 1))  # there may be none
-        return Tasks((*outer[:-1], (loop, ceil_div(size, steps))), ((loop, size), steps), ())
+        outer[shared] = (loop, ceil_div(size, steps))
+        return Tasks(tuple(outer), ((loop, size), steps), ())
     while outer and is_static(work) and work < TASK_WORK:
         loop, size = outer[-1]
         if not is_static(size) or size * work > TASK_WORK:

@@ -142,6 +142,9 @@ def test_steps_of_symbolic_size_share_a_task_when_they_are_small(columns: int, s
     assert tasks.block is not None and tasks.inside == ()
     assert eval(python_text(tasks.block[1], {size: str(columns)})) == steps
     assert eval(python_text(tasks.count, {size: str(columns)})) == 8 * -(-100 // steps)
+    outer = tasks_of([(0, 8), (1, 100)], size, -2)
+    assert outer.block is not None and outer.block[0] == (0, 8) and outer.numbered[1] == (1, 100)
+    assert eval(python_text(outer.count, {size: str(columns)})) == 100 * -(-8 // steps)
 
 
 @pytest.mark.parametrize("rows", [1, 34, 35, 1000])

@@ -36,6 +36,10 @@ ROWS: dict[str, tuple[Callable[..., object], tuple[torch.Tensor, ...]]] = {
     "a row's value, expensive": (lambda x: functional.silu(x.sum(-1)), (drawn(5, 24),)),
     "columns": (lambda x: (x.sum(0), x.amax(0, keepdim=True) - x), (drawn(7, 24),)),
     "columns of batches": (lambda x: x.mean(1), (drawn(3, 5, 24),)),
+    "columns of many batches": (
+        lambda x: (x.sum(1), x.amax(1, keepdim=True) + x[:, :1]),
+        (drawn(3, 4, 5, 24).flatten(0, 1),),
+    ),
     "rows of another": (lambda x, y: x + y.unsqueeze(1), (drawn(3, 5, 24), drawn(3, 24))),
     "turned": (lambda x: x.transpose(1, 2) * 2.0, (drawn(3, 5, 24),)),
     "everything": (lambda x: ((x * x).sum(), x.exp().mean()), (drawn(5, 24),)),
