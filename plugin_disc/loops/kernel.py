@@ -123,8 +123,8 @@ class _Kernel:
         if self.tile is not None:
             sizes = [(loop, ceil_div(size, lanes) if loop == self.tile.loop else size) for loop, size in sizes]
         blocks = (lane, ceil_div(self.nest.sizes[lane], self._block()))
-        # Tasks share steps of the last loop; lanes of unknown number may well be one block. Blocks of columns are few lanes of
-        # each row: the next one reads what lies beside them.
+        # Tasks share steps of the last loop; lanes of unknown number may well be one block. Blocks of columns are few lanes
+        # of each row: the next one reads what lies beside them.
         return [*sizes, blocks] if is_static(self.nest.sizes[lane]) or self.group.reduced else [blocks, *sizes]
 
     def _step_elements(self) -> Size:
