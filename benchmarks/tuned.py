@@ -1,0 +1,91 @@
+"""What TVM's search gives within a budget: whole models untuned and tuned, beside ONNX Runtime, OpenVINO and eager.
+
+Each model goes the way of a user, with a cache of its own: `hub bench`, `hub tune MODEL --backends tvm`, `hub bench` again.
+Writes `benchmarks/results/tuned.json` and prints a table. Run with `python -m benchmarks.tuned`; it takes the budget for
+each model, and the seconds of untuned calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hub.bench.machine import this_machine
+from hub.bench.zoo import text
+
+RESULTS = Path(__file__).parent / "results" / "tuned.json"
+MODELS = {"mobilenetv2": "mobilenetv2", "bert of 2 layers": f"{Path(__file__)}:small_bert"}
+AGAINST = ("hub:tvm", "onnxruntime", "openvino", "eager")
+TVM = "hub:tvm"
+
+
+def small_bert() -> Any:
+    """A BERT of 2 layers of 768, on 128 tokens."""
+    return text.bert(1, layers=2)
+
+
+def main() -> None:
+    """Tunes and times each model, and writes what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--budget", default="10m", help="of each model's search, as `hub tune` takes it")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    facts: dict[str, Any] = {
+        "command": shlex.join(["python", "-m", "benchmarks.tuned", *sys.argv[1:]]),
+        "machine": this_machine().model_dump(mode="json"),
+        "budget": given.budget,
+        "models": {},
+    }
+    print(
+        f"| model | untuned | tuned | times faster | {' | '.join(AGAINST[1:])} |\n{'|---' * (3 + len(AGAINST))}|",
+        flush=True,
+    )
+    for name in given.models.split(","):
+        facts["models"][name] = found = tuned(MODELS[name], given.budget)
+        print(row_of(name, found), flush=True)
+        given.output.write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def tuned(model: str, budget: str) -> dict[str, Any]:
+    """Gives seconds of a call before and after a search, by contender, and what the search said."""
+    with tempfile.TemporaryDirectory(prefix="hub-tuned-") as folder:
+        cache = ["--cache-dir", folder]
+        before = _timed(model, cache, Path(folder) / "before.json")
+        said = _hub("tune", model, "--backends", "tvm", "--budget", budget, *cache)
+        after = _timed(model, cache, Path(folder) / "after.json")
+    found = [line.split(maxsplit=1)[1] for line in said.splitlines() if line.startswith("searched")]
+    return {"before_s": before, "after_s": after, "search": found}
+
+
+def _timed(model: str, cache: Sequence[str], into: Path) -> dict[str, float]:
+    _hub("bench", model, "--against", ",".join(AGAINST), "--tune", "off", "--rounds", "5", "--json", str(into), *cache)
+    results = json.loads(into.read_text())["results"]
+    return {one["name"]: one["call_s"]["median"] for one in results if one["call_s"] is not None}
+
+
+def _hub(*arguments: str) -> str:
+    """Runs the hub's command line, and gives what it said. Raises CalledProcessError."""
+    print("$ hub", shlex.join(arguments), file=sys.stderr, flush=True)
+    command = [sys.executable, "-c", "from hub.cli import main; main()", *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def row_of(name: str, found: Mapping[str, Any]) -> str:
+    """Gives a row of the table, times in milliseconds."""
+    before, after = found["before_s"], found["after_s"]
+    cells = [before.get(TVM), after.get(TVM), *(after.get(each) for each in AGAINST[1:])]
+    shown = ["failed" if cell is None else f"{cell * 1e3:.1f}" for cell in cells]
+    ratio = f"{before[TVM] / after[TVM]:.1f}" if TVM in before and TVM in after else "-"
+    return f"| {' | '.join([name, *shown[:2], ratio, *shown[2:]])} |"
+
+
+if __name__ == "__main__":
+    main()
