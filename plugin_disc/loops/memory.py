@@ -6,13 +6,19 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from hub.lowering.affine import Affine
-from hub.lowering.sizes import Size
+from hub.lowering.sizes import Size, is_static, times
 
 from .writer import SCALAR, Value, Writer
 
 _ALIGNED = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "i1": 1}
 """Bytes of one element."""
 ITEM_BYTES = _ALIGNED
+LINE = 64
+"""Bytes of a line of a cache."""
+FAR_APART = 1024
+"""Bytes between rows from which on a walk down them crosses pages too fast for the processor to fetch ahead by itself."""
+ROWS_AHEAD = 8
+"""2048 x 4096 elements of float32, mean, variance and maximum of columns: 2.9 ms without, 2.5 with 4 or 16, 2.1 with 8."""
 
 
 @dataclass
@@ -104,6 +110,8 @@ def read(writer: Writer, base: Value, place: Affine, dtype: str, loops: Loops) -
         value = writer.put(text, stored, is_wide=False, level=at.level, key=(text, "scalar"))
     elif factor == 1:
         at = _address(writer, base, affine(writer, place, loops), kind)
+        if writer.lanes > writer.natural and loops.mask is None:
+            _fetch_ahead(writer, base, place, stored, loops)
         value = _row(writer, at, stored, loops)
     elif factor in (2, -1) and loops.mask is None:
         value = _shuffled(writer, base, place, factor, stored, loops)
@@ -142,6 +150,23 @@ def _row(writer: Writer, at: Value, dtype: str, loops: Loops) -> Value:
         f" : (!llvm.ptr, {writer.vector('i1')}, {kind}) -> {kind}"
     )
     return writer.put(text, dtype, is_wide=True, level=max(at.level, loops.mask.level))
+
+
+def _fetch_ahead(writer: Writer, base: Value, place: Affine, dtype: str, loops: Loops) -> None:
+    """Asks for what a walk down columns reads some rows later, where rows lie too far apart for the processor to see it."""
+    steps = [
+        (loops.values[loop].level, factor) for loop, factor in place.terms if loop in loops.values and loop != loops.lane
+    ]
+    level, step = max(steps, key=lambda each: each[0], default=(-1, 0))
+    bytes_ = _ALIGNED[dtype]
+    if level != writer.level or (is_static(step) and step * bytes_ < FAR_APART):
+        return
+    row = writer.scalar("arith.addi", affine(writer, place, loops), writer.number(times(step, ROWS_AHEAD)))
+    for offset in range(0, writer.lanes, LINE // bytes_):
+        at = writer.scalar("arith.addi", row, writer.number(offset)) if offset else row
+        address = _address(writer, base, at, _stored_kind(dtype))
+        hints = "{rw = 0 : i32, hint = 3 : i32, cache = 1 : i32}"  # to be read, into all caches, data
+        writer.line(f'"llvm.intr.prefetch"({address.name}) {hints} : (!llvm.ptr) -> ()')
 
 
 def _shuffled(writer: Writer, base: Value, place: Affine, factor: int, dtype: str, loops: Loops) -> Value:
