@@ -77,6 +77,22 @@ class Failing(torch.nn.Module):
         return torchvision.ops.deform_conv2d(x)
 
 
+class Untraceable(torch.nn.Module):
+    def forward(self, x):
+        return torch.rsub(torch.ops.prim.NumToTensor.Scalar(5), 2) + x
+
+
+@register_test_case(module_factory=lambda: Untraceable())
+def UntraceableModule_basic(module, tu):
+    module(tu.rand(3))
+
+
+@register_test_case(module_factory=lambda: Sigmoid())
+def TimeOutModule_basic(module, tu):
+    while True:
+        pass
+
+
 @register_test_case(module_factory=lambda: Sigmoid())
 def SigmoidModule_basic(module, tu):
     module.forward(tu.rand(3, 4))
@@ -126,6 +142,8 @@ def test_programs_are_run_and_counted(checkout: Path) -> None:
     assert sorting.by_disc < sorting.nodes
     assert found["WrongModule_basic"].verdict == "differs"
     assert found["FailingModule_basic"].verdict == "not run"
+    assert found["UntraceableModule_basic"].verdict == "not run"
+    assert found["TimeOutModule_basic"].verdict == "not run"
 
 
 def test_the_script_ends_with_1_for_a_wrong_program(
@@ -136,6 +154,13 @@ def test_the_script_ends_with_1_for_a_wrong_program(
     assert main(["--filter", "Sigmoid"]) == 0
     assert "1 programs: {'right': 1," in capsys.readouterr().out
     assert main(["--filter", "Wrong"]) == 1
+
+
+def test_processes_share_the_programs(checkout: Path) -> None:
+    """Each program is in one part."""
+    suite = suite_in(checkout)
+    parts = [[each.name for each in outcomes(suite, "Out|Sig|Fail", None, dynamic=False, part=(k, 2))] for k in (1, 2)]
+    assert parts == [["FailingModule_basic", "TimeOutModule_basic"], ["SigmoidModule_basic"]]
 
 
 def test_without_a_checkout_it_says_so(

@@ -1,7 +1,4 @@
-"""Every sample call of the elementwise operators that DISC takes, to units in the last place.
-
-Its name keeps it out of `make test`: `pytest tests/opdb/every_elementary.py` takes an hour.
-"""
+"""Every sample call of the elementwise operators that DISC takes, to units in the last place."""
 
 from __future__ import annotations
 
@@ -18,5 +15,7 @@ CELLS = {f"{cell.operator}-{cell.dtype}": cell for cell in cells(OPERATORS.rows)
 @pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 def test_disc_is_as_exact_as_one_operator_can_be(cell: Cell) -> None:
     """Whole numbers and bools are eager's to the bit, floats within 2 units for an operator, or as near as eager is."""
-    _, wrong = judged(create(), list(calls_of(cell)))
+    taken, wrong = judged(create(), list(calls_of(cell)))
     assert not wrong, "\n".join(wrong)
+    if not taken:
+        pytest.skip(f"DISC refuses every sample of {cell.operator} in {cell.dtype}")
