@@ -98,6 +98,11 @@ def SigmoidModule_basic(module, tu):
     module.forward(tu.rand(3, 4))
 
 
+@register_test_case(module_factory=lambda: Sigmoid())
+def ChainedModule_basic(module, tu):
+    module.forward(module.forward(tu.rand(3, 4)))
+
+
 @register_test_case(module_factory=lambda: Sorting())
 def SortModule_basic(module, tu):
     module.forward(tu.rand(3, 4))
@@ -137,6 +142,7 @@ def test_programs_are_run_and_counted(checkout: Path) -> None:
     assert [reason.split(":")[0] for reason in suite.left_out] == ["broken.py"]
     found = {outcome.name: outcome for outcome in outcomes(suite, "", None, dynamic=False)}
     assert (found["SigmoidModule_basic"].verdict, found["SigmoidModule_basic"].by_disc) == ("right", 2)
+    assert found["ChainedModule_basic"].verdict == "right"
     sorting = found["SortModule_basic"]
     assert sorting.verdict == "right"
     assert sorting.by_disc < sorting.nodes

@@ -105,17 +105,19 @@ def _stand_in() -> None:
 
 
 class _Recorder:
-    """Stands for a module while a program is invoked: notes each call of it or of its methods."""
+    """Stands for a module while a program is invoked: notes each call of it or of its methods, and gives eager's result."""
 
-    def __init__(self, calls: list[tuple[str, tuple[Any, ...]]], path: str = "") -> None:
+    def __init__(self, module: torch.nn.Module, calls: list[tuple[str, tuple[Any, ...]]], path: str = "") -> None:
+        self._module = module
         self._calls = calls
         self._path = path
 
     def __call__(self, *arguments: Any) -> Any:
-        self._calls.append((self._path, arguments))
+        self._calls.append((self._path, tuple(_copied(arguments))))
+        return _called(self._module, self._path, arguments)
 
     def __getattr__(self, name: str) -> _Recorder:
-        return _Recorder(self._calls, f"{self._path}.{name}" if self._path else name)
+        return _Recorder(self._module, self._calls, f"{self._path}.{name}" if self._path else name)
 
 
 def examine(
@@ -125,7 +127,7 @@ def examine(
     name = program.unique_name
     try:
         calls: list[tuple[str, tuple[Any, ...]]] = []
-        program.program_invoker(_Recorder(calls), utilities())
+        program.program_invoker(_Recorder(_made(program), calls), utilities())
         wanted = [_called(_made(program), path, arguments) for path, arguments in calls]
     except Exception as error:  # noqa: BLE001 - the program's own
         return Outcome(name, "not run", detail=text_of(error).splitlines()[0][:120])
