@@ -19,6 +19,7 @@ ULP = 2.0**-23
 EDGES = (0.0, -0.0, torch.inf, -torch.inf, torch.nan, 88.72, 88.73, -87.4, -103.9, -104.0, 0.624999, 0.625, -0.625)
 
 
+@pytest.mark.usefixtures("lanes")
 @pytest.mark.parametrize("function", [torch.exp, torch.tanh], ids=lambda each: each.__name__)
 def test_curves(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """At most two units in the last place off; NaN, infinities and signed zeros are eager's."""

@@ -50,6 +50,7 @@ def captured(function: Callable[..., object], given: tuple[torch.Tensor, ...]) -
     return whole_cluster(Wrapped(function), given, dynamic=True)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.usefixtures("lanes")
 @pytest.mark.parametrize("name", ROWS)
 def test_every_length(name: str) -> None:
     """Each symbol alone goes through all lengths while the others are small, and all go together."""
@@ -79,6 +80,7 @@ def test_halves_of_rows(half: int) -> None:
     assert value_problem(executable(*given), eager(cluster, given), exact(cluster, given)) == ""
 
 
+@pytest.mark.usefixtures("lanes")
 @pytest.mark.parametrize("length", LENGTHS)
 def test_quarters_of_rows(length: int) -> None:
     """Parts of rows that are no halves."""
