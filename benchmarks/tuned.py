@@ -22,8 +22,8 @@ from hub.bench.zoo import text
 
 RESULTS = Path(__file__).parent / "results" / "tuned.json"
 MODELS = {"mobilenetv2": "mobilenetv2", "bert of 2 layers": f"{Path(__file__)}:small_bert"}
-AGAINST = ("hub:tvm", "onnxruntime", "openvino", "eager")
 TVM = "hub:tvm"
+AGAINST = (TVM, "onnxruntime", "openvino", "eager")
 
 
 def small_bert() -> Any:
