@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from hub import registry as registry_module
+from hub.modes import modes, set_modes
 
 Install = Callable[[str, str], None]
 
@@ -32,6 +33,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         values = () if call is None or "conformance" in item.path.parts else call.params.values()
         if any(isinstance(value, str) and value in COMPILED_SLOWLY for value in values):
             item.add_marker(pytest.mark.slow)
+
+
+FOUND = torch.get_num_threads(), modes()
+"""PyTorch's settings in a new process. They are in cache keys: what other processes keep is found under equal ones only."""
+
+
+@pytest.fixture(autouse=True)
+def _leaves_settings_alone() -> Iterator[None]:
+    """Names the test that leaves PyTorch's settings changed, instead of one that fails for it an hour later."""
+    yield
+    left = torch.get_num_threads(), modes()
+    if left != FOUND:
+        torch.set_num_threads(FOUND[0])
+        set_modes(FOUND[1])
+    assert left == FOUND, "the test leaves PyTorch with other settings than it found"
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import torch
 from hub.backend import CompileSettings
 from hub.cache.keys import artifact_parts
 from hub.lowering.cluster import lower
+from hub.modes import modes, set_modes
 from hub.registry import registry
 from hub.testing.single import whole_cluster
 from plugin_triton import backend
@@ -34,9 +35,9 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
+    before = modes()  # to ask for "highest" again would leave the settings beneath changed
     yield
-    torch.set_float32_matmul_precision(before)
+    set_modes(before)
 
 
 def file_for(name: str, precision: str) -> File:
