@@ -25,8 +25,33 @@ def interpreting() -> Iterator[None]:
     """Has one call in the interpreter at a time, which says nothing of infinities and NaN."""
     import numpy as np
 
-    with _calling, np.errstate(all="ignore"):
+    with _calling, np.errstate(all="ignore"), _bools_that_stay_bools():
         yield
+
+
+@contextlib.contextmanager
+def _bools_that_stay_bools() -> Iterator[None]:
+    """Has one number of two compared ones made a whole block of bools, which `&` takes.
+
+    Triton 3.9's interpreter says of what a comparison gives that it has the dtype of what was compared, and makes such blocks
+    of that.
+    """
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    before = InterpreterBuilder.create_splat
+
+    def splat(builder: Any, kind: Any, argument: Any) -> Any:
+        if argument.data.dtype != np.bool_:
+            return before(builder, kind, argument)
+        return TensorHandle(np.full(kind.shape, argument.data.reshape(-1)[0], dtype=np.bool_), tl.int1)
+
+    InterpreterBuilder.create_splat = splat
+    try:
+        yield
+    finally:
+        InterpreterBuilder.create_splat = before
 
 
 def loaded(path: Path, *, is_interpreted: bool) -> ModuleType:

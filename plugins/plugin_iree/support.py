@@ -33,6 +33,9 @@ def grown(node: fx.Node) -> str | None:
     return "negative padding" if any(size < 0 for size in argument(node, "pad")) else None
 
 
+_ALONG = _names(
+    "mean.dim amax.default amin.default any.dim all.dim var.correction std.correction var_mean.correction logsumexp.default"
+)
 _TAKEN = _names(
     "exp.default log.default sqrt.default tanh.default erf.default rsqrt.default sigmoid.default abs.default "
     "neg.default relu.default logical_not.default bitwise_not.default silu.default gelu.default hardsigmoid.default "
@@ -124,8 +127,14 @@ OWN: Mapping[str, tuple[Condition, ...]] = {
 }
 """Operators beside the core's table."""
 
+
+def _conditions(name: str) -> tuple[Condition, ...]:
+    # torch-mlir leaves operators without rule, or ends IREE's compiler, over a tensor without dims.
+    return (*ROWS[name], *FURTHER.get(name, ()), *((has_dims,) if name in _ALONG else ()))
+
+
 OPERATORS = OperatorTable(
-    {**{name: (*ROWS[name], *FURTHER.get(name, ())) for name in _TAKEN}, **OWN},
+    {**{name: _conditions(name) for name in _TAKEN}, **OWN},
     everywhere=(_TRIED, on_cpu, not_empty),
     declined=DECLINED,
 )

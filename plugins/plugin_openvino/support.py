@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hub.conditions import integer_indices, not_empty, on_cpu, one_of, only_output, plain, same_rank
+from hub.conditions import has_dims, integer_indices, not_empty, on_cpu, one_of, only_output, plain, same_rank
 from hub.support import (
     Condition,
     OperatorTable,
@@ -216,7 +216,7 @@ _SDPA = (
     equals("dropout_p", 0.0),
     plain("scale"),
 )
-_WIDE = (known_sizes("dim"), FLOAT)
+_WIDE = (has_dims, known_sizes("dim"), FLOAT)
 
 OPERATORS = OperatorTable(
     everywhere=(dtypes("float32", "int64", "int32", "bool"), on_cpu, at_most_six_dims, not_empty),
@@ -378,15 +378,15 @@ OPERATORS = OperatorTable(
         "aten.all.default": (),
         "aten.all.dim": (),
         "aten.all.dims": (),
-        "aten.amax.default": (NUMBER,),
-        "aten.amin.default": (NUMBER,),
+        "aten.amax.default": (NUMBER, has_dims),
+        "aten.amin.default": (NUMBER, has_dims),
         "aten.max.default": (NUMBER,),
         "aten.min.default": (NUMBER,),
         "aten.var.correction": _WIDE,
         "aten.std.correction": _WIDE,
         "aten.var_mean.correction": _WIDE,
         "aten.linalg_vector_norm.default": (FLOAT, one_of("ord", 1, 2)),
-        "aten.logsumexp.default": (FLOAT,),
+        "aten.logsumexp.default": (FLOAT, has_dims),
         "aten.cumsum.default": (NUMBER,),
         "aten.diff.default": (equals("n", 1),),
         # products and attention

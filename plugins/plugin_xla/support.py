@@ -45,6 +45,15 @@ def of_numbers(node: fx.Node) -> str | None:
     return "booleans" if dtype_name(value_of(argument(node, "self")).dtype) == "bool" else None
 
 
+def moves(node: fx.Node) -> str | None:
+    """torch-mlir joins a whole tensor to a whole one where a roll comes back to where it began."""
+    sizes = value_of(argument(node, "self")).shape
+    for shift, dim in zip(argument(node, "shifts"), argument(node, "dims"), strict=True):
+        if isinstance(shift, int) and isinstance(sizes[dim], int) and shift % sizes[dim] == 0:
+            return f"a roll by {shift} of {sizes[dim]}, which moves nothing"
+    return None
+
+
 def _all_one(sizes: Any) -> bool:
     return all(size == 1 for size in sizes)
 
@@ -69,6 +78,12 @@ _LOGICAL = _names("logical_not.default logical_and.default logical_or.default lo
 _RIGHT = _names(
     "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Scalar_Tensor __rshift__.Tensor "
     "__rshift__.Scalar"
+)
+_ALONG = _names(
+    "sum.dim_IntList prod.dim_int mean.dim amax.default amin.default any.dim any.dims all.dim all.dims "
+    "count_nonzero.dim_IntList var.default var.dim var.correction std.default std.dim std.correction "
+    "var_mean.correction std_mean.correction logsumexp.default linalg_vector_norm.default scatter.src scatter.value "
+    "scatter_add.default"
 )
 _SOFTMAX = _names("softmax.int _softmax.default log_softmax.int _log_softmax.default _safe_softmax.default")
 
@@ -152,6 +167,8 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     # torch-mlir ends the process over a tensor without dims.
     **dict.fromkeys(_SOFTMAX, (has_dims,)),
     # torch-mlir makes no StableHLO of other calls.
+    "aten.embedding.default": (one_of("scale_grad_by_freq", False), one_of("sparse", False)),
+    "aten.linear.default": (rank("input", 2, 9),),
     "aten.adaptive_avg_pool3d.default": (
         _FLOAT,
         attribute("output_size", _all_one, "only 1s"),
@@ -168,7 +185,7 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     "aten.erf.default": (dtypes("float32", "float64", "float16", "bfloat16"),),
     "aten.matmul.default": (rank("self", 2, 9),),
     "aten.reciprocal.default": (dtypes("float32", "float64", "float16", "bfloat16"),),
-    "aten.roll.default": (attribute("dims", bool, "some"),),
+    "aten.roll.default": (attribute("dims", bool, "some"), moves),
 }
 """Conditions beside those of the core's table."""
 
@@ -177,8 +194,14 @@ OWN: Mapping[str, tuple[Condition, ...]] = {
 }
 """Operators beside the core's table."""
 
+
+def _conditions(name: str) -> tuple[Condition, ...]:
+    # torch-mlir ends the process, or makes no StableHLO, over a tensor without dims.
+    return (*ROWS[name], *FURTHER.get(name, ()), *((has_dims,) if name in _ALONG else ()))
+
+
 OPERATORS = OperatorTable(
-    {**{name: (*ROWS[name], *FURTHER.get(name, ())) for name in _TAKEN}, **OWN},
+    {**{name: _conditions(name) for name in _TAKEN}, **OWN},
     everywhere=(_TRIED, on_cpu, not_empty),
     declined=DECLINED,
 )

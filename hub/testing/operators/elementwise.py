@@ -263,7 +263,14 @@ _COMPARED_NUMBERS = (
     call(bf16(4), 0.5),
     call(i32(6), -1),
 )
-_LOGICAL = (call(b(3, 4), b(4)), call(b(3, 1), b(4)), call(f(3), b(3)), call(i64(4), i64(4)), call(b(), b(3)))
+_LOGICAL = (
+    call(b(3, 4), b(4)),
+    call(b(3, 1), b(4)),
+    call(f(3), b(3)),
+    call(i64(4), i64(4)),
+    call(b(), b(3)),
+    call(f(3, 1), f(1)),
+)
 _BITS = (call(b(3, 4), b(4)), call(i64(5), i64(5)), call(_LIMITS, _LIMITS), call(u8(4), u8(4)), call(b(3, 1), b(1, 4)))
 
 _LOGIC: Table = {

@@ -63,7 +63,13 @@ _SUMS: Table = {
         call(f16(3), [0], dtype=torch.float32),
     ),
     "aten.prod.default": (call(f(3, 4)), call(i64(5)), call(bf16(3, 4))),
-    "aten.prod.dim_int": (call(f(3, 4), 1), call(f(2, 3, 4), -2, True), call(i64(3, 4), 0), call(f16(3, 4), 1)),
+    "aten.prod.dim_int": (
+        call(f(3, 4), 1),
+        call(f(2, 3, 4), -2, True),
+        call(f(), 0),
+        call(i64(3, 4), 0),
+        call(f16(3, 4), 1),
+    ),
     "aten.var.correction": (
         *(
             call(f(2, 3, 4), dims, correction=correction, keepdim=keepdim)
@@ -75,6 +81,7 @@ _SUMS: Table = {
                 ([-1], None, False),
             )
         ),
+        call(f(), [0], correction=0),
         call(bf16(3, 4), [1], correction=1),
         call(f16(3, 4), [1], correction=0, keepdim=True),
     ),
@@ -119,6 +126,7 @@ _SUMS: Table = {
                 (-inf, [2], False),
             )
         ),
+        call(f(), 2, [0]),
         call(bf16(3, 4), 2, [1]),
         call(f16(3, 4), 1, [-1], True),
     ),
@@ -130,6 +138,7 @@ _SUMS: Table = {
         call(f(2, 3, 4), [0, 2]),
         call(lit(-1e4, 1e4), [0]),
         call(lit(-inf, -inf), [0]),
+        call(f(), [0]),
         call(bf16(3, 4), [1]),
         call(f16(3, 4), [-1], True),
     ),
@@ -146,6 +155,7 @@ _EXTREMES: Table = {
         call(i64(3, 4), [1]),
         call(_SPECIAL, [0]),
         call(f(3, 4), []),
+        call(f(), [0], True),
         call(lit(inf, -inf, 2.0), [0], True),
     ),
     **rows("max.default min.default", *_WHOLE_TENSOR, call(i64(3, 4)), call(_SPECIAL), call(i32(5))),
@@ -176,7 +186,9 @@ _EXTREMES: Table = {
     ),
     "aten.aminmax.default": (call(f(3, 4), dim=1), call(f(3, 4))),
     **rows("any.default all.default", call(b(3, 4)), call(i64(3, low=0)), call(f(3)), call(b(0))),
-    **rows("any.dim all.dim", call(b(3, 4), 1), call(b(2, 3, 4), -1, True), call(i64(3, 4, low=0, high=2), 0)),
+    **rows(
+        "any.dim all.dim", call(b(3, 4), 1), call(b(2, 3, 4), -1, True), call(i64(3, 4, low=0, high=2), 0), call(b(), 0)
+    ),
     **rows("any.dims all.dims", call(b(2, 3, 4), [0, 2]), call(b(3, 4), [1], True)),
 }
 

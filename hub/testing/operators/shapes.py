@@ -147,6 +147,7 @@ _CUTS: Table = {
         call(f(3, 4), [1], [1]),
         call(f(3, 4), [-1, 2], [0, 1]),
         call(f(3, 4), [5]),
+        call(f(3, 4), [-4, 1], [1, 0]),
         call(i64(5), [2], [0]),
     ),
     "aten.rot90.default": (call(f(3, 4)),),
@@ -219,6 +220,8 @@ _GATHERS: Table = {
         call(bf16(7, 4), at(3, below=7)),
         call(f(7, 4), at(3, below=7, dtype=torch.int32)),
         call(f(7, 4), lit(0, 6, 6)),
+        call(f(7, 4), at(3, below=7), -1, True),
+        call(f(7, 4), at(3, below=7), -1, False, True),
     ),
     "aten.index.Tensor": (
         call(f(4, 3), [at(2, below=4)]),
@@ -266,6 +269,7 @@ _SCATTERS: Table = {
         call(f(3, 4), 1, at(3, 1, below=4), f(3, 1)),
         call(f(3, 4), 0, at(1, 4, below=3), f(1, 4)),
         call(f(4), 0, lit(3, 1), f(2)),
+        call(f(), 0, at(below=1), f()),
     ),
     "aten.scatter.value": (
         call(f(3, 4), 1, at(3, 2, below=4), 1.0),
