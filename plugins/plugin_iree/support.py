@@ -5,12 +5,23 @@ Found by the conformance suite with torch-mlir 20261001 and IREE 3.13.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hub.conditions import has_dims, not_ceil, not_empty, on_cpu, one_of, only_output, plain, unrollable_lstm
 from hub.lowering.operators import NARROWER, ROWS
-from hub.support import Condition, OperatorTable, argument, attribute, dtypes, rank
+from hub.support import (
+    Condition,
+    OperatorTable,
+    argument,
+    attribute,
+    declared_arguments,
+    dtypes,
+    elements,
+    is_symbolic,
+    rank,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from torch import fx
@@ -33,7 +44,39 @@ def grown(node: fx.Node) -> str | None:
     return "negative padding" if any(size < 0 for size in argument(node, "pad")) else None
 
 
+def leaves_no_rest(node: fx.Node) -> str | None:
+    """A window with one place along a dim covers all of it: IREE's compiler takes the rest for a part of the window."""
+    source, result = (elements(value)[0].shape[2:] for value in (value_of(argument(node, "self")), node.meta["val"]))
+    return _rest(source, result, _repeated(node, "kernel_size", len(result)), node)
+
+
+def filter_leaves_no_rest(node: fx.Node) -> str | None:
+    """The same of a convolution."""
+    source, weight = (value_of(argument(node, name)).shape[2:] for name in ("input", "weight"))
+    return _rest(source, node.meta["val"].shape[2:], weight, node)
+
+
+def _rest(source: Sequence[Any], result: Sequence[Any], window: Sequence[Any], node: fx.Node) -> str | None:
+    padding, dilation = (_repeated(node, name, len(result)) for name in ("padding", "dilation"))
+    for size, count, width, added, step in zip(source, result, window, padding, dilation, strict=True):
+        whole, covered = size + 2 * added, step * (width - 1) + 1
+        if not is_symbolic(whole) and count == 1 and whole != covered:
+            return f"one window over {covered} of {whole}"
+    return None
+
+
+def _repeated(node: fx.Node, name: str, count: int) -> Sequence[Any]:
+    """Gives an attribute for each dim; without it, or with words for padding, what leaves sizes as they are."""
+    if not any(each.name == name for each in declared_arguments(node)) or isinstance(argument(node, name), str):
+        return (1 if name == "dilation" else 0,) * count
+    given = elements(argument(node, name))
+    return given if len(given) == count else given * count
+
+
+_WINDOWS = _names("max_pool2d.default max_pool2d_with_indices.default avg_pool1d.default avg_pool2d.default")
+_FILTERS = _names("conv1d.default conv2d.default conv1d.padding conv2d.padding convolution.default")
 _ALONG = _names(
+    "cumsum.default linalg_vector_norm.default "
     "mean.dim amax.default amin.default any.dim all.dim var.correction std.correction var_mean.correction logsumexp.default"
 )
 _TAKEN = _names(
@@ -105,6 +148,8 @@ FURTHER: Mapping[str, tuple[Condition, ...]] = {
     # A vector on the left leaves an operator without rule.
     "aten.matmul.default": (rank("self", 2, 9),),
     # torch-mlir has no other calls of these.
+    "aten.linear.default": (rank("input", 2, 9),),
+    "aten.adaptive_avg_pool2d.default": (*NARROWER["aten.adaptive_avg_pool2d.default"], rank("self", 4, 4)),
     "aten.max_pool2d.default": (_FLOAT, not_ceil, rank("self", 4, 4)),
     "aten.max_pool2d_with_indices.default": (
         dtypes("float32", "float64", "int64"),
@@ -129,8 +174,12 @@ OWN: Mapping[str, tuple[Condition, ...]] = {
 
 
 def _conditions(name: str) -> tuple[Condition, ...]:
-    # torch-mlir leaves operators without rule, or ends IREE's compiler, over a tensor without dims.
-    return (*ROWS[name], *FURTHER.get(name, ()), *((has_dims,) if name in _ALONG else ()))
+    found = (*ROWS[name], *FURTHER.get(name, ()))
+    if name in _ALONG:  # torch-mlir leaves operators without rule, or ends IREE's compiler
+        return (*found, has_dims)
+    if name in _WINDOWS:
+        return (*found, leaves_no_rest)
+    return (*found, filter_leaves_no_rest) if name in _FILTERS else found
 
 
 OPERATORS = OperatorTable(
