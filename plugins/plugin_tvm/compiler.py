@@ -75,13 +75,18 @@ def plain(function: Any, threads: int) -> Any:
     """Gives a kernel whose outermost loops are shared between threads, where there is enough to do."""
     from tvm import s_tir
 
-    if threads == 1:
+    if threads == 1 or not has_root(function):
         return function
     schedule = s_tir.Schedule(alone(function))
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
         _share(schedule, block)
     scheduled = schedule.mod["main"]
     return scheduled.without_attr("global_symbol")
+
+
+def has_root(function: Any) -> bool:
+    """False for a scan: one block is all of it, whose loops are inside and shared already."""
+    return str(function.body.block.name_hint) == "root"
 
 
 def _share(schedule: Any, block: Any) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from plugin_tvm.compiler import alone
+from plugin_tvm.compiler import alone, has_root
 from plugin_tvm.database import FAILED_S, Database
 
 BATCH = 16
@@ -87,6 +87,8 @@ def steps_of(kernel: Any) -> float | None:
     """Gives the steps of a kernel's loops; None where a size is symbolic, or its loops are no schedulable blocks."""
     from tvm import s_tir
 
+    if not has_root(kernel["main"]):
+        return None
     schedule = s_tir.Schedule(kernel)
     total = 0.0
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):

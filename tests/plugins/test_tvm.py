@@ -384,6 +384,13 @@ def test_large_kernels_are_shared_between_threads(backend: Tvm) -> None:
         verify(cluster, "tvm", executable, values, None)
 
 
+def test_scans_with_two_threads(backend: Tvm) -> None:
+    """A scan's loops lie inside of one block, which is no schedule's to share."""
+    cluster, values = whole_cluster(Of(lambda x: x.cumsum(1)), (torch.randint(0, 9, (1, 128)),))
+    executable = backend.compile(cluster, CompileSettings(threads=2))
+    assert torch.equal(run(executable, cluster, values)[0], values[0].cumsum(1))
+
+
 # --- Saving -----------------------------------------------------------------------------------------------------------
 
 

@@ -34,6 +34,13 @@ def layers() -> tuple[Cluster, tuple[Any, ...]]:
     return whole_cluster(module.eval(), (torch.randn(16, 32),))
 
 
+class Scan(nn.Module):
+    """A running total of each row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(1)
+
+
 def task(name: str, *, steps: float = 1e6, **known: Any) -> Task:
     return Task(name, module=None, count=1, steps=steps, **known)
 
@@ -52,6 +59,13 @@ def test_each_structure_is_tuned_once() -> None:
 def test_symbolic_sizes_are_not_tuned() -> None:
     """A search needs sizes that are numbers."""
     cluster, _ = whole_cluster(nn.Linear(32, 32), (torch.randn(16, 32),), dynamic=True)
+    assert tasks_of([program_of(cluster, is_parallel=False).module]) == []
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_scans_are_not_tuned(rows: int) -> None:
+    """Their loops are inside of one block."""
+    cluster, _ = whole_cluster(Scan(), (torch.randn(rows, 128),))
     assert tasks_of([program_of(cluster, is_parallel=False).module]) == []
 
 
