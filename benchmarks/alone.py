@@ -1,0 +1,94 @@
+"""Which backend is the fastest on which model, each having the whole model to itself, and how long the first result takes.
+
+One `hub bench` a model, with `--tune off`: contenders are processes of their own whose blocks of calls are interleaved.
+Writes `benchmarks/results/alone.json` after each model, keeping the rows of models that were timed before on the same
+processor, and prints tables. Run with `python -m benchmarks.alone`; it takes two to four minutes a model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hub.bench.machine import this_machine
+
+RESULTS = Path(__file__).parent / "results" / "alone.json"
+MODELS = ("bert", "gpt2", "llama", "vit", "resnet50", "mobilenetv2", "convnext", "mamba", "lstm")
+BACKENDS = ("disc", "inductor", "onnxruntime", "openvino", "xla", "iree")
+"""Without TVM, whose products take minutes before `hub tune`: `benchmarks/tuned.py`."""
+
+
+def main() -> None:
+    """Times each model, and writes what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--backends", default=",".join(BACKENDS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    facts = _kept(given.output)
+    contenders = ["eager", *(f"hub:{name}" for name in given.backends.split(","))]
+    for model in given.models.split(","):
+        facts["models"][model] = timed(model, contenders, given.rounds)
+        given.output.write_text(json.dumps(facts, indent=2) + "\n")
+    print(table(facts["models"], "call_s", 1e3, "Milliseconds of a call"))
+    print(table(facts["models"], "first_call_s", 1.0, "Seconds to the first result"))
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    """Gives what was written before on this processor, with this run's command."""
+    machine = this_machine().model_dump(mode="json")
+    before = json.loads(path.read_text()) if path.exists() else {}
+    models = before["models"] if before.get("machine", {}).get("cpu") == machine["cpu"] else {}
+    return {
+        "command": shlex.join(["python", "-m", "benchmarks.alone", *sys.argv[1:]]),
+        "machine": machine,
+        "models": models,
+    }
+
+
+def timed(model: str, contenders: Sequence[str], rounds: int) -> dict[str, Any]:
+    """Gives seconds of a call, seconds to the first result, clusters and relative error, or why there are none."""
+    with tempfile.TemporaryDirectory(prefix="hub-alone-") as folder:
+        into = Path(folder) / "found.json"
+        command = ["bench", model, "--against", ",".join(contenders), "--tune", "off", "--rounds", str(rounds)]
+        command += ["--json", str(into), "--cache-dir", folder]
+        print("$ hub", shlex.join(command), file=sys.stderr, flush=True)
+        subprocess.run(
+            [sys.executable, "-c", "from hub.cli import main; main()", *command], stdout=subprocess.PIPE, check=True
+        )
+        return {each["name"]: _facts(each) for each in json.loads(into.read_text())["results"]}
+
+
+def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
+    if result["call_s"] is None:
+        return {"failure": result["failure"]}
+    names = ("first_call_s", "clusters", "backends", "relative_error")
+    return {"call_s": result["call_s"]["median"], **{name: result[name] for name in names}}
+
+
+def table(models: Mapping[str, Mapping[str, Any]], what: str, unit: float, title: str) -> str:
+    """Gives a table as Markdown: a row a model, a column a contender, the smallest of each row in bold."""
+    names = list(dict.fromkeys(name for found in models.values() for name in found))
+    lines = [f"{title}:\n", f"| model | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
+    for model, found in models.items():
+        values = [found.get(name, {}).get(what) for name in names]
+        least = min(value for value in values if value is not None)
+        cells = ["failed" if value is None else _cell(value * unit, is_least=value == least) for value in values]
+        lines.append(f"| {model} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: float, *, is_least: bool) -> str:
+    return f"**{value:.1f}**" if is_least else f"{value:.1f}"
+
+
+if __name__ == "__main__":
+    main()
