@@ -31,10 +31,9 @@ def interpreting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _bools_that_stay_bools() -> Iterator[None]:
-    """Has one number of two compared ones made a whole block of bools, which `&` takes.
+    """Has what a comparison of single numbers gives repeated, for a block, as the bool that it is.
 
-    Triton 3.9's interpreter says of what a comparison gives that it has the dtype of what was compared, and makes such blocks
-    of that.
+    Triton 3.9 says of it there that it has the dtype of what was compared, and repeats it as that: `&` takes no floats.
     """
     import numpy as np
     import triton.language as tl

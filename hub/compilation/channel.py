@@ -24,7 +24,9 @@ ANSWER_S = 60.0
 """Seconds from the first byte of an answer to its last."""
 _ENDING_S = 2.0
 _TAIL_LINES = 5
-_TAIL_BYTES = 4096
+_TAIL_BYTES = 64 * 1024
+_FATAL = "Fatal Python error"
+"""With which Python begins to tell, when a signal ends it, where all of its threads were."""
 
 
 class Worker:
@@ -171,9 +173,19 @@ class Worker:
         with contextlib.suppress(OSError):
             with self.log.open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                lines = log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+                lines = last_words(log.read().decode(errors="replace"))
             return "".join(f"\n  {line}" for line in lines)
         return ""
+
+
+def last_words(text: str) -> list[str]:
+    """Gives the lines of a log that say why its process ended.
+
+    What libraries print before they abort stands above Python's list of where its threads were, whose end says nothing.
+    """
+    lines = text.splitlines()
+    fatal = next((place for place in reversed(range(len(lines))) if lines[place].startswith(_FATAL)), None)
+    return lines[-_TAIL_LINES:] if fatal is None else lines[max(0, fatal + 1 - _TAIL_LINES) : fatal + 1]
 
 
 def serve(handlers: dict[str, Any]) -> None:

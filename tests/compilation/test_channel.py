@@ -13,13 +13,17 @@ from hub.compilation.channel import Worker
 from hub.errors import LONGEST_TEXT, AccuracyError, CompileError
 
 SOURCE = """
-import ctypes, os, time
+import ctypes, faulthandler, os, time
 from hub.compilation.channel import serve
 from hub.errors import AccuracyError
 
 def echo(value): return value
 def crash(): ctypes.string_at(0)
 def leave(): os._exit(3)
+def abort():
+    faulthandler.enable()
+    os.write(2, b"LLVM ERROR: no room\\n")
+    os.abort()
 def hang(): time.sleep(1000)
 def chatter():
     print("x" * 1_000_000)
@@ -29,7 +33,7 @@ def lengthy(): raise ZeroDivisionError("x" * 50_000_000 + "the end")
 def ours(): raise AccuracyError("off", backend="b", cluster="c0", node="n", hint="h")
 
 if __name__ == "__main__":
-    serve({f.__name__: f for f in (echo, crash, leave, hang, chatter, odd, lengthy, ours)})
+    serve({f.__name__: f for f in (echo, crash, leave, abort, hang, chatter, odd, lengthy, ours)})
 """
 
 
@@ -57,6 +61,13 @@ def test_a_worker_that_dies_is_named(worker: Worker, command: str, message: str)
         worker.ask(command, 20)
     with pytest.raises(CompileError):
         worker.ask("echo", 20, value=1)
+
+
+def test_what_a_library_said_before_it_aborted_is_told(worker: Worker) -> None:
+    """Not the list of threads that Python writes behind it."""
+    with pytest.raises(CompileError, match="SIGABRT") as raised:
+        worker.ask("abort", 20)
+    assert raised.value.message.splitlines()[1:] == ["  LLVM ERROR: no room", "  Fatal Python error: Aborted"]
 
 
 def test_a_hang_ends_at_the_limit(worker: Worker) -> None:
