@@ -76,7 +76,7 @@ def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def table(models: Mapping[str, Mapping[str, Any]], what: str, unit: float, title: str) -> str:
     """Gives a table as Markdown: a row a model, a column a contender, the smallest of each row in bold."""
-    names = list(dict.fromkeys(name for found in models.values() for name in found))
+    names = sorted({name for found in models.values() for name in found}, key=lambda name: (name != "eager", name))
     lines = [f"{title}:\n", f"| model | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     for model, found in models.items():
         values = [found.get(name, {}).get(what) for name in names]
