@@ -216,7 +216,7 @@ _SDPA = (
     equals("dropout_p", 0.0),
     plain("scale"),
 )
-_WIDE = (has_dims, known_sizes("dim"), FLOAT)
+_WIDE = (has_dims, known_sizes("dim"), FLOAT)  # a scalar has no axis for OpenVINO
 
 OPERATORS = OperatorTable(
     everywhere=(dtypes("float32", "int64", "int32", "bool"), on_cpu, at_most_six_dims, not_empty),
