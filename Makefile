@@ -49,6 +49,7 @@ test-opdb: $(VENV)/.dev  ## run every sample call of torch's operator database t
 
 # make test-opdb-declared BACKEND=xla
 test-opdb-declared: $(VENV)/.dev  ## run one backend on every sample call of the operators in its table
+	$(if $(BACKEND),,$(error which one? make test-opdb-declared BACKEND=xla))
 	OPDB_BACKENDS=$(BACKEND) OPDB_DECLARED=1 $(MAKE) test-opdb OPDB_DONE=.pytest_cache/opdb-done-$(BACKEND)
 
 # Kernels are interpreted, GPU or not, since the samples lie on the CPU.

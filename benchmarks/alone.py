@@ -2,7 +2,8 @@
 
 One `hub bench` a model, with `--tune off`: contenders are processes of their own whose blocks of calls are interleaved.
 Writes `benchmarks/results/alone.json` after each model, keeping the rows of models that were timed before on the same
-processor, and prints tables. Run with `python -m benchmarks.alone`; it takes two to four minutes a model.
+machine with the same versions, and prints tables. Run with `python -m benchmarks.alone`; it takes two to four minutes a
+model.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.tuned import run_hub
 from hub.bench.machine import this_machine
 
 RESULTS = Path(__file__).parent / "results" / "alone.json"
@@ -43,14 +44,14 @@ def main() -> None:
 
 
 def _kept(path: Path) -> dict[str, Any]:
-    """Gives what was written before on this processor, with this run's command."""
+    """Gives what was written before on this machine with these versions, with this run's command."""
     machine = this_machine().model_dump(mode="json")
     before = json.loads(path.read_text()) if path.exists() else {}
-    models = before["models"] if before.get("machine", {}).get("cpu") == machine["cpu"] else {}
+    is_same = {**before.get("machine", {}), "load": None} == {**machine, "load": None}
     return {
         "command": shlex.join(["python", "-m", "benchmarks.alone", *sys.argv[1:]]),
         "machine": machine,
-        "models": models,
+        "models": before["models"] if is_same else {},
     }
 
 
@@ -60,10 +61,7 @@ def timed(model: str, contenders: Sequence[str], rounds: int) -> dict[str, Any]:
         into = Path(folder) / "found.json"
         command = ["bench", model, "--against", ",".join(contenders), "--tune", "off", "--rounds", str(rounds)]
         command += ["--json", str(into), "--cache-dir", folder]
-        print("$ hub", shlex.join(command), file=sys.stderr, flush=True)
-        subprocess.run(
-            [sys.executable, "-c", "from hub.cli import main; main()", *command], stdout=subprocess.PIPE, check=True
-        )
+        run_hub(*command)
         return {each["name"]: _facts(each) for each in json.loads(into.read_text())["results"]}
 
 

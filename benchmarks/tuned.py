@@ -59,20 +59,20 @@ def tuned(model: str, budget: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hub-tuned-") as folder:
         cache = ["--cache-dir", folder]
         before = _timed(model, cache, Path(folder) / "before.json")
-        said = _hub("tune", model, "--backends", "tvm", "--budget", budget, *cache)
+        said = run_hub("tune", model, "--backends", "tvm", "--budget", budget, *cache)
         after = _timed(model, cache, Path(folder) / "after.json")
     found = [line.split(maxsplit=1)[1] for line in said.splitlines() if line.startswith("searched")]
     return {"before_s": before, "after_s": after, "search": found}
 
 
 def _timed(model: str, cache: Sequence[str], into: Path) -> dict[str, float]:
-    _hub("bench", model, "--against", ",".join(AGAINST), "--tune", "off", "--rounds", "5", "--json", str(into), *cache)
+    run_hub("bench", model, "--against", ",".join(AGAINST), "--tune", "off", "--rounds", "5", "--json", str(into), *cache)
     results = json.loads(into.read_text())["results"]
     return {one["name"]: one["call_s"]["median"] for one in results if one["call_s"] is not None}
 
 
-def _hub(*arguments: str) -> str:
-    """Runs the hub's command line, and gives what it said. Raises CalledProcessError."""
+def run_hub(*arguments: str) -> str:
+    """Runs the hub's command line, and gives what it printed. Raises CalledProcessError."""
     print("$ hub", shlex.join(arguments), file=sys.stderr, flush=True)
     command = [sys.executable, "-c", "from hub.cli import main; main()", *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
