@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from hub.errors import OptionError
+from hub.options import resolve
 from hub.settings import Setting
 from hub.suggest import did_you_mean
 
@@ -19,6 +23,21 @@ class BackendSettings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    _cache_folder: Path | None = PrivateAttr(default=None)
+
+    @property
+    def cache_folder(self) -> Path:
+        """The hub's cache folder under the options that these settings stand in; it may not exist yet.
+
+        What tuning finds goes there (`hub.cache.tuning.tuning_folder`, or the store of measurements).
+        """
+        return self._cache_folder or resolve(None, os.environ, Path.cwd()).cache_root
+
+    def kept_in(self, cache_folder: Path) -> Self:
+        """Gives the same settings beside another cache folder."""
+        found = self.model_copy()
+        found._cache_folder = cache_folder
+        return found
 
     @property
     def requires(self) -> tuple[str, ...] | None:

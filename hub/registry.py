@@ -66,13 +66,15 @@ class Registry:
         self._lock = threading.Lock()
 
     def configured(self, options: Options) -> Registry:
-        """Gives the registry with backends' own settings as these options have them; backends are still created once.
+        """Gives the registry with backends' own settings, and the cache folder, as these options have them.
+
+        Backends are still created once.
 
         Raises OptionError for settings that a backend does not have, or not with such values.
         """
         wanted = {name: given for name in options.own if name in self.entries and (given := options.own_of(name))}
         entries = [_configured(entry, wanted[name]) if name in wanted else entry for name, entry in self.entries.items()]
-        found = Registry(self.manager, entries, self.notes)
+        found = Registry(self.manager, (_kept_in(entry, options.cache_root) for entry in entries), self.notes)
         found._loaded, found._lock = self._loaded, self._lock
         return found
 
@@ -83,7 +85,7 @@ class Registry:
     def backend(self, name: str) -> Backend:
         """Gives the backend, created on first use. Raises PluginLoadError, the same one every time, if that fails."""
         settings = self.entries[name].settings if name in self.entries else None
-        key = name if settings is None else f"{name} {settings.model_dump_json()}"
+        key = name if settings is None else f"{name} {settings.model_dump_json()} {settings.cache_folder}"
         with self._lock:
             if key not in self._loaded:
                 self._loaded[key] = _create(self._entry(name))
@@ -178,6 +180,10 @@ def _under_variables(entry: Entry) -> Entry:
 def _own_variables(name: str) -> Mapping[str, str]:
     prefix = f"HUB_{name.upper()}_"
     return {variable: text for variable, text in os.environ.items() if variable.startswith(prefix)}
+
+
+def _kept_in(entry: Entry, cache_folder: Path) -> Entry:
+    return entry if entry.settings is None else replace(entry, settings=entry.settings.kept_in(cache_folder))
 
 
 def _configured(entry: Entry, given: Mapping[str, Setting]) -> Entry:

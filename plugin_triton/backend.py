@@ -85,7 +85,7 @@ class Triton(Backend):
         if device.type == "cpu" or not self._own.state:
             return by_rules
         if self._kept is None:
-            self._kept, _ = Measurements.open(self._own.folder)
+            self._kept, _ = Measurements.open(self._own.cache_folder)
         return chosen_by(self._kept, gpu_of(device))
 
     def tune(
@@ -99,7 +99,7 @@ class Triton(Backend):
         devices = {device_of(cluster) for cluster in clusters}
         if not clusters or torch.device("cpu") in devices:
             return "nothing to time: the interpreter is no GPU" if clusters else "nothing to time"
-        kept, note = Measurements.open(self._own.folder)
+        kept, note = Measurements.open(self._own.cache_folder)
         device = device_of(clusters[0])
         precision = precision_of(device, settings.accuracy)
         tuner = Tuner(kept, limits_of(device), say, time.monotonic() + budget_s, precision=precision)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,6 @@ from pydantic import BeforeValidator, Field
 
 from hub.backend_settings import BackendSettings
 from hub.cache.database import choices_state
-from hub.options import resolve
 
 REFERENCE = "the interpreter: reference only"
 VERSIONS = ">=3.6,<3.10"
@@ -44,14 +42,9 @@ class Settings(BackendSettings):
         return (f"{next(filter(_is_installed, DISTRIBUTIONS), DISTRIBUTIONS[0])}{VERSIONS}",)
 
     @property
-    def folder(self) -> Path:
-        """The hub's cache folder, where tuned block sizes are kept."""
-        return resolve(None, os.environ, Path.cwd()).cache_root
-
-    @property
     def state(self) -> str:
         """Gives what tuning has found: kernels are written with it."""
-        return choices_state(self.folder, "triton")
+        return choices_state(self.cache_folder, "triton")
 
     @property
     def missing(self) -> str:

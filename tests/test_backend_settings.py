@@ -138,6 +138,18 @@ def test_settings_decide_whether_a_backend_can_be_used() -> None:
 
 
 @pytest.mark.usefixtures("offset")
+def test_settings_know_the_cache_folder(tmp_path: Path) -> None:
+    """What a backend keeps goes where the options have the cache, whether it has settings of its own in them or not."""
+    folders = [tmp_path / "one", tmp_path / "two"]
+    chosen = [resolve({"cache_dir": str(folder), "offset": {"device": "software"}}, {}, Path("/")) for folder in folders]
+    one, two = (registry().configured(options) for options in chosen)
+    for name in ("offset", "tvm"):
+        assert [found.entries[name].settings.cache_folder for found in (one, two)] == folders
+    assert one.backend("offset") is not two.backend("offset")
+    assert one.backend("offset") is registry().configured(chosen[0]).backend("offset")
+
+
+@pytest.mark.usefixtures("offset")
 def test_settings_decide_how_exact_a_backend_is(tmp_path: Path) -> None:
     """A backend that is less exact under some settings bids only where the user grants that."""
     exact = {**options(tmp_path, device="software", offset=0.01), "accuracy": 0.001, "backends": None}

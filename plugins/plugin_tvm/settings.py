@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +9,6 @@ from pydantic import Field
 
 from hub.backend_settings import BackendSettings
 from hub.cache.tuning import tuning_folder
-from hub.options import resolve
 from plugin_tvm.database import state_of
 
 
@@ -27,7 +25,7 @@ class Settings(BackendSettings):
         """Gives the database's folder, which may not exist."""
         if self.database is not None:
             return self.database
-        return tuning_folder(resolve(None, os.environ, Path.cwd()).cache_root, "tvm")
+        return tuning_folder(self.cache_folder, "tvm")
 
     @property
     def state(self) -> str:

@@ -100,7 +100,7 @@ def test_block_sizes_are_timed_once_and_found_again(name: str) -> None:
     assert told
     assert create(OWN).tune([cluster], CompileSettings(threads=1, effort="full"), 120.0, told.append) == "no kernel was new"
     device = cluster.outputs[0].device
-    kept, note = Measurements.open(OWN.folder)
+    kept, note = Measurements.open(OWN.cache_folder)
     assert note == ""
     file = file_of(cluster, lower(cluster), is_interpreted=False)
     keys = [key_of(kernel, file.dtypes, gpu_of(device)) for kernel in file.kernels]
