@@ -92,7 +92,13 @@ def sums_without_mask(node: fx.Node) -> str | None:
 
 
 usual_norm = one_of("ord", 0, 1, 2, float("inf"), float("-inf"))
-includes_self = one_of("include_self", True)
+
+
+def wide_mean(node: fx.Node) -> str | None:
+    """Values of integers are counted as integers of 32 bits or more: smaller ones could count round to 0 and to -1."""
+    kind = str(node.meta["val"].dtype).removeprefix("torch.")
+    is_narrow = argument(node, "reduce") == "mean" and kind in ("int16", "int8", "uint8")
+    return f"means of {kind}" if is_narrow else None
 
 
 def known_floats(node: fx.Node) -> str | None:

@@ -23,7 +23,6 @@ from hub.conditions import (
 from hub.lowering.conditions import (
     counts_padding,
     group_matches,
-    includes_self,
     known_floats,
     no_masked_rows,
     real_division,
@@ -33,6 +32,7 @@ from hub.lowering.conditions import (
     sums_without_mask,
     usual_norm,
     whole_factors,
+    wide_mean,
 )
 from hub.support import Condition, absent, attribute, dtypes, rank, static
 
@@ -46,7 +46,6 @@ FLOATING_MASKED = dtypes("float32", "float64", "float16", "bfloat16", "bool")
 _WHOLE = ("int64", "int32", "int16", "int8", "uint8")
 SHIFTED = dtypes(*_WHOLE)
 INTEGER = dtypes(*_WHOLE, "bool")
-SINGLE_OR_WHOLE = dtypes("float32", "float64", *_WHOLE)
 _POOLED = dtypes("float32", "float64", "float16", "bfloat16", "int64")
 NUMBER = dtypes("float32", "float64", "float16", "bfloat16", *_WHOLE)
 ANY = dtypes("float32", "float64", "float16", "bfloat16", *_WHOLE, "bool")
@@ -165,7 +164,7 @@ ROWS: Mapping[str, tuple[Condition, ...]] = {
     **_all("cumsum", ANY),
     **_all("cumprod", NUMBER),
     # normalisations
-    **_all("layer_norm native_layer_norm", SINGLE),
+    **_all("layer_norm native_layer_norm", FLOATING),
     **_all("rms_norm", FLOATING),
     **_all("batch_norm", FLOATING, inference),
     **_all("_native_batch_norm_legit_no_training", FLOATING, only_output(0)),
@@ -209,7 +208,7 @@ ROWS: Mapping[str, tuple[Condition, ...]] = {
     **_rows("scatter.src scatter.value", ANY),
     **_rows("scatter.reduce scatter.value_reduce", NUMBER),
     **_all("scatter_add", NUMBER),
-    **_rows("scatter_reduce.two", SINGLE_OR_WHOLE, one_of("reduce", "sum", "prod", "amax", "amin"), includes_self),
+    **_rows("scatter_reduce.two", NUMBER, wide_mean),
     **_all("index_add", NUMBER, plain("alpha")),
     **_all("index_copy", ANY),
     **_rows("index_fill.int_Scalar index_fill.int_Tensor", ANY),
@@ -222,7 +221,7 @@ ROWS: Mapping[str, tuple[Condition, ...]] = {
     **_all("leaky_relu_backward", FLOATING, plain("negative_slope")),
     **_all("hardtanh_backward", FLOATING, plain("min_val", "max_val")),
     **_all("_softmax_backward_data _log_softmax_backward_data", FLOATING),
-    **_all("native_layer_norm_backward", SINGLE),
+    **_all("native_layer_norm_backward", FLOATING),
     **_all(
         "_scaled_dot_product_flash_attention_for_cpu_backward", SINGLE, no_dropout, group_matches, no_masked_rows, unmasked
     ),
@@ -249,6 +248,5 @@ NARROWER: Mapping[str, tuple[Condition, ...]] = {
     **_all(
         "nll_loss_forward nll_loss_backward", _NOT_HALF, rank("self", 2, 2), absent("weight"), one_of("reduction", 1, 2)
     ),
-    **_all("rms_norm", SINGLE),
 }
 """What other compilers were tried with, of operators of which the rules take more by now: halves, and other losses."""

@@ -32,6 +32,18 @@ CASES: Mapping[str, Case] = {
     "sliced": (lambda x: x[:, ::2] * 2.0, lambda n: (random(4, 2 * n),)),
     "softmax": (lambda x: x.softmax(-1), lambda n: (random(3, n),)),
     "columns": (lambda x: (x.sum(0), x.amax(0)), lambda n: (random(n, 6),)),
+    "multiplied at places": (
+        lambda x, i, v: x.scatter_reduce(1, i, v, "prod"),
+        lambda n: (random(2, n), torch.arange(6).reshape(2, 3) % 2 % n, random(2, 3)),
+    ),
+    "largest at places": (
+        lambda x, i, v: x.scatter_reduce(0, i, v, "amax", include_self=False),
+        lambda n: (random(4, n), torch.arange(3 * n).reshape(3, n) % 2, random(3, n)),
+    ),
+    "averaged at places": (
+        lambda x, i, v: x.scatter_reduce(1, i, v, "mean"),
+        lambda n: (random(2, n), torch.arange(6).reshape(2, 3) % 2 % n, random(2, 3)),
+    ),
     "layer norm": (
         lambda x, w, b: F.layer_norm(x + 1.0, (x.shape[1],), w, b),
         lambda n: (random(2, n), random(n), random(n)),

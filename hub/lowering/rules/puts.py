@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hub.lowering.affine import Affine
 from hub.lowering.builders import (
+    BITS,
+    FLOATS,
+    HALVES,
     broadcast,
     cast,
     copied,
+    fill,
     joined,
     reshaped,
     sliced,
     stored,
 )
 from hub.lowering.rules.call import Call, Rule
-from hub.lowering.rules.elementwise import by
+from hub.lowering.rules.elementwise import by, div, floor_divided, maximum, number
 from hub.lowering.rules.indexing import along, counted_from_end, places_of
 from hub.lowering.sizes import Size, plus, product, times
 from hub.lowering.tensors import Put, Tensor
@@ -27,7 +32,9 @@ _REDUCTIONS = {
     "prod": "prod",
     "amax": "max",
     "amin": "min",
+    "mean": "sum",
 }
+_Places = tuple[Affine | Tensor, ...]
 
 
 def put(function: str, source: Tensor, values: Tensor, index: Sequence[Affine | Tensor]) -> Tensor:
@@ -40,26 +47,69 @@ def _scattered(function: str | None = None) -> Rule:
     """Values at index[i][j][k] along one dim; only as many are taken as there are indices."""
 
     def rule(call: Call) -> Tensor:
-        source, places = call.tensor("self"), cast(call.tensor("index"), "i64")
-        if product(places.shape) == 0:  # of any rank, then
-            return copied(source)
-        if not source.shape:
-            source, places = reshaped(source, (1,)), reshaped(places, (1,))
-        rank = len(source.shape)
-        dim = call.raw("dim") % rank
-        name = "src" if call.has("src") else "value"
-        values = cast(call.tensor(name), call.dtype)
-        if values.shape or name == "src":
-            values = values if len(values.shape) == rank else reshaped(values, (1,))
-            for place, size in enumerate(places.shape):
-                values = sliced(values, place, 0, size) if values.shape[place] != size else values
-        else:
-            values = broadcast(values, places.shape)
-        index = [places if place == dim else along(places.shape, place) for place in range(rank)]
+        if _goes_nowhere(call):
+            return copied(call.tensor("self"))
         found = function or (_REDUCTIONS[call.raw("reduce")] if call.has("reduce") else "set")
-        return reshaped(put(found, source, values, index), call.shape)
+        return reshaped(put(found, *_along_a_dim(call)), call.shape)
 
     return rule
+
+
+def _goes_nowhere(call: Call) -> bool:
+    """True where there are no indices, which may then be of any rank."""
+    return product(call.tensor("index").shape) == 0
+
+
+def _along_a_dim(call: Call) -> tuple[Tensor, Tensor, _Places]:
+    """Gives what is written into, as many values as there are indices, and the place of each."""
+    source, places = call.tensor("self"), cast(call.tensor("index"), "i64")
+    if not source.shape:
+        source, places = reshaped(source, (1,)), reshaped(places, (1,))
+    rank = len(source.shape)
+    dim = call.raw("dim") % rank
+    name = "src" if call.has("src") else "value"
+    values = cast(call.tensor(name), call.dtype)
+    if values.shape or name == "src":
+        values = values if len(values.shape) == rank else reshaped(values, (1,))
+        for place, size in enumerate(places.shape):
+            values = sliced(values, place, 0, size) if values.shape[place] != size else values
+    else:
+        values = broadcast(values, places.shape)
+    return source, values, tuple(places if place == dim else along(places.shape, place) for place in range(rank))
+
+
+def _scatter_reduced(call: Call) -> Tensor:
+    """Values that meet at a place, with what was there or without it; a mean is their sum by their number.
+
+    Halves are combined in float32 and rounded once.
+    """
+    if _goes_nowhere(call):
+        return copied(call.tensor("self"))
+    source, values, index = _along_a_dim(call)
+    if call.dtype in HALVES:
+        source, values = cast(source, "f32"), cast(values, "f32")
+    function = _REDUCTIONS[call.raw("reduce")]
+    counts_self = bool(call.raw("include_self"))
+    if not counts_self:
+        nothing = fill(_neutral(function, source.dtype), source.dtype, values.shape)
+        source = put("set", source, nothing, index)
+    total = put(function, source, values, index)
+    if call.raw("reduce") == "mean":
+        before = fill(float(counts_self), source.dtype, source.shape)
+        count = put("sum", before, fill(1.0, source.dtype, values.shape), index)
+        total = (div if source.dtype in FLOATS else floor_divided)(total, maximum(count, number(1.0, count)))
+    return reshaped(cast(total, call.dtype), call.shape)
+
+
+def _neutral(function: str, dtype: str) -> float:
+    """Gives the value that changes no sum, product or extreme."""
+    if function in ("sum", "prod"):
+        return 0 if function == "sum" else 1
+    if dtype in FLOATS:
+        return -math.inf if function == "max" else math.inf
+    bits = BITS[dtype]
+    low, high = (0, 2**bits - 1) if dtype == "u8" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return low if function == "max" else high
 
 
 def _at_rows(function: str) -> Rule:
@@ -130,7 +180,7 @@ def _selected_in(call: Call) -> Tensor:
 RULES: dict[str, Rule] = {
     **{f"aten.scatter.{form}": _scattered() for form in ("src", "value", "reduce", "value_reduce")},
     "aten.scatter_add.default": _scattered("sum"),
-    "aten.scatter_reduce.two": _scattered(),
+    "aten.scatter_reduce.two": _scatter_reduced,
     "aten.index_add.default": _at_rows("sum"),
     "aten.index_copy.default": _at_rows("set"),
     **{f"aten.index_fill.int_{form}": _at_rows("set") for form in ("Scalar", "Tensor")},

@@ -283,7 +283,12 @@ _SCATTERS: Table = {
     ),
     "aten.scatter_reduce.two": (
         *(call(f(4), 0, lit(1, 1, 0), f(3), how) for how in ("sum", "prod", "amax", "amin", "mean")),
-        call(f(4), 0, lit(1, 1, 0), f(3), "amax", include_self=False),
+        *(call(f(4), 0, lit(1, 1, 0), f(3), how, include_self=False) for how in ("sum", "prod", "amax", "amin", "mean")),
+        *(call(f(3, 4), 1, at(3, 5, below=4), f(3, 5), how) for how in ("prod", "amax", "mean")),
+        *(call(i64(4), 0, lit(1, 1, 0), i64(3), how) for how in ("prod", "amin", "mean")),
+        call(i64(4), 0, lit(1, 1, 0), i64(3), "amax", include_self=False),
+        call(lit(1.0, nan, 2.0), 0, lit(0, 1, 2, 2), lit(nan, 3.0, nan, 1.0), "amin"),
+        call(lit(1.0, nan, 2.0), 0, lit(0, 1, 2, 2), lit(nan, 3.0, inf, 1.0), "amax", include_self=False),
     ),
     "aten.slice_scatter.default": (
         call(f(4, 3), f(2, 3), 0, 1, 3),
