@@ -31,9 +31,9 @@ PRODUCTS = ("product", "convolution", "depthwise", "attention", "recurrent")
 PLAIN = 0.1
 """Share of the floating-point peak, which `hub doctor` measures, that kernels without products reach. Assumed, not
 measured: no schedule vectorises their loops, and most are bound by memory, for which this does not count."""
-UNTUNED = 0.004
-"""Share of the floating-point peak that products without tuning reach: products took 200 times as long as eager's, which
-reaches 0.6 to 0.9 (docs of the project, 2 cores, 2026-11)."""
+UNTUNED = 0.01
+"""Share of the floating-point peak that products without tuning reach: 4.1e9 operations a second of 430e9 in a BERT of 2
+layers (`benchmarks/tuned.py`, 2 cores, 2026-11)."""
 CALL_S = 5e-05
 """Seconds to enter and leave. Assumed, not measured: Inductor's 15 us (`hub.pricing.roofline`) and a virtual machine's
 start. `hub doctor` measures it for plans that mix; a cluster's own time replaces it as soon as it has run."""
@@ -91,7 +91,7 @@ class Tvm(Backend):
 
         target = host_target(settings.threads)
         modules = [program_of(written_out(cluster), is_parallel=settings.threads > 1).module for cluster in clusters]
-        tasks = tuning.tasks_of(modules)
+        tasks = tuning.tasks_of(modules, peaks(settings.threads))
         found = Database(self._own.folder, target)
         tuning.tune(tasks, target, found, budget_s=budget_s, threads=settings.threads, say=say)
         return tuning.summary(tasks)
@@ -126,9 +126,9 @@ class Tvm(Backend):
             from plugin_tvm.program import facts_of
             from plugin_tvm.runtime import TvmExecutable, restored
 
-            library, arguments = restored(folder)
+            library, names = restored(folder)
             cluster = written_out(cluster)
-            return TvmExecutable(cluster, library, facts_of(cluster, arguments), settings.threads)
+            return TvmExecutable(cluster, library, facts_of(cluster, names), settings)
         except Exception as error:
             raise _failure("load", error, cluster) from error
 
@@ -148,7 +148,7 @@ class Tvm(Backend):
             found = Database(self._own.folder, target)
             made = built(program.module, target, threads=settings.threads, tuned=found.schedule)
         texts = Texts(text, made.scheduled, made.tuned, made.kernels)
-        return TvmExecutable(cluster, made.executable, program.facts, settings.threads, texts)
+        return TvmExecutable(cluster, made.executable, program.facts, settings, texts)
 
 
 def _failure(stage: str, error: Exception, cluster: Cluster) -> CompileError:

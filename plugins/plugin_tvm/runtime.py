@@ -7,7 +7,7 @@ import json
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ import tvm_ffi
 from tvm import relax
 from tvm.runtime import cpu, load_module
 
-from hub.backend import Executable
+from hub.backend import CompileSettings, Executable
 from hub.errors import CompileError, HubError, InputRefused, RunError
 from hub.graph import Cluster, TensorSpec
 from hub.lowering.cluster import weights_of
 from hub.lowering.layout import memory_order
 from plugin_tvm.pool import use_threads
-from plugin_tvm.program import MAIN, Facts
+from plugin_tvm.program import BIND, MAIN, Facts, Names
 
 NAME = "tvm"
 LIBRARY = "cluster.so"
@@ -47,26 +47,31 @@ class Texts:
 class TvmExecutable(Executable):
     """A compiled cluster: Relax's virtual machine over machine code, weights where PyTorch has them."""
 
-    def __init__(self, cluster: Cluster, library: Any, facts: Facts, threads: int, texts: Texts | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, library: Any, facts: Facts, settings: CompileSettings, texts: Texts | None = None
+    ) -> None:
         """`library` is an executable of Relax, or a module loaded from a shared library."""
-        self._cluster, self._library, self.facts, self._threads = cluster, library, facts, threads
+        self._cluster, self._library, self.facts, self._settings = cluster, library, facts, settings
         self.texts = texts or Texts()
         weights = weights_of(cluster)
-        self.weights = {name: array(weights[name]) for name in facts.arguments if name in weights}
+        names = facts.names
+        self.weights = {name: array(weights[name]) for name in (*names.bind, *names.main) if name in weights}
+        """What lies in PyTorch's memory."""
         self._orders = tuple(memory_order(spec) if isinstance(spec, TensorSpec) else () for spec in cluster.inputs)
         self._sizes = _reader(facts.sizes, len(cluster.inputs))
         self._shapes = tuple(_reader((text,), len(cluster.inputs)) for text, _ in facts.outputs)
         self._idle: list[Any] = []
         self._lock = threading.Lock()
         self._idle.append(self._machine())
+        self._fixed = {**self.weights, **self._bound()}
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
         """Runs one call. Raises InputRefused for empty tensors and other dtypes, RunError for anything else."""
         try:
             self._check(inputs)
-            arguments = [self._argument(name, inputs) for name in self.facts.arguments]
+            arguments = [self._argument(name, inputs) for name in self.facts.names.main]
             sizes = [tvm_ffi.Shape(list(self._sizes(*inputs)))] if self.facts.sizes else []
-            use_threads(self._threads)
+            use_threads(self._settings.threads, spin=self._settings.spin)
             results = self._run([*sizes, *arguments])
             return [self._result(place, result, inputs) for place, result in enumerate(results)]
         except HubError as error:
@@ -87,7 +92,7 @@ class TvmExecutable(Executable):
                 hint="install a C++ compiler, which TVM links with",
             ) from error
         digest = hashlib.sha256((folder / LIBRARY).read_bytes()).hexdigest()
-        (folder / META).write_text(json.dumps({"sha256": digest, "arguments": self.facts.arguments}))
+        (folder / META).write_text(json.dumps({"sha256": digest, "names": asdict(self.facts.names)}))
 
     def dump(self, folder: Path) -> None:
         """Writes the FX program and, not after a load, Relax and TensorIR before and after scheduling."""
@@ -102,6 +107,16 @@ class TvmExecutable(Executable):
 
     def _machine(self) -> Any:
         return relax.VirtualMachine(self._library, cpu())
+
+    def _bound(self) -> dict[str, Any]:
+        """Gives what follows from weights alone, computed now and not at every call."""
+        names = self.facts.names
+        count = sum(name.startswith("bound") for name in names.main)
+        if not count:
+            return {}
+        use_threads(self._settings.threads, spin=self._settings.spin)
+        found = self._idle[0][BIND](*(self.weights[name] for name in names.bind))
+        return {f"bound{place}": found[place] for place in range(count)}
 
     def _run(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Runs a virtual machine that nobody else runs: it keeps the state of one call."""
@@ -131,9 +146,9 @@ class TvmExecutable(Executable):
                 raise InputRefused(f"input {name} has no elements")
 
     def _argument(self, name: str, inputs: Sequence[Any]) -> Any:
-        weight = self.weights.get(name)
-        if weight is not None:
-            return weight
+        fixed = self._fixed.get(name)
+        if fixed is not None:
+            return fixed
         place = int(name[1:])
         value, spec = inputs[place], self._cluster.inputs[place]
         if not isinstance(spec, TensorSpec):
@@ -164,8 +179,8 @@ def tensor(value: Any) -> torch.Tensor:
     return torch.from_dlpack(value)
 
 
-def restored(folder: Path) -> tuple[Any, tuple[str, ...]]:
-    """Loads what `save` wrote: code, and the names of its arguments.
+def restored(folder: Path) -> tuple[Any, Names]:
+    """Loads what `save` wrote: code, and the names of what it takes.
 
     Raises ValueError for a library other than the one written: loading it runs it.
     """
@@ -176,7 +191,7 @@ def restored(folder: Path) -> tuple[Any, tuple[str, ...]]:
     with tempfile.TemporaryDirectory(prefix="hub-tvm-") as place:  # what was read is what is loaded, whatever comes after
         path = Path(place) / LIBRARY
         path.write_bytes(code)
-        return load_module(str(path)), tuple(kept["arguments"])
+        return load_module(str(path)), Names(**{key: tuple(names) for key, names in kept["names"].items()})
 
 
 def _reader(texts: Sequence[str], count: int) -> Callable[..., tuple[Any, ...]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hub.fusion.reading import in_order
 from hub.lowering.builders import copied
-from hub.lowering.sizes import product
+from hub.lowering.sizes import Size, product
 from hub.lowering.tensors import (
     COMPUTED,
     IN_MEMORY,
@@ -29,6 +29,8 @@ from plugin_tvm.functions import COSTLY
 
 MOST_REPEATED = 12
 """Functions at most that are computed once for each of several readers."""
+MOST_AGAIN = 1 << 15
+"""Functions at most that are computed beyond the first time for each element: about what a kernel of its own costs."""
 MOST_IN_PLACE = 120
 """Functions at most in one kernel: expressions are trees to TVM, which walks them in every pass."""
 
@@ -89,7 +91,17 @@ class _Kept:
         is_read_again = len(readers) > 1 or any(_count(reader) != _count(tensor) for reader in readers)
         if is_read_again and self.is_costly[tensor]:
             return True
+        if self._again(tensor, readers) > MOST_AGAIN:
+            return True
         return len(readers) > 1 and self.functions[tensor] > MOST_REPEATED
+
+    def _again(self, tensor: Tensor, readers: Sequence[Tensor]) -> int:
+        """Gives functions and conditions that readers would compute more than once for an element: windows, say."""
+        own, *read = (_count(each) for each in (tensor, *(reader for reader in readers if not isinstance(reader, Join))))
+        if not isinstance(own, int):
+            return 0
+        more = sum(max(0, count - own) for count in read if isinstance(count, int))
+        return (self.functions[tensor] + isinstance(tensor, Join)) * more
 
 
 def _needed(order: Sequence[Tensor], outputs: Sequence[Tensor]) -> Collection[Tensor]:
@@ -119,7 +131,7 @@ def _behind(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _count(tensor: Tensor) -> object:
+def _count(tensor: Tensor) -> Size:
     """Gives how many elements are computed for a tensor."""
     return product(tensor.source.shape if isinstance(tensor, Reduce) else tensor.shape)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -369,7 +370,7 @@ def test_the_hub_says_how_many_threads() -> None:
         "import tvm_ffi; count = tvm_ffi.get_global_func('runtime.NumThreads', allow_missing=True)\n"
         "found = []\n"
         "for threads in (1, 2):\n"
-        "    use_threads(threads); found.append(tvm.runtime.num_threads())\n"
+        "    use_threads(threads, spin=threads == 1); found.append(tvm.runtime.num_threads())\n"
         "print(*found, dict(os.environ) == before)"
     )
     assert printed(code) == "1 2 True"
@@ -380,6 +381,86 @@ def test_large_kernels_are_shared_between_threads(backend: Tvm) -> None:
     cluster, values = whole_cluster(Of(lambda x: (x @ x).sum(-1)), (torch.randn(64, 64),))
     executable = backend.compile(cluster, CompileSettings(threads=2))
     assert "T.parallel" in executable.texts.scheduled
+    with torch.no_grad():
+        verify(cluster, "tvm", executable, values, None)
+
+
+PLANES = (torch.randn(2, 4, 64, 32), torch.randn(2, 4, 1, 1))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("function", "loop"),
+    [
+        pytest.param(lambda x, y: (x * 2.0).relu() + y.sum(), "i0_i1_i2_i3_fused", id="whole"),
+        pytest.param(lambda x, y: x * y, "i2_i3_fused", id="a factor for each plane"),
+        pytest.param(lambda x, y: x.transpose(2, 3) * y + x.reshape(2, 4, 32, 64), "i3", id="transposed"),
+        pytest.param(lambda x, y: x[:, :, 1:, 1:] * y, "i3", id="sliced"),
+    ],
+)
+def test_rows_that_follow_each_other_are_one_loop(
+    backend: Tvm, function: Callable[..., Any], loop: str, threads: int
+) -> None:
+    """Inner loops that walk through memory as one would are one, so that vectors are not cut off at each row's end."""
+    cluster, values = whole_cluster(Of(function), PLANES)
+    executable = backend.compile(cluster, CompileSettings(threads=threads))
+    assert re.search(rf"for [\w, ]*\b{loop} in ", executable.texts.scheduled), executable.texts.scheduled
+    with torch.no_grad():
+        verify(cluster, "tvm", executable, values, None)
+
+
+def test_what_windows_read_again_is_computed_once(backend: Tvm) -> None:
+    """What stands before a depthwise convolution is computed before it, padding too, not once for each of its weights."""
+    module = nn.Sequential(nn.ReLU6(), nn.Conv2d(32, 32, 3, padding=1, groups=32, bias=False))
+    cluster, values = whole_cluster(module.eval(), (torch.randn(1, 32, 32, 32),))
+    executable = backend.compile(cluster, SETTINGS)
+    (name,) = (line for line in executable.texts.relax.splitlines() if "def reduce" in line)
+    body = executable.texts.relax.partition(name)[2].partition("def ")[0]
+    assert "llvm.minimum" not in body
+    assert "if_then_else" not in body
+    with torch.no_grad():
+        verify(cluster, "tvm", executable, values, None)
+
+
+def test_what_follows_from_weights_alone_is_computed_once(backend: Tvm, tmp_path: Path) -> None:
+    """A batch norm's factor is computed when an executable is made or loaded, not at every call."""
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    module[1].running_var.uniform_(0.5, 2.0)
+    cluster, values = whole_cluster(module.eval(), (torch.randn(1, 3, 9, 9),))
+    executable = backend.compile(cluster, SETTINGS)
+    assert "llvm.sqrt" in executable.texts.relax
+    called = executable.texts.relax.partition("def main(i0")[2]
+    kernels = [executable.texts.relax.partition(f"def {name}(")[2].partition("def ")[0] for name in calls_of(called)]
+    assert kernels
+    assert not any("llvm.sqrt" in kernel for kernel in kernels)
+    executable.save(tmp_path)
+    restored = create().load(tmp_path, cluster, SETTINGS)
+    with torch.no_grad():
+        verify(cluster, "tvm", executable, values, None)
+        verify(cluster, "tvm", restored, values, None)
+
+
+def calls_of(function: str) -> list[str]:
+    """Gives the names of the kernels that a function of Relax calls."""
+    return re.findall(r"call_tir\(cls\.(\w+)", function)
+
+
+class _Narrow(nn.Module):
+    """A layer with weights of 8 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.randint(-9, 9, (1024, 1100), dtype=torch.int8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.weight.float() * 0.1)
+
+
+def test_small_weights_stay_small(backend: Tvm) -> None:
+    """What would be four times as large as the weights that it is made of is made anew, and not kept."""
+    cluster, values = whole_cluster(_Narrow(), (torch.randn(2, 1024),))
+    executable = backend.compile(cluster, SETTINGS)
+    assert not executable.facts.names.bind
     with torch.no_grad():
         verify(cluster, "tvm", executable, values, None)
 
@@ -474,7 +555,7 @@ def test_what_a_compiler_raises_is_wrapped(backend: Tvm, monkeypatch: pytest.Mon
 def test_what_tvm_raises_in_a_call_is_wrapped(backend: Tvm) -> None:
     """A RunError carries TVM's text."""
     _, executable = compiled(backend, nn.Linear(3, 3), torch.randn(3))
-    executable.weights = {name: runtime.array(torch.randn(7)) for name in executable.weights}
+    executable._fixed = {name: runtime.array(torch.randn(7)) for name in executable.weights}
     with pytest.raises(RunError) as caught:
         executable(torch.randn(3))
     assert (caught.value.backend, caught.value.cluster) == ("tvm", "c0")

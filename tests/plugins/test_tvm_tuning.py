@@ -11,8 +11,11 @@ import torch
 from torch import nn
 
 from hub.backend import CompileSettings
+from hub.cache.tuning import tuning_folder
 from hub.errors import HubWarning, PluginError
 from hub.graph import Cluster
+from hub.options import resolve
+from hub.planning.kernels import tune_kernels
 from hub.testing.single import SETTINGS, whole_cluster
 from hub.verification.verify import verify
 
@@ -32,6 +35,12 @@ def layers() -> tuple[Cluster, tuple[Any, ...]]:
     """Two equal layers, and one that is not."""
     module = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 8))
     return whole_cluster(module.eval(), (torch.randn(16, 32),))
+
+
+@pytest.fixture
+def all_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has every kernel searched, however fast it is."""
+    monkeypatch.setattr(tuning, "_measure_plain", lambda *_: None)
 
 
 class Scan(nn.Module):
@@ -96,10 +105,12 @@ def test_the_budget_ends_the_search(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         each.best_s, each.trials = 0.001, each.trials + 16
 
     monkeypatch.setattr(tuning, "_tune_batch", batch)
+    monkeypatch.setattr(tuning, "_measure_plain", lambda *_: None)
+    monkeypatch.setattr(Database, "has", lambda *_: False)
     monkeypatch.setattr(Database, "best", lambda *_: None)
     tasks = [task("product")]
     database = Database(tmp_path, "target")
-    tuning.tune(tasks, "target", database, budget_s=3.5, threads=1, say=told.append, clock=lambda: float(next(now)))
+    tuning.tune(tasks, "target", database, budget_s=4.5, threads=1, say=told.append, clock=lambda: float(next(now)))
     assert told[0] == "product: 1 ms after 16 schedules; model 1 ms"
     assert len(told) == 3
 
@@ -138,6 +149,14 @@ def test_a_search_finds_schedules(tuned: tuple[Path, str]) -> None:
     assert "kernels tuned" in said
     assert not said.startswith("0 of")
     assert state_of(root) != ""
+
+
+def test_what_is_found_lies_in_the_cache_that_options_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--cache-dir` says where tuned kernels are kept, too."""
+    monkeypatch.setattr(tuning, "BATCH", 2)
+    chosen = resolve({"cache_dir": str(tmp_path), "backends": ["tvm"], "threads": 1}, {}, Path("/"))
+    tune_kernels(nn.Linear(32, 32).eval(), (torch.randn(16, 32),), chosen, 10.0, lambda _: None)
+    assert state_of(tuning_folder(tmp_path, "tvm")) != ""
 
 
 def test_tuned_kernels_are_found_by_structure_and_right(tuned: tuple[Path, str]) -> None:
@@ -192,6 +211,7 @@ def test_what_cannot_be_read_is_put_aside(tuned: tuple[Path, str], tmp_path: Pat
         verify(cluster, "tvm", executable, values, None)
 
 
+@pytest.mark.usefixtures("all_is_searched")
 def test_a_kernel_that_cannot_be_searched_costs_only_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever TVM raises over one is told, and the search goes on."""
     monkeypatch.setattr(Database, "opened", lambda *_: 1 / 0)
@@ -201,6 +221,7 @@ def test_a_kernel_that_cannot_be_searched_costs_only_itself(monkeypatch: pytest.
     assert "ZeroDivisionError" in said
 
 
+@pytest.mark.usefixtures("all_is_searched")
 def test_interrupting_a_search_keeps_what_it_found(tmp_path: Path) -> None:
     """Ctrl-C ends the search after a batch, and the next process has that batch."""
     cluster, _ = layers()
@@ -214,6 +235,24 @@ def test_interrupting_a_search_keeps_what_it_found(tmp_path: Path) -> None:
     found = Database(tmp_path, host_target(1))
     kept = [found.best(each.module) for each in tasks_of([program_of(cluster, is_parallel=False).module])]
     assert sum(each is not None for each in kept) == 1
+
+
+def test_what_is_near_the_bound_is_not_searched(tmp_path: Path) -> None:
+    """Functions of elements are as fast in plain loops as memory is: that is measured and kept, and nothing else tried."""
+    cluster, _ = whole_cluster(nn.ReLU(), (torch.randn(64, 64),))
+    said = create(Settings(database=tmp_path)).tune([cluster], SETTINGS, 30.0, lambda _: None)
+    assert said.startswith("1 of 1 kernels tuned, 0 schedules tried")
+    assert state_of(tmp_path) != ""
+
+
+def test_where_most_can_be_saved_comes_first() -> None:
+    """What counts is the distance to the bound, not the seconds."""
+    slow = task("slow", best_s=2e-3, least_s=0.9e-3)
+    far = task("far", best_s=1.5e-3, least_s=0.1e-3)
+    near = task("near", best_s=3e-3, least_s=2e-3)
+    assert next_task([slow, far, near]) is far
+    assert next_task([slow, near]) is slow
+    assert next_task([near]) is None
 
 
 def test_no_budget_no_search(tmp_path: Path) -> None:

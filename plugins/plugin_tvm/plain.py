@@ -1,0 +1,93 @@
+"""Schedules of kernels that nobody tuned: loops in order, shared between threads where there is enough to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+LARGE = 1 << 15
+"""Functions of elements from which on a kernel is shared between threads: below, waking them costs more."""
+
+
+def alone(function: Any) -> Any:
+    """Gives a kernel as a module of its own, under one name, so that equal kernels are equal modules."""
+    import tvm
+
+    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+
+
+def plain(function: Any, threads: int) -> Any:
+    """Gives a kernel under its plain schedule."""
+    if not has_root(function):
+        return function
+    return plain_schedule(alone(function), threads).mod["main"].without_attr("global_symbol")
+
+
+def plain_schedule(module: Any, threads: int) -> Any:
+    """Gives the schedule of a kernel's module: outer loops shared between threads, inner ones one where they can be."""
+    from tvm import s_tir
+
+    schedule = s_tir.Schedule(module)
+    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+        _order(schedule, block, threads)
+    return schedule
+
+
+def has_root(function: Any) -> bool:
+    """False for a scan: one block is all of it, whose loops are inside and shared already."""
+    return str(function.body.block.name_hint) == "root"
+
+
+def _order(schedule: Any, block: Any, threads: int) -> None:
+    """Orders the loops of one block that lie around all others."""
+    loops = schedule.get_loops(block)
+    kinds = [int(variable.iter_type) for variable in schedule.get(block).iter_vars]
+    if not loops or len(loops) != len(kinds):
+        return
+    outer = next((place for place, kind in enumerate(kinds) if kind != 0), len(kinds))  # 0: nothing depends on the order
+    extents = [_extent(schedule, loop) for loop in loops]
+    inner = _inner(schedule, block, loops, extents) if outer == len(loops) else 1
+    first = max(0, outer - inner)
+    if inner > 1:
+        loops[first:outer] = [schedule.fuse(*loops[first:outer])]
+    if outer and threads > 1 and math.prod(extents) >= LARGE:
+        shared = loops[: max(1, first)]
+        schedule.parallel(schedule.fuse(*shared) if len(shared) > 1 else shared[0])
+
+
+def _inner(schedule: Any, block: Any, loops: Sequence[Any], extents: Sequence[int]) -> int:
+    """Gives how many of the inner loops walk through all that they touch as one would: rows that follow each other."""
+    found = schedule.get(block)
+    variables = [variable.var for variable in found.iter_vars]
+    regions = [*found.reads, *found.writes]
+    count = 1
+    while count < len(loops) and all(
+        _follow(region, variables[-count - 1], variables[-count], extents[-count]) for region in regions
+    ):
+        count += 1
+    return count
+
+
+def _follow(region: Any, row: Any, place: Any, length: int) -> bool:
+    """True where a region is walked through row by row, or by neither variable."""
+    where = [part.min for part in region.region]
+    dims = [dim for dim, index in enumerate(where) if _uses(index, row) or _uses(index, place)]
+    if not dims:
+        return True
+    if len(dims) != 2 or not where[dims[0]].same_as(row) or not where[dims[1]].same_as(place):
+        return False
+    sizes = [int(getattr(size, "value", 0)) for size in region.source.shape]
+    row_step, step = (math.prod(sizes[dim + 1 :]) for dim in dims)
+    return row_step == length * step > 0
+
+
+def _uses(expression: Any, variable: Any) -> bool:
+    from tvm.tirx.analysis import undefined_vars
+
+    return any(found.same_as(variable) for found in undefined_vars(expression))
+
+
+def _extent(schedule: Any, loop: Any) -> int:
+    extent = schedule.get(loop).extent
+    return int(extent.value) if hasattr(extent, "value") else LARGE
