@@ -67,20 +67,20 @@ format: $(VENV)/.dev  ## format and mend what the linter can
 
 # Hours in all; stop it at any time and run it again, or run slices: make bench BENCH="--models bert,vit --batches 1"
 bench: $(VENV)/.dev  ## time the hub against every peer on the whole zoo and write benchmarks/results/
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/run.py $(BENCH)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.run $(BENCH)
 
 bench-assignment: $(VENV)/.dev  ## time exact assignment as graphs grow
-	$(BIN)/python benchmarks/assignment.py
+	$(BIN)/python -m benchmarks.assignment
 
 bench-disc: $(VENV)/.dev  ## time DISC's fused loops against Inductor and eager
 	$(BIN)/python -m benchmarks.disc
 
 bench-dispatch: $(VENV)/.dev  ## time what dispatch adds to a backend's own call
-	$(BIN)/python benchmarks/dispatch.py
+	$(BIN)/python -m benchmarks.dispatch
 
 bench-isolation: $(VENV)/.dev  ## time what worker processes and verification add to a cold compilation
-	$(BIN)/python benchmarks/isolation.py --tune fast
-	$(BIN)/python benchmarks/isolation.py --tune off
+	$(BIN)/python -m benchmarks.isolation --tune fast
+	$(BIN)/python -m benchmarks.isolation --tune off
 
 bench-mdla: $(VENV)/.dev  ## measure how exact MDLA's fixed point is, and how fast its software device
 	$(BIN)/python -m benchmarks.mdla
@@ -89,7 +89,7 @@ bench-triton: $(VENV)/.dev  ## time Triton's kernels on a GPU against Inductor, 
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.triton $(BENCH)
 
 bench-pairs: $(VENV)/.dev  ## time every two backends in turn against their parts alone
-	HF_HUB_OFFLINE=1 $(BIN)/python benchmarks/pairs.py
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.pairs
 
 bench-alone: $(VENV)/.dev  ## time each backend alone on nine models
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.alone

@@ -1,6 +1,6 @@
 """How much of a call through `torch.compile` is spent before and after the hub's compiled graph, in place.
 
-Run with `python benchmarks/dynamo_share.py mobilenetv2 --backend onnxruntime`; prints medians in microseconds. For models
+Run with `python -m benchmarks.dynamo_share mobilenetv2 --backend onnxruntime`; prints medians in microseconds. For models
 with one output.
 """
 

@@ -2,7 +2,7 @@
 
 Each time is a process of its own with an empty cache; the two ways take turns. `tune="fast"`, the default, times candidates
 in workers whichever way they are compiled; under `tune="off"` nothing but compiling is there to hide behind. Run with
-`make bench-isolation`, or with `python benchmarks/isolation.py --tune fast --models minilm:1,bert:4 --rounds 3`.
+`make bench-isolation`, or with `python -m benchmarks.isolation --tune fast --models minilm:1,bert:4 --rounds 3`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def in_new_process(model: str, way: str, tune: str) -> dict[str, float]:
     """Runs `first_result` in a fresh process with an empty cache."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "HF_HUB_OFFLINE": "1"}
-        command = [sys.executable, __file__, "--one", model, way, tune, folder]
+        command = [sys.executable, "-m", "benchmarks.isolation", "--one", model, way, tune, folder]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -82,7 +82,7 @@ def main() -> None:
         numbers = f"{row['isolated_s']:9.1f}s{row['in_place_s']:9.1f}s{row['ratio']:8.2f}{row['verify_share']:11.0%}"
         print(f"{model:16}{numbers}", flush=True)
     machine = this_machine().model_dump(mode="json")
-    command = f"python benchmarks/isolation.py --tune {given.tune} --models {given.models} --rounds {given.rounds}"
+    command = f"python -m benchmarks.isolation --tune {given.tune} --models {given.models} --rounds {given.rounds}"
     before = json.loads(given.output.read_text()) if given.output.is_file() else {}
     before[given.tune] = {"command": command, "machine": machine, "models": found}
     given.output.write_text(json.dumps(before, indent=2) + "\n")

@@ -4,7 +4,7 @@ A model's operators, in order of use, are cut into four parts, which go to two b
 in eager. Executables are compiled as the hub compiles them for mixed plans (`spin=False`, OpenMP's idle threads held back).
 The time of the whole model, eager included, stands beside the sum of its clusters' times, each called alone again and again
 in a process that has no other backend. Ratios count, not milliseconds. Writes `benchmarks/results/pairs.json` and prints
-tables. Run with `python benchmarks/pairs.py`.
+tables. Run with `python -m benchmarks.pairs`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> None:
         return
     machine = this_machine().model_dump(mode="json")
     found = {model: timed(model, given.backends.split(",")) for model in given.models.split(",")}
-    command = shlex.join(["python", "benchmarks/pairs.py", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "benchmarks.pairs", *sys.argv[1:]])
     given.output.write_text(json.dumps({"command": command, "machine": machine, "models": found}, indent=2) + "\n")
 
 
@@ -99,7 +99,7 @@ def timed(model: str, backends: Sequence[str]) -> dict[str, Any]:
 
 def in_a_process(way: str, model: str, *backends: str) -> dict[str, Any] | None:
     """Gives what a process of its own measures; None, with what it said on standard error, where it fails."""
-    command = [sys.executable, __file__, "--one", way, model, ",".join(backends)]
+    command = [sys.executable, "-m", "benchmarks.pairs", "--one", way, model, ",".join(backends)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     except subprocess.SubprocessError as error:

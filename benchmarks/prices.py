@@ -2,7 +2,7 @@
 
 Takes regions, neighbours joined, and whole graphs of each model, at most 12 clusters a model of distinct structure, times
 each on every backend (one thread), and predicts those of each model from those of all others. Prints errors as factors,
-exp(|log(predicted / measured)|), and writes `results/prices.json`. Five minutes; run it with `python benchmarks/prices.py`.
+exp(|log(predicted / measured)|), and writes `results/prices.json`. Five minutes; run it with `python -m benchmarks.prices`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
         for title, figures in rows.items():
             print(f"  {title:10}", "  ".join(f"{name} {value:.2f}" for name, value in figures.items()))
     rows = [{name: value for name, value in one._asdict().items() if name != "features"} for one in taken]
-    written = {"command": "python benchmarks/prices.py", "machine": machine, "errors": tables, "clusters": rows}
+    written = {"command": "python -m benchmarks.prices", "machine": machine, "errors": tables, "clusters": rows}
     given.output.write_text(json.dumps(written, indent=1) + "\n")
 
 

@@ -1,7 +1,7 @@
 """Benchmarks the zoo with `tune="full"` and writes `benchmarks/results/`: what `make bench` runs.
 
 It takes hours and may be stopped at any time: what is done stays, and the next run goes on. Run slices with
-`python benchmarks/run.py --models bert,vit --batches 1`; every flag of `hub bench --zoo` may follow and wins.
+`python -m benchmarks.run --models bert,vit --batches 1`; every flag of `hub bench --zoo` may follow and wins.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Prints medians in microseconds of each call, the calls of a line taking turns, i
   calls (what the plugin does in mixed plans), and spinning between calls too (where it has the machine to itself). Each of
   these has a process of its own, in which OpenMP's idle threads are held back.
 
-Needs at least two cores. Run with `python benchmarks/spinning.py`.
+Needs at least two cores. Run with `python -m benchmarks.spinning`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
     report_openmp()
     print(f"\n{'ONNX Runtime spins':24}{'alone':>8}{'then OpenVINO':>18}{'then eager':>18}")
     for name in HABITS:
-        subprocess.run([sys.executable, __file__, "--habit", name], check=True)
+        subprocess.run([sys.executable, "-m", "benchmarks.spinning", "--habit", name], check=True)
 
 
 def report_openmp() -> None:

@@ -36,6 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--budget", default="10m", help="of each model's search, as `hub tune` takes it")
+    parser.add_argument("--cache-dir", type=Path, help="an empty folder that keeps what is found; else one for each model")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     facts: dict[str, Any] = {
@@ -49,15 +50,15 @@ def main() -> None:
         flush=True,
     )
     for name in given.models.split(","):
-        facts["models"][name] = found = tuned(MODELS[name], given.budget)
+        facts["models"][name] = found = tuned(MODELS[name], given.budget, given.cache_dir)
         print(row_of(name, found), flush=True)
         given.output.write_text(json.dumps(facts, indent=2) + "\n")
 
 
-def tuned(model: str, budget: str) -> dict[str, Any]:
+def tuned(model: str, budget: str, kept: Path | None) -> dict[str, Any]:
     """Gives seconds of a call before and after a search, by contender, and what the search said."""
     with tempfile.TemporaryDirectory(prefix="hub-tuned-") as folder:
-        cache = ["--cache-dir", folder]
+        cache = ["--cache-dir", str(kept or folder)]
         before = _timed(model, cache, Path(folder) / "before.json")
         said = run_hub("tune", model, "--backends", "tvm", "--budget", budget, *cache)
         after = _timed(model, cache, Path(folder) / "after.json")
