@@ -57,7 +57,7 @@ def scatter(call: Call) -> str:
     else:
         update = _cut(call, call.typed("src"), call.shape("src"), shape)
     reduction = {"aten.scatter_add.default": "add", "aten.scatter_reduce.two": ""}.get(target, "none")
-    reduction = reduction or {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}[call["reduce"]]
+    reduction = reduction or {"sum": "add", "prod": "mul"}[call["reduce"]]
     return call.op("ScatterElements", call.input("self"), index, update, axis=call.dim("dim"), reduction=reduction)
 
 
