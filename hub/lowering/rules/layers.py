@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub.lowering.builders import cast, reshaped, sliced
+from hub.lowering.builders import cast, reshaped
 from hub.lowering.rules.call import Call, Rule, computing
 from hub.lowering.rules.elementwise import add, mul, plus, reciprocal, sqrt, sub
 from hub.lowering.rules.reductions import mean_of, spread_of
@@ -14,22 +14,13 @@ from hub.lowering.tensors import Tensor
 def normalised(source: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Gives elements with mean 0 and variance 1 along dims, the mean, and 1 over the deviation.
 
-    Float64 has no wider sums, so each row is taken from its first element on: a row of equal values has itself as its mean.
+    Float64 has no wider sums, so what a first mean leaves has its own mean added: rows of equal values come out as 0.
     """
-    start = _first(source, dims) if source.dtype == "f64" else None
-    away = source if start is None else sub(source, start)
+    rough = mean_of(source, dims) if source.dtype == "f64" else None
+    away = source if rough is None else sub(source, rough)
     spread, mean = spread_of(away, dims, 0.0)
     steepness = reciprocal(sqrt(plus(spread, eps)))
-    return mul(sub(away, mean), steepness), mean if start is None else add(mean, start), steepness
-
-
-def _first(source: Tensor, dims: Sequence[int]) -> Tensor | None:
-    """Gives the first element along dims; None where there may be none."""
-    if not all(isinstance(source.shape[dim], int) and source.shape[dim] for dim in dims):
-        return None
-    for dim in dims:
-        source = sliced(source, dim, 0, 1)
-    return source
+    return mul(sub(away, mean), steepness), mean if rough is None else add(mean, rough), steepness
 
 
 def _scaled(result: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
