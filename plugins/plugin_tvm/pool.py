@@ -12,8 +12,8 @@ _BIG_CORES = 1
 _BIND = "TVM_BIND_THREADS"
 """Threads bound to cores would collide with those of other backends."""
 _ROUNDS = "TVM_THREAD_POOL_SPIN_COUNT"
-"""Rounds that an idle thread spins, 300,000 unless told, which takes cores from other backends. Like the others here it is
-read when a pool is made or resized."""
+"""Rounds that an idle thread spins, 300,000 unless told, which takes cores from other backends. TVM reads the number once a
+process, when the first pool is made; the other variables whenever one is made or resized."""
 SPINNING = 30_000
 """Rounds where threads may spin: enough to get from one kernel to the next (MobileNetV2: 5.7 ms a call, 7.4 without any and
 7.9 with TVM's own number; 2 cores, 2026-11)."""

@@ -1,9 +1,9 @@
 """Every sample call of PyTorch's own operator database, in four dtypes, through the hub: `make test-opdb`, for hours.
 
 Its name keeps it out of `make test`. With OPDB_DONE=FILE it notes there what passed, and with which PyTorch, and skips that
-the next time; with OPDB_BACKENDS=onnxruntime,openvino only these backends may bid, and they get whatever they take. Their
-own variables hold then: HUB_TRITON_INTERPRET=1, say. With OPDB_DECLARED=1 beside it, operators that none of them declares
-are left out.
+the next time, parts of operators with thousands of samples too; with OPDB_BACKENDS=onnxruntime,openvino only these backends
+may bid, and they get whatever they take. Their own variables hold then: HUB_TRITON_INTERPRET=1, say. With OPDB_DECLARED=1
+beside it, operators that none of them declares are left out.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ VARIABLES = {
 COMPILED_SLOWLY = ("inductor", "iree")
 """Backends that start a compiler for each program. Of operators with thousands of samples, they may bid on a tenth."""
 THOUSANDS = 1000
+PART = 100
+"""Calls after which one backend's progress is noted."""
 LIMIT_S = 3 * 3600
 """Seconds for one operator: the limit that holds for other tests ended those with thousands of samples."""
 CELLS = [cell for name in operators() for cell in cells_of(name)]
@@ -71,19 +73,26 @@ def test_every_call_is_eagers(
     if BACKENDS:
         options["backends"] = BACKENDS
     calls = [call for cell in cells_of(operator) if cell.mode == mode for call in calls_of(cell)]
-    for part, excluded in parts_of(calls):
+    for place, (part, excluded) in enumerate(parts_of(calls)):
+        if (piece := f"{case}, part {place} of {PART}") in PASSED:
+            continue
         examination = Examination({**options, "exclude": excluded}, alone=is_listed)
         wrong = not_allowed(part, examination.findings(part))
         tally.add(operator, examination)
         assert not wrong, "\n".join(wrong)
         assert not examination.fallbacks, "\n".join(examination.fallbacks)
+        if len(calls) > PART:
+            note(DONE, piece)
     note(DONE, case)
     gc.collect()
 
 
 def parts_of(calls: Sequence[Call]) -> Iterator[tuple[Sequence[Call], tuple[str, ...]]]:
     """Gives the calls in parts, each with the backends that may not bid on it."""
-    if len(calls) < THOUSANDS or BACKENDS:
+    if BACKENDS:
+        yield from ((calls[start : start + PART], ()) for start in range(0, len(calls), PART))
+        return
+    if len(calls) < THOUSANDS:
         yield calls, ()
         return
     yield calls[::10], ()
