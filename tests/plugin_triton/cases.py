@@ -186,6 +186,8 @@ EMPTY: Mapping[str, Inputs] = {
     "grouped queries": (random(0, 4, 5, 8), random(0, 2, 5, 8), random(0, 2, 5, 8)),
     "convolution": (random(0, 3, 4, 5), random(5, 3, 3, 3), random(5)),
     "scatter add": (random(0, 5), torch.zeros(0, 3, dtype=torch.int64), random(0, 3)),
+    "multiplied at places": (random(0, 5), torch.zeros(0, 3, dtype=torch.int64), random(0, 3)),
+    "averaged at places": (random(0, 5), torch.zeros(0, 3, dtype=torch.int64), random(0, 3)),
     "rows replaced": (random(0, 5, 3), torch.tensor([4]), random(0, 1, 3)),
     "gather": (random(0, 5), torch.zeros(0, 3, dtype=torch.int64)),
 }
