@@ -10,6 +10,7 @@ from hub.fusion.groups import Group, Store
 from hub.fusion.nest import Nest, inner_index, is_inner, loop_index, memory_index, nest_of, phases_of
 from hub.fusion.reading import through_views
 from hub.lowering.affine import Affine, Index, linear
+from hub.lowering.functions import neutral
 from hub.lowering.sizes import Size, is_static, product, strides_of
 from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Reduce, Reshape, Take, Tensor, View, arguments_of
 
@@ -17,7 +18,7 @@ from .blocks import Blocks, blocks_of
 from .choices import Tiling, tiling_of
 from .formatting import bare
 from .functions import TYPES, Value, cast, constant, expression, folded
-from .reductions import accumulator_dtype, combined, neutral, reduced
+from .reductions import accumulator_dtype, combined, reduced
 
 PERSISTENT = 16384
 """Longest row that one program holds whole."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from hub.lowering.tensors import Reduce
 
-from .functions import FLOATS, HALVES
+from .functions import HALVES
 
-_LOWEST = {"i64": -(2**63), "i32": -(2**31), "i16": -(2**15), "i8": -128, "u8": 0, "i1": 0}
-_HIGHEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 127, "u8": 255, "i1": 1}
 _COMBINING = {
     "prod": "a * b",
     "max": "tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)",
@@ -42,17 +38,6 @@ def accumulator_dtype(reduce: Reduce) -> str:
     """Gives the dtype in which totals are kept: float32 for half precision; truth as int32."""
     kind = reduce.source.dtype
     return "f32" if kind in HALVES else "i32" if kind == "i1" else kind
-
-
-def neutral(function: str, dtype: str) -> float:
-    """Gives the value that changes nothing."""
-    if function in ("sum", "any"):
-        return 0
-    if function in ("prod", "all"):
-        return 1
-    if dtype in FLOATS:
-        return -math.inf if function == "max" else math.inf
-    return (_LOWEST if function == "max" else _HIGHEST)[dtype]
 
 
 def combined(function: str, left: str, right: str) -> str:

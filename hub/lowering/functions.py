@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 TRANSCENDENTAL = (
     *("exp", "expm1", "exp2", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh"),
     *("tanh", "asinh", "acosh", "atanh", "erf", "erfc", "pow", "atan2", "hypot"),
 )
 """Functions that cost more than reading their result again; libraries have them under these names."""
+_LOWEST = {"i64": -(2**63), "i32": -(2**31), "i16": -(2**15), "i8": -128, "u8": 0, "i1": 0}
+_HIGHEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 127, "u8": 255, "i1": 1}
+
+
+def neutral(function: str, dtype: str) -> float:
+    """Gives the value that changes no "sum", "prod", "max", "min", "any" or "all" of values of a dtype."""
+    if function in ("sum", "any"):
+        return 0
+    if function in ("prod", "all"):
+        return 1
+    bounds = _LOWEST if function == "max" else _HIGHEST
+    return bounds.get(dtype, -math.inf if function == "max" else math.inf)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from hub.lowering.builders import cast, padded, pointwise, reduced, without
+from hub.lowering.functions import neutral
 from hub.lowering.rules.windows import windows_of
 from hub.lowering.sizes import Size, ceil_div, plus
 from hub.lowering.tensors import Fill, Tensor
 
-from ..loops.combine import FUNCTION, neutral
+from ..loops.combine import FUNCTION
 from .elementwise import computing
 from .values import Op, Rule
 

@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from .functions import emitted
 from .writer import SCALAR, Value, Writer
 
 FUNCTION = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 """Function of a `Reduce` -> function of two elements."""
-_LOWEST = {"i64": -(2**63), "i32": -(2**31), "i16": -(2**15), "i8": -128, "u8": 0, "i1": 0}
-_HIGHEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 127, "u8": 255, "i1": 1}
-
-
-def neutral(function: str, dtype: str) -> float:
-    """Gives the value that changes nothing."""
-    if function in ("sum", "any"):
-        return 0
-    if function in ("prod", "all"):
-        return 1
-    is_max = function == "max"
-    if dtype in ("f32", "f64"):
-        return -math.inf if is_max else math.inf
-    return (_LOWEST if is_max else _HIGHEST)[dtype]
 
 
 def combined(writer: Writer, function: str, left: Value, right: Value) -> Value:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from hub.fusion.groups import Group, Store
 from hub.fusion.nest import Nest, inner_index, is_inner
-from hub.lowering.functions import TRANSCENDENTAL
+from hub.lowering.functions import TRANSCENDENTAL, neutral
 from hub.lowering.sizes import is_static, product
 from hub.lowering.tensors import Reduce
 
-from .combine import across_lanes, combined, neutral
+from .combine import across_lanes, combined
 from .elements import Elements, members_behind
 from .functions import emitted
 from .memory import lane_mask

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hub.lowering.affine import linear, variable
+from hub.lowering.functions import neutral
 from hub.lowering.sizes import product, strides_of
 from hub.lowering.tensors import Reshape, Scan
 
-from .combine import neutral
 from .elements import SlotOf
 from .frame import Frame
 from .functions import emitted

@@ -91,7 +91,7 @@ class Tvm(Backend):
 
         target = host_target(settings.threads)
         modules = [program_of(written_out(cluster), is_parallel=settings.threads > 1).module for cluster in clusters]
-        tasks = tuning.tasks_of(modules, peaks(settings.threads))
+        tasks = tuning.bounded(tuning.tasks_of(modules), peaks(settings.threads))
         found = Database(self._own.folder, target)
         tuning.tune(tasks, target, found, budget_s=budget_s, threads=settings.threads, say=say)
         return tuning.summary(tasks)

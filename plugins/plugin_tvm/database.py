@@ -54,10 +54,6 @@ class Database:
             folder.mkdir(parents=True, exist_ok=True)
             return _opened(folder)
 
-    def has(self, module: Any) -> bool:
-        """True where something was kept for a kernel."""
-        return (self.folder(module) / RECORDS).exists()
-
     def keep(self, module: Any, trace: Any, run_s: float) -> None:
         """Keeps a schedule of a kernel, with its seconds."""
         from tvm.s_tir.meta_schedule.database import TuningRecord
@@ -68,7 +64,7 @@ class Database:
     def best(self, module: Any) -> Found | None:
         """Gives the fastest schedule of a kernel; None where it was not tuned, or what is kept cannot be read."""
         folder = self.folder(module)
-        if not self.has(module):
+        if not (folder / RECORDS).exists():
             return None
         try:
             found = self._best(_opened(folder), module)

@@ -242,20 +242,7 @@ def _unknown(function: str, dtype: str) -> CompileError:
 
 # --- Along dims -------------------------------------------------------------------------------------------------------
 
-_LOWEST = {"i64": -(2**63), "i32": -(2**31), "i16": -(2**15), "i8": -128, "u8": 0}
-_HIGHEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 127, "u8": 255}
 _COMBINED = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}
-
-
-def neutral(function: str, kind: str) -> Value:
-    """Gives the element that changes nothing."""
-    if function in ("sum", "any"):
-        return constant(0, kind)
-    if function in ("prod", "all"):
-        return constant(1, kind)
-    if kind in FLOATS:
-        return constant(-math.inf if function == "max" else math.inf, kind)
-    return constant((_LOWEST if function == "max" else _HIGHEST)[kind], kind)
 
 
 def combined(function: str, left: Value, right: Value) -> Value:

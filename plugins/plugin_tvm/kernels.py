@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hub.lowering.affine import Affine
+from hub.lowering.functions import neutral
 from hub.lowering.sizes import Size, is_static, product
 from hub.lowering.tensors import (
     Fill,
@@ -25,7 +26,7 @@ from hub.lowering.tensors import (
     Tensor,
     View,
 )
-from plugin_tvm.functions import CARRIED, MEMORY, Value, applied, cast, combined, constant, loaded, neutral, stored
+from plugin_tvm.functions import CARRIED, MEMORY, Value, applied, cast, combined, constant, loaded, stored
 from plugin_tvm.sizes import Sizes
 
 SHORT = 64
@@ -199,7 +200,8 @@ class _Writer:
         def combine(x: Any, y: Any) -> Any:
             return combined(tensor.function, Value(x, kind), Value(y, kind)).expression
 
-        reducer = te.comm_reducer(combine, lambda _: neutral(tensor.function, kind).expression, name=tensor.function)
+        start = constant(neutral(tensor.function, kind), kind).expression
+        reducer = te.comm_reducer(combine, lambda _: start, name=tensor.function)
 
         def body(*index: Any) -> Any:
             place = [axes[dim].var if dim in axes else part for dim, part in enumerate(index)]

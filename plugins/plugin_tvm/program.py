@@ -36,9 +36,11 @@ class Names:
     """What the functions of a program take, by name: inputs as i0, i1, ..., numbers likewise, weights as weight0, ..."""
 
     main: tuple[str, ...]
-    """Behind the sizes; what `bind` gives, in its order, as bound0, ..."""
-    bind: tuple[str, ...] = ()
-    """Weights; without any there is no such function."""
+    """Behind the sizes."""
+    bind: tuple[str, ...]
+    """Weights."""
+    bound: tuple[str, ...]
+    """What `bind` gives, and `main` takes behind the others; without any there is no such function."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class _Builder:
             self._function(BIND, builder, bind, {}, first, list(bound.values()))
         sources = _by_name(always)
         self._function(MAIN, builder, sources, bound, always, roots)
-        return builder.get(), Names((*sources, *bound), tuple(bind))
+        return builder.get(), Names(tuple(sources), tuple(bind), tuple(bound))
 
     def _known_once(self, stages: Stages, roots: Collection[Tensor], weights: Collection[str]) -> dict[Tensor, None]:
         """Gives what follows from weights alone, or from nothing; results that leave are made anew.

@@ -64,12 +64,13 @@ class TvmExecutable(Executable):
         self._lock = threading.Lock()
         self._idle.append(self._machine())
         self._fixed = {**self.weights, **self._bound()}
+        self._names = (*names.main, *names.bound)
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
         """Runs one call. Raises InputRefused for empty tensors and other dtypes, RunError for anything else."""
         try:
             self._check(inputs)
-            arguments = [self._argument(name, inputs) for name in self.facts.names.main]
+            arguments = [self._argument(name, inputs) for name in self._names]
             sizes = [tvm_ffi.Shape(list(self._sizes(*inputs)))] if self.facts.sizes else []
             use_threads(self._settings.threads, spin=self._settings.spin)
             results = self._run([*sizes, *arguments])
@@ -111,12 +112,11 @@ class TvmExecutable(Executable):
     def _bound(self) -> dict[str, Any]:
         """Gives what follows from weights alone, computed now and not at every call."""
         names = self.facts.names
-        count = sum(name.startswith("bound") for name in names.main)
-        if not count:
+        if not names.bound:
             return {}
         use_threads(self._settings.threads, spin=self._settings.spin)
         found = self._idle[0][BIND](*(self.weights[name] for name in names.bind))
-        return {f"bound{place}": found[place] for place in range(count)}
+        return {name: found[place] for place, name in enumerate(names.bound)}
 
     def _run(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Runs a virtual machine that nobody else runs: it keeps the state of one call."""

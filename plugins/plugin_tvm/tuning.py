@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -31,7 +31,6 @@ NEAR = 2.0
 """How many times as long as the bound a kernel takes from which on nothing is searched for it."""
 CALL_S = 3e-6
 """Seconds of one kernel's call that no schedule changes."""
-NO_LIMITS = Peaks(math.inf, math.inf)
 DEAR_S = 2e-4
 """Seconds from which on a kernel that nobody tuned decides a price."""
 
@@ -70,7 +69,7 @@ class Task:
         return 0.0 if is_near else self.price_s - self.count * self.least_s
 
 
-def tasks_of(modules: Iterable[Any], limits: Peaks = NO_LIMITS) -> list[Task]:
+def tasks_of(modules: Iterable[Any]) -> list[Task]:
     """Gives the kernels of some Relax modules that are worth tuning, each structure once."""
     found: dict[str, Task] = {}
     for module in modules:
@@ -83,7 +82,7 @@ def tasks_of(modules: Iterable[Any], limits: Peaks = NO_LIMITS) -> list[Task]:
             if text in found:
                 found[text].count += count
             else:
-                found[text] = Task(str(name.name_hint), kernel, count, steps, least_s(kernel, steps, limits))
+                found[text] = Task(str(name.name_hint), kernel, count, steps)
     return list(found.values())
 
 
@@ -105,8 +104,13 @@ def steps_of(kernel: Any) -> float | None:
     return total or None
 
 
-def least_s(kernel: Any, steps: float, limits: Peaks) -> float:
-    """Gives the seconds that a kernel takes at least: sums at the peak of multiplying and adding, others at memory's."""
+def bounded(tasks: Sequence[Task], limits: Peaks) -> Sequence[Task]:
+    """Gives the tasks with the seconds that no schedule stays below."""
+    return [replace(task, least_s=_least_s(task.module, task.steps, limits)) for task in tasks]
+
+
+def _least_s(kernel: Any, steps: float, limits: Peaks) -> float:
+    """Gives the seconds of sums at the peak of multiplying and adding, of other kernels at memory's."""
     from tvm import s_tir
     from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 
@@ -131,9 +135,11 @@ def tune(
     """Tunes kernels until the budget is spent; what is found is in the database batch by batch."""
     end_s = clock() + budget_s
     for task in tasks:
-        if clock() < end_s and not database.has(task.module):
+        kept = database.best(task.module)
+        if kept is None and clock() < end_s:
             _measure_plain(task, target, database, threads)
-        if (kept := database.best(task.module)) is not None:
+            kept = database.best(task.module)
+        if kept is not None:
             task.best_s = kept.run_s
     while clock() < end_s and (task := next_task(tasks)) is not None:
         before_s = task.best_s

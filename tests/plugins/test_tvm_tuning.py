@@ -106,7 +106,6 @@ def test_the_budget_ends_the_search(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
     monkeypatch.setattr(tuning, "_tune_batch", batch)
     monkeypatch.setattr(tuning, "_measure_plain", lambda *_: None)
-    monkeypatch.setattr(Database, "has", lambda *_: False)
     monkeypatch.setattr(Database, "best", lambda *_: None)
     tasks = [task("product")]
     database = Database(tmp_path, "target")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from hub.lowering.affine import Affine
 from hub.lowering.builders import (
-    BITS,
     FLOATS,
     HALVES,
     broadcast,
@@ -19,6 +17,7 @@ from hub.lowering.builders import (
     sliced,
     stored,
 )
+from hub.lowering.functions import neutral
 from hub.lowering.rules.call import Call, Rule
 from hub.lowering.rules.elementwise import by, div, floor_divided, maximum, number
 from hub.lowering.rules.indexing import along, counted_from_end, places_of
@@ -91,7 +90,7 @@ def _scatter_reduced(call: Call) -> Tensor:
     function = _REDUCTIONS[call.raw("reduce")]
     counts_self = bool(call.raw("include_self"))
     if not counts_self:
-        nothing = fill(_neutral(function, source.dtype), source.dtype, values.shape)
+        nothing = fill(neutral(function, source.dtype), source.dtype, values.shape)
         source = put("set", source, nothing, index)
     total = put(function, source, values, index)
     if call.raw("reduce") == "mean":
@@ -99,17 +98,6 @@ def _scatter_reduced(call: Call) -> Tensor:
         count = put("sum", before, fill(1.0, source.dtype, values.shape), index)
         total = (div if source.dtype in FLOATS else floor_divided)(total, maximum(count, number(1.0, count)))
     return reshaped(cast(total, call.dtype), call.shape)
-
-
-def _neutral(function: str, dtype: str) -> float:
-    """Gives the value that changes no sum, product or extreme."""
-    if function in ("sum", "prod"):
-        return 0 if function == "sum" else 1
-    if dtype in FLOATS:
-        return -math.inf if function == "max" else math.inf
-    bits = BITS[dtype]
-    low, high = (0, 2**bits - 1) if dtype == "u8" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    return low if function == "max" else high
 
 
 def _at_rows(function: str) -> Rule:

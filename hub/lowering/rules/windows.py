@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from hub.lowering.affine import Affine, identity, variable
@@ -21,6 +20,7 @@ from hub.lowering.builders import (
     select,
     view,
 )
+from hub.lowering.functions import neutral
 from hub.lowering.rules.call import Call, Rule, computing
 from hub.lowering.rules.elementwise import add, div, eq, mul, ne, number
 from hub.lowering.rules.indexing import along
@@ -139,14 +139,10 @@ def _pool_windows(call: Call, space: int, value: float, counts: Sequence[Size]) 
 
 def _max_pool(space: int) -> Rule:
     def rule(call: Call) -> Tensor:
-        windows = _pool_windows(call, space, _lowest(call.dtype), call.shape[-space:])
+        windows = _pool_windows(call, space, neutral("max", call.dtype), call.shape[-space:])
         return cast(reshaped(_over_windows("max", windows, space), call.shape), call.dtype)
 
     return rule
-
-
-def _lowest(dtype: str) -> float:
-    return -math.inf if dtype.startswith(("f", "b")) else -(2**63)
 
 
 def _over_windows(function: str, windows: Tensor, space: int) -> Tensor:
@@ -159,7 +155,7 @@ def _max_pool_with_places(space: int) -> Rule:
 
     def rule(call: Call) -> tuple[Tensor, Tensor]:
         shape, dtype = call.result(0)
-        windows = _pool_windows(call, space, _lowest(dtype), shape[-space:])
+        windows = _pool_windows(call, space, neutral("max", dtype), shape[-space:])
         top = _over_windows("max", windows, space)
         place, is_inside = _places(call, space, windows.shape)
         hit = pointwise("and", eq(windows, top), is_inside)
