@@ -128,7 +128,7 @@ class Tvm(Backend):
 
             library, names = restored(folder)
             cluster = written_out(cluster)
-            return TvmExecutable(cluster, library, facts_of(cluster, names), settings)
+            return TvmExecutable(cluster, library, facts_of(cluster, names), settings.threads)
         except Exception as error:
             raise _failure("load", error, cluster) from error
 
@@ -148,7 +148,7 @@ class Tvm(Backend):
             found = Database(self._own.folder, target)
             made = built(program.module, target, threads=settings.threads, tuned=found.schedule)
         texts = Texts(text, made.scheduled, made.tuned, made.kernels)
-        return TvmExecutable(cluster, made.executable, program.facts, settings, texts)
+        return TvmExecutable(cluster, made.executable, program.facts, settings.threads, texts)
 
 
 def _failure(stage: str, error: Exception, cluster: Cluster) -> CompileError:

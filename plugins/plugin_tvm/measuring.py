@@ -67,7 +67,7 @@ class _Runner(PyRunner):
         self.threads, self.limit_s, self.measured_s = threads, limit_s, measured_s
 
     def run(self, runner_inputs: Any) -> list[Any]:
-        use_threads(self.threads, spin=True)
+        use_threads(self.threads)
         return [_Done(self.timed(given)) for given in runner_inputs]
 
     def timed(self, given: Any) -> Any:
@@ -91,7 +91,7 @@ def seconds_of(library: Any, infos: Sequence[Any], limit_s: float, measured_s: f
 
 def measured(module: Any, target: Any, threads: int, measured_s: float) -> float:
     """Gives the seconds of a scheduled kernel. Raises whatever TVM raises."""
-    use_threads(threads, spin=True)
+    use_threads(threads)
     library = tirx.build(module, target=target)
     return seconds_of(library, ArgInfo.from_prim_func(module["main"]), measured_s, measured_s)
 

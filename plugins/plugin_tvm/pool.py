@@ -8,29 +8,23 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 _BIG_CORES = 1
-"""TVM's mode in which any core will do; which ones is left to the system, see `_BIND`."""
-_BIND = "TVM_BIND_THREADS"
-"""Threads bound to cores would collide with those of other backends."""
-_ROUNDS = "TVM_THREAD_POOL_SPIN_COUNT"
-"""Rounds that an idle thread spins, 300,000 unless told, which takes cores from other backends. TVM reads the number once a
-process, when the first pool is made; the other variables whenever one is made or resized."""
-SPINNING = 30_000
-"""Rounds where threads may spin: enough to get from one kernel to the next (MobileNetV2: 5.7 ms a call, 7.4 without any and
-7.9 with TVM's own number; 2 cores, 2026-11)."""
+"""TVM's mode in which any core will do; which ones is left to the system, see `_ENVIRONMENT`."""
+_ENVIRONMENT = {"TVM_BIND_THREADS": "0", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
+"""Threads bound to cores would collide with those of other backends, and ones that spin would take cores from them: TVM's
+own wait 300,000 rounds. That number is read once a process, so it cannot depend on the plan."""
 _LOCK = threading.Lock()
 _ready = threading.local()
 
 
-def use_threads(threads: int, *, spin: bool) -> None:
-    """Has kernels that this thread calls run in so many threads, which may spin. Costs nothing where they do already."""
-    if getattr(_ready, "pool", None) == (threads, spin):
+def use_threads(threads: int) -> None:
+    """Has kernels that this thread calls run in so many threads. Costs nothing where they do already."""
+    if getattr(_ready, "threads", 0) == threads:
         return
     import tvm_ffi
 
-    most = str(max(threads, os.cpu_count() or 1))
-    with _LOCK, _environment({_BIND: "0", _ROUNDS: str(SPINNING if spin else 0), "TVM_NUM_THREADS": most}):
+    with _LOCK, _environment({**_ENVIRONMENT, "TVM_NUM_THREADS": str(max(threads, os.cpu_count() or 1))}):
         tvm_ffi.get_global_func("runtime.config_threadpool")(_BIG_CORES, threads)
-    _ready.pool = (threads, spin)
+    _ready.threads = threads
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.runtime import cpu, load_module
 
-from hub.backend import CompileSettings, Executable
+from hub.backend import Executable
 from hub.errors import CompileError, HubError, InputRefused, RunError
 from hub.graph import Cluster, TensorSpec
 from hub.lowering.cluster import weights_of
@@ -47,11 +47,9 @@ class Texts:
 class TvmExecutable(Executable):
     """A compiled cluster: Relax's virtual machine over machine code, weights where PyTorch has them."""
 
-    def __init__(
-        self, cluster: Cluster, library: Any, facts: Facts, settings: CompileSettings, texts: Texts | None = None
-    ) -> None:
+    def __init__(self, cluster: Cluster, library: Any, facts: Facts, threads: int, texts: Texts | None = None) -> None:
         """`library` is an executable of Relax, or a module loaded from a shared library."""
-        self._cluster, self._library, self.facts, self._settings = cluster, library, facts, settings
+        self._cluster, self._library, self.facts, self._threads = cluster, library, facts, threads
         self.texts = texts or Texts()
         weights = weights_of(cluster)
         names = facts.names
@@ -72,7 +70,7 @@ class TvmExecutable(Executable):
             self._check(inputs)
             arguments = [self._argument(name, inputs) for name in self._names]
             sizes = [tvm_ffi.Shape(list(self._sizes(*inputs)))] if self.facts.sizes else []
-            use_threads(self._settings.threads, spin=self._settings.spin)
+            use_threads(self._threads)
             results = self._run([*sizes, *arguments])
             return [self._result(place, result, inputs) for place, result in enumerate(results)]
         except HubError as error:
@@ -114,7 +112,7 @@ class TvmExecutable(Executable):
         names = self.facts.names
         if not names.bound:
             return {}
-        use_threads(self._settings.threads, spin=self._settings.spin)
+        use_threads(self._threads)
         found = self._idle[0][BIND](*(self.weights[name] for name in names.bind))
         return {name: found[place] for place, name in enumerate(names.bound)}
 
