@@ -17,7 +17,8 @@ from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
 from plugin_xla.client import client, options
 from plugin_xla.lower import lower
-from plugin_xla.support import OPERATORS
+from plugin_xla.settings import Settings
+from plugin_xla.support import ON_GPU, OPERATORS
 
 if TYPE_CHECKING:
     from torch import fx
@@ -42,29 +43,32 @@ func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
 """
 
 
-def create() -> Xla:
-    """Gives the backend; called once a process."""
-    return Xla()
+def create(settings: Settings | None = None) -> Xla:
+    """Gives the backend; called once a process for each settings."""
+    return Xla(settings or Settings())
 
 
 class Xla(Backend):
-    """XLA on the CPU."""
+    """XLA on the CPU, or on a GPU or TPU where its settings say so."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Imports nothing heavy."""
+        self._settings, self._target = settings, settings.target
+        self._operators = ON_GPU if settings.target == "cuda" else OPERATORS
 
     def probe(self) -> Support:
         """Compiles and runs one addition."""
+        if self._settings.missing:
+            return refused(self._settings.missing)
         try:
-            one = client(1)
-            loaded = one.compile_and_load(_PROBE, [one.local_devices()[0]], options())
-            from plugin_xla.runtime import array, tensor
-
-            got = tensor(loaded.execute([array(torch.tensor([1.0, 2.0]), one.local_devices()[0])])[0]).tolist()
+            got = self._sum()
         except Exception as error:  # noqa: BLE001 - jaxlib raises anything
             return refused(f"XLA cannot run: {type(error).__name__}: {error}")
         return ACCEPTED if got == [2.0, 4.0] else refused(f"1+1 and 2+2 gave {got}")
 
     def supports(self, node: fx.Node) -> Support:
         """Looks the node up in the operator table."""
-        return OPERATORS.supports(node)
+        return self._operators.supports(node)
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
         """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""
@@ -73,8 +77,9 @@ class Xla(Backend):
     def compile(self, cluster: Cluster, settings: CompileSettings) -> XlaExecutable:
         """Compiles a cluster for the sizes that it was captured with. Raises CompileError with the compiler's reason."""
         try:
+            self._require_target()
             sizes = captured_sizes(cluster)
-            return _executable(cluster, settings, {sizes: build(cluster, settings, sizes)})
+            return self._executable(cluster, settings, {sizes: self._built(cluster, settings, sizes)})
         except HubError:
             raise
         except Exception as error:
@@ -83,45 +88,70 @@ class Xla(Backend):
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> XlaExecutable:
         """Restores machine code from what `save` wrote; the weights are the cluster's."""
         try:
+            self._require_target()
             listed = json.loads((folder / META).read_text())["programs"]
-            programs = dict(_loaded(folder, place, entry, settings) for place, entry in enumerate(listed))
-            return _executable(cluster, settings, programs)
+            programs = dict(self._read(folder, place, entry, cluster, settings) for place, entry in enumerate(listed))
+            return self._executable(cluster, settings, programs)
         except Exception as error:
             raise _failure("load", error, cluster) from error
 
+    def _require_target(self) -> None:
+        if self._settings.missing:
+            raise CompileError(self._settings.missing, backend=NAME, hint="set xla.target to cpu, or install the client")
 
-def build(cluster: Cluster, settings: CompileSettings, sizes: Sizes) -> Program:
-    """Compiles a cluster for given sizes. Raises CompileError, which says which of the two compilers refused."""
-    from plugin_xla.runtime import Program
+    def _sum(self) -> list[float]:
+        from plugin_xla.exchange import exchange
 
-    try:
-        lowered = lower(cluster, sizes)
-    except Exception as error:
-        raise _failure("make StableHLO of", error, cluster, "torch-mlir") from error
-    try:
-        one = client(settings.threads)
-        loaded = one.compile_and_load(lowered.text, [one.local_devices()[0]], options())
-    except Exception as error:
-        raise _failure("compile", error, cluster) from error
-    return Program(loaded, lowered.fed, lowered.text)
+        one, way = client(self._target, 1), exchange(self._target)
+        where = one.local_devices()[0]
+        loaded = one.compile_and_load(_PROBE, [where], options())
+        summand = torch.tensor([1.0, 2.0], device="cuda" if self._target == "cuda" else "cpu")
+        return way.take(loaded.execute([way.give(summand, where)])[0]).tolist()
+
+    def _device(self, cluster: Cluster, settings: CompileSettings) -> Any:
+        """Gives the device that runs a cluster: the GPU on which its tensors lie, the first one of other targets."""
+        one = client(self._target, settings.threads)
+        return one.device_from_local_hardware_id(_place(cluster)) if self._target == "cuda" else one.local_devices()[0]
+
+    def _executable(self, cluster: Cluster, settings: CompileSettings, programs: dict[Sizes, Program]) -> XlaExecutable:
+        from plugin_xla.exchange import exchange
+        from plugin_xla.runtime import XlaExecutable
+
+        build = partial(self._built, cluster, settings)
+        return XlaExecutable(cluster, self._device(cluster, settings), exchange(self._target), programs, build)
+
+    def _built(self, cluster: Cluster, settings: CompileSettings, sizes: Sizes) -> Program:
+        """Compiles a cluster for given sizes. Raises CompileError, which says which of the two compilers refused."""
+        from plugin_xla.runtime import Program
+
+        try:
+            lowered = lower(cluster, sizes, self._target)
+        except Exception as error:
+            raise _failure("make StableHLO of", error, cluster, "torch-mlir") from error
+        try:
+            where = self._device(cluster, settings)
+            loaded = where.client.compile_and_load(lowered.text, [where], options())
+        except Exception as error:
+            raise _failure("compile", error, cluster) from error
+        return Program(loaded, lowered.fed, lowered.text)
+
+    def _read(
+        self, folder: Path, place: int, entry: Any, cluster: Cluster, settings: CompileSettings
+    ) -> tuple[Sizes, Program]:
+        from plugin_xla.runtime import Program
+
+        code = (folder / f"program{place}.xla").read_bytes()
+        if hashlib.sha256(code).hexdigest() != entry["sha256"]:  # XLA runs whatever it deserialises
+            raise ValueError(f"program{place}.xla is damaged")
+        where = self._device(cluster, settings)
+        loaded = where.client.deserialize_executable(code, [where], options())
+        sizes = tuple(tuple(size) if isinstance(size, list) else size for size in entry["sizes"])
+        return sizes, Program(loaded, tuple(entry["fed"]))
 
 
-def _executable(cluster: Cluster, settings: CompileSettings, programs: dict[Sizes, Program]) -> XlaExecutable:
-    from plugin_xla.runtime import XlaExecutable
-
-    return XlaExecutable(cluster, client(settings.threads), programs, partial(build, cluster, settings))
-
-
-def _loaded(folder: Path, place: int, entry: Any, settings: CompileSettings) -> tuple[Sizes, Program]:
-    from plugin_xla.runtime import Program
-
-    code = (folder / f"program{place}.xla").read_bytes()
-    if hashlib.sha256(code).hexdigest() != entry["sha256"]:  # XLA runs whatever it deserialises
-        raise ValueError(f"program{place}.xla is damaged")
-    one = client(settings.threads)
-    loaded = one.deserialize_executable(code, [one.local_devices()[0]], options())
-    sizes = tuple(tuple(size) if isinstance(size, list) else size for size in entry["sizes"])
-    return sizes, Program(loaded, tuple(entry["fed"]))
+def _place(cluster: Cluster) -> int:
+    """Gives the number of the GPU on which a cluster's results lie."""
+    return next((spec.device.index or 0 for spec in cluster.outputs if spec.device.type == "cuda"), 0)
 
 
 def _failure(stage: str, error: Exception, cluster: Cluster, compiler: str = "XLA") -> CompileError:

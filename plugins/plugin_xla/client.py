@@ -1,28 +1,38 @@
-"""XLA's CPU clients: one a process for each number of threads. JAX is imported when the first one is made."""
+"""XLA's clients: one a process for each target, the CPU's for each number of threads. JAX is imported for the first one."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
+
+from plugin_xla.settings import library
 
 _LOCK = threading.Lock()
 _THREADS = "NPROC"
 """Variable from which XLA takes the size of a client's thread pool; its API has no other way (jaxlib 0.10)."""
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    # Else XLA takes three quarters of the GPU's memory at once, which PyTorch needs.
+    "cuda": {"platform_name": "cuda", "allocator": "default", "preallocate": False},
+    "tpu": {},
+}
+"""What clients that come as libraries are made with."""
 
 
-def client(threads: int) -> Any:
+def client(target: str, threads: int) -> Any:
     """Gives the client whose pool has so many threads; made when first asked for, and kept, as its threads never end.
 
-    It is none of JAX's own, so that neither its threads nor its options (`jax_enable_x64`) change for a user of JAX.
+    It is none of JAX's own, so that neither its threads nor its options (`jax_enable_x64`) change for a user of JAX. Raises
+    whatever XLA raises where there is no such processor.
     """
     with _LOCK:
-        return _made(threads)
+        return _of_cpu(threads) if target == "cpu" else _of_library(target)
 
 
 @cache
-def _made(threads: int) -> Any:
+def _of_cpu(threads: int) -> Any:
     import jax  # noqa: F401 - jaxlib's arrays need it, and imported first it keeps XLA from logging to stderr
     from jaxlib import _jax
 
@@ -36,6 +46,18 @@ def _made(threads: int) -> Any:
             del os.environ[_THREADS]
         else:
             os.environ[_THREADS] = before
+
+
+@cache
+def _of_library(target: str) -> Any:
+    import jax  # noqa: F401 - as above
+    from jaxlib import xla_client
+
+    if not xla_client.pjrt_plugin_loaded(target):  # a user of JAX may have loaded it
+        xla_client.load_pjrt_plugin_dynamically(target, str(library(target)))
+    if not xla_client.pjrt_plugin_initialized(target):
+        xla_client.initialize_pjrt_plugin(target)
+    return xla_client.make_c_api_client(target, dict(_OPTIONS[target]))
 
 
 def options() -> Any:

@@ -8,15 +8,16 @@ from hub.hookspecs import hookimpl
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
-    """Registers `xla`."""
+    """Registers `xla`; its settings say which processor it compiles for."""
     return (
         BackendInfo(
             name="xla",
             factory="plugin_xla.backend:create",
-            summary="XLA on the CPU, through StableHLO: compiled for each size that is met",
+            settings="plugin_xla.settings:Settings",
+            summary="XLA on the CPU, through StableHLO: compiled for each size that is met; CUDA and TPU by a setting",
             requires=("jaxlib>=0.10,<0.11", "jax>=0.10,<0.11", "torch-mlir>=20260801"),
             install="pip install 'compiler-hub[xla]'",
-            devices=("cpu",),
+            devices=("cpu", "cuda"),
             dtypes=("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"),
             operators="plugin_xla.support:OPERATORS",
             dynamic_shapes=True,

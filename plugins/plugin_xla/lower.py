@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import fx
 
@@ -19,6 +21,10 @@ TO_STABLEHLO = "builtin.module(torch-backend-to-stablehlo-backend-pipeline)"
 _UNSIGNED_COMPARISON = re.compile(r"(stablehlo\.compare \w+, [^:\n]*, )SIGNED( : \(tensor<(?:[\dx]+x)?(?:i1|ui\d+)>)")
 """torch-mlir 20261001 compares booleans and unsigned numbers as signed ones, which XLA refuses."""
 
+_FOREIGN = ("= arith.constant dense<", "= stablehlo.constant dense<")
+"""torch-mlir leaves constants in a dialect that clients which come as libraries do not read."""
+_PRODUCTS = frozenset(("stablehlo.dot", "stablehlo.dot_general", "stablehlo.convolution"))
+
 
 @dataclass(frozen=True)
 class Lowered:
@@ -29,12 +35,17 @@ class Lowered:
     """For each argument, its position among the cluster's inputs and, behind these, its weights."""
 
 
-def lower(cluster: Cluster, sizes: Sizes) -> Lowered:
-    """Gives the program for these sizes. Raises whatever torch-mlir raises."""
+def lower(cluster: Cluster, sizes: Sizes, target: str) -> Lowered:
+    """Gives the program for these sizes. Raises whatever torch-mlir raises.
+
+    For a TPU a call's inputs are copied, and nobody reads the copies again: they are donated, results may take their place.
+    """
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
     program = specialised(cluster, sizes, completed(get_decomposition_table()), prepare=_prepare)
-    return Lowered(_stablehlo(program.module), program.fed)
+    given = len(cluster.inputs) if target == "tpu" else 0
+    donated = tuple(place for place, position in enumerate(program.fed) if position < given)
+    return Lowered(_stablehlo(program.module, is_exact=target != "cpu", donated=donated), program.fed)
 
 
 def _prepare(module: fx.GraphModule) -> None:
@@ -43,7 +54,7 @@ def _prepare(module: fx.GraphModule) -> None:
     composites_said(module)
 
 
-def _stablehlo(module: fx.GraphModule) -> str:
+def _stablehlo(module: fx.GraphModule, *, is_exact: bool, donated: Sequence[int]) -> str:
     """Gives the text, with large constants in place: XLA knows no resources."""
     from torch_mlir import ir
     from torch_mlir.dialects import torch as torch_dialect
@@ -57,4 +68,32 @@ def _stablehlo(module: fx.GraphModule) -> str:
         importer.import_graph_module(module, func_name="main")
         for passes in (TO_BACKEND, TO_STABLEHLO):
             PassManager.parse(passes).run(importer.module.operation)
-        return _UNSIGNED_COMPARISON.sub(r"\1UNSIGNED\2", inlined(str(importer.module)))
+        if is_exact:
+            importer.module.operation.walk(_in_full)
+        _donate(importer.module, donated)
+        text = _UNSIGNED_COMPARISON.sub(r"\1UNSIGNED\2", inlined(str(importer.module)))
+        return text.replace(*_FOREIGN)
+
+
+def _in_full(operation: Any) -> Any:
+    """Has products computed in their inputs' own precision: a GPU takes tf32 otherwise, and a TPU bf16."""
+    from torch_mlir import ir
+
+    if operation.name in _PRODUCTS:
+        operation.attributes["precision_config"] = ir.Attribute.parse(
+            "[#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]"
+        )
+    return ir.WalkResult.ADVANCE
+
+
+def _donate(module: Any, places: Sequence[int]) -> None:
+    from torch_mlir import ir
+
+    if not places:
+        return
+    (main,) = (operation for operation in module.body.operations if operation.operation.name == "func.func")
+    said = [
+        ir.Attribute.parse("{jax.buffer_donor = true}" if place in places else "{}")
+        for place, _ in enumerate(main.arguments)
+    ]
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get(said)

@@ -1,4 +1,4 @@
-"""Runs compiled programs with zero copies both ways, from any number of threads."""
+"""Runs compiled programs, from any number of threads: with zero copies both ways on the CPU and on GPUs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax  # noqa: F401 - imported before jaxlib it keeps XLA from logging to stderr
 import torch
-from jaxlib import _jax
-from torch.utils.dlpack import to_dlpack
 
 from hub.backend import Executable
 from hub.errors import HubError, InputRefused, RunError
 from hub.graph import Cluster, TensorSpec
 from hub.lowering.arguments import Sizes, with_weights
 from hub.lowering.programs import Programs
+from plugin_xla.exchange import Exchange
 
 NAME = "xla"
 META = "xla.json"
@@ -40,14 +38,19 @@ class XlaExecutable(Executable):
     """A compiled cluster: one program for each combination of sizes, the first made while compiling, others when met."""
 
     def __init__(
-        self, cluster: Cluster, client: Any, programs: dict[Sizes, Program], build: Callable[[Sizes], Program]
+        self,
+        cluster: Cluster,
+        device: Any,
+        exchange: Exchange,
+        programs: dict[Sizes, Program],
+        build: Callable[[Sizes], Program],
     ) -> None:
-        """`build` compiles for further sizes. Weights become arguments that stay where PyTorch has them."""
+        """`build` compiles for further sizes. Weights become arguments: over PyTorch's memory, or copied once."""
         self._cluster = cluster
         self._programs = Programs(cluster, programs, build)
-        self._device = client.local_devices()[0]
+        self._device, self._exchange = device, exchange
         constants = cluster.constants
-        self._weights = [array(constants[name], self._device) for name in with_weights(cluster).weights]
+        self._weights = [exchange.give(constants[name], device) for name in with_weights(cluster).weights]
         self._inputs = len(cluster.inputs)
         self._dtypes = tuple(spec.dtype if isinstance(spec, TensorSpec) else None for spec in cluster.inputs)
 
@@ -56,7 +59,7 @@ class XlaExecutable(Executable):
         try:
             program = self._programs.of(inputs)
             values = [self._argument(position, inputs) for position in program.fed]
-            return [tensor(one) for one in program.loaded.execute(values)]
+            return [self._exchange.take(one) for one in program.loaded.execute(values)]
         except HubError as error:
             error.backend, error.cluster = NAME, self._cluster.name
             raise
@@ -89,16 +92,4 @@ class XlaExecutable(Executable):
             name = self._cluster.input_names[position]
             # A refusal: some of eager's kernels give other dtypes than fake tensors announce.
             raise InputRefused(f"input {name}: got {value.dtype}, compiled for {self._dtypes[position]}")
-        return array(value, self._device)
-
-
-def array(value: torch.Tensor, device: Any) -> Any:
-    """Gives XLA's array over a tensor's own memory, or over that of a contiguous copy; XLA copies where alignment asks."""
-    if not value.is_contiguous() or value.is_neg() or value.device.type != "cpu":
-        value = value.cpu().resolve_neg().contiguous()
-    return _jax.dlpack_managed_tensor_to_buffer(to_dlpack(value.detach()), device, None)
-
-
-def tensor(value: Any) -> torch.Tensor:
-    """Gives a tensor over the memory of XLA's array, which it keeps alive."""
-    return torch.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(value))
+        return self._exchange.give(value, self._device)

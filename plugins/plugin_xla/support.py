@@ -54,6 +54,12 @@ def moves(node: fx.Node) -> str | None:
     return None
 
 
+def on_gpu(node: fx.Node) -> str | None:
+    """Every tensor lies on a GPU of NVIDIA's."""
+    bad = next((tensor.device for tensor in tensors_of(node) if tensor.device.type != "cuda"), None)
+    return None if bad is None else f"device {bad}, only cuda here"
+
+
 def _all_one(sizes: Any) -> bool:
     return all(size == 1 for size in sizes)
 
@@ -200,8 +206,12 @@ def _conditions(name: str) -> tuple[Condition, ...]:
     return (*ROWS[name], *FURTHER.get(name, ()), *((has_dims,) if name in _ALONG else ()))
 
 
-OPERATORS = OperatorTable(
-    {**{name: _conditions(name) for name in _TAKEN}, **OWN},
-    everywhere=(_TRIED, on_cpu, not_empty),
-    declined=DECLINED,
-)
+def _table(place: Condition) -> OperatorTable:
+    rows = {**{name: _conditions(name) for name in _TAKEN}, **OWN}
+    return OperatorTable(rows, everywhere=(_TRIED, place, not_empty), declined=DECLINED)
+
+
+OPERATORS = _table(on_cpu)
+"""For tensors in the CPU's memory."""
+ON_GPU = _table(on_gpu)
+"""The same for tensors on a GPU. None of it was tried on one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from torch import nn
 import hub
 from hub.backend import CompileSettings
 from hub.bench.zoo import build
-from hub.errors import CompileError, InputRefused, RunError
+from hub.errors import CompileError, InputRefused, OptionError, RunError
 from hub.graph import Cluster
 from hub.lowering import programs
 from hub.registry import requirement_status
@@ -31,10 +32,11 @@ pytest.importorskip("jaxlib")
 pytest.importorskip("torch_mlir")
 
 from plugin_xla import backend as backend_module
-from plugin_xla import runtime
+from plugin_xla import exchange, runtime, settings
 from plugin_xla.backend import Xla, create
 from plugin_xla.client import client
 from plugin_xla.hooks import hub_backends
+from plugin_xla.settings import Settings
 
 MODELS = [
     "vit",
@@ -110,7 +112,7 @@ def test_probe_accepts_this_machine(backend: Xla) -> None:
 
 def test_a_probe_that_fails_gives_the_reason(backend: Xla, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever JAX raises becomes a refusal."""
-    monkeypatch.setattr(backend_module, "client", lambda threads: 1 / 0)
+    monkeypatch.setattr(backend_module, "client", lambda target, threads: 1 / 0)
     assert "ZeroDivisionError" in backend.probe().reason
 
 
@@ -121,6 +123,119 @@ def test_other_versions_are_refused_with_the_range(library: str, version: str, m
     monkeypatch.setattr(metadata, "version", lambda name: version if name == library else real(name))
     status = requirement_status(hub_backends()[0])
     assert status.reason == f"{library} {version} is installed, <0.11,>=0.10 is needed"
+
+
+# --- Settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("target", "words"), [("cuda", r"jax\[cuda13\]"), ("tpu", r"jax\[tpu\]")])
+def test_a_target_whose_client_is_not_installed_is_refused_in_words(
+    target: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The probe and a compilation say what to install; the CPU still works."""
+    monkeypatch.setattr(settings, "find_spec", lambda name: None)
+    chosen = create(Settings(target=target))
+    cluster, _ = whole_cluster(Of(lambda x: x * 2), (torch.randn(3),))
+    assert re.search(words, chosen.probe().reason)
+    with pytest.raises(CompileError, match=words):
+        chosen.compile(cluster, SETTINGS)
+    with pytest.raises(CompileError, match=words):
+        chosen.load(Path(), cluster, SETTINGS)
+    assert create(Settings()).probe().accepted
+
+
+def test_a_client_that_does_not_load_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that is there but broken, or finds no processor, is told with XLA's reason."""
+    (tmp_path / "libtpu.so").write_text("no library")
+    monkeypatch.setattr("plugin_xla.client.library", lambda target: tmp_path / "libtpu.so")
+    monkeypatch.setattr(settings, "library", lambda target: tmp_path / "libtpu.so")
+    assert "libtpu.so" in create(Settings(target="tpu")).probe().reason
+
+
+def test_settings_come_from_options_and_are_checked() -> None:
+    """A target that XLA has not is an error that names the option."""
+    options = {"tune": "off", "backends": ["xla"], "xla": {"target": "vulkan"}}
+    with pytest.raises(OptionError, match=r"xla\.target"):
+        torch.compile(nn.Linear(2, 2), backend="hub", options=options)(torch.randn(1, 2))
+
+
+def test_a_gpus_tensors_go_to_the_gpus_client_alone(backend: Xla) -> None:
+    """Each target takes the tensors that it reaches without a copy, and says where others lie."""
+    cluster, _ = whole_cluster(Of(lambda x: x * 2), (torch.randn(3),))
+    (node,) = cluster.nodes
+    assert backend.supports(node).accepted
+    assert create(Settings(target="tpu")).supports(node).accepted
+    assert create(Settings(target="cuda")).supports(node).reason == "aten.mul.Tensor: device cpu, only cuda here"
+
+
+@pytest.fixture
+def by_copies(monkeypatch: pytest.MonkeyPatch) -> Xla:
+    """The backend as it is for a TPU, over the CPU's client: memory is the same, what becomes of it is not."""
+    monkeypatch.setattr(settings, "library", lambda target: Path("libtpu.so"))
+    monkeypatch.setattr(backend_module, "client", lambda target, threads: client("cpu", threads))
+    return create(Settings(target="tpu"))
+
+
+@pytest.mark.parametrize("dtype", [*exchange.DTYPES], ids=str)
+@pytest.mark.parametrize("shape", [(), (3, 2), (0, 2)], ids=str)
+def test_copies_for_a_device_come_and_go_whole(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Every dtype and shape keeps its values, int64 and float64 too."""
+    x = (torch.randn(3, 2).expand(3, 2) * 5).to(dtype)[: shape[0] if shape else 1]
+    x = x.t() if shape else x[0, 0]
+    device = client("cpu", 1).local_devices()[0]
+    given = exchange.sent(x, device)
+    got = exchange.fetched(given)
+    assert str(given.dtype) == str(dtype).removeprefix("torch.")
+    assert got.dtype is dtype
+    assert torch.equal(got, x)
+
+
+@pytest.mark.parametrize("name", ["mlp", "bert", "resnet18"])
+def test_models_by_copies(by_copies: Xla, name: str, tmp_path: Path) -> None:
+    """With copies there and back, donated ones, numbers are right in every call, and after a load."""
+    module, inputs = build(name, small=True)
+    with torch.no_grad():
+        module.eval()(*inputs)
+    cluster, values = whole_cluster(module.eval(), inputs)
+    kept = [value.clone() for value in values]
+    executable = by_copies.compile(cluster, SETTINGS)
+    with torch.no_grad():
+        verify(cluster, "xla", executable, values, None)
+    first = executable(*values)[0]
+    assert torch.equal(executable(*values)[0], first)
+    assert all(map(torch.equal, kept, values))
+    executable.save(tmp_path)
+    assert torch.equal(by_copies.load(tmp_path, cluster, SETTINGS)(*values)[0], first)
+
+
+def test_copies_are_donated_and_weights_are_not(by_copies: Xla) -> None:
+    """XLA may write a result where the copy of an input lay; a weight is there in the next call."""
+    layer = nn.Linear(8, 8)
+    cluster, values = whole_cluster(layer, (torch.randn(8, 8),))
+    executable = by_copies.compile(cluster, SETTINGS)
+    ((_, program),) = executable._programs
+    donated = [executable._argument(position, values) for position in program.fed]
+    program.loaded.execute(donated)
+    assert [one.is_deleted() for one in donated] == [position < len(cluster.inputs) for position in program.fed]
+    assert True in (one.is_deleted() for one in donated)
+
+
+def test_nothing_is_donated_where_memory_is_pytorchs(backend: Xla) -> None:
+    """What lies over a user's tensor, or one that eager or another backend reads next, stays."""
+    _, executable = compiled(backend, nn.Linear(8, 8), torch.randn(8, 8))
+    ((_, program),) = executable._programs
+    assert "buffer_donor" not in program.text
+
+
+@pytest.mark.parametrize("module", [nn.Linear(4, 4), nn.Conv2d(4, 4, 3)], ids=["linear", "conv2d"])
+def test_products_are_as_exact_as_their_inputs(by_copies: Xla, backend: Xla, module: nn.Module) -> None:
+    """Where XLA would multiply in fewer bits by itself, which a TPU and a GPU do, it is told not to."""
+    shape = (2, 4) if isinstance(module, nn.Linear) else (1, 4, 6, 6)
+    cluster, _ = whole_cluster(module, (torch.randn(shape),))
+    ((_, program),) = by_copies.compile(cluster, SETTINGS)._programs
+    assert "HIGHEST" in program.text
+    ((_, program),) = backend.compile(cluster, SETTINGS)._programs
+    assert "HIGHEST" not in program.text
 
 
 # --- Whole models -----------------------------------------------------------------------------------------------------
@@ -251,7 +366,7 @@ def test_sizes_beyond_the_limit_run_in_eager(backend: Xla, monkeypatch: pytest.M
 def test_sizes_that_cannot_be_compiled_for_run_in_eager(backend: Xla, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler that fails at one size costs that call, not the executable."""
     cluster, executable = compiled(backend, lambda x: x * 2, torch.randn(4, 3), dynamic=True)
-    monkeypatch.setattr(backend_module, "lower", lambda cluster, sizes: 1 / 0)
+    monkeypatch.setattr(backend_module, "lower", lambda cluster, sizes, target: 1 / 0)
     with pytest.raises(InputRefused, match="ZeroDivisionError"):
         executable(*sized(cluster, torch.ones(5, 3)))
     assert executable(*sized(cluster, torch.ones(4, 3)))[0].shape == (4, 3)
@@ -264,12 +379,12 @@ def test_no_copies_of_contiguous_tensors(backend: Xla) -> None:
     """XLA reads where the input lies, and the result lies where XLA wrote."""
     _, executable = compiled(backend, lambda x: x.sigmoid() * 2, torch.randn(4, 8))
     x = torch.randn(4, 8)
-    given = runtime.array(x, executable._device)
+    given = exchange.array(x, executable._device)
     assert given.unsafe_buffer_pointer() == x.data_ptr()
     ((_, program),) = executable._programs
     (result,) = program.loaded.execute([given])
-    assert runtime.tensor(result).data_ptr() == result.unsafe_buffer_pointer()
-    torch.testing.assert_close(runtime.tensor(result), x.sigmoid() * 2)
+    assert exchange.tensor(result).data_ptr() == result.unsafe_buffer_pointer()
+    torch.testing.assert_close(exchange.tensor(result), x.sigmoid() * 2)
 
 
 def test_weights_stay_where_pytorch_has_them(backend: Xla) -> None:
@@ -366,12 +481,12 @@ def test_the_hub_says_how_many_threads(backend: Xla) -> None:
         "import os; from plugin_xla.client import client; count = lambda: len(os.listdir('/proc/self/task'))\n"
         "import jax; grown = []\n"
         "for threads in (1, 2, 4):\n"
-        "    before = count(); client(threads); grown.append(count() - before)\n"
+        "    before = count(); client('cpu', threads); grown.append(count() - before)\n"
         "print(*grown)"
     )
     one, two, four = map(int, printed(code).split())
     assert four - two == 2 * (two - one) > 0
-    assert client(1) is client(1)
+    assert client("cpu", 1) is client("cpu", 1)
     assert "NPROC" not in os.environ
 
 
@@ -385,7 +500,7 @@ def test_a_saved_executable_gives_equal_results(backend: Xla, tmp_path: Path, dy
     inputs = sized(cluster, torch.randn(3, 5, 16)) if dynamic else [torch.randn(3, 5, 16)]
     executable.save(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend_module, "lower", lambda cluster, sizes: 1 / 0)
+        patch.setattr(backend_module, "lower", lambda cluster, sizes, target: 1 / 0)
         got = create().load(tmp_path, cluster, SETTINGS)(*inputs)
     assert torch.equal(got[0], executable(*inputs)[0])
 
@@ -451,7 +566,9 @@ def test_what_a_compiler_raises_is_wrapped(backend: Xla, monkeypatch: pytest.Mon
 def test_a_program_that_xla_does_not_parse_is_a_compile_error(backend: Xla, monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA's own exception does not escape."""
     cluster, _ = whole_cluster(Of(lambda x: x * 2), (torch.randn(3),))
-    monkeypatch.setattr(backend_module, "lower", lambda cluster, sizes: type("Lowered", (), {"text": "no", "fed": ()}))
+    monkeypatch.setattr(
+        backend_module, "lower", lambda cluster, sizes, target: type("Lowered", (), {"text": "no", "fed": ()})
+    )
     with pytest.raises(CompileError, match="XLA cannot compile it"):
         backend.compile(cluster, SETTINGS)
 

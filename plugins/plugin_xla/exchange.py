@@ -1,0 +1,97 @@
+"""How tensors become XLA's arrays, and arrays become tensors: over the same memory, or by copies where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax  # imported before jaxlib it keeps XLA from logging to stderr
+import numpy as np
+import torch
+from jax.sharding import SingleDeviceSharding
+from jaxlib import _jax
+from torch.utils.dlpack import to_dlpack
+
+from hub.errors import RunError
+
+DTYPES = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.uint8, torch.bool),
+)
+"""What goes both ways."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The two ways for one target."""
+
+    give: Callable[[torch.Tensor, Any], Any]
+    """Gives XLA's array on a device."""
+    take: Callable[[Any], torch.Tensor]
+    """Gives the tensor."""
+
+
+def exchange(target: str) -> Exchange:
+    """Gives how tensors go to a target and come back."""
+    return _WAYS[target]
+
+
+def array(value: torch.Tensor, device: Any) -> Any:
+    """Gives XLA's array over a tensor's own memory, or over that of a contiguous copy; XLA copies where alignment asks."""
+    if not value.is_contiguous() or value.is_neg() or value.device.type != "cpu":
+        value = value.cpu().resolve_neg().contiguous()
+    return _jax.dlpack_managed_tensor_to_buffer(to_dlpack(value.detach()), device, None)
+
+
+def tensor(value: Any) -> torch.Tensor:
+    """Gives a tensor over the memory of XLA's array, which it keeps alive."""
+    return torch.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(value))
+
+
+def on_stream(value: torch.Tensor, device: Any) -> Any:
+    """Gives XLA's array over the memory of a GPU's tensor. XLA's stream waits for what PyTorch has launched by now.
+
+    Whatever PyTorch frees and launches later waits for the call's results in turn (`off_stream`), so that no memory is
+    written while XLA reads it. Raises RunError while a CUDA graph is recorded: XLA launches on streams of its own.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        raise RunError("XLA's calls cannot be part of a CUDA graph")
+    if not value.is_contiguous() or value.is_neg():
+        value = value.resolve_neg().contiguous()
+    stream = device.get_stream_for_external_ready_events()
+    return _jax.dlpack_managed_tensor_to_buffer(value.detach().__dlpack__(stream=stream), device, stream)
+
+
+def off_stream(value: Any) -> torch.Tensor:
+    """Gives a tensor over the memory of XLA's array; PyTorch's stream waits for it."""
+    # 1 is how DLPack names the stream that CUDA calls 0.
+    stream = torch.cuda.current_stream().cuda_stream or 1
+    return torch.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(value, stream=stream))
+
+
+def sent(value: torch.Tensor, device: Any) -> Any:
+    """Gives an array that XLA owns: a copy in the device's memory."""
+    value = value.detach().cpu().resolve_neg().contiguous()
+    is_bfloat16 = value.dtype is torch.bfloat16  # NumPy has none of its own
+    host = value.view(torch.int16).numpy().view(jax.numpy.bfloat16) if is_bfloat16 else value.numpy()
+    return _jax.batched_device_put(
+        jax.core.ShapedArray(host.shape, host.dtype),
+        SingleDeviceSharding(device),
+        [host],
+        [device],
+        force_copy=True,
+        host_buffer_semantics=_jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL,
+        enable_x64=True,
+    )
+
+
+def fetched(value: Any) -> torch.Tensor:
+    """Gives a copy in the CPU's memory."""
+    host = np.array(value)
+    if host.dtype == jax.numpy.bfloat16:
+        return torch.from_numpy(host.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(host)
+
+
+_WAYS = {"cpu": Exchange(array, tensor), "cuda": Exchange(on_stream, off_stream), "tpu": Exchange(sent, fetched)}

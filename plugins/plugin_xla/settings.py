@@ -1,0 +1,55 @@
+"""What the user sets of XLA: in options, `HUB_XLA_*` variables or hub.toml. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from hub.backend_settings import BackendSettings
+
+Target = Literal["cpu", "cuda", "tpu"]
+_CLIENTS: Mapping[str, tuple[str, ...]] = {
+    "cuda": ("jax_plugins.xla_cuda13/xla_cuda_plugin.so", "jax_plugins.xla_cuda12/xla_cuda_plugin.so"),
+    "tpu": ("libtpu/libtpu.so",),
+}
+"""For each target, the packages that bring its client, with the client's library in them; the first one found is taken."""
+_INSTALL: Mapping[str, str] = {
+    "cuda": "pip install 'jax[cuda13]>=0.10,<0.11' (or jax[cuda12], as PyTorch's own CUDA)",
+    "tpu": "pip install 'jax[tpu]>=0.10,<0.11'",
+}
+
+
+class Settings(BackendSettings):
+    """Which processor clusters are compiled for."""
+
+    target: Annotated[Target, BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)] = "cpu"
+    """Where clusters run. "cuda" takes tensors that lie on a GPU; "tpu" takes the CPU's, and copies them there and back."""
+
+    @property
+    def missing(self) -> str:
+        """Says which client is not here, so that nobody plans with what cannot run."""
+        if self.target == "cpu" or library(self.target) is not None:
+            return ""
+        return f"target {self.target}: XLA's client for it is not installed: {_INSTALL[self.target]}"
+
+
+def library(target: str) -> Path | None:
+    """Gives the library of a target's client, or None where it is not installed."""
+    for place in _CLIENTS[target]:
+        package, _, name = place.partition("/")
+        for folder in _folders(package):
+            if (found := Path(folder) / name).is_file():
+                return found
+    return None
+
+
+def _folders(package: str) -> tuple[str, ...]:
+    try:
+        spec = find_spec(package)
+    except ModuleNotFoundError:  # the package around it
+        return ()
+    return tuple(spec.submodule_search_locations or ()) if spec else ()

@@ -1,0 +1,97 @@
+"""XLA's programs for a GPU, compiled on any machine that has XLA's client for CUDA; running them: `test_xla_on_gpu.py`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from hub.bench.zoo import build
+from hub.graph import Cluster
+from hub.lowering.arguments import captured_sizes
+from hub.testing.operators import SAMPLES, case_cluster
+from hub.testing.single import whole_cluster
+
+pytest.importorskip("jaxlib")
+pytest.importorskip("torch_mlir")
+
+from plugin_xla.lower import lower
+from plugin_xla.settings import library
+from plugin_xla.support import OPERATORS
+
+MODELS = ("mlp", "bert", "gpt2", "llama", "vit", "resnet18", "mobilenetv2", "convnext", "lstm")
+FOREIGN = re.compile(r'^\s*(?:%[\w:]+ = )?"?((?!stablehlo\.|chlo\.|func\.func)[a-z_]+\.[a-z_]+)', re.MULTILINE)
+"""Operations of dialects that a client which comes as a library does not read."""
+H200 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  shared_memory_per_block: 49152 shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536 l2_cache_size: 52428800 clock_rate_ghz: 1.98
+  memory_bandwidth: 4800000000000 device_memory_size: 151397597184 device_address_bits: 64
+  cuda_compute_capability { major: 9 } device_vendor: "NVIDIA Corporation" name: "NVIDIA H200"
+  platform_version: "Compute Capability 9.0" driver_version: "13.0.0" runtime_version: "13.0.0"
+  compile_time_toolkit_version: "13.0.0" dnn_version: "9.10.0"
+}
+platform_name: "CUDA" device_description_str: "NVIDIA H200" dnn_version_info { major: 9 minor: 10 patch: 0 }
+"""
+"""The GPU as XLA describes it to itself (GpuTargetConfigProto), from NVIDIA's data sheet."""
+
+
+def model(name: str) -> Cluster:
+    """Gives a small model of the zoo as one cluster."""
+    module, inputs = build(name, small=True)
+    with torch.no_grad():
+        module.eval()(*inputs)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        return whole_cluster(module.eval(), inputs)[0]
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[Any]:
+    """XLA's compiler for a GPU that is not here: a function from the text of a program to its executable."""
+    if (found := library("cuda")) is None:
+        pytest.skip("XLA's client for CUDA is not installed: pip install jax-cuda13-pjrt")
+    import jax  # noqa: F401 - as in plugin_xla.client
+    from jax.interpreters.mlir import make_ir_context
+    from jaxlib import _jax, xla_client
+    from jaxlib.mlir import ir
+
+    loaded = xla_client.load_pjrt_plugin_dynamically("cuda", str(found))
+    xla_client.initialize_pjrt_plugin("cuda")
+    topology = xla_client.make_c_api_device_topology(loaded, target_config=H200, topology="1x1x1")
+    (device,) = topology._make_compile_only_devices()
+    options = xla_client.CompileOptions()
+    options.env_option_overrides = [("xla_gpu_autotune_level", 0)]  # which would run on a GPU
+
+    def compiled(text: str) -> Any:
+        with make_ir_context():
+            return device.client.compile(ir.Module.parse(text), _jax.DeviceList((device,)), options)
+
+    yield compiled
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_compile_for_a_gpu(compiler: Any, name: str) -> None:
+    """XLA reads all of a model's program and makes code for an H200 of it, with products in full precision."""
+    cluster = model(name)
+    found = compiler(lower(cluster, captured_sizes(cluster), "cuda").text)
+    optimised = "\n".join(module.to_string() for module in found.hlo_modules())
+    assert found.serialize()
+    products = [line for line in optimised.splitlines() if re.search(r"= \S+ (dot|convolution)\(", line)]
+    assert "operand_precision={highest,highest}" in optimised
+    assert [line for line in products if "highest" not in line] == []
+
+
+def test_programs_hold_stablehlo_alone() -> None:
+    """A client that comes as a library gets programs in a portable form, which other dialects have not."""
+    for name in OPERATORS.rows:
+        for sample in SAMPLES.get(name, ())[:1]:
+            cluster, _ = case_cluster(name, sample)
+            if all(OPERATORS.supports(node).accepted for node in cluster.nodes if "getitem" not in str(node.target)):
+                text = lower(cluster, captured_sizes(cluster), "cuda").text
+                assert FOREIGN.findall(text) == [], name
