@@ -1,6 +1,7 @@
 """What TVM's search gives within a budget: whole models untuned and tuned, beside ONNX Runtime, OpenVINO and eager.
 
 Each model goes the way of a user, with a cache of its own: `hub bench`, `hub tune MODEL --backends tvm`, `hub bench` again.
+Beside them stands TVM as it comes (`benchmarks/tvm_alone.py`), whose default pipeline nobody tuned either.
 Writes `benchmarks/results/tuned.json` and prints a table. Run with `python -m benchmarks.tuned`; it takes the budget for
 each model, and the seconds of untuned calls.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -16,6 +18,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from hub.bench.machine import this_machine
 from hub.bench.zoo import text
@@ -46,7 +50,8 @@ def main() -> None:
         "models": {},
     }
     print(
-        f"| model | untuned | tuned | times faster | {' | '.join(AGAINST[1:])} |\n{'|---' * (3 + len(AGAINST))}|",
+        f"| model | TVM as it comes | untuned | tuned | times as fast | {' | '.join(AGAINST[1:])} |\n"
+        f"{'|---' * (4 + len(AGAINST))}|",
         flush=True,
     )
     for name in given.models.split(","):
@@ -59,17 +64,27 @@ def tuned(model: str, budget: str, kept: Path | None) -> dict[str, Any]:
     """Gives seconds of a call before and after a search, by contender, and what the search said."""
     with tempfile.TemporaryDirectory(prefix="hub-tuned-") as folder:
         cache = ["--cache-dir", str(kept or folder)]
+        alone = _alone(model)
         before = _timed(model, cache, Path(folder) / "before.json")
         said = run_hub("tune", model, "--backends", "tvm", "--budget", budget, *cache)
         after = _timed(model, cache, Path(folder) / "after.json")
     found = [line.split(maxsplit=1)[1] for line in said.splitlines() if line.startswith("searched")]
-    return {"before_s": before, "after_s": after, "search": found}
+    return {"alone_s": alone, "before_s": before, "after_s": after, "search": found}
 
 
 def _timed(model: str, cache: Sequence[str], into: Path) -> dict[str, float]:
     run_hub("bench", model, "--against", ",".join(AGAINST), "--tune", "off", "--rounds", "5", "--json", str(into), *cache)
     results = json.loads(into.read_text())["results"]
     return {one["name"]: one["call_s"]["median"] for one in results if one["call_s"] is not None}
+
+
+def _alone(model: str) -> float:
+    threads = str(torch.get_num_threads())
+    command = [sys.executable, "-m", "benchmarks.tvm_alone", model]
+    said = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "TVM_NUM_THREADS": threads}
+    )
+    return json.loads(said.stdout.splitlines()[-1])["call_s"]
 
 
 def run_hub(*arguments: str) -> str:
@@ -82,10 +97,11 @@ def run_hub(*arguments: str) -> str:
 def row_of(name: str, found: Mapping[str, Any]) -> str:
     """Gives a row of the table, times in milliseconds."""
     before, after = found["before_s"], found["after_s"]
-    cells = [before.get(TVM), after.get(TVM), *(after.get(each) for each in AGAINST[1:])]
+    tuned_s = after.get(TVM)
+    cells = [found["alone_s"], before.get(TVM), tuned_s, *(after.get(each) for each in AGAINST[1:])]
     shown = ["failed" if cell is None else f"{cell * 1e3:.1f}" for cell in cells]
-    ratio = f"{before[TVM] / after[TVM]:.1f}" if TVM in before and TVM in after else "-"
-    return f"| {' | '.join([name, *shown[:2], ratio, *shown[2:]])} |"
+    ratios = [f"{slow / tuned_s:.1f}" if slow and tuned_s else "-" for slow in cells[:2]]
+    return f"| {' | '.join([name, *shown[:3], ' and '.join(ratios), *shown[3:]])} |"
 
 
 if __name__ == "__main__":
