@@ -385,6 +385,25 @@ def test_large_kernels_are_shared_between_threads(backend: Tvm) -> None:
         verify(cluster, "tvm", executable, values, None)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what threads did in /proc")
+def test_no_variable_has_to_be_set_for_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM by itself takes half of the CPUs, and on two would launch nothing in parallel."""
+    for name in ("OMP_NUM_THREADS", "TVM_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    code = (
+        "import os, torch; from torch import nn; from hub.backend import CompileSettings\n"
+        "from hub.testing.single import whole_cluster; from plugin_tvm.backend import create\n"
+        "torch.set_num_threads(2); torch.set_grad_enabled(False)\n"
+        "cluster, values = whole_cluster(nn.Linear(512, 512), (torch.randn(512, 512),))\n"
+        "executable = create().compile(cluster, CompileSettings(threads=2))\n"
+        "before = set(os.listdir('/proc/self/task'))\n"
+        "for _ in range(30): executable(*values)\n"
+        "ticks = lambda task: int(open(f'/proc/self/task/{task}/stat').read().rsplit(')', 1)[1].split()[11])\n"
+        "print(sum(ticks(task) > 20 for task in set(os.listdir('/proc/self/task')) - before))"
+    )
+    assert printed(code) == "1"
+
+
 PLANES = (torch.randn(2, 4, 64, 32), torch.randn(2, 4, 1, 1))
 
 
