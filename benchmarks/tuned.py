@@ -2,8 +2,8 @@
 
 Each model goes the way of a user, with a cache of its own: `hub bench`, `hub tune MODEL --backends tvm`, `hub bench` again.
 Beside them stands TVM as it comes (`benchmarks/tvm_alone.py`), whose default pipeline nobody tuned either.
-Writes `benchmarks/results/tuned.json` and prints a table. Run with `python -m benchmarks.tuned`; it takes the budget for
-each model, and the seconds of untuned calls.
+Writes `benchmarks/results/tuned.json`, where models that are not asked for stay as they were measured, and prints a table.
+Run with `python -m benchmarks.tuned`; it takes the budget for each model, and the seconds of untuned calls.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def main() -> None:
     parser.add_argument("--cache-dir", type=Path, help="an empty folder that keeps what is found; else one for each model")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    facts: dict[str, Any] = {
+    found = json.loads(given.output.read_text()) if given.output.exists() else {}
+    how = {
         "command": shlex.join(["python", "-m", "benchmarks.tuned", *sys.argv[1:]]),
         "machine": this_machine().model_dump(mode="json"),
         "budget": given.budget,
-        "models": {},
     }
     print(
         f"| model | TVM as it comes | untuned | tuned | times as fast | {' | '.join(AGAINST[1:])} |\n"
@@ -55,9 +55,9 @@ def main() -> None:
         flush=True,
     )
     for name in given.models.split(","):
-        facts["models"][name] = found = tuned(MODELS[name], given.budget, given.cache_dir)
-        print(row_of(name, found), flush=True)
-        given.output.write_text(json.dumps(facts, indent=2) + "\n")
+        found[name] = {**how, **tuned(MODELS[name], given.budget, given.cache_dir)}
+        print(row_of(name, found[name]), flush=True)
+        given.output.write_text(json.dumps(found, indent=2) + "\n")
 
 
 def tuned(model: str, budget: str, kept: Path | None) -> dict[str, Any]:
