@@ -1,4 +1,4 @@
-"""XLA's programs for a GPU, compiled on any machine that has XLA's client for CUDA; running them: `test_xla_on_gpu.py`."""
+"""XLA's programs for a GPU and a TPU, compiled on machines that have neither, but XLA's client for it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from plugin_xla.support import OPERATORS
 MODELS = ("mlp", "bert", "gpt2", "llama", "vit", "resnet18", "mobilenetv2", "convnext", "lstm")
 FOREIGN = re.compile(r'^\s*(?:%[\w:]+ = )?"?((?!stablehlo\.|chlo\.|func\.func)[a-z_]+\.[a-z_]+)', re.MULTILINE)
 """Operations of dialects that a client which comes as a library does not read."""
+INSTALL = {"cuda": "pip install jax-cuda13-pjrt", "tpu": "pip install libtpu"}
 H200 = """
 gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
@@ -51,35 +52,48 @@ def model(name: str) -> Cluster:
         return whole_cluster(module.eval(), inputs)[0]
 
 
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[Any]:
-    """XLA's compiler for a GPU that is not here: a function from the text of a program to its executable."""
-    if (found := library("cuda")) is None:
-        pytest.skip("XLA's client for CUDA is not installed: pip install jax-cuda13-pjrt")
+def topology(target: str, library: Any) -> Any:
+    """Gives XLA's description of a processor that is not here."""
+    from jaxlib import xla_client
+
+    if target == "cuda":
+        return xla_client.make_c_api_device_topology(library, target_config=H200, topology="1x1x1")
+    return xla_client.make_tfrt_tpu_c_api_device_topology("v5e:1x1x1", chips_per_host_bounds=[1, 1, 1])
+
+
+@pytest.fixture(scope="module", params=["cuda", "tpu"])
+def ahead(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any]]:
+    """A target, and XLA's compiler for it: a function from the text of a program to its executable."""
+    target: str = request.param
+    if (found := library(target)) is None:
+        pytest.skip(f"XLA's client for {target} is not installed: {INSTALL[target]}")
     import jax  # noqa: F401 - as in plugin_xla.client
     from jax.interpreters.mlir import make_ir_context
     from jaxlib import _jax, xla_client
     from jaxlib.mlir import ir
 
-    loaded = xla_client.load_pjrt_plugin_dynamically("cuda", str(found))
-    xla_client.initialize_pjrt_plugin("cuda")
-    topology = xla_client.make_c_api_device_topology(loaded, target_config=H200, topology="1x1x1")
-    (device,) = topology._make_compile_only_devices()
+    loaded = xla_client.load_pjrt_plugin_dynamically(target, str(found))
+    xla_client.initialize_pjrt_plugin(target)
     options = xla_client.CompileOptions()
-    options.env_option_overrides = [("xla_gpu_autotune_level", 0)]  # which would run on a GPU
+    if target == "cuda":
+        options.env_option_overrides = [("xla_gpu_autotune_level", 0)]  # which would run on a GPU
 
     def compiled(text: str) -> Any:
         with make_ir_context():
             return device.client.compile(ir.Module.parse(text), _jax.DeviceList((device,)), options)
 
-    yield compiled
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TPU_SKIP_MDS_QUERY", "1")  # else libtpu looks for Google's cloud around it
+        (device,) = topology(target, loaded)._make_compile_only_devices()
+        yield target, compiled
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_compile_for_a_gpu(compiler: Any, name: str) -> None:
-    """XLA reads all of a model's program and makes code for an H200 of it, with products in full precision."""
+def test_models_compile_for_what_is_not_here(ahead: tuple[str, Any], name: str) -> None:
+    """XLA reads all of a model's program and makes code for an H200 or a TPU of it, with products in full precision."""
+    target, compiled = ahead
     cluster = model(name)
-    found = compiler(lower(cluster, captured_sizes(cluster), "cuda").text)
+    found = compiled(lower(cluster, captured_sizes(cluster), target).text)
     optimised = "\n".join(module.to_string() for module in found.hlo_modules())
     assert found.serialize()
     products = [line for line in optimised.splitlines() if re.search(r"= \S+ (dot|convolution)\(", line)]
