@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._dynamo.convert_frame import compile_lock
 
-from hub.dispatch.assemble import Assembled, Shadow, assemble
+from hub.dispatch.assemble import Assembled, Shadow, Sizes, assemble
 from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
 from hub.dispatch.shadow import Drift
 from hub.dispatch.weights import WeightGuard, can_guard
@@ -163,6 +163,7 @@ class CompiledGraph:
             strict=self.options.strict,
             spin=made.plan.spin,
             shadow=Shadow(self.options.shadow, made.plan.accuracy, self._drifted) if self.options.shadow else None,
+            sizes=Sizes(made.plan.accuracy),
         )
         self.plan = made.plan
         self._cache_problem = made.cache_problem

@@ -12,6 +12,7 @@ import torch
 
 from hub.accelerators import wait_for
 from hub.dispatch.codegen import Step, generate
+from hub.dispatch.new_sizes import NewSizes, has_sizes
 from hub.dispatch.shadow import ReportDrift, Shadowed
 from hub.dispatch.spinning import Calm
 from hub.errors import AccuracyError, ContractError, InputRefused, RunError, text_of
@@ -34,6 +35,8 @@ class Loaded:
     cluster: Cluster
     backend: str
     executable: Callable[..., Sequence[Any]]
+    is_sure_of_sizes: bool = False
+    """True where enough combinations of sizes were right when it served, here or in an earlier process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,15 @@ class Shadow:
     """Of live calls, from 0 to 1; the first call is always checked."""
     accuracy: float | None = None
     report: ReportDrift | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How calls with new combinations of sizes are checked."""
+
+    accuracy: float | None = None
+    trusted: Callable[[str], None] | None = None
+    """Told the name of a cluster that has earned trust."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +79,14 @@ def assemble(
     timed: bool = False,
     spin: bool = True,
     shadow: Shadow | None = None,
+    sizes: Sizes | None = None,
 ) -> Assembled:
     """Gives the callable for a schedule. `loaded` holds an entry for each step that is not eager.
 
     Without `spin`, PyTorch's own idle threads do not spin either for as long as the callable lives.
 
-    With `shadow`, a share of each cluster's calls is compared with eager.
+    With `shadow`, a share of each cluster's calls is compared with eager; with `sizes`, those with new combinations of
+    symbolic sizes, until the executable has earned trust.
 
     `original` runs the whole program in eager where inputs overlap in memory in a way the graph was not captured for.
     """
@@ -85,12 +99,31 @@ def assemble(
     if graph.mutated:
         namespace |= {"overlaps": _overlap_check(graph), "original": original or graph.module}
     for name, item in loaded.items():
-        namespace[name] = item.executable if shadow is None else _shadowed(item, shadow)
+        namespace[name] = _watched(namespace, item, shadow, sizes)
         namespace[f"{name}_failed"] = _fallback(namespace, item, report, strict=strict)
     filename = f"<hub {graph.name} {id(namespace):x}>"
     linecache.cache[filename] = (len(program.source), None, program.source.splitlines(keepends=True), filename)
     exec(compile(program.source, filename, "exec"), namespace)
     return Assembled(namespace["run"], program.source, laps)
+
+
+def _watched(
+    namespace: dict[str, Any], item: Loaded, shadow: Shadow | None, sizes: Sizes | None
+) -> Callable[..., Sequence[Any]]:
+    if shadow is not None:
+        return _shadowed(item, shadow)
+    if sizes is None or item.is_sure_of_sizes or not has_sizes(item.cluster):
+        return item.executable
+    name = item.cluster.name
+
+    def trusted() -> None:
+        if namespace[name] is watched:
+            namespace[name] = item.executable
+            if sizes.trusted is not None:
+                sizes.trusted(name)
+
+    watched = NewSizes(item.cluster, item.backend, item.executable, accuracy=sizes.accuracy, trusted=trusted)
+    return watched
 
 
 def _shadowed(item: Loaded, shadow: Shadow) -> Shadowed:

@@ -13,7 +13,7 @@ from torch import fx
 from hub.graph import Cluster
 from hub.support import operator_name, tensors_of
 from hub.verification.parts import parts_of, whole_of
-from hub.verification.sizes import is_well_shaped, other_sizes
+from hub.verification.sizes import Change, is_well_shaped, other_sizes
 from hub.verification.tolerance import longest_sum
 
 Inputs = tuple[Any, ...]
@@ -293,11 +293,11 @@ def _booleans(is_true: bool) -> Make:
     return make
 
 
-def _of_size(target: int | None) -> Make:
-    """Makes every symbolic size this one, or another than it is; values are drawn as for the first kind."""
+def _of_size(*changes: Change) -> Make:
+    """Changes every symbolic size, by the first change that the program takes; values are drawn as for the first kind."""
 
     def make(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
-        for forms in other_sizes(cluster.inputs, inputs, target):
+        for forms in other_sizes(cluster.inputs, inputs, changes):
             resized = tuple(
                 _resized(value, form[0], form[1], generator) if isinstance(form, tuple) else form
                 for value, form in zip(inputs, forms, strict=True)
@@ -334,14 +334,18 @@ KINDS: tuple[Kind, ...] = (
     NAN,
     INFINITIES,
     Kind("extreme integers", _integers(_extreme, WIDE_INTEGERS), unusual=WIDE_INTEGERS),
-    Kind("another size", _of_size(None), is_certain=True),
+    Kind("another size", _of_size(lambda _, size: size + 1, lambda _, size: 2 * size), is_certain=True),
+    # Where sizes are arithmetic in float32, or an index runs over one size to the end of another, it shows at these.
+    Kind("sizes apart", _of_size(lambda place, size: size + 1 + 2 * place, lambda place, size: (place + 2) * size)),
+    Kind("half the size", _of_size(lambda _, size: size // 2)),
+    Kind("several times the size", _of_size(lambda _, size: 4 * size + 3, lambda _, size: 5 * size)),
     Kind("large", _floats(_large)),
     Kind("zeros", _floats(_constant(0.0))),
     Kind("all equal", _floats(_equal)),
     Kind("all false", _booleans(is_true=False)),
     Kind("all true", _booleans(is_true=True)),
-    Kind("size one", _of_size(1), is_certain=True),
-    Kind("size zero", _of_size(0), is_certain=True),
+    Kind("size one", _of_size(lambda _, __: 1), is_certain=True),
+    Kind("size zero", _of_size(lambda _, __: 0), is_certain=True),
     Kind("tiny", _floats(_tiny), has_tiny=True),
     Kind("large integers", _integers(_large_integers, INTEGERS)),
     Kind("huge", _huge),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import sympy
@@ -18,8 +18,12 @@ Form = tuple[tuple[int, ...], tuple[int, ...]] | float
 """Shape and stride of a tensor, or a number."""
 
 
-def other_sizes(specs: Sequence[Spec], inputs: Sequence[Any], target: int | None) -> Iterator[tuple[Form, ...]]:
-    """Gives forms for all inputs in which symbolic sizes are `target`; with None, one more than they are, then twice.
+Change = Callable[[int, int], int]
+"""Gives the size that a symbol gets, from its place among the symbols and its value."""
+
+
+def other_sizes(specs: Sequence[Spec], inputs: Sequence[Any], changes: Sequence[Change]) -> Iterator[tuple[Form, ...]]:
+    """Gives forms for all inputs in which symbolic sizes are changed, change by change.
 
     Sizes outside the range that capture found for a symbol are left out: the program is never called with them. (PyTorch
     compiles anew for sizes 0 and 1, except for those that depend on data.) Gives nothing where nothing can change.
@@ -27,8 +31,8 @@ def other_sizes(specs: Sequence[Spec], inputs: Sequence[Any], target: int | None
     now, environment = _values(specs, inputs), _environment(specs)
     if environment is None:
         return
-    for factor, more in ((0, target),) if target is not None else ((1, 1), (2, 0)):
-        wanted = {symbol: factor * value + more for symbol, value in now.items()}
+    for change in changes:
+        wanted = {symbol: change(place, value) for place, (symbol, value) in enumerate(now.items())}
         changed = now | {symbol: value for symbol, value in wanted.items() if _is_possible(symbol, value, environment)}
         forms = [_form(spec, value, changed) for spec, value in zip(specs, inputs, strict=True)]
         if changed == now or _breaks_guard(environment, changed):

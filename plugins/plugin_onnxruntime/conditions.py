@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub.conditions import one_of, only_output
+from hub.conditions import one_of, only_output, plain
 from hub.support import (
     argument,
     dtype_name,
@@ -53,18 +53,10 @@ def leading_indices(node: fx.Node) -> str | None:
     return "a dim without index before one with" if any(index is None for index in argument(node, "indices")) else None
 
 
-def whole_ratio(node: fx.Node) -> str | None:
-    """Nearest neighbours are unambiguous: each size grows or shrinks by a whole number."""
-    source, result = value_of(node.args[0]).shape[2:], node.meta["val"].shape[2:]
-    factors = next(
-        (node.args[place] for place in (2,) if len(node.args) > 2 and isinstance(node.args[2], (list, tuple))), None
-    )
-    if factors and all(float(factor).is_integer() for factor in factors):  # pyright: ignore
-        return None
-    for old, new in zip(source, result, strict=True):
-        if is_symbolic(old) or is_symbolic(new) or (new % old and old % new):
-            return f"nearest neighbours from {old} to {new}, only whole ratios here"
-    return None
+def known_factors(node: fx.Node) -> str | None:
+    """Factors, where any are given, are numbers known while compiling."""
+    names = [declared.name for declared in node.target._schema.arguments]  # pyright: ignore
+    return plain(*(name for name in names if name.startswith("scale")))(node)
 
 
 def weights_only(node: fx.Node) -> str | None:

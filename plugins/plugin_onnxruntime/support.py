@@ -39,6 +39,7 @@ from .conditions import (
     gives_numbers,
     group_matches,
     indices_unread_for_integers,
+    known_factors,
     leading_indices,
     negative_pad_is_constant,
     real_division,
@@ -46,7 +47,6 @@ from .conditions import (
     several_normalised,
     usual_norm,
     weights_only,
-    whole_ratio,
 )
 
 FLOAT32 = dtypes("float32")
@@ -169,12 +169,14 @@ OPERATORS = OperatorTable(
         **_rows("adaptive_avg_pool1d.default", FLOAT32, rank("self", 3, 3), equal_windows),
         **_rows("adaptive_avg_pool2d.default _adaptive_avg_pool2d.default", FLOAT32, rank("self", 4, 4), equal_windows),
         **_rows("adaptive_avg_pool3d.default", FLOAT32, rank("self", 5, 5), equal_windows),
-        **_rows("upsample_nearest1d.vec upsample_nearest1d.default", FLOAT32, whole_ratio),
-        **_rows("upsample_nearest2d.vec upsample_nearest2d.default upsample_nearest3d.vec", FLOAT32, whole_ratio),
+        **_rows("upsample_nearest1d.vec upsample_nearest1d.default", FLOAT32, known_factors),
+        **_rows("upsample_nearest2d.vec upsample_nearest2d.default upsample_nearest3d.vec", FLOAT32, known_factors),
         **_rows(
-            "upsample_linear1d.vec upsample_bilinear2d.vec upsample_bilinear2d.default upsample_trilinear3d.vec", FLOAT32
+            "upsample_linear1d.vec upsample_bilinear2d.vec upsample_bilinear2d.default upsample_trilinear3d.vec",
+            FLOAT32,
+            known_factors,
         ),
-        **_rows("upsample_bicubic2d.vec upsample_bicubic2d.default", FLOAT32),
+        **_rows("upsample_bicubic2d.vec upsample_bicubic2d.default", FLOAT32, known_factors),
         **_rows("pixel_shuffle.default", FLOAT, rank("self", 4, 4)),
         **_rows("pixel_unshuffle.default", ANY, rank("self", 4, 4)),
         **_rows("channel_shuffle.default", ANY),

@@ -5,6 +5,7 @@ Every row is lowered by the rule of the same name in `plugin_openvino.rules`, an
 
 from __future__ import annotations
 
+from math import frexp
 from typing import TYPE_CHECKING, Any
 
 from hub.conditions import has_dims, integer_indices, not_empty, on_cpu, one_of, only_output, plain, same_rank
@@ -185,13 +186,16 @@ def unprojected(node: fx.Node) -> str | None:
     return None
 
 
-def whole_scale(node: fx.Node) -> str | None:
-    """A scale factor is a whole number, for which PyTorch's and OpenVINO's coordinates agree."""
+def exact_places(node: fx.Node) -> str | None:
+    """PyTorch's and OpenVINO's places agree: whole factors at the sizes that are verified, powers of 2 at all others."""
+    is_open = any(map(is_symbolic, (*value_of(argument(node, "input")).shape[2:], *node.meta["val"].shape[2:])))
     factors = argument(node, "scale_factors")
     if factors is None:
-        return None
+        return "resampled to sizes known only at run time, between which places are rounded otherwise" if is_open else None
     bad = [factor for factor in factors if not isinstance(factor, float) or factor != int(factor)]
-    return f"scale factor {bad[0]}, only whole numbers here" if bad else None
+    bad = bad or [factor for factor in factors if is_open and frexp(factor)[0] != 0.5]
+    wanted = "powers of 2 where sizes are known only at run time" if is_open else "whole numbers"
+    return f"scale factor {bad[0]}, only {wanted} here" if bad else None
 
 
 def equals(name: str, wanted: Any) -> Condition:
@@ -418,9 +422,9 @@ OPERATORS = OperatorTable(
         "aten.adaptive_avg_pool1d.default": (FLOAT, plain("output_size")),
         "aten.adaptive_avg_pool2d.default": (FLOAT, plain("output_size")),
         "aten._adaptive_avg_pool2d.default": (FLOAT, plain("output_size")),
-        "aten.upsample_nearest1d.vec": (FLOAT, whole_scale),
-        "aten.upsample_nearest2d.vec": (FLOAT, whole_scale),
-        "aten.upsample_bilinear2d.vec": (FLOAT, whole_scale),
+        "aten.upsample_nearest1d.vec": (FLOAT, exact_places),
+        "aten.upsample_nearest2d.vec": (FLOAT, exact_places),
+        "aten.upsample_bilinear2d.vec": (FLOAT, exact_places),
         # normalisation
         "aten.layer_norm.default": (FLOAT, plain("normalized_shape")),
         "aten.native_layer_norm.default": (*_NATIVE, plain("normalized_shape")),

@@ -24,6 +24,7 @@ from . import (
     pool,
     recurrent,
     reduce,
+    resample,
     scan,
     shape,
 )
@@ -34,6 +35,6 @@ __all__ = ["RULES", "lower"]
 
 _FAMILIES = (
     *(activations, arithmetic, attention, backward, conv, create, index, join, linear, logic, norm, order, pad, pointwise),
-    *(pool, recurrent, reduce, scan, shape),
+    *(pool, recurrent, reduce, resample, scan, shape),
 )
 """Importing a family fills the table."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from .call import Call, lowers
 from .conv import spread
 
@@ -48,54 +46,3 @@ def adaptive_average_pool(call: Call) -> str:
         return call.op("GlobalAveragePool", call.input("self"))
     kernel = [old // new for old, new in zip(call.shape("self")[-len(sizes) :], sizes, strict=True)]
     return call.op("AveragePool", call.input("self"), kernel_shape=kernel, strides=kernel)
-
-
-# --- Resampling -------------------------------------------------------------------------------------------------------
-
-
-@lowers(
-    "upsample_nearest1d.vec",
-    "upsample_nearest2d.vec",
-    "upsample_nearest3d.vec",
-    "upsample_nearest1d.default",
-    "upsample_nearest2d.default",
-)
-def nearest(call: Call) -> str:
-    """Each new element is the old one at or before its place."""
-    return _resize(call, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
-
-
-@lowers(
-    "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bilinear2d.default",
-)  # fmt: skip
-def linear(call: Call) -> str:
-    """Linear interpolation along each dim."""
-    return _resize(call, mode="linear", coordinate_transformation_mode=_corners(call))
-
-
-@lowers("upsample_bicubic2d.vec", "upsample_bicubic2d.default")
-def cubic(call: Call) -> str:
-    """Cubic interpolation along both dims."""
-    return _resize(call, mode="cubic", coordinate_transformation_mode=_corners(call), cubic_coeff_a=-0.75)
-
-
-def _corners(call: Call) -> str:
-    return "align_corners" if call["align_corners"] else "half_pixel"
-
-
-def _resize(call: Call, **attributes: Any) -> str:
-    """By factors where they were given, which then decide the places, else by sizes."""
-    name = call.declared[0]
-    factors = _factors(call)
-    if factors and attributes["coordinate_transformation_mode"] != "align_corners":
-        scales = call.constant([1.0, 1.0, *factors], torch.float32)
-        return call.op("Resize", call.input(name), "", scales, **attributes)
-    return call.op("Resize", call.input(name), "", "", call.builder.sizes(call.out_shape), **attributes)
-
-
-def _factors(call: Call) -> list[float] | None:
-    names = call.declared
-    if "scale_factors" in names:
-        return call["scale_factors"]
-    given = [call[name] for name in names if name.startswith("scales")]
-    return given if all(factor is not None for factor in given) else None

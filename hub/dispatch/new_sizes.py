@@ -1,0 +1,101 @@
+"""Checks an executable for symbolic sizes on the first real call of each new combination of sizes, until it is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hub.graph import Cluster, ScalarSpec, hint
+from hub.support import is_symbolic
+from hub.verification.compare import Judge, Snapshot, check_form, check_values
+from hub.verification.reference import Reference
+
+N_TRUSTED = 16
+"""Combinations of sizes that have to be right, one after the other, before an executable is trusted with all of them.
+
+What is wrong with sizes is wrong with a share of them: odd ones, those beyond some number, those that are rounded up. With
+16 that were right, a share of 17 % or more would have shown with a probability of 95 % (0.83 ** 16 = 0.05), and each
+costs one run in eager, which is less than PyTorch takes to capture the program for other sizes.
+"""
+
+
+def has_sizes(cluster: Cluster) -> bool:
+    """True where a cluster is called with different sizes."""
+    return bool(_tensors(cluster) or _numbers(cluster))
+
+
+def _tensors(cluster: Cluster) -> tuple[int, ...]:
+    specs = enumerate(cluster.inputs)
+    return tuple(at for at, spec in specs if not isinstance(spec, ScalarSpec) and any(map(is_symbolic, spec.shape)))
+
+
+def _numbers(cluster: Cluster) -> tuple[int, ...]:
+    specs = enumerate(cluster.inputs)
+    return tuple(
+        at for at, spec in specs if isinstance(spec, ScalarSpec) and spec.kind == "int" and is_symbolic(spec.value)
+    )
+
+
+class NewSizes:
+    """An executable whose first call with each new combination of sizes is compared with eager. Safe from any thread.
+
+    The caller of such a call gets eager's outputs. Once `N_TRUSTED` combinations were right, `trusted` is told.
+    """
+
+    __slots__ = ("_accuracy", "_backend", "_cluster", "_executable", "_judge", "_known", "_numbers", "_tensors", "_trusted")
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        backend: str,
+        executable: Callable[..., Sequence[Any]],
+        *,
+        accuracy: float | None,
+        trusted: Callable[[], None],
+    ) -> None:
+        self._cluster, self._backend, self._executable = cluster, backend, executable
+        self._accuracy, self._trusted = accuracy, trusted
+        self._tensors, self._numbers = _tensors(cluster), _numbers(cluster)
+        self._known = self._captured()
+        self._judge: Judge | None = None
+
+    def _captured(self) -> set[tuple[Any, ...]]:
+        """Gives the combination of the first real call, at which the executable was verified, where capture has seen it."""
+        specs: Any = self._cluster.inputs
+        try:
+            shapes = (tuple(map(hint, specs[at].shape)) for at in self._tensors)
+            return {(*shapes, *(hint(specs[at].value) for at in self._numbers))}
+        except ValueError:
+            return set()
+
+    def __call__(self, *inputs: Any) -> Sequence[Any]:
+        """Runs one call. Raises AccuracyError or ContractError where a new combination of sizes gives something wrong."""
+        sizes = (*[tuple(inputs[at].shape) for at in self._tensors], *[inputs[at] for at in self._numbers])
+        if sizes in self._known:
+            return self._executable(*inputs)
+        return self._checked(sizes, inputs)
+
+    def _checked(self, sizes: tuple[Any, ...], inputs: tuple[Any, ...]) -> Sequence[Any]:
+        judge = self._judge = self._judge or Judge.of(self._cluster, self._backend, self._accuracy)
+        snapshot = Snapshot(inputs)
+        outputs = tuple(self._executable(*inputs))
+        if written := snapshot.written():
+            snapshot.restore(written)
+            raise judge.broken(f"the executable wrote to its input {self._cluster.input_names[written[0]]}")
+        try:
+            reference = Reference(self._cluster, inputs)
+        except Exception:  # noqa: BLE001 - eager may refuse a call in any way; then there is nothing to compare with
+            return outputs
+        where = f"a live call with sizes that were not verified ({_listed(inputs)})"
+        check_form(judge, outputs, reference.outputs, inputs)
+        check_values(judge, outputs, reference, where)
+        self._known.add(sizes)
+        if len(self._known) >= N_TRUSTED:
+            self._trusted()
+        return reference.outputs
+
+
+def _listed(inputs: Sequence[Any]) -> str:
+    return ", ".join(str(list(value.shape)) if isinstance(value, torch.Tensor) else str(value) for value in inputs[:4])

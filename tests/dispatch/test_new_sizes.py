@@ -1,0 +1,152 @@
+"""A backend that serves symbolic sizes is checked at each new combination of them, until it has earned trust."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hub
+from hub.dispatch import new_sizes
+from hub.dispatch.new_sizes import N_TRUSTED, NewSizes
+from hub.errors import AccuracyError, HubWarning
+from hub.ownership import graphs_of
+
+PLUGIN = """
+from pathlib import Path
+from hub import Backend, BackendInfo, Executable, Support, hookimpl
+
+@hookimpl
+def hub_backends():
+    return [BackendInfo(name="stretchy", factory="hub_stretchy:Stretchy", summary="", dynamic_shapes=True)]
+
+class Stretchy(Backend):
+    def supports(self, node):
+        return Support(accepted=True)
+
+    def compile(self, cluster, settings):
+        return Run(cluster.module)
+
+class Run(Executable):
+    def __init__(self, module):
+        self.module = module
+
+    def __call__(self, *inputs):
+        outputs = [value + 0 for value in self.module(*inputs)]
+        sizes = tuple(next(value for value in inputs if hasattr(value, "shape")).shape)
+        with Path({diary!r}).open("a") as diary:
+            diary.write(f"{{sizes}}\\n")
+        if sizes == {bad}:
+            {fault}
+        return outputs
+"""
+BAD = (23, 8)
+"""At no size that is a size of the first call changed as verification changes it."""
+
+
+class Net(nn.Module):
+    """One cluster, whose first dim varies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.linear(x)) * 2
+
+
+@pytest.fixture
+def stretchy(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Callable[..., Path]:
+    """Installs the plugin, wrong at one size; gives the file to which it writes the sizes that it was called with."""
+
+    def place(fault: str = "outputs[0].view(-1)[0] += 0.01") -> Path:
+        diary = tmp_path / "diary"
+        install_plugin("stretchy", PLUGIN.format(diary=str(diary), bad=BAD, fault=fault))
+        return diary
+
+    return place
+
+
+def compiled(model: nn.Module, **options: Any) -> Any:
+    """Compiles a model for the plugin in this process, for all sizes."""
+    given = {"tune": "off", "backends": ["stretchy"], "isolate": False, **options}
+    return torch.compile(model, backend="hub", dynamic=True, options=given)
+
+
+def call(model: nn.Module, run: Any, rows: int) -> None:
+    """Calls the compiled model once; raises AssertionError unless it gives eager's very bits."""
+    x = torch.randn(rows, 8)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", HubWarning)
+        assert torch.equal(run(x), model(x))
+
+
+@pytest.mark.parametrize("fault", ["outputs[0].view(-1)[0] += 0.01", "raise ValueError('of this size?')"])
+def test_a_size_that_is_wrong_demotes_it(stretchy: Callable[..., Path], fault: str) -> None:
+    """The user gets eager's numbers in that very call, with a warning, and eager from then on, in later captures too."""
+    diary, model = stretchy(fault), Net().eval()
+    run = compiled(model)
+    for rows in (5, 6, 17):
+        call(model, run, rows)
+    x = torch.randn(*BAD)
+    with torch.no_grad(), pytest.warns(HubWarning, match="eager from now on"):
+        torch.testing.assert_close(run(x), model(x), rtol=0, atol=0)
+    n_calls = len(diary.read_text().splitlines())
+    call(model, run, 24)
+    assert len(diary.read_text().splitlines()) == n_calls
+    assert [event.kind for event in hub.plans(run)[-1].events if event.backend == "stretchy"] == ["fallback"]
+    torch._dynamo.reset()
+    run = compiled(model)
+    call(model, run, 5)
+    assert hub.plans(run)[-1].backends == ("eager",)
+
+
+def test_strict_models_raise(stretchy: Callable[..., Path]) -> None:
+    """With strict=True a wrong size is an error that names the sizes."""
+    stretchy()
+    model = Net().eval()
+    run = compiled(model, strict=True)
+    with torch.no_grad():
+        run(torch.randn(5, 8))
+        with pytest.raises(AccuracyError, match=r"sizes that were not verified.*\[23, 8\]"):
+            run(torch.randn(*BAD))
+
+
+def runs_in_eager(model: nn.Module, run: Any, rows: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """True where a call of the compiled model also runs the program in eager, for comparison."""
+    seen: list[int] = []
+    with monkeypatch.context() as patch:
+        real = new_sizes.Reference
+        patch.setattr(new_sizes, "Reference", lambda *given: (seen.append(1), real(*given))[1])
+        call(model, run, rows)
+    return bool(seen)
+
+
+def test_each_new_combination_is_checked_once(stretchy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A combination that was right is not run in eager again, nor is the one that was verified while planning."""
+    stretchy()
+    model = Net().eval()
+    run = compiled(model)
+    assert not runs_in_eager(model, run, 5, monkeypatch)
+    assert runs_in_eager(model, run, 6, monkeypatch)
+    assert not runs_in_eager(model, run, 6, monkeypatch)
+    assert hub.plans(run)[-1].backends == ("stretchy",)
+
+
+def test_trust_is_earned(stretchy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After enough combinations that were right, nothing is checked any more, and calls go straight to the executable."""
+    stretchy()
+    model = Net().eval()
+    run = compiled(model)
+    for rows in range(30, 30 + N_TRUSTED):
+        call(model, run, rows)
+    assert not runs_in_eager(model, run, 77, monkeypatch)
+    (graph,) = graphs_of(run)
+    assert graph._current is not None
+    assert not isinstance(graph._current.run.__globals__["c0"], NewSizes)
