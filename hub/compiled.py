@@ -53,9 +53,20 @@ class CompiledGraph:
     """What the hub hands back to PyTorch for one captured graph. Called with the graph's inputs, one by one."""
 
     def __init__(
-        self, graph: Graph, mode: Mode, options: Options, original: Callable[..., Any], owner: object | None
+        self,
+        graph: Graph,
+        mode: Mode,
+        options: Options,
+        original: Callable[..., Any],
+        owner: object | None,
+        *,
+        is_body: bool = False,
     ) -> None:
         self.graph = graph
+        self.bodies: Mapping[str, Callable[..., Any]] = {}
+        """Planned programs that operators of this graph call, by the attribute that holds each."""
+        self.is_body = is_body
+        """True where an operator of another graph calls it."""
         self.mode: Mode = mode
         self.options = options
         self.original = original
@@ -164,6 +175,7 @@ class CompiledGraph:
             spin=made.plan.spin,
             shadow=Shadow(self.options.shadow, made.plan.accuracy, self._drifted) if self.options.shadow else None,
             sizes=Sizes(made.plan.accuracy),
+            bodies=self.bodies,
         )
         self.plan = made.plan
         self._cache_problem = made.cache_problem

@@ -12,16 +12,19 @@ import torch
 from torch import fx
 
 from hub.cache.forecast import may_need_workers
+from hub.capture.attention import expand_attention
+from hub.capture.bodies import as_called, bodies_of
 from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
 from hub.capture.training import capture_with_autograd
 from hub.compilation.pool import POOL
 from hub.compiled import CompiledGraph, eager_plan
-from hub.errors import CaptureError, HubError, HubWarning, OptionError
+from hub.errors import CaptureError, HubError, HubWarning, OptionError, PlanError
 from hub.graph import Graph
 from hub.interrupts import held_back
 from hub.options import Options, check_backends, resolve
 from hub.ownership import calling_wrapper, register
+from hub.plan_file import read_plans
 from hub.planning.evidence import Mode
 from hub.pricing.roofline import measure_early
 from hub.registry import registry
@@ -81,10 +84,9 @@ def _captured(
     """Captures for inference where no input needs gradients, for training elsewhere."""
 
     def compile_graph(graph: Graph, kind: Mode, original: Callable[..., Any] | None = None) -> CompiledGraph:
-        compiled = CompiledGraph(graph, kind, chosen, original or graph.module, owner)
-        register(compiled)
-        return compiled
+        return _compiled(graph, kind, chosen, original or graph.module, owner)
 
+    expand_attention(module)
     weights = weight_positions(module, example_inputs)
 
     def with_autograd() -> Callable[..., Any]:
@@ -97,6 +99,39 @@ def _captured(
     except CaptureError:
         # AOTAutograd's own wrappers handle what the pre-dispatch form cannot say: aliased inputs that are written to, say.
         return _captured_or_eager(with_autograd, module, chosen, owner)
+
+
+def _compiled(
+    graph: Graph,
+    kind: Mode,
+    options: Options,
+    original: Callable[..., Any],
+    owner: object | None,
+    *,
+    is_body: bool = False,
+) -> CompiledGraph:
+    """Return a graph as PyTorch calls it, with the bodies of its control flow as such graphs inside it."""
+    compiled = CompiledGraph(graph, kind, options, original, owner, is_body=is_body)
+    register(compiled)
+    compiled.bodies = {
+        body.target: as_called(
+            _compiled(body.graph, kind, _for_body(options, body.graph), body.graph.module, owner, is_body=True),
+            is_single=body.is_single,
+        )
+        for body in bodies_of(graph)
+    }
+    return compiled
+
+
+def _for_body(options: Options, graph: Graph) -> Options:
+    """Return the options for a body: a plan file that holds no plan of it, because it had not run, leaves it to the hub."""
+    if options.plan is None:
+        return options
+    try:
+        known = [plan.graph_digest for plan in read_plans(options.plan)]
+    except PlanError:
+        return options  # the first call says so
+    return options if graph.digest in known else options.model_copy(update={"plan": None})
 
 
 def _expect_work(options: Options) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from hub.capture.attention import expand_attention
 from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
 from hub.compiled import eager_plan
@@ -40,6 +41,7 @@ def explain(
     errors: list[HubError] = []
 
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        expand_attention(module)
         try:
             graph = capture_inference(module, example_inputs, weight_positions(module, example_inputs))
         except CaptureError as error:

@@ -115,7 +115,7 @@ class _Watch:
     def call(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Calls the model twice: what is not captured yet has to be before it can be watched."""
         self._compiled(*inputs, **kwargs)
-        graphs = graphs_of(self._compiled)
+        graphs = [graph for graph in graphs_of(self._compiled) if not graph.is_body]
         for graph in graphs:
             graph.observer = self._saw
         try:

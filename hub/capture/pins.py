@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 
 from hub.graph import hint, is_view, output_arguments
 from hub.support import argument, declared_arguments, devices_of, elements
@@ -61,6 +61,8 @@ def _intrinsic(node: fx.Node) -> str | None:
         return None
     value = node.meta.get("val")
     target = cast("Any", node.target)  # PyTorch types its operators in part
+    if isinstance(node.target, HigherOrderOperator):
+        return _higher_order(node)
     if not isinstance(node.target, OpOverload):
         return "arithmetic on sizes" if _is_scalar(value) else "no ATen operator"
     if _is_scalar(value):
@@ -80,6 +82,27 @@ def _intrinsic(node: fx.Node) -> str | None:
     if not all(_is_plain_tensor(item) for item in elements(value)):
         return "gives something other than dense tensors"
     return None
+
+
+def _higher_order(node: fx.Node) -> str:
+    """Return the reason why an operator that calls programs stays in eager. What orders these programs orders it, too."""
+    reason = "is a higher-order operator, which no backend takes; programs that it calls may have plans of their own"
+    programs = (source for source in node.all_input_nodes if source.op == "get_attr")
+    found = (getattr(node.graph.owning_module, str(source.target), None) for source in programs)
+    inner = (
+        effect
+        for program in found
+        if isinstance(program, fx.GraphModule)
+        for inside in program.graph.nodes
+        if (effect := _intrinsic(inside)) and is_ordered(effect)
+    )
+    effect = next(inner, "")
+    return f"{reason} (one of them {effect})" if effect else reason
+
+
+def is_ordered(reason: str) -> bool:
+    """True where the reason for a pin is an effect that must keep its place among others."""
+    return "random" in reason or "effect" in reason or "writes" in reason
 
 
 def _moves(node: fx.Node) -> bool:

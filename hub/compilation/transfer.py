@@ -114,4 +114,7 @@ def load_module(data: bytes) -> fx.GraphModule:
     """Reads what `dump_module` wrote."""
     loaded = GraphPickler.loads(data, FakeTensorMode(shape_env=ShapeEnv()))
     assert isinstance(loaded, fx.GraphModule)
+    for module in loaded.modules():
+        if isinstance(module, fx.GraphModule):
+            module.recompile()  # the bodies of `cond`, say, come back with their graphs and without their code
     return loaded

@@ -80,6 +80,7 @@ def assemble(
     spin: bool = True,
     shadow: Shadow | None = None,
     sizes: Sizes | None = None,
+    bodies: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Assembled:
     """Gives the callable for a schedule. `loaded` holds an entry for each step that is not eager.
 
@@ -88,12 +89,17 @@ def assemble(
     With `shadow`, a share of each cluster's calls is compared with eager; with `sizes`, those with new combinations of
     symbolic sizes, until the executable has earned trust.
 
+    `bodies`, by the attribute that holds each, are called in place of programs that eager operators of the graph call.
+
     `original` runs the whole program in eager where inputs overlap in memory in a way the graph was not captured for.
     """
     program = generate(graph, steps, timed=timed)
     laps = [0.0] * len(steps) if timed else []
     namespace: dict[str, Any] = {**program.namespace, "laps": laps, "now": time.perf_counter, "wait_for": wait_for}
     namespace["counts_writes"] = _counts_writes
+    for node in graph.module.graph.find_nodes(op="get_attr"):
+        if bodies and str(node.target) in bodies:
+            namespace[node.name] = bodies[str(node.target)]
     if not spin and loaded:
         namespace["calm"] = Calm()
     if graph.mutated:

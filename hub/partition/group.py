@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from hub.capture.pins import is_ordered
 from hub.graph import Graph, is_view
 from hub.support import Support, devices_of
 
@@ -97,8 +98,7 @@ def _grouped(graph: Graph, home_of: Mapping[fx.Node, _Home], start: Sequence[_Ho
 
 def has_order(graph: Graph, node: fx.Node) -> bool:
     """True where a node's effect (random numbers, assertions) must keep its place among other such nodes."""
-    reason = graph.pinned.get(node.name, "")
-    return "random" in reason or "effect" in reason or "writes" in reason
+    return is_ordered(graph.pinned.get(node.name, ""))
 
 
 def _join(home: _Home, earliest: int, groups: list[tuple[str, list[str]]], last_of: dict[_Home, list[int]]) -> int:

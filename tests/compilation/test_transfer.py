@@ -14,7 +14,7 @@ import torch
 from hub.compilation.channel import Worker
 from hub.compilation.limits import Limits
 from hub.compilation.pool import POOL
-from hub.compilation.transfer import Sample, homes_of_operators, write_sample
+from hub.compilation.transfer import Sample, dump_module, homes_of_operators, load_module, write_sample
 from hub.errors import WorkerError
 from hub.pricing.session import Session
 from hub.testing.single import capture
@@ -42,6 +42,13 @@ class Calls(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.operator(torch.tanh(x)))  # pyright: ignore
+
+
+class Branches(torch.nn.Module):
+    """Runs one of two programs."""
+
+    def forward(self, flag: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(flag, lambda x: (x @ x).relu(), lambda x: (x - 1).sin(), (x,))
 
 
 def test_custom_operators_of_a_module_are_known_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +80,16 @@ def test_pytorchs_own_modules_are_imported_too(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(operator._init_fn, "__module__", "torch.nn.modules.late")
     captured = capture(Calls(operator), (torch.ones(2, 3),))
     assert homes_of_operators(captured.graph) == ("torch.nn.modules.late",)
+
+
+def test_programs_that_operators_call_run_elsewhere_too() -> None:
+    """A graph with branches, which are programs inside it, comes back whole."""
+    w = torch.randn(3, 3)
+    captured = capture(Branches(), (torch.tensor(True), w))
+    module = load_module(dump_module(captured.graph.module))
+    for flag in (True, False):
+        inputs = (torch.tensor(flag), w)
+        torch.testing.assert_close(torch.fx.Interpreter(module).run(*inputs), captured.graph.module(*inputs))
 
 
 def test_an_unknown_operator_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
