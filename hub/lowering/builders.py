@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hub.lowering.affine import Affine, Index, composed, identity, linear, variable
-from hub.lowering.sizes import Size, minus, plus, product, strides_of, times
+from hub.lowering.sizes import Size, at_least_zero, minus, plus, product, strides_of, times
 from hub.lowering.tensors import (
     COMPUTED,
     IN_MEMORY,
@@ -278,12 +278,19 @@ def joined(pieces: Sequence[Tensor], dim: int) -> Tensor:
     return Join(shape, pieces[0].dtype, tuple(placed))
 
 
-def padded(source: Tensor, before: Sequence[Size], after: Sequence[Size], value: float) -> Tensor:
-    """Gives a tensor with a constant around it; no negative widths."""
-    if all(width == 0 for width in (*before, *after)):
+def padded(
+    source: Tensor, before: Sequence[Size], after: Sequence[Size], value: float, shape: Sequence[Size] | None = None
+) -> Tensor:
+    """Return a tensor with a constant around it; negative widths cut. `shape` is the result's own, if sizes are open."""
+    found = tuple(plus(plus(size, low), high) for size, low, high in zip(source.shape, before, after, strict=True))
+    for dim, widths in enumerate(zip(before, after, strict=True)):
+        left, right = (at_least_zero(times(width, -1)) for width in widths)  # which it is may be known at a call only
+        if left != 0 or right != 0:
+            source = sliced(source, dim, left, at_least_zero(minus(source.shape[dim], plus(left, right))))
+    starts, ends = tuple(map(at_least_zero, before)), tuple(map(at_least_zero, after))
+    if all(width == 0 for width in (*starts, *ends)):
         return source
-    shape = tuple(plus(plus(size, low), high) for size, low, high in zip(source.shape, before, after, strict=True))
-    return Join(shape, source.dtype, ((source, tuple(before)),), value)
+    return Join(found if shape is None else tuple(shape), source.dtype, ((source, starts),), value)
 
 
 def scanned(function: str, source: Tensor, dim: int) -> Tensor:

@@ -41,7 +41,35 @@ def minus(left: Size, right: Size) -> Size:
 
 def at_least_zero(size: Size) -> Size:
     """Gives the size, 0 where it would be less."""
-    return max(size, 0) if isinstance(size, int) else _sympy.Max(0, size)
+    return max(size, 0) if isinstance(size, int) else settled(_sympy.Max(0, size))
+
+
+def from_front(place: Size, size: Size) -> Size:
+    """Return a place along a dim as counted from its front: negative ones count from its end.
+
+    Which it is may be known at a call only, of a symbol such as the number of last rows that a model is asked for.
+    """
+    if is_at_least_zero(place):
+        return place
+    if is_at_least_zero(-1 - place):
+        return plus(size, place)
+    is_negative = _sympy.Min(1, at_least_zero(-place))
+    return plus(place, times(size, is_negative))
+
+
+def slice_start(start: Size, size: Size) -> Size:
+    """Return where a slice begins, counted from the front. Beyond the end, where slices are empty, it may be any place."""
+    return start if is_at_least_zero(start) else at_least_zero(from_front(start, size))
+
+
+def is_at_least_zero(size: Size) -> bool:
+    """Return True where a size is known not to be negative."""
+    return size >= 0 if isinstance(size, int) else bool(size.is_nonnegative)
+
+
+def at_most(size: Size, limit: Size) -> Size:
+    """Return the smaller of two sizes."""
+    return min(size, limit) if isinstance(size, int) and isinstance(limit, int) else settled(_sympy.Min(size, limit))
 
 
 def times(left: Size, right: Size) -> Size:
@@ -110,10 +138,27 @@ def parts_shown(known: Mapping[Any, str]) -> dict[Any, str]:
     """Gives the texts of what stands behind sizes of the form c * part + d: the part may be all that other sizes need."""
     found = dict(known)
     for size, text in known.items():
-        if size.is_Symbol:
+        if is_static(size) or size.is_Symbol:
             continue
         extra, rest = _sympy.expand(size).as_coeff_Add()
         factor, part = rest.as_coeff_Mul()
         if factor.is_Integer and extra.is_Integer and not part.is_Add and not part.is_Mul:
             found.setdefault(part, f"(({text} - {int(extra)}) // {int(factor)})")
+    while solved := _solved(found):
+        found |= solved
     return found
+
+
+def _solved(known: Mapping[Any, str]) -> dict[Any, str]:
+    """Return the text of one more symbol: where a size is its sum with what is known, or its difference."""
+    for size, text in known.items():
+        if is_static(size):
+            continue
+        unknown = [symbol for symbol in size.free_symbols if symbol not in known]
+        factor = size.coeff(unknown[0]) if len(unknown) == 1 else 0
+        rest = settled(size - factor * unknown[0]) if factor in (1, -1) else None
+        if rest is None or unknown[0] in _sympy.sympify(rest).free_symbols:
+            continue
+        other = python_text(rest, known)
+        return {unknown[0]: f"({text} - {other})" if factor == 1 else f"({other} - {text})"}
+    return {}

@@ -117,11 +117,6 @@ def _padded(op: Op) -> Tensor:
         raise op.refused("padding between elements")
     if not isinstance(value, Fill):
         raise op.refused("padding with what is not a constant")
-    for dim in range(len(source.shape)):
-        before, after = (min(width, 0) if isinstance(width, int) else 0 for width in (low[dim], high[dim]))
-        if before or after:
-            source = sliced(source, dim, -before, plus(source.shape[dim], before + after))
-            low[dim], high[dim] = plus(low[dim], -before), plus(high[dim], -after)
     return padded(source, low, high, value.value)
 
 

@@ -11,7 +11,7 @@ from hub.lowering.rules.elementwise import by, exp, le, mul, ne, number, sub
 from hub.lowering.rules.indexing import along
 from hub.lowering.rules.puts import put
 from hub.lowering.rules.reductions import mean_of, total
-from hub.lowering.sizes import Size, minus, plus, product
+from hub.lowering.sizes import Size, at_most, from_front, minus, plus, product, slice_start
 from hub.lowering.tensors import Tensor
 
 
@@ -72,10 +72,8 @@ def _within(grad: Tensor, shape: Sequence[Size], dim: int, start: Size) -> Tenso
 def _slice(call: Call) -> Tensor:
     grad, shape = call.tensor("grad_output"), call.sizes("input_sizes")
     dim = call.raw("dim") % len(shape)
-    start, size = call.size("start"), shape[dim]
-    if start < 0:
-        start = max(plus(start, size), 0) if isinstance(size, int) else plus(start, size)
-    return _within(grad, shape, dim, min(start, size) if isinstance(size, int) else start)
+    start = slice_start(call.size("start"), shape[dim])
+    return _within(grad, shape, dim, at_most(start, shape[dim]) if start != 0 else 0)
 
 
 def _select(call: Call) -> Tensor:
@@ -83,7 +81,7 @@ def _select(call: Call) -> Tensor:
     dim = call.raw("dim") % len(shape)
     index = call.size("index")
     row = reshaped(grad, (*grad.shape[:dim], 1, *grad.shape[dim:]))
-    return _within(row, shape, dim, plus(index, shape[dim]) if index < 0 else index)
+    return _within(row, shape, dim, from_front(index, shape[dim]))
 
 
 def _embedding(call: Call) -> Tensor:

@@ -23,7 +23,7 @@ from hub.lowering.builders import (
 )
 from hub.lowering.rules.call import Call, Rule
 from hub.lowering.rules.reductions import as_number
-from hub.lowering.sizes import Size, at_least_zero, plus, times
+from hub.lowering.sizes import Size, from_front, plus, slice_start, times
 from hub.lowering.tensors import Tensor
 
 
@@ -73,29 +73,22 @@ def _moved(call: Call) -> Tensor:
 def _slice(call: Call) -> Tensor:
     source = call.first()
     dim = call.raw("dim") % len(source.shape)
-    size = source.shape[dim]
-    start: Size = call.as_size(call.raw("start") or 0)
-    if isinstance(start, int) and start < 0:
-        start = max(size + start, 0) if isinstance(size, int) else at_least_zero(plus(size, start))
+    given = call.raw("start")  # no number may be asked whether it is 0: a symbol would be fixed by the answer
+    start = slice_start(0 if given is None else call.as_size(given), source.shape[dim])
     return sliced(source, dim, start, call.shape[dim], call.raw("step"))
 
 
 def _select(call: Call) -> Tensor:
     source = call.first()
     dim = call.raw("dim") % len(source.shape)
-    index = call.as_size(call.raw("index"))
-    if isinstance(index, int) and index < 0:
-        index = plus(source.shape[dim], index)
+    index = from_front(call.size("index"), source.shape[dim])
     return reshaped(sliced(source, dim, index, 1), call.shape)
 
 
 def _narrow(call: Call) -> Tensor:
     source = call.first()
     dim = call.raw("dim") % len(source.shape)
-    start = call.as_size(call.raw("start"))
-    if isinstance(start, int) and start < 0:
-        start = plus(source.shape[dim], start)
-    return sliced(source, dim, start, call.shape[dim])
+    return sliced(source, dim, from_front(call.size("start"), source.shape[dim]), call.shape[dim])
 
 
 def _pieces(call: Call) -> tuple[Tensor, ...]:
@@ -204,29 +197,16 @@ def _repeat_interleaved(call: Call) -> Tensor:
     return reshaped(broadcast(spread, shape), call.shape)
 
 
-def pad_constant(source: Tensor, widths: Sequence[Size], value: float) -> Tensor:
-    """Gives a tensor with a constant around its last dims, widths as PyTorch counts them; negative ones cut."""
+def _constant_pad(call: Call) -> Tensor:
+    """A constant around the last dims, of which PyTorch counts widths from the last one; negative ones cut."""
+    source, widths = call.first(), call.sizes("pad")
     rank = len(source.shape)
     before: list[Size] = [0] * rank
     after: list[Size] = [0] * rank
     for place in range(len(widths) // 2):
         before[rank - 1 - place], after[rank - 1 - place] = widths[2 * place], widths[2 * place + 1]
-    for dim in range(rank):
-        low, high = (min(width, 0) if isinstance(width, int) else 0 for width in (before[dim], after[dim]))
-        if low or high:
-            source = sliced(source, dim, -low, plus(source.shape[dim], low + high))
-            before[dim], after[dim] = plus(before[dim], -low), plus(after[dim], -high)
-    return padded(source, before, after, value)
-
-
-def _constant_pad(call: Call) -> Tensor:
     value = call.number("value")
-    return pad_constant(call.first(), call.sizes("pad"), value if value is not None else 0.0)
-
-
-def _pad(call: Call) -> Tensor:
-    value = call.raw("value")
-    return pad_constant(call.first(), call.sizes("pad"), 0.0 if value is None else value)
+    return padded(source, before, after, 0.0 if value is None else value, call.shape)
 
 
 def _diff(call: Call) -> Tensor:
@@ -332,7 +312,7 @@ RULES: dict[str, Rule] = {
     "aten.tile.default": _repeat,
     "aten.repeat_interleave.self_int": _repeat_interleaved,
     "aten.constant_pad_nd.default": _constant_pad,
-    "aten.pad.default": _pad,
+    "aten.pad.default": _constant_pad,
     "aten.diff.default": _diff,
     "aten.diagonal.default": _diagonal,
     "aten.unfold.default": _unfold,

@@ -21,7 +21,7 @@ from hub.lowering.functions import neutral
 from hub.lowering.rules.call import Call, Rule
 from hub.lowering.rules.elementwise import by, div, floor_divided, maximum, number
 from hub.lowering.rules.indexing import along, counted_from_end, places_of
-from hub.lowering.sizes import Size, plus, product, times
+from hub.lowering.sizes import Size, at_most, from_front, plus, product, slice_start, times
 from hub.lowering.tensors import Put, Tensor
 
 _REDUCTIONS = {
@@ -141,10 +141,8 @@ def _sliced_in(call: Call) -> Tensor:
     source, values = call.tensor("self"), cast(call.tensor("src"), call.dtype)
     dim = call.raw("dim") % len(source.shape)
     size = source.shape[dim]
-    start = call.as_size(call.raw("start")) if call.has("start") else 0
-    if isinstance(start, int) and isinstance(size, int):
-        start = min(max(start + size if start < 0 else start, 0), size)
-    return _between(source, values, dim, start)
+    start = slice_start(call.size("start") if call.has("start") else 0, size)
+    return _between(source, values, dim, at_most(start, size) if start != 0 else 0)
 
 
 def _between(source: Tensor, values: Tensor, dim: int, start: Size) -> Tensor:
@@ -158,9 +156,7 @@ def _between(source: Tensor, values: Tensor, dim: int, start: Size) -> Tensor:
 def _selected_in(call: Call) -> Tensor:
     source, values = call.tensor("self"), cast(call.tensor("src"), call.dtype)
     dim = call.raw("dim") % len(source.shape)
-    index = call.as_size(call.raw("index"))
-    if isinstance(index, int) and index < 0:
-        index = plus(source.shape[dim], index)
+    index = from_front(call.size("index"), source.shape[dim])
     shape = tuple(1 if place == dim else size for place, size in enumerate(source.shape))
     return _between(source, reshaped(values, shape), dim, index)
 
