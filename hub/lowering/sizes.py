@@ -138,7 +138,7 @@ def parts_shown(known: Mapping[Any, str]) -> dict[Any, str]:
     """Gives the texts of what stands behind sizes of the form c * part + d: the part may be all that other sizes need."""
     found = dict(known)
     for size, text in known.items():
-        if is_static(size) or size.is_Symbol:
+        if size.is_Symbol:
             continue
         extra, rest = _sympy.expand(size).as_coeff_Add()
         factor, part = rest.as_coeff_Mul()
@@ -152,8 +152,6 @@ def parts_shown(known: Mapping[Any, str]) -> dict[Any, str]:
 def _solved(known: Mapping[Any, str]) -> dict[Any, str]:
     """Return the text of one more symbol: where a size is its sum with what is known, or its difference."""
     for size, text in known.items():
-        if is_static(size):
-            continue
         unknown = [symbol for symbol in size.free_symbols if symbol not in known]
         factor = size.coeff(unknown[0]) if len(unknown) == 1 else 0
         rest = settled(size - factor * unknown[0]) if factor in (1, -1) else None

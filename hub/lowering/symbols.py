@@ -6,7 +6,7 @@ from typing import Any
 
 from hub.graph import Cluster, ScalarSpec, TensorSpec
 from hub.lowering.layout import is_packed, is_shown
-from hub.lowering.sizes import parts_shown, size_of
+from hub.lowering.sizes import is_static, parts_shown, size_of
 from hub.support import is_symbolic
 
 
@@ -19,9 +19,9 @@ def symbol_texts(cluster: Cluster, *, with_strides: bool = False) -> dict[Any, s
     for position, spec in enumerate(cluster.inputs):
         if isinstance(spec, TensorSpec):
             for dim, size in enumerate(spec.shape):
-                if is_symbolic(size):
+                if is_symbolic(size) and not is_static(size_of(size)):
                     found.setdefault(size_of(size), f"i{position}.shape[{dim}]")
-        elif spec.kind == "int" and is_symbolic(spec.value):
+        elif spec.kind == "int" and is_symbolic(spec.value) and not is_static(size_of(spec.value)):
             found.setdefault(size_of(spec.value), f"i{position}")
     if with_strides:
         shown = parts_shown(found)
