@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import IO, Any
 
+from hub import environment
 from hub.compilation.family import end_family, end_session
 from hub.compilation.limits import WATCH_S, memory_bytes
 from hub.report.numbers import megabytes
@@ -29,7 +30,7 @@ def tell_children(variable: str, text: str) -> None:
 
 def environment_of_children() -> dict[str, str]:
     """Gives the environment of processes that the hub starts."""
-    return {**os.environ, **_told}
+    return {**environment.snapshot(), **_told}
 
 
 def run_child(
@@ -48,11 +49,11 @@ def run_child(
     reader waiting.
     """
     with tempfile.TemporaryFile() as log:
-        environment = environment_of_children()
+        variables = environment_of_children()
         if path is not None:
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+            variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=variables
         )
         try:
             if reason := _watched(child, timeout_s, most_bytes, log, most_output):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch._dynamo.convert_frame import compile_lock
 
 from hub.dispatch.assemble import Assembled, Shadow, Sizes, assemble
 from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
@@ -20,7 +18,7 @@ from hub.dispatch.shadow import Drift
 from hub.dispatch.weights import WeightGuard, can_guard
 from hub.errors import HubWarning, OptionError, PlanError, text_of
 from hub.graph import Graph
-from hub.options import Options
+from hub.options import Options, check_backends
 from hub.partition.group import Group
 from hub.plan import EAGER, Event, Plan, PlannedCluster
 from hub.planning.building import observe
@@ -117,7 +115,7 @@ class CompiledGraph:
         """Gives a binding for these weights: one that there is, or a new one."""
         if (found := self._known(args)) is not None:
             return found
-        with _compiling(), self._lock:
+        with self._lock:
             if (found := self._known(args)) is not None:  # another thread was faster
                 return found
             self._drop_stale()
@@ -142,6 +140,7 @@ class CompiledGraph:
         self._bindings = fresh
 
     def _build(self, args: Sequence[Any]) -> Binding:
+        check_backends(self.options, registry().configured(self.options).entries)
         graph = self._with_guarded_weights(args)
         positions = [index for index, node in enumerate(graph.placeholders) if node.name in graph.weights]
         guard = WeightGuard(positions, args)
@@ -272,26 +271,6 @@ class CompiledGraph:
         if text not in self._warned:
             self._warned.add(text)
             warnings.warn(text, HubWarning, stacklevel=4)
-
-
-@contextmanager
-def _compiling() -> Generator[None]:
-    """Holds what `torch.compile` itself holds while it compiles.
-
-    FX keeps "now tracing" in one flag for the whole process: two threads that trace at once can leave it set for ever, and
-    a thread that calls a compiled model meanwhile is refused, unless PyTorch knows that somebody compiles.
-    """
-    with compile_lock:
-        before = torch.compiler.is_compiling()
-        _set_compiling(True)
-        try:
-            yield
-        finally:
-            _set_compiling(before)
-
-
-def _set_compiling(is_on: bool) -> None:
-    torch.compiler._is_compiling_flag = is_on  # pyright: ignore[reportPrivateUsage] - 2.11 has no context manager for it
 
 
 def eager_plan(name: str, reason: str, mode: Mode = "inference") -> Plan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from hub import environment
 from hub.cache.forecast import may_need_workers
 from hub.capture.attention import expand_attention
 from hub.capture.bodies import as_called, bodies_of
@@ -22,12 +22,11 @@ from hub.compiled import CompiledGraph, eager_plan
 from hub.errors import CaptureError, HubError, HubWarning, OptionError, PlanError
 from hub.graph import Graph
 from hub.interrupts import held_back
-from hub.options import Options, check_backends, resolve
+from hub.options import Options, resolve
 from hub.ownership import calling_wrapper, register
 from hub.plan_file import read_plans
 from hub.planning.evidence import Mode
 from hub.pricing.roofline import measure_early
-from hub.registry import registry
 
 
 def hub_backend(
@@ -40,7 +39,8 @@ def hub_backend(
     """Compiles one program that Dynamo captured: what `torch.compile(model, backend="hub")` calls.
 
     Only capture happens here, because guards on sizes count only now; planning waits for the first real call, whose errors
-    then reach the caller as they are. Wrong options raise OptionError at that call.
+    then reach the caller as they are. Wrong options raise OptionError at that call. Finding the plugins waits, too: what
+    lasts here lengthens the time after which Dynamo resets random numbers, and in which all threads read "compiling".
     """
     try:
         chosen = _options(options, mode)
@@ -144,9 +144,7 @@ def _expect_work(options: Options) -> None:
 def _options(given: Mapping[str, Any] | None, mode: str | None) -> Options:
     if mode is not None:
         raise OptionError(f"mode={mode!r} means nothing to the hub", hint='use options={"tune": "off" | "fast" | "full"}')
-    chosen = resolve(given, os.environ, Path.cwd())
-    check_backends(chosen, registry().configured(chosen).entries)
-    return chosen
+    return resolve(given, environment.snapshot(), Path.cwd())
 
 
 def _needs_gradients(inputs: Sequence[Any]) -> bool:

@@ -146,7 +146,7 @@ def _eager() -> ListedBackend:
 
 
 def _probed(listed: Sequence[ListedBackend]) -> tuple[ListedBackend, ...]:
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+    with ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="hub-listing") as pool:
         return tuple(pool.map(_with_probe, listed))
 
 

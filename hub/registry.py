@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata as metadata
-import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 from packaging.requirements import Requirement
 
-from hub import hookspecs
+from hub import environment, hookspecs
 from hub.backend import API_VERSION, Backend, BackendInfo
-from hub.compilation.state import HERE, kept_state, told_changes
+from hub.compilation.state import HERE, kept_state, refusal_beside_threads, told_changes
 from hub.errors import ContractError, HubError, OptionError, PluginLoadError, text_of
 from hub.plugin_fault import is_plugins
 from hub.settings import Setting, from_environment, is_variable, of_backend
 from hub.support import ACCEPTED, Support, refused
-from hub.trial import registered, try_imports
+from hub.trial import Trials, registered, try_imports
 
 if TYPE_CHECKING:
     from hub.backend_settings import BackendSettings
@@ -113,7 +112,7 @@ def registry() -> Registry:
     points = tuple(metadata.entry_points(group=hookspecs.PROJECT))
     trials = try_imports(points)
     for point in points:
-        for entry in _entries_of(point, manager, trials.faults.get(point.name, "")):
+        for entry in _entries_of(point, manager, _why_not(point.name, trials)):
             if entry.name in entries:
                 entry = _clash(entry, entries[entry.name])
             entries[entry.name] = entry
@@ -144,6 +143,14 @@ def installed_version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _why_not(name: str, trials: Trials) -> str:
+    """Return why this process must not import an entry point; "" where it may."""
+    if fault := trials.faults.get(name, ""):
+        return fault
+    reason = refusal_beside_threads(trials.changes.get(name, ()))
+    return reason and f"{reason}; call `hub.list_backends()` before they are started"
 
 
 def _entries_of(point: metadata.EntryPoint, manager: pluggy.PluginManager, fault: str) -> Iterable[Entry]:
@@ -179,7 +186,7 @@ def _under_variables(entry: Entry) -> Entry:
 
 def _own_variables(name: str) -> Mapping[str, str]:
     prefix = f"HUB_{name.upper()}_"
-    return {variable: text for variable, text in os.environ.items() if variable.startswith(prefix)}
+    return {variable: text for variable, text in environment.snapshot().items() if variable.startswith(prefix)}
 
 
 def _kept_in(entry: Entry, cache_folder: Path) -> Entry:

@@ -17,13 +17,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hub.cache.imports import Imported, discard_imports, read_imports, write_imports
 from hub.children import is_out_of_memory, is_out_of_time, run_child, tell_children
 from hub.compilation.family import adopt_orphans, end_descendants
+from hub.compilation.state import claim_process, kept_state
 from hub.errors import CacheError, ContractError, OptionError
 from hub.hookspecs import PROJECT
 from hub.settings import SLOW_IMPORTS, from_environment, from_file
@@ -49,6 +50,8 @@ class Trials:
     """By entry point's name, why this process must not import it. Nothing is said of those that merely raise."""
     notes: tuple[str, ...] = ()
     """What of the cache could not be used, and what came of it."""
+    changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """By entry point's name, what of its process importing it changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,19 @@ class _Tried:
     lasting: Mapping[str, str]
     passing: Mapping[str, str]
     """What may not happen the next time."""
+    changes: Mapping[str, tuple[str, ...]]
+    """What of its process importing one changed, where it came to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What a child wrote down before it ended."""
+
+    begun: tuple[str, ...]
+    ended: Mapping[str, tuple[str, ...]]
+    """By entry point's name, what of the child importing it changed."""
+    failure: str
+    """How the child failed, in words; "" where it did not."""
 
 
 def try_imports(points: Sequence[metadata.EntryPoint]) -> Trials:
@@ -76,13 +92,13 @@ def try_imports(points: Sequence[metadata.EntryPoint]) -> Trials:
         _slow.update({marks[name]: fault for name, fault in tried.passing.items()})
         tell_children(SLOW_IMPORTS, json.dumps(_slow))
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    news = {marks[name]: Imported(name, fault, now) for name, fault in tried.lasting.items()}
+    news = {marks[name]: Imported(name, fault, now, tried.changes.get(name, ())) for name, fault in tried.lasting.items()}
     is_kept = not news or _remember(root, news)
     known = {**kept.found, **news}
     found = {name: known[mark] for name, mark in marks.items() if mark in known}
     faults = {name: f"{one.fault}; {_again(name, is_kept=is_kept)}" for name, one in found.items() if one.fault}
     slow = {name: f"{_slow[mark]}; {_again(name, is_kept=False)}" for name, mark in marks.items() if mark in _slow}
-    return Trials({**faults, **slow}, tuple(notes))
+    return Trials({**faults, **slow}, tuple(notes), {name: one.changes for name, one in found.items() if one.changes})
 
 
 def _inherited() -> dict[str, str]:
@@ -116,25 +132,26 @@ def _tried(points: Iterable[metadata.EntryPoint]) -> _Tried:
     """
     lasting: dict[str, str] = {}
     passing: dict[str, str] = {}
+    changes: dict[str, tuple[str, ...]] = {}
     left: list[str] = [point.name for point in points]
     while left:
-        begun, failure = _imported_elsewhere(left)
-        ended = [name for name in left if begun.count(name) == 2]
-        lasting |= dict.fromkeys(ended, "")
-        left = [name for name in left if name not in ended]
-        culprit = next((name for name in left if name in begun), None)
+        record = _imported_elsewhere(left)
+        lasting |= dict.fromkeys(record.ended, "")
+        changes |= record.ended
+        left = [name for name in left if name not in record.ended]
+        culprit = next((name for name in left if name in record.begun), None)
         if culprit is None:
             break  # the child itself could not run: that says nothing about plugins
-        if ended and (is_out_of_time(failure) or is_out_of_memory(failure)):
+        if record.ended and (is_out_of_time(record.failure) or is_out_of_memory(record.failure)):
             continue
-        found = passing if is_out_of_time(failure) else lasting
-        found[culprit] = f"importing it ended its process: {failure or 'exit status 0'}"
+        found = passing if is_out_of_time(record.failure) else lasting
+        found[culprit] = f"importing it ended its process: {record.failure or 'exit status 0'}"
         left.remove(culprit)
-    return _Tried(lasting, passing)
+    return _Tried(lasting, passing, changes)
 
 
-def _imported_elsewhere(names: Sequence[str]) -> tuple[list[str], str]:
-    """Has a child import entry points; gives what it began and, once more, what it ended, and how it failed."""
+def _imported_elsewhere(names: Sequence[str]) -> _Record:
+    """Have a child import entry points; return what it wrote down, and how it failed."""
     with tempfile.TemporaryDirectory(prefix="hub-trial-") as folder:
         record = Path(folder) / "record"
         record.touch()
@@ -146,7 +163,9 @@ def _imported_elsewhere(names: Sequence[str]) -> tuple[list[str], str]:
             most_bytes=TRIAL_BYTES,
             most_output=TRIAL_OUTPUT_BYTES,
         )
-        return record.read_text().split(), failure
+        lines = [json.loads(line) for line in record.read_text().splitlines()]
+    begun = tuple(line["begun"] for line in lines if "begun" in line)
+    return _Record(begun, {line["ended"]: tuple(line["changes"]) for line in lines if "ended" in line}, failure)
 
 
 def _mark(point: metadata.EntryPoint) -> str:
@@ -185,8 +204,9 @@ def _main(arguments: Sequence[str]) -> None:
     record, *names = arguments
     points = {point.name: point for point in metadata.entry_points(group=PROJECT)}
     for name in names:
-        _write(record, name)
-        with contextlib.suppress(BaseException):  # the process that uses the plugin meets it again, and reports it
+        _write(record, begun=name)
+        # What it raises, the process that uses the plugin meets again, and reports.
+        with kept_state() as changes, contextlib.suppress(BaseException):
             module = points[name].load()
             if hasattr(module, "hub_backends"):
                 for info in registered(module):
@@ -196,7 +216,7 @@ def _main(arguments: Sequence[str]) -> None:
                 stream.flush()
         if os.fstat(1).st_size > TRIAL_OUTPUT_BYTES:
             return  # the parent sees how much it was
-        _write(record, name)
+        _write(record, ended=name, changes=changes)
         _forget_output()
 
 
@@ -216,12 +236,13 @@ def registered(module: Any) -> tuple[Any, ...]:
     return found
 
 
-def _write(record: str, name: str) -> None:
+def _write(record: str, **facts: Any) -> None:
     with Path(record).open("a") as file:
-        file.write(f"{name}\n")
+        file.write(json.dumps(facts) + "\n")
 
 
 if __name__ == "__main__":
+    claim_process()
     adopt_orphans()
     try:
         _main(sys.argv[1:])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import hub
-from hub.dispatch import shadow
+from hub.compilation import state
 from hub.dispatch.shadow import Drift, Shadowed
 from hub.errors import AccuracyError, ContractError, HubWarning, OptionError, RunError
 from hub.testing.operators import case_cluster
@@ -180,7 +180,7 @@ def test_a_written_weight_is_found_and_restored(fault: str, strict: bool, instal
 def test_changed_state_is_found_and_restored(install_plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an executable changes of the process in a late call is undone, and costs it the cluster."""
     ended_never = tuple(thread.name for thread in threading.enumerate())  # left by tests of what leaves threads
-    monkeypatch.setattr(shadow, "_IDLE", (*shadow._IDLE, *ended_never))
+    monkeypatch.setattr(state, "_IDLE", (*state._IDLE, *ended_never))
     install_plugin("turncoat", PLUGIN.format(fault="environment", after=VERIFYING_CALLS + 1))
     model, x = Net().eval(), torch.randn(4, 8)
     call_model = compiled(model, shadow=1.0)

@@ -117,7 +117,9 @@ def test_a_hanging_import_is_ended(install_plugin: Install, monkeypatch: pytest.
             context.setenv(name, text)
         assert "no answer within 3 s" in entry_reason("slow")
     trial._slow.clear()
-    monkeypatch.setattr("hub.trial._imported_elsewhere", lambda names: ([name for name in names for _ in "12"], ""))
+    monkeypatch.setattr(
+        "hub.trial._imported_elsewhere", lambda names: trial._Record(tuple(names), dict.fromkeys(names, ()), "")
+    )
     monkeypatch.setattr("time.sleep", lambda _: None)  # a machine that is no longer busy
     registry.cache_clear()
     assert "slow" not in registry().entries  # it registers nothing, and no longer fails
@@ -127,13 +129,13 @@ def test_a_good_plugin_behind_slow_ones_is_not_blamed(monkeypatch: pytest.Monkey
     """The limits are for one child that imports many: who is met by them gets a child of its own first."""
     asked: list[list[str]] = []
 
-    def imported(names: list[str]) -> tuple[list[str], str]:
+    def imported(names: list[str]) -> trial._Record:
         asked.append(list(names))
         if "big" in names:
-            return ["big", "big", "good"], "it took 3 GB of memory, 2 GB allowed"
+            return trial._Record(("big", "good"), {"big": ()}, "it took 3 GB of memory, 2 GB allowed")
         if names == ["good", "bad"]:
-            return ["good", "good", "bad"], "no answer within 60 s"
-        return ["bad"], "no answer within 60 s"
+            return trial._Record(("good", "bad"), {"good": ()}, "no answer within 60 s")
+        return trial._Record(("bad",), {}, "no answer within 60 s")
 
     monkeypatch.setattr("hub.trial._imported_elsewhere", imported)
     found = trial._tried([metadata.EntryPoint(name, f"hub_{name}", "hub") for name in ("big", "good", "bad")])

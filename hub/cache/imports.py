@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hub.cache.artifacts import PARTIAL
 from hub.cache.seals import sealed, unsealed
@@ -29,6 +30,8 @@ class Imported:
     """Why no process must import it; empty where it did no harm."""
     made: str
     """When, in UTC, as ISO 8601."""
+    changes: tuple[str, ...] = ()
+    """What of its process importing it changed: "the environment (NAME)"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,13 @@ def read_imports(root: Path) -> KeptImports:
     if facts is None:
         return KeptImports(problem=f"{path} is damaged", is_removable=True)
     try:
-        return KeptImports({mark: Imported(**one) for mark, one in facts["imports"].items()})
+        return KeptImports({mark: _imported(one) for mark, one in facts["imports"].items()})
     except (KeyError, TypeError, AttributeError):
         return KeptImports(problem=f"{path} is of no use: it holds something else", is_removable=True)
+
+
+def _imported(facts: Mapping[str, Any]) -> Imported:
+    return Imported(facts["plugin"], facts["fault"], facts["made"], tuple(facts.get("changes", ())))
 
 
 def discard_imports(root: Path) -> bool:

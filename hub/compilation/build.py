@@ -32,6 +32,7 @@ VERIFY_SHARE = 0.1
 """Share of what compiling took that may go into generated inputs."""
 LEAST_VERIFY_S = 0.2
 _FINITE_ONLY = "finite_only"
+_CHANGES = "changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,13 @@ def build_cluster(
         )
         fingerprint = again.verified.fingerprint
         changed_by_loading.extend(again.changed)
+        about[_CHANGES] = list(dict.fromkeys((*changed, *again.changed)))
 
+    about: dict[str, Any] = {_FINITE_ONLY: is_guarded, _CHANGES: changed}
     saved = Saved(is_done=False)
     if is_wanted and folder is not None:
         with kept_state() as changed_by_saving:
-            saved = _save(executable, cluster, backend, folder, check, is_finite_only=is_guarded)
+            saved = _save(executable, cluster, backend, folder, check, about)
         changed = list(dict.fromkeys((*changed, *changed_by_saving, *changed_by_loading)))
     loaded = Loaded(cluster, backend, _guarded(executable, cluster, is_finite_only=is_guarded))
     return Built(_restrided(loaded, verified), verified, saved, verify_s, tuple(changed), fingerprint)
@@ -110,6 +113,11 @@ def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, fold
         executable = registry.backend(backend).load(folder, cluster, settings)
     is_finite_only = bool(seal_of(folder).get("about", {}).get(_FINITE_ONLY))
     return Loaded(cluster, backend, _guarded(executable, cluster, is_finite_only=is_finite_only))
+
+
+def changes_of(folder: Path) -> tuple[str, ...]:
+    """Return what compiling or loading a saved cluster changed of the process in which a worker did so first."""
+    return tuple(seal_of(folder).get("about", {}).get(_CHANGES, ()))
 
 
 def load_and_verify(
@@ -280,18 +288,15 @@ def _save(
     backend: str,
     folder: Path,
     check: Callable[[Path], None],
-    *,
-    is_finite_only: bool,
+    about: dict[str, Any],
 ) -> Saved:
+    """Save an executable, checked. What is sealed with it is in `about`, to which `check` may add."""
+
     def write(partial: Path) -> None:
         with plugin_edge(backend, None, "save"):
             executable.save(partial)
         check(partial)
 
     operators = Counter(str(node.target) for node in cluster.nodes)
-    about = {
-        "operators": operators.most_common(),
-        "inputs": list(map(str, cluster.inputs)),
-        _FINITE_ONLY: is_finite_only,
-    }
+    about |= {"operators": operators.most_common(), "inputs": list(map(str, cluster.inputs))}
     return save_artifact(folder, write, about)

@@ -117,7 +117,7 @@ class ForkServer:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                    env={**environment_of_children(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                     start_new_session=True,
                 )
         except OSError as error:

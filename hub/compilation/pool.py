@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from hub import environment
 from hub.cache.keys import digest_of
 from hub.compilation.channel import Worker
 from hub.compilation.forkserver import ForkServer
@@ -27,6 +28,25 @@ REST_S = 60.0
 _REST_LIMIT_S = 30.0
 _CAN_FORK = sys.platform == "linux"
 """Elsewhere nobody tells how many threads a process has, and system libraries do not survive a fork."""
+_READ_AT_START = (
+    *("PYTHON", "LD_", "LC_", "LANG", "TZ", "HOME", "PATH", "TMPDIR", "XDG_", "GLIBC_", "MALLOC_", "VIRTUAL_ENV"),
+    *(
+        "OMP_",
+        "GOMP_",
+        "KMP_",
+        "MKL_",
+        "OPENBLAS_",
+        "ATEN_",
+        "DNNL_",
+        "ONEDNN_",
+        "NPY_",
+        "TORCH",
+        "PYTORCH_",
+        "CUDA_",
+        "HIP_",
+    ),
+)
+"""How the names of such variables begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +125,7 @@ class Pool:
         """Gives the process that forks workers, started in this environment; None where this system has none."""
         if not _CAN_FORK:
             return None
-        surroundings = _inherited()
+        surroundings = _read_at_start()
         if self._server is not None and (self._server[0] != surroundings or not self._server[1].is_alive):
             self._server[1].close()
             self._server = None
@@ -147,8 +167,18 @@ def _inherited() -> str:
     The hub's own settings reach workers with each request, and so do not count; nor does what pytest writes for each test.
     """
     own = {f"HUB_{key.upper()}" for key in KEYS}
-    environment = {name: value for name, value in os.environ.items() if name not in own and not name.startswith("PYTEST_")}
-    return digest_of({"environment": environment, "process": os.getpid()})
+    variables = environment.snapshot().items()
+    inherited = {name: value for name, value in variables if name not in own and not name.startswith("PYTEST_")}
+    return digest_of({"environment": inherited, "process": os.getpid()})
+
+
+def _read_at_start() -> str:
+    """Return a digest of the variables that Python, PyTorch and its libraries read when they are imported or started.
+
+    A worker is told all others when it is forked: a program that writes some in a loop must not cost a server each time.
+    """
+    variables = environment.snapshot().items()
+    return digest_of({"read": {name: value for name, value in variables if name.startswith(_READ_AT_START)}})
 
 
 def _folder() -> str:

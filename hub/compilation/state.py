@@ -1,4 +1,9 @@
-"""What belongs to the user's process and not to a plugin: looked at before a plugin runs, restored after it.
+"""State that belongs to a process and not to a plugin: compared and restored around plugin code, where that is safe.
+
+It is safe in the hub's own worker processes, and in a user's process that has one thread. Where other threads of Python
+run, they may draw a random number, set a variable or add a filter at any moment: nothing can tell their changes from a
+plugin's, and restoring would undo theirs. There only the state of the calling thread itself is compared and restored, and
+what a plugin changes process-wide is known from the worker that ran it first (`refusal_beside_threads`).
 
 Nothing here imports torch or NumPy: plugins are also imported where neither is there, and then has nothing to change.
 """
@@ -18,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hub import environment
 from hub.accelerators import random_state, set_random_state
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGALRM, signal.SIGCHLD)
@@ -38,15 +44,13 @@ class _Thing:
     """What exactly differs, in a few words, where that can be said."""
     is_told: bool = True
     """False for what good libraries change as well, and what is harmless once it is restored."""
+    is_own: bool = False
+    """True for state of the calling thread, or that no other thread can write: safe to restore beside other threads."""
 
     def told(self, before: Any, after: Any) -> str:
         """Gives the name, with what exactly differs."""
         details = self.details(before, after)
         return f"{self.name} ({details})" if details else self.name
-
-
-def _environment() -> dict[str, str]:
-    return dict(os.environ)
 
 
 def _set_environment(wanted: dict[str, str]) -> None:
@@ -170,18 +174,20 @@ def _changed_settings(before: Any, after: Any) -> str:
     return ", ".join(name for name, value in before.parts.items() if after.parts[name] != value)
 
 
-def _of_torch(name: str, read: str, write: str) -> _Thing:
-    """A setting of PyTorch, by the names of the functions that give and set it."""
-    return _Thing(name, lambda: getattr(_torch(), read)(), lambda value: getattr(_torch(), write)(value), "torch")
+def _of_torch(name: str, read: str, write: str, *, is_own: bool = False) -> _Thing:
+    """Return a setting of PyTorch, by the names of the functions that get and set it."""
+    return _Thing(
+        name, lambda: getattr(_torch(), read)(), lambda value: getattr(_torch(), write)(value), "torch", is_own=is_own
+    )
 
 
 _THINGS = (
     # First: some of what is read below makes tensors, which a mode that was left on would get.
-    _Thing("PyTorch's modes", _modes, _set_modes, "torch.utils._python_dispatch"),
-    _Thing("the environment", _environment, _set_environment, details=_changed_variables),
+    _Thing("PyTorch's modes", _modes, _set_modes, "torch.utils._python_dispatch", is_own=True),
+    _Thing("the environment", environment.snapshot, _set_environment, details=_changed_variables),
     _Thing("the working directory", Path.cwd, os.chdir),
-    _Thing("signal handlers", _handlers, _set_handlers),
-    _Thing("the stack of signal handlers", _signal_stack, _set_signal_stack, is_told=False),
+    _Thing("signal handlers", _handlers, _set_handlers, is_own=True),  # the main thread alone may set them
+    _Thing("the stack of signal handlers", _signal_stack, _set_signal_stack, is_told=False, is_own=True),
     _Thing("Python's random numbers", random.getstate, random.setstate),
     _Thing("filters of warnings", lambda: _Filters(list(warnings.filters)), _set_filters),
     _Thing("the standard streams", lambda: (sys.stdin, sys.stdout, sys.stderr), _set_streams),
@@ -194,8 +200,9 @@ _THINGS = (
     ),
     _Thing("CUDA's random numbers", random_state, set_random_state, "torch"),
     _of_torch("the default dtype", "get_default_dtype", "set_default_dtype"),
-    _of_torch("the number of threads", "get_num_threads", "set_num_threads"),
-    _of_torch("whether gradients are on", "is_grad_enabled", "set_grad_enabled"),
+    # PyTorch reads OpenMP's number, which each thread has for itself.
+    _of_torch("the number of threads", "get_num_threads", "set_num_threads", is_own=True),
+    _of_torch("whether gradients are on", "is_grad_enabled", "set_grad_enabled", is_own=True),
     _of_torch("whether algorithms are deterministic", "get_deterministic_debug_mode", "set_deterministic_debug_mode"),
     # Last: it covers two of those above, which are put back by now.
     _Thing("PyTorch's numeric settings", _numeric, _set_numeric, "hub.modes", _changed_settings),
@@ -220,11 +227,46 @@ def told_changes(changed: Sequence[str], where: str, who: str = "it") -> str:
     return f"{who} changed {', '.join(changed)} of {where}, which was restored" if changed else ""
 
 
+OWN_THREADS = "hub-"
+"""How the names of the hub's own threads begin. They change nothing of the process."""
+_IDLE = ("tqdm_monitor",)
+"""Names of other threads that change nothing of the process: that of progress bars, which many programs have."""
+
+_is_workers = False
+
+
+def claim_process() -> None:
+    """Declare this process the hub's own, a worker: its threads are the plugins', whose changes are to be found."""
+    global _is_workers
+    _is_workers = True
+
+
+def is_alone() -> bool:
+    """Return whether process-wide state can be compared here: in a worker, or where no other thread of Python runs."""
+    own = threading.current_thread()
+    return _is_workers or not any(thread is not own and not _is_idle(thread.name) for thread in threading.enumerate())
+
+
+def _is_idle(name: str) -> bool:
+    return name.startswith(OWN_THREADS) or name in _IDLE
+
+
+def refusal_beside_threads(changed: Sequence[str]) -> str:
+    """Return why what makes these changes (found in a worker) must not run in this process now; "" where it may."""
+    if not changed or is_alone():
+        return ""
+    return f"it changes {', '.join(changed)}, which other threads of this process would notice"
+
+
 @contextmanager
 def kept_state() -> Generator[list[str]]:
-    """Restores the process's state at the end. The list that it gives then names what had changed."""
+    """Restore state at the end: the process's where that is safe, else the calling thread's.
+
+    The list that it yields then names what had changed.
+    """
     changed: list[str] = []
-    before = [(thing, thing.read()) for thing in _THINGS if not thing.module or thing.module in sys.modules]
+    things = _THINGS if is_alone() else tuple(thing for thing in _THINGS if thing.is_own)
+    before = [(thing, thing.read()) for thing in things if not thing.module or thing.module in sys.modules]
     try:
         yield changed
     finally:

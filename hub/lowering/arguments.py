@@ -5,7 +5,6 @@ Nothing here imports a compiler: what one knows of (its table of decompositions)
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,9 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from hub.graph import Cluster, Spec, TensorSpec, hint
 from hub.interrupts import held_back
-
-_TRACING = threading.Lock()
-"""make_fx patches modules of PyTorch while it traces, so one thread traces at a time."""
+from hub.tracing import tracing
 
 Decompositions = Mapping[Any, Callable[..., Any]]
 """Operator overloads, each with the function that says it in others."""
@@ -59,9 +56,9 @@ def decomposed(module: fx.GraphModule, table: Decompositions) -> fx.GraphModule:
     """Gives a program in the operators that a table leaves, symbolic sizes kept."""
     values: list[Any] = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
     mode = detect_fake_mode(values)
-    tracing = "fake" if mode is None else "real"  # "real" keeps the fake tensors, and with them the symbols
-    with held_back(), _TRACING, mode or nullcontext():
-        return make_fx(module, decomposition_table=dict(table), tracing_mode=tracing)(*values)
+    kind = "fake" if mode is None else "real"  # "real" keeps the fake tensors, and with them the symbols
+    with held_back(), tracing(), mode or nullcontext():
+        return make_fx(module, decomposition_table=dict(table), tracing_mode=kind)(*values)
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ def traced(
     if prepare is not None:
         prepare(arguments.module)
     constants = cluster.constants
-    with held_back(), _TRACING, mode:
+    with held_back(), tracing(), mode:
         values = inputs()
         values += [mode.from_tensor(constants[name].detach(), static_shapes=True) for name in arguments.weights]
         module = make_fx(arguments.module, decomposition_table=dict(table), tracing_mode="real")(*values)

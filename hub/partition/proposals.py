@@ -25,6 +25,7 @@ from hub.plan import Event
 from hub.plugin_fault import is_plugins
 from hub.registry import Registry
 from hub.support import devices_of
+from hub.tracing import tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ def matches(
 def _traced(pattern: Callable[..., Any], example_inputs: Sequence[Any]) -> fx.Graph:
     """Traces as `hub.capture` does for inference, so that equal programs give equal operators."""
     try:
-        with torch.no_grad():
+        with tracing(), torch.no_grad():
             exported, _ = aot_export_module(_Pattern(pattern), tuple(example_inputs), trace_joint=False, pre_dispatch=True)
     except Exception as error:
         hint = "patterns are functions of tensors, and of nothing else, without data-dependent control flow"

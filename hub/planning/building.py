@@ -11,13 +11,13 @@ from typing import Any
 
 from hub.backend import CompileSettings
 from hub.cache.store import Store
-from hub.compilation.build import build_cluster, load_and_verify, plugin_edge
-from hub.compilation.state import HERE, WORKER, kept_state, told_changes
+from hub.compilation.build import build_cluster, changes_of, load_and_verify, plugin_edge
+from hub.compilation.state import HERE, WORKER, is_alone, kept_state, refusal_beside_threads, told_changes
 from hub.compilation.transfer import cut_sample
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step
-from hub.errors import CompileError, InputRefused, PluginError, WorkerError, text_of
+from hub.errors import CompileError, ContractError, InputRefused, PluginError, WorkerError, text_of
 from hub.graph import Cluster
 from hub.partition.group import EAGER, Group
 from hub.partition.structure import structure_digest
@@ -156,6 +156,7 @@ class Builder:
                 self._try_out(name, found, settings, folder, values)
                 if not self._has_artifact(folder, found.backend, name):
                     break
+            _check_threads(changes_of(folder), cluster, found.backend)
             try:
                 return self._loaded(cluster, settings, inputs, folder, found)
             except InputRefused:
@@ -207,6 +208,7 @@ class Builder:
     ) -> Loaded:
         own = folder if self.scene.session is None else None  # else a worker has compiled it before, and could not save it
         known = None if earlier is None else earlier.is_finite_only
+        _check_threads(() if earlier is None else earlier.changed, cluster, backend)
         start = time.perf_counter()
         registry = self.scene.registry
         built = build_cluster(
@@ -250,7 +252,12 @@ class Builder:
         self._tell_compiled(found.backend, name, offer.compile_s)
 
     def _get_ready(self, backend: str, name: str) -> None:
-        """Imports a backend's library while a worker, which has imported it safely, compiles with it."""
+        """Import a backend's library while a worker, which has imported it safely, compiles with it.
+
+        Beside other threads it waits until the worker has found out what that changes of a process.
+        """
+        if not is_alone():
+            return
         with kept_state() as changed, contextlib.suppress(PluginError), plugin_edge(backend, name, "load"):
             self.scene.registry.backend(backend)
         self._note_changed(changed, HERE, backend, name)
@@ -278,6 +285,13 @@ class Builder:
 
     def _note(self, message: str, stage: str, backend: str, name: str) -> None:
         self.notes.append(Event(kind="note", stage=stage, backend=backend, cluster=name, message=message))
+
+
+def _check_threads(changes: Sequence[str], cluster: Cluster, backend: str) -> None:
+    """Raise ContractError where loading a cluster would change what other threads of this process see."""
+    if reason := refusal_beside_threads(changes):
+        hint = "compile the model before other threads are started"
+        raise ContractError(f"not loaded: {reason}", backend=backend, cluster=cluster.name, hint=hint)
 
 
 def observe(registry: Registry, hook: str, **facts: Any) -> None:

@@ -249,7 +249,7 @@ class _Profiling:
     def measure(self, backends: Sequence[str]) -> Profile:
         """Gives the profile."""
         names = [name for name in dict.fromkeys(backends) if name != _EAGER]
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        with ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="hub-profile") as pool:
             base = pool.submit(self._started)
             homes = dict(zip(names, pool.map(self._home_of, names), strict=True))
             eager = base.result()

@@ -352,7 +352,7 @@ class Session:
                 done(order)
 
         n_workers = min(len(orders), self._at_once(most))
-        with ThreadPoolExecutor(max_workers=max(1, n_workers)) as pool:
+        with ThreadPoolExecutor(max_workers=max(1, n_workers), thread_name_prefix="hub-session") as pool:
             try:
                 working = [pool.submit(work, _suffix(number)) for number in range(n_workers)]
                 while not is_begun.wait(WATCH_S) and not all(item.done() for item in working):
@@ -398,7 +398,7 @@ class Session:
         at_once = self._at_once(most)
         turns = threading.Semaphore(at_once)
         share = max(1, at_once // max(1, len(orders)))
-        with ThreadPoolExecutor(max_workers=max(1, share * len(orders))) as pool:
+        with ThreadPoolExecutor(max_workers=max(1, share * len(orders)), thread_name_prefix="hub-session") as pool:
             lanes = [
                 pool.submit(self._compile_lane, *item, done, clock, turns, min(share, most.get(item[0], 1)), pool)
                 for item in orders.items()

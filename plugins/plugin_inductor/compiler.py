@@ -6,8 +6,6 @@ import contextlib
 import operator
 import os
 import shlex
-import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,15 +21,17 @@ from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 
+from hub import environment
 from hub.backend import CompileSettings
+from hub.tracing import tracing
 from plugin_inductor.aligned import for_device
 from plugin_inductor.folders import VARIABLE, trusted_place
 from plugin_inductor.lower import Lowered
+from plugin_inductor.quiet import ignored_warnings
 from plugin_inductor.symbols import SizeGuards
 
-with warnings.catch_warnings():
-    # These modules of torch use torch.jit, which torch itself calls deprecated: they must load where warnings are errors.
-    warnings.simplefilter("ignore")
+# These modules of torch use torch.jit, which torch itself calls deprecated: they must load where warnings are errors.
+with ignored_warnings(DeprecationWarning):
     from torch._inductor import compile_fx
     from torch._inductor.freezing import convert_conv_weights_to_channels_last, view_to_reshape
     from torch._inductor.fx_passes.freezing_patterns import freezing_passes
@@ -41,10 +41,6 @@ Call = Callable[[list[Any]], Sequence[torch.Tensor]]
 
 GETITEM = "getitem"
 """Name in recipes of the choice of one among several results."""
-
-_compiling = threading.RLock()
-"""One compilation at a time: Inductor keeps state in globals. Dynamo's own lock will not do: a thread that waits for us
-may hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,7 @@ def build(lowered: Lowered) -> Program:
 
 @contextlib.contextmanager
 def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Path | None = None) -> Iterator[None]:
-    """Everything a compilation needs around it: the lock, our configuration, and no trace of the caller's modes.
+    """Everything a compilation needs around it: PyTorch's lock, our configuration, and no trace of the caller's modes.
 
     Raises CompileError where there is no folder that only this user can write to.
     """
@@ -119,8 +115,8 @@ def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Pat
     if not place.has_headers:
         chosen["cpp_cache_precompile_headers"] = False
     with (
-        _compiling,
-        warnings.catch_warnings(action="ignore"),
+        tracing(),  # one compilation at a time: Inductor keeps state in globals
+        ignored_warnings(Warning),
         torch.inference_mode(False),
         torch.no_grad(),
         torch._C._DisableAutocast(),
@@ -172,13 +168,19 @@ def environment_kept() -> Iterator[None]:
 
     Those that a parent process left count too: what they say of this process's memory is renewed, and so differs.
     """
-    before = {name: value for name, value in os.environ.items() if name.startswith(_OWN_VARIABLES)}
+    before = _own_variables()
     try:
         yield
     finally:
-        for name in [name for name in os.environ if name.startswith(_OWN_VARIABLES) and name not in before]:
-            os.environ.pop(name, None)
-        os.environ.update(before)
+        for name, value in _own_variables().items():
+            if name not in before:
+                os.environ.pop(name, None)
+            elif value != before[name]:
+                os.environ[name] = before[name]
+
+
+def _own_variables() -> dict[str, str]:
+    return {name: value for name, value in environment.snapshot().items() if name.startswith(_OWN_VARIABLES)}
 
 
 @contextlib.contextmanager

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import os
 
+from hub.environment import seen_by_libraries
+
 _SWITCH = "ORT_DISABLE_TELEMETRY"
 
-_is_ours = _SWITCH not in os.environ
-if _is_ours:
-    os.environ[_SWITCH] = "1"
-try:
+with seen_by_libraries({_SWITCH: os.environ.get(_SWITCH, "1")}):
     import onnxruntime
-finally:
-    if _is_ours:
-        del os.environ[_SWITCH]
 
 __all__ = ["onnxruntime"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from hub.environment import seen_by_libraries
 
 _BIG_CORES = 1
 """TVM's mode in which any core will do; which ones is left to the system, see `_ENVIRONMENT`."""
@@ -37,7 +38,7 @@ def use_threads(threads: int) -> None:
     import tvm_ffi
 
     most = max(threads, os.cpu_count() or 1)
-    with _LOCK, _environment({**_ENVIRONMENT, "TVM_NUM_THREADS": str(most)}):
+    with _LOCK, seen_by_libraries({**_ENVIRONMENT, "TVM_NUM_THREADS": str(most)}):
         tvm_ffi.get_global_func("runtime.config_threadpool")(_BIG_CORES, threads)
         _function(_SET_MOST, None, ctypes.c_int)(most)  # behind the other, which forgets it
         _wake()
@@ -59,17 +60,3 @@ def _function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
     found = ctypes.CDLL(str(library))[name]
     found.argtypes, found.restype = arguments, result
     return found
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Generator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from hub.environment import seen_by_libraries
 from plugin_xla.settings import library
 
 _LOCK = threading.Lock()
@@ -36,16 +36,9 @@ def _of_cpu(threads: int) -> Any:
     import jax  # noqa: F401 - jaxlib's arrays need it, and imported first it keeps XLA from logging to stderr
     from jaxlib import _jax
 
-    before = os.environ.get(_THREADS)
-    os.environ[_THREADS] = str(threads)
-    try:
+    with seen_by_libraries({_THREADS: str(threads)}):
         # Calls run in the thread that makes them and end with their results: inputs need not be kept alive any longer.
         return _jax.get_tfrt_cpu_client(asynchronous=False)
-    finally:
-        if before is None:
-            del os.environ[_THREADS]
-        else:
-            os.environ[_THREADS] = before
 
 
 @cache

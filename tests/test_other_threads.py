@@ -1,0 +1,273 @@
+"""While the hub plans, other threads of the program notice nothing of it, and lose nothing that they write."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import fx, nn
+
+import hub
+from hub.compilation import state
+from hub.compiled import CompiledGraph
+from hub.dynamo import hub_backend
+from hub.errors import HubWarning
+from hub.registry import registry
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
+
+Step = Callable[[int], str]
+"""What a thread does again and again: takes the number of the step, and returns what is wrong, or ""."""
+SEED = 7
+PLUGIN = """
+import os
+from hub import Backend, BackendInfo, Executable, Support, hookimpl
+
+{at_import}
+
+@hookimpl
+def hub_backends():
+    return [BackendInfo(name="meddler", factory="hub_meddler:Meddler", summary="", saveable=True)]
+
+class Meddler(Backend):
+    def supports(self, node):
+        return Support(accepted=True)
+
+    def compile(self, cluster, settings):
+        return Run(cluster)
+
+    def load(self, folder, cluster, settings):
+        {at_load}
+        return Run(cluster)
+
+class Run(Executable):
+    def __init__(self, cluster):
+        self.module = cluster.module
+
+    def __call__(self, *inputs):
+        return [value + 0 for value in self.module(*inputs)]
+
+    def save(self, folder):
+        (folder / "nothing").write_text("")
+"""
+WRITE = "os.environ['MEDDLER_WAS_HERE'] = '1'"
+
+
+def net() -> nn.Module:
+    """Return a small model with something for every backend."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4), nn.Softmax(-1)).eval()
+
+
+def compiled_beside(
+    model: nn.Module, steps: Sequence[Step], **options: Any
+) -> tuple[Callable[..., Any], list[CompiledGraph]]:
+    """Return a compiled model whose captured graph is planned, and called, beside other threads; and that graph.
+
+    They run in the calls alone: Dynamo itself resets Python's and PyTorch's random numbers after each capture, whatever the
+    backend.
+    """
+    graphs: list[CompiledGraph] = []
+
+    def backend(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        graph = hub_backend(module, inputs, options=options)
+        assert isinstance(graph, CompiledGraph)
+        graphs.append(graph)
+
+        def call(*arguments: Any) -> Any:
+            with beside(*steps):
+                return graph(*arguments)
+
+        return call
+
+    return torch.compile(model, backend=backend), graphs  # pyright: ignore
+
+
+class Neighbour:
+    """A thread that does one thing again and again; what it finds wrong is in `faults`."""
+
+    def __init__(self, step: Step) -> None:
+        self.steps = 0
+        self.faults: list[str] = []
+        self._step, self._stop = step, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.002):
+            try:
+                fault = self._step(self.steps)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the test reports it
+                fault = f"{type(error).__name__}: {error}"
+            self.faults += [fault] if fault else []
+            self.steps += 1
+
+    def end(self) -> None:
+        """Stop the thread."""
+        self._stop.set()
+        self._thread.join()
+
+
+@contextmanager
+def beside(*steps: Step) -> Iterator[list[Neighbour]]:
+    """Run one thread for each step while the body runs; fail for what any of them found."""
+    neighbours = [Neighbour(step) for step in steps]
+    try:
+        yield neighbours
+    finally:
+        for neighbour in neighbours:
+            neighbour.end()
+    assert [neighbour.faults[:3] for neighbour in neighbours if neighbour.faults] == []
+    assert all(neighbour.steps > 3 for neighbour in neighbours), "a thread was kept from running"
+
+
+def drawing(draw: Callable[[], Any], seed: Callable[[int], Any]) -> tuple[Step, Callable[[], str]]:
+    """Return a step that draws a random number, and what says afterwards where the sequence was broken."""
+    seen: list[Any] = []
+
+    def step(_: int) -> str:
+        seen.append(draw())
+        return ""
+
+    def verdict() -> str:
+        seed(SEED)
+        broken = next((place for place, value in enumerate(seen) if draw() != value), None)
+        return "" if broken is None else f"draw {broken} of {len(seen)} is not the seeded sequence's"
+
+    seed(SEED)
+    return step, verdict
+
+
+def writes_the_environment(number: int) -> str:
+    """Write a variable, and look whether the one written before is still there."""
+    found = os.environ.get("MY_COUNTER")
+    os.environ["MY_COUNTER"] = str(number)
+    return "" if number == 0 or found == str(number - 1) else f"the variable is {found}, {number - 1} was written"
+
+
+def filters_warnings(number: int) -> str:
+    """Add a filter for one message, and look whether the one added before is still there."""
+    texts = [entry[1].pattern for entry in warnings.filters if entry[1] is not None]
+    warnings.filterwarnings("ignore", message=f"mine {number}!")
+    return "" if number == 0 or f"mine {number - 1}!" in texts else f"filter {number - 1} is gone"
+
+
+def uses_modes(number: int) -> str:
+    """Use modes of its own, and look whether a product is what it should be."""
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        product = torch.ones(4, 4) @ torch.ones(4, 4)
+    return "" if product.dtype == torch.bfloat16 and not torch.is_autocast_enabled("cpu") else f"{product.dtype}"
+
+
+def looks_for_compilers(_: int) -> str:
+    """Look whether PyTorch says that somebody compiles."""
+    return "is_compiling() is True" if torch.compiler.is_compiling() else ""
+
+
+@pytest.mark.parametrize("tune", ["off", "fast"])
+def test_planning_disturbs_no_other_thread(tune: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random numbers, variables, folders, filters, modes and compiled models of other threads are theirs alone."""
+    monkeypatch.setenv("MY_COUNTER", "")
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+
+    def changes_folder(number: int) -> str:
+        found = Path.cwd()
+        os.chdir(folders[number % 2])
+        return "" if number == 0 or found == folders[(number - 1) % 2] else f"the working directory is {found}"
+
+    model, other, x = net(), net(), torch.randn(16, 8)
+    call_other = torch.compile(other, backend="hub", options={"backends": ("onnxruntime",), "tune": "off"})  # pyright: ignore
+    with torch.no_grad():
+        call_other(x)
+
+    def calls_another_model(_: int) -> str:
+        with torch.no_grad():
+            return "" if torch.allclose(call_other(x), other(x), atol=1e-6) else "another model is wrong"
+
+    kinds = {
+        "Python": drawing(random.random, random.seed),
+        "NumPy": drawing(lambda: float(numpy.random.rand()), numpy.random.seed),
+        "PyTorch": drawing(lambda: float(torch.rand(())), torch.manual_seed),
+    }
+    monkeypatch.chdir(tmp_path)
+    steps = (writes_the_environment, filters_warnings, changes_folder, uses_modes, looks_for_compilers, calls_another_model)
+    call, graphs = compiled_beside(
+        model,
+        (*(step for step, _ in kinds.values()), *steps),
+        tune=tune,
+        backends=("disc", "inductor", "onnxruntime", "openvino"),
+        budget_s=6,
+    )
+    with warnings.catch_warnings(), torch.no_grad():
+        found = call(x)
+    torch.testing.assert_close(found, model(x))
+    assert {name: verdict() for name, (_, verdict) in kinds.items()} == dict.fromkeys(kinds, "")
+    (plan,) = [graph.plan for graph in graphs]
+    assert plan is not None
+    assert set(plan.backends) - {"eager"}
+    assert [event for event in plan.events if event.kind in ("failed", "fallback")] == []
+
+
+def compiled(model: nn.Module, **options: Any) -> nn.Module:
+    """Compile a model with the plugin alone, by estimates."""
+    return torch.compile(model, backend="hub", options={"backends": ("meddler",), "tune": "off", **options})  # pyright: ignore
+
+
+def test_what_loading_changes_is_refused_beside_other_threads(install_plugin: Any) -> None:
+    """A worker knows what loading changes; where others would notice, the cluster runs in eager, for that reason."""
+    install_plugin("meddler", PLUGIN.format(at_import="", at_load=WRITE))
+    model, x = net(), torch.randn(16, 8)
+    told = pytest.warns(HubWarning, match=r"meddler.*changes the environment \(MEDDLER_WAS_HERE\), which other threads")
+    with torch.no_grad(), beside(writes_the_environment), told:
+        found = compiled(model)(x)
+    torch.testing.assert_close(found, model(x))
+    assert "MEDDLER_WAS_HERE" not in os.environ
+    with torch.no_grad():  # alone, what it changes can be told from what others change, and is restored
+        torch._dynamo.reset()
+        call = compiled(model)
+        torch.testing.assert_close(call(x), model(x))
+    (plan,) = hub.plans(call)
+    assert "meddler" in plan.backends
+    assert "MEDDLER_WAS_HERE" not in os.environ
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_what_importing_changes_is_known_before(
+    is_alone: bool, install_plugin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child process imports a plugin first: beside other threads one that changes the process is refused by name."""
+    install_plugin("meddler", PLUGIN.format(at_import=WRITE, at_load="pass"))
+    monkeypatch.setattr(state, "is_alone", lambda: is_alone)
+    entry = registry().entries["meddler"]
+    assert "MEDDLER_WAS_HERE" not in os.environ
+    assert entry.status.accepted == is_alone
+    text = entry.note if is_alone else entry.status.reason
+    assert "the environment (MEDDLER_WAS_HERE)" in text
+
+
+def test_state_of_other_threads_is_neither_compared_nor_restored() -> None:
+    """Beside other threads a block is not blamed for what they change, and what they change stays."""
+    seen: list[list[str]] = []
+    random.seed(SEED)
+    with beside(writes_the_environment):
+        with state.kept_state() as changed:
+            first = random.random()
+            grad = torch.is_grad_enabled()
+            torch.set_grad_enabled(not grad)
+        seen.append(changed)
+        assert torch.is_grad_enabled() == grad, "the calling thread's own state is restored"
+        threading.Event().wait(0.05)
+    assert seen == [["whether gradients are on"]]
+    assert random.random() != first
+    del os.environ["MY_COUNTER"]
