@@ -17,6 +17,7 @@ from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
 from hub.dispatch.shadow import Drift
 from hub.dispatch.weights import WeightGuard, can_guard
 from hub.errors import HubWarning, OptionError, PlanError, text_of
+from hub.forks import LOST_THREADS, freed_in_forks, has_lost_threads, never_freed
 from hub.graph import Graph
 from hub.options import Options, check_backends
 from hub.partition.group import Group
@@ -76,7 +77,7 @@ class CompiledGraph:
         self._demoted: dict[Group, str] = {}
         """Candidates that failed while they served, and why: no later binding gets them, whatever a cache remembers."""
         self._changes = 0
-        self._lock = threading.RLock()
+        self._lock = freed_in_forks(threading.RLock())
         self._current: Binding | None = None
         self._warned: set[str] = set()
         self._cache_problem = ""
@@ -110,6 +111,11 @@ class CompiledGraph:
         with self._lock:
             self._bindings.clear()
             self._current = None
+
+    def leave_to_eager(self) -> None:
+        """Run in eager from now on what was built in the process that this one was forked from."""
+        never_freed(self._bindings)
+        self._bindings, self._current = [], None
 
     def _bind(self, args: Sequence[Any]) -> Binding:
         """Gives a binding for these weights: one that there is, or a new one."""
@@ -147,6 +153,8 @@ class CompiledGraph:
         self._remember_weights(args)
         maker = Maker(graph, self.mode, self.options, registry(), progress_for(self.graph.name), self._demoted)
         try:
+            if has_lost_threads():
+                raise PlanError(LOST_THREADS, hint="start processes by spawn, or compile in the forks alone")
             made = maker.make(args, self.plan)
             return Binding(guard, self._recorded(self._assembled(graph, made).run))
         except Exception as error:
@@ -161,7 +169,11 @@ class CompiledGraph:
         """Gives up on planning: a mistake of the hub's own must not fail the user's model either."""
         reason = f"planning failed: {text_of(error)}"
         self.plan = eager_plan(self.graph.name, reason, self.mode)
-        return Binding(guard, lambda args: tuple(self.original(*args)))
+        return Binding(guard, self.run_in_eager)
+
+    def run_in_eager(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Run one call as PyTorch alone would."""
+        return tuple(self.original(*args))
 
     def _assembled(self, graph: Graph, made: Made) -> Assembled:
         assembled = assemble(

@@ -7,6 +7,7 @@ inputs and goes straight to the plan.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from hub.compiled import CompiledGraph, is_autocast_on
 from hub.errors import FreezeError
+from hub.forks import in_forks, never_freed
 from hub.ownership import graphs_of
 
 
@@ -42,6 +44,15 @@ class _Form:
         )
 
 
+_frozen: weakref.WeakSet[Frozen] = weakref.WeakSet()
+
+
+@in_forks
+def _leave_to_eager() -> None:
+    for one in _frozen:
+        one.leave_to_eager()
+
+
 class Frozen:
     """A compiled model as it was when it was frozen. Called as the model is; makes no gradients."""
 
@@ -64,6 +75,12 @@ class Frozen:
         self._rebuild = _rebuilt(result, outputs)
         self._run = graph.run_for(args)
         self._graph = graph
+        _frozen.add(self)
+
+    def leave_to_eager(self) -> None:
+        """Run in eager what was built in the process that this one was forked from."""
+        never_freed(self._run)
+        self._run = self._graph.run_in_eager
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         """Runs one call. Inputs of another form than at freezing, or that need gradients, take the compiled model's way."""

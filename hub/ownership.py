@@ -11,6 +11,7 @@ import torch
 
 from hub.compiled import CompiledGraph
 from hub.errors import OptionError
+from hub.forks import in_forks
 from hub.plan import Plan
 
 _graphs: list[weakref.ref[CompiledGraph]] = []
@@ -52,6 +53,12 @@ def graphs_of(compiled: Any) -> tuple[CompiledGraph, ...]:
         )
     tensors = _tensors_of(compiled)
     return tuple(graph for graph in _living() if _belongs(graph, wrapper, tensors))
+
+
+@in_forks
+def _leave_to_eager() -> None:
+    for graph in _living():
+        graph.leave_to_eager()
 
 
 def plans(compiled: Any) -> tuple[Plan, ...]:

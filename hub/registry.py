@@ -21,6 +21,7 @@ from hub import environment, hookspecs
 from hub.backend import API_VERSION, Backend, BackendInfo
 from hub.compilation.state import HERE, kept_state, refusal_beside_threads, told_changes
 from hub.errors import ContractError, HubError, OptionError, PluginLoadError, text_of
+from hub.forks import freed_in_forks, note_runtimes
 from hub.plugin_fault import is_plugins
 from hub.settings import Setting, from_environment, is_variable, of_backend
 from hub.support import ACCEPTED, Support, refused
@@ -62,7 +63,7 @@ class Registry:
         self.entries: Mapping[str, Entry] = {entry.name: entry for entry in entries}
         self._loaded: dict[str, Backend | HubError] = {}
         """By name, with the backend's own settings behind it where it has some."""
-        self._lock = threading.Lock()
+        self._lock = freed_in_forks(threading.Lock())
 
     def configured(self, options: Options) -> Registry:
         """Gives the registry with backends' own settings, and the cache folder, as these options have them.
@@ -85,6 +86,7 @@ class Registry:
         """Gives the backend, created on first use. Raises PluginLoadError, the same one every time, if that fails."""
         settings = self.entries[name].settings if name in self.entries else None
         key = name if settings is None else f"{name} {settings.model_dump_json()} {settings.cache_folder}"
+        note_runtimes()
         with self._lock:
             if key not in self._loaded:
                 self._loaded[key] = _create(self._entry(name))

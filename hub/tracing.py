@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch._dynamo.convert_frame import compile_lock
 
+from hub.forks import freed_in_forks
+
 
 @contextmanager
 def tracing() -> Generator[None]:
@@ -17,7 +19,7 @@ def tracing() -> Generator[None]:
     trace at once can leave either set for ever. A thread that calls a compiled model meanwhile is refused by Dynamo, unless
     the flag says that somebody compiles. Other threads see `torch.compiler.is_compiling()` meanwhile: hold it no longer.
     """
-    with compile_lock:
+    with freed_in_forks(compile_lock):
         before = torch.compiler.is_compiling()
         _set_compiling(True)
         try:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hub.compilation.forkserver import Child, ForkServer, Spawned
 from hub.compilation.frames import is_readable, receive, send
 from hub.compilation.limits import WATCH_S, Limits, Saving
 from hub.errors import CompileError, HubError, WorkerError, text_of
+from hub.forks import in_forks
 
 ANSWER_S = 60.0
 """Seconds from the first byte of an answer to its last."""
@@ -27,6 +29,17 @@ _TAIL_LINES = 5
 _TAIL_BYTES = 64 * 1024
 _FATAL = "Fatal Python error"
 """With which Python begins to tell, when a signal ends it, where all of its threads were."""
+
+
+_open: weakref.WeakSet[Worker] = weakref.WeakSet()
+"""Workers whose pipes this process holds open."""
+
+
+@in_forks
+def _let_go() -> None:
+    """Close a fork's copies of the pipes: workers end when their own parent is gone, not when all its forks are."""
+    for worker in list(_open):
+        worker.let_go()
 
 
 class Worker:
@@ -69,6 +82,7 @@ class Worker:
         self._to_worker = ours_out
         self._from_worker = ours_in
         self._is_open = True
+        _open.add(self)
 
     def _started(self, module: str, theirs_in: int, theirs_out: int, environment: dict[str, str]) -> Spawned:
         # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
@@ -150,8 +164,13 @@ class Worker:
         self._process.end()
         if self.saving is not None:
             discard_partial(self.saving.folder, self.pid)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close this process's ends of the pipes; the worker, another process's, goes on."""
         if self._is_open:
             self._is_open = False
+            _open.discard(self)
             os.close(self._to_worker)
             os.close(self._from_worker)
 

@@ -18,6 +18,7 @@ from hub.compilation.channel import Worker
 from hub.compilation.forkserver import ForkServer
 from hub.compilation.limits import Limits
 from hub.errors import PluginError, WorkerError
+from hub.forks import freed_in_forks, in_forks
 from hub.settings import KEYS
 
 MODULE = "hub.compilation.worker"
@@ -63,7 +64,7 @@ class Pool:
         self._resting: list[_Resting] = []
         self._server: tuple[str, ForkServer] | None = None
         """Forks new workers, with a digest of what it was started in."""
-        self._lock = threading.Lock()
+        self._lock = freed_in_forks(threading.Lock())
         self._folder: Path | None = None
         self._started = 0
         self._owner = os.getpid()
@@ -120,6 +121,13 @@ class Pool:
             server[1].close()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def let_go(self) -> None:
+        """Forget, in a fork, the workers and the server of the parent, which end with it."""
+        if self._server is not None:
+            self._server[1].close()
+        self._resting, self._server, self._folder = [], None, None
+        self._owner = os.getpid()
 
     def _forking(self) -> ForkServer | None:
         """Gives the process that forks workers, started in this environment; None where this system has none."""
@@ -178,7 +186,8 @@ def _read_at_start() -> str:
     A worker is told all others when it is forked: a program that writes some in a loop must not cost a server each time.
     """
     variables = environment.snapshot().items()
-    return digest_of({"read": {name: value for name, value in variables if name.startswith(_READ_AT_START)}})
+    read = {name: value for name, value in variables if name.startswith(_READ_AT_START)}
+    return digest_of({"environment": read, "process": os.getpid()})
 
 
 def _folder() -> str:
@@ -191,3 +200,4 @@ def _folder() -> str:
 POOL = Pool()
 """The workers of this process."""
 atexit.register(POOL.close)
+in_forks(POOL.let_go)

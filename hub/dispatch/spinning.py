@@ -14,7 +14,9 @@ import weakref
 
 import torch
 
-_lock = threading.RLock()
+from hub.forks import freed_in_forks
+
+_lock = freed_in_forks(threading.RLock())
 """Re-entrant, because garbage may be collected, and a holder with it, wherever something is allocated."""
 _holders = 0
 _release: threading.Event | None = None
