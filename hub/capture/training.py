@@ -13,6 +13,7 @@ from torch._dynamo.exc import RestartAnalysis
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
 
+from hub.capture.normalizations import IN_FLOAT32
 from hub.capture.pins import pins
 from hub.capture.simplify import simplify
 from hub.errors import CaptureError
@@ -45,7 +46,10 @@ def capture_with_autograd(
         return compile_one
 
     capture = aot_autograd(
-        fw_compiler=compiler("forward"), bw_compiler=compiler("backward"), inference_compiler=compiler("inference")
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        decompositions=dict(IN_FLOAT32),
     )
     try:
         return capture(module, inputs)

@@ -1,0 +1,45 @@
+"""Normalizations of half-precision tensors with float32 parameters, as autocast makes them, on a CPU.
+
+Eager gives their statistics in float32. PyTorch's shape propagation announces them in the input's dtype, and for
+`native_group_norm_backward` the gradient in float32 where eager gives it in half precision. A graph captured so has tensors
+of other dtypes than it says: its backward reads float32 memory as bfloat16. Computed in float32, with the first result
+rounded, as eager's own kernels do it inside, what is announced is what comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+aten = torch.ops.aten
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def _decomposed(operator: Any) -> Callable[..., Any]:
+    def decomposition(first: torch.Tensor, *others: Any) -> Any:
+        tensors = [first, *(other for other in others if isinstance(other, torch.Tensor))]
+        is_mixed = any(tensor.dtype is torch.float32 for tensor in tensors[1:])
+        if first.device.type != "cpu" or first.dtype not in _HALF or not is_mixed:
+            return NotImplemented
+        widened = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(torch.float32), (first, *others))
+        result, *statistics = operator(*widened)
+        return (None if result is None else result.to(first.dtype), *statistics)
+
+    return decomposition
+
+
+IN_FLOAT32: Mapping[Any, Callable[..., Any]] = {
+    operator: _decomposed(operator)
+    for operator in (
+        aten._native_batch_norm_legit_functional.default,
+        aten._native_batch_norm_legit.no_stats,
+        aten._native_batch_norm_legit_no_training.default,
+        aten.native_layer_norm.default,
+        aten.native_group_norm.default,
+        aten.native_group_norm_backward.default,
+    )
+}
+"""Operator -> its decomposition, which returns NotImplemented for calls that need none."""
