@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from hub.conditions import one_of, only_output, plain
 from hub.support import (
     argument,
+    declared_arguments,
     dtype_name,
+    elements,
     is_symbolic,
     operator_name,
     value_of,
@@ -57,6 +59,18 @@ def known_factors(node: fx.Node) -> str | None:
     """Factors, where any are given, are numbers known while compiling."""
     names = [declared.name for declared in node.target._schema.arguments]  # pyright: ignore
     return plain(*(name for name in names if name.startswith("scale")))(node)
+
+
+def short_end(node: fx.Node) -> str | None:
+    """A transposed convolution's end is longer by less than the stride, or by less than what padding cuts off it."""
+    if "transposed" in {declared.name for declared in declared_arguments(node)} and not argument(node, "transposed"):
+        return None
+    lengths = (elements(argument(node, name)) for name in ("output_padding", "stride", "padding"))
+    count = len(value_of(argument(node, "weight")).shape) - 2
+    for added, stride, padding in zip(*(each * count if len(each) == 1 else each for each in lengths), strict=True):
+        if added >= stride and added > padding:
+            return f"output_padding {added} with stride {stride} and padding {padding}, below one of both here"
+    return None
 
 
 def weights_only(node: fx.Node) -> str | None:

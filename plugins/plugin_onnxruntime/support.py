@@ -45,6 +45,7 @@ from .conditions import (
     real_division,
     scannable,
     several_normalised,
+    short_end,
     usual_norm,
     weights_only,
 )
@@ -57,7 +58,9 @@ FLOAT = dtypes("float32", "float64")
 FLOAT_MASKED = dtypes("float32", "float64", "bool")
 FLOAT_PLACED = dtypes("float32", "float64", "int64")
 """Reads floats, gives places."""
+FLOAT32_PLACED = dtypes("float32", "int64")
 FLOAT_INDEXED = dtypes("float32", "float64", "int64", "int32")
+FLOAT32_INDEXED = dtypes("float32", "int64", "int32")
 NUMBER = dtypes("float32", "float64", "int64", "int32", "bool")
 INTEGER = dtypes("int64", "int32", "bool")
 ANY = dtypes("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -144,6 +147,7 @@ OPERATORS = OperatorTable(
             "conv_transpose1d.default conv_transpose2d.input conv_transpose3d.input convolution.default",
             *_CONVOLUTION,
             plain("padding", "output_padding"),
+            short_end,
         ),
         **_rows("_weight_norm.default", FLOAT),
         **_rows("_weight_norm_interface.default", FLOAT, only_output(0)),
@@ -181,7 +185,8 @@ OPERATORS = OperatorTable(
         **_rows("pixel_unshuffle.default", ANY, rank("self", 4, 4)),
         **_rows("channel_shuffle.default", ANY),
         # reductions, scans, order
-        **_rows("sum.default sum.dim_IntList prod.default prod.dim_int cumsum.default", NUMBER, gives_numbers),
+        **_rows("sum.default sum.dim_IntList cumsum.default", NUMBER, gives_numbers),
+        **_rows("prod.default prod.dim_int", NUMBER, floating_result),  # of integers in float64, without wrapping around
         **_rows("cumprod.default", NUMBER, scannable, gives_numbers),
         **_rows("mean.default mean.dim logsumexp.default", FLOAT),
         **_rows(
@@ -193,14 +198,12 @@ OPERATORS = OperatorTable(
         **_rows("amax.default amin.default max.default min.default", NUMBER),
         **_rows("max.dim min.dim argmax.default argmin.default", FLOAT_INDEXED, has_dims),
         **_rows("any.default any.dim any.dims all.default all.dim all.dims count_nonzero.default", NUMBER),
-        **_rows("sort.stable argsort.stable", FLOAT_INDEXED, has_dims),
-        **_rows("topk.default sort.default", FLOAT_INDEXED, has_dims, indices_unread_for_integers),
-        **_rows("argsort.default", FLOAT_PLACED, has_dims, indices_unread_for_integers),
-        **_rows(
-            "softmax.int _softmax.default log_softmax.int _log_softmax.default _safe_softmax.default",
-            FLOAT_INDEXED,
-            has_dims,
-        ),
+        **_rows("sort.stable argsort.stable", FLOAT32_INDEXED, has_dims),
+        **_rows("topk.default", FLOAT32_INDEXED, has_dims, indices_unread_for_integers, one_of("sorted", True)),
+        **_rows("sort.default", FLOAT32_INDEXED, has_dims, indices_unread_for_integers),
+        **_rows("argsort.default", FLOAT32_PLACED, has_dims, indices_unread_for_integers),
+        **_rows("softmax.int _softmax.default _safe_softmax.default", FLOAT_INDEXED, has_dims),
+        **_rows("log_softmax.int _log_softmax.default", FLOAT32_INDEXED, has_dims),  # in float64 it loses NaN
         # views and rearrangement
         **_rows("view.default reshape.default _unsafe_view.default flatten.using_ints unflatten.int", ANY),
         **_rows("view_as.default reshape_as.default ravel.default", ANY),

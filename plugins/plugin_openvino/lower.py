@@ -18,7 +18,7 @@ from openvino import Model, Output, PartialShape, op
 from openvino import opset16 as ops
 from torch import fx
 
-from hub.errors import CompileError
+from hub.errors import CompileError, ConstantsRefused
 from hub.graph import Cluster, ScalarSpec, Spec
 from hub.support import is_symbolic, operator_name
 from plugin_openvino.call import INT32_MAX, OV_TYPES, Call, Value, indices, output
@@ -66,10 +66,10 @@ def lower(cluster: Cluster) -> Lowered:
 def weight_constant(value: torch.Tensor, cluster: str, node: str) -> Output:
     """Gives a constant over the weight's own memory, copied only where it is not contiguous.
 
-    Raises CompileError for integers beyond the int32 range in which OpenVINO computes.
+    Raises ConstantsRefused for integers beyond the int32 range in which OpenVINO computes.
     """
     if problem := _unfit(value):
-        raise CompileError(problem, backend="openvino", cluster=cluster, node=node)
+        raise ConstantsRefused(problem, backend="openvino", cluster=cluster, node=node)
     array = value.detach().contiguous().numpy()
     return output(op.Constant(array, shared_memory=array.ndim > 0))
 

@@ -17,7 +17,9 @@ from hub.support import (
     attribute,
     dtype_name,
     dtypes,
+    elements,
     is_symbolic,
+    operator_name,
     rank,
     static,
     tensors_of,
@@ -84,6 +86,15 @@ def takes(name: str, *allowed: str) -> Condition:
         return f"{name} is {found}, only {', '.join(allowed)} here" if found is not None and found not in allowed else None
 
     return condition
+
+
+def int32_numbers(node: fx.Node) -> str | None:
+    """Numbers among the arguments fit int32, as which OpenVINO computes int64; ends of slices stand for any size."""
+    if operator_name(node) in ("aten.slice.Tensor", "aten.slice_scatter.default", "aten.narrow.default"):
+        return None
+    leaves = (item for value in (*node.args, *node.kwargs.values()) for item in elements(value))
+    bad = [item for item in leaves if isinstance(item, int) and abs(item) >= 2**31]
+    return f"{bad[0]} is beyond the int32 range in which OpenVINO computes" if bad else None
 
 
 def whole_numbers(*names: str) -> Condition:
@@ -203,6 +214,8 @@ def equals(name: str, wanted: Any) -> Condition:
     return attribute(name, lambda value: value == wanted, str(wanted))
 
 
+reduces_something = attribute("dim", lambda value: value != [], "not without dims")
+
 # --- Rows -------------------------------------------------------------------------------------------------------------
 
 FLOAT = dtypes("float32")
@@ -223,7 +236,7 @@ _SDPA = (
 _WIDE = (has_dims, known_sizes("dim"), FLOAT)  # a scalar has no axis for OpenVINO
 
 OPERATORS = OperatorTable(
-    everywhere=(dtypes("float32", "int64", "int32", "bool"), on_cpu, at_most_six_dims, not_empty),
+    everywhere=(dtypes("float32", "int64", "int32", "bool"), on_cpu, at_most_six_dims, not_empty, int32_numbers),
     rows={
         # arithmetic
         "aten.add.Tensor": (),
@@ -378,10 +391,10 @@ OPERATORS = OperatorTable(
         "aten.mean.dim": (gives("float32"),),
         "aten.any.default": (),
         "aten.any.dim": (),
-        "aten.any.dims": (),
+        "aten.any.dims": (reduces_something,),
         "aten.all.default": (),
         "aten.all.dim": (),
-        "aten.all.dims": (),
+        "aten.all.dims": (reduces_something,),
         "aten.amax.default": (NUMBER, has_dims),
         "aten.amin.default": (NUMBER, has_dims),
         "aten.max.default": (NUMBER,),

@@ -13,7 +13,10 @@ from .call import Call, lowers
 def relu(call: Call) -> str:
     """max(x, 0)."""
     value = call.typed("self")
-    return call.op("Max", value, call.constant(0)) if call.out_dtype == torch.int64 else call.op("Relu", value)
+    if call.out_dtype is not torch.int64:
+        return call.op("Relu", value)
+    zero = call.constant(0)
+    return call.op("Where", call.op("Less", value, zero), zero, value)
 
 
 @lowers("gelu.default")

@@ -59,20 +59,43 @@ def divide_rounded(call: Call) -> str:
     if mode == "floor":
         return floor_divide(call)
     quotient = call.op("Div", call.typed("self"), call.typed("other"))
-    if not call.out_dtype.is_floating_point:
-        return quotient
-    return call.op("Mul", call.op("Sign", quotient), call.op("Floor", call.op("Abs", quotient)))
+    return truncated(call, quotient) if call.out_dtype.is_floating_point else quotient
+
+
+def truncated(call: Call, value: str) -> str:
+    """Rounds floats toward zero; what becomes zero keeps its sign."""
+    is_below = call.op("Less", value, call.constant(0.0))
+    return call.op("Where", is_below, call.op("Ceil", value), call.op("Floor", value))
 
 
 @lowers("floor_divide.default", "floor_divide.Scalar")
 def floor_divide(call: Call) -> str:
     """Quotient rounded down, from the remainder, so that it is exact where self / other alone would round up."""
     value, by = call.typed("self"), call.typed("other")
-    exact = call.op("Div", call.op("Sub", value, _remainder(call, value, by)), by)
     if not call.out_dtype.is_floating_point:
-        return exact
+        quotient = call.op("Div", value, by)
+        differs = _has_other_sign(call, _rest(call, value, by), by)
+        return call.op("Where", differs, call.op("Sub", quotient, call.constant(1)), quotient)
+    rest = _rest(call, value, by)
+    quotient = call.op("Div", call.op("Sub", value, rest), by)
+    lower = call.op("Sub", quotient, call.constant(1.0))
     by_zero = call.op("Equal", by, call.constant(0.0))
-    return call.op("Where", by_zero, call.op("Div", value, by), call.op("Round", exact))
+    rounded = call.op("Round", call.op("Where", _has_other_sign(call, rest, by), lower, quotient))
+    return call.op("Where", by_zero, call.op("Div", value, by), rounded)
+
+
+def _rest(call: Call, value: str, by: str) -> str:
+    """Remainder with the dividend's sign. ORT's own takes integers through double."""
+    if call.out_dtype.is_floating_point:
+        return call.op("Mod", value, by, fmod=1)
+    return call.op("Sub", value, call.op("Mul", call.op("Div", value, by), by))
+
+
+def _has_other_sign(call: Call, rest: str, by: str) -> str:
+    """Where a remainder is not zero, and of another sign than the divisor."""
+    zero = call.constant(0)
+    differs = call.op("Xor", call.op("Less", rest, zero), call.op("Less", by, zero))
+    return call.op("And", differs, call.op("Not", call.op("Equal", rest, zero)))
 
 
 @lowers("remainder.Tensor", "remainder.Scalar")
@@ -84,17 +107,14 @@ def remainder(call: Call) -> str:
 def _remainder(call: Call, value: str, by: str) -> str:
     if not call.out_dtype.is_floating_point:
         return call.op("Mod", value, by)
-    rest = call.op("Mod", value, by, fmod=1)
-    zero = call.constant(0.0)
-    differs = call.op("Xor", call.op("Less", rest, zero), call.op("Less", by, zero))
-    wrong = call.op("And", differs, call.op("Not", call.op("Equal", rest, zero)))
-    return call.op("Where", wrong, call.op("Add", rest, by), rest)
+    rest = _rest(call, value, by)
+    return call.op("Where", _has_other_sign(call, rest, by), call.op("Add", rest, by), rest)
 
 
 @lowers("fmod.Tensor", "fmod.Scalar")
 def fmod(call: Call) -> str:
     """Remainder with the dividend's sign."""
-    return call.op("Mod", call.typed("self"), call.typed("other"), fmod=1)
+    return _rest(call, call.typed("self"), call.typed("other"))
 
 
 @lowers("pow.Tensor_Scalar")
@@ -137,6 +157,8 @@ def minimum(call: Call) -> str:
 def _extreme(call: Call, kind: str, one: str, other: str) -> str:
     if call.out_dtype == torch.bool:
         return call.op("Or" if kind == "Max" else "And", one, other)
+    if call.out_dtype is torch.int64:  # beside a number of one element, ORT computes int64 as int32
+        return call.op("Where", call.op("Less" if kind == "Max" else "Greater", one, other), other, one)
     return call.op(kind, one, other)
 
 
@@ -151,15 +173,18 @@ def _extreme(call: Call, kind: str, one: str, other: str) -> str:
     "relu6.default",
 )
 def clamp(call: Call) -> str:
-    """self between two bounds, either of which may be absent; Clip needs plain numbers, Max and Min take tensors."""
-    low, high = _bounds(call)
+    """self between two bounds, either of which may be absent; Clip needs two plain floats, Max and Min take tensors.
+
+    For an absent bound Clip takes the largest finite number, and it computes int64 as int32.
+    """
+    low, high = (None if bound is None else call.as_dtype(bound, call.out_dtype) for bound in _bounds(call))
     value = call.typed("self")
-    if not str(call.node.target).endswith(".Tensor"):
-        names = ["" if bound is None else call.as_dtype(bound, call.out_dtype) for bound in (low, high)]
-        return call.op("Clip", value, *(names if names[1] else names[:1]))
+    is_tensor = str(call.node.target).endswith(".Tensor")
+    if call.out_dtype.is_floating_point and low and high and not is_tensor:
+        return call.op("Clip", value, low, high)
     for kind, bound in (("Max", low), ("Min", high)):
         if bound is not None:
-            value = call.op(kind, value, call.as_dtype(bound, call.out_dtype))
+            value = _extreme(call, kind, value, bound)
     return value
 
 

@@ -62,10 +62,14 @@ def _conv(call: Call, begins: Sequence[int], ends: Sequence[int]) -> str:
 
 
 def _conv_transpose(call: Call) -> str:
+    """Transposed convolution; rows added at the end that ORT refuses (as many as the stride) are cut off less instead."""
     dims = _dims(call)
+    strides, begins, added = (spread(call[name], dims) for name in ("stride", "padding", "output_padding"))
+    uncut = [extra if extra >= stride else 0 for extra, stride in zip(added, strides, strict=True)]
     return call.op(
-        "ConvTranspose", *_operands(call), pads=spread(call["padding"], dims) * 2, strides=spread(call["stride"], dims),
-        dilations=spread(call["dilation"], dims), output_padding=spread(call["output_padding"], dims), group=call["groups"],
+        "ConvTranspose", *_operands(call), strides=strides, dilations=spread(call["dilation"], dims), group=call["groups"],
+        pads=[*begins, *(pad - extra for pad, extra in zip(begins, uncut, strict=True))],
+        output_padding=[extra - less for extra, less in zip(added, uncut, strict=True)],
         kernel_shape=list(call.shape("weight")[2:]),
     )  # fmt: skip
 

@@ -104,7 +104,7 @@ def _rolled(call: Call, value: str, dim: int, shift: Any, size: Any) -> str:
         return call.op(
             "Concat", call.slice(value, dim, size - shift, _END), call.slice(value, dim, 0, size - shift), axis=dim
         )
-    cut = call.op("Neg", call.builder.size(call.size(shift)))
+    cut = call.op("Neg", call.op("Mod", call.builder.size(call.size(shift)), call.builder.size(size)))
     axis, one = call.ints(dim), call.ints(1)
     tail = call.op("Slice", value, cut, call.ints(_END), axis, one)
     return call.op("Concat", tail, call.op("Slice", value, call.ints(0), cut, axis, one), axis=dim)

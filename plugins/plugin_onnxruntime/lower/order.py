@@ -9,6 +9,8 @@ import torch
 from .call import Call, lowers
 from .reduce import with_nan
 
+_BEYOND_FLOAT32 = 1e300
+
 
 def _position(kind: str) -> Callable[[Call], str]:
     def rule(call: Call) -> str:
@@ -49,10 +51,7 @@ def extreme_with_position(call: Call) -> tuple[str, str]:
 @lowers("topk.default")
 def topk(call: Call) -> tuple[str, ...]:
     """The k largest or smallest elements of one dim, in order, and their positions."""
-    count = call.builder.size(call.size(call["k"]))
-    return call.ops(
-        "TopK", call.input("self"), count, n_outputs=2, axis=call.dim("dim"), largest=int(call["largest"]), sorted=1
-    )
+    return _ordered(call, call.builder.size(call.size(call["k"])), largest=call["largest"])
 
 
 @lowers("sort.default", "sort.stable")
@@ -68,6 +67,19 @@ def argsort(call: Call) -> str:
 
 
 def _sorted(call: Call) -> tuple[str, ...]:
-    axis = call.dim("dim")
-    count = call.builder.size(call.shape("self")[axis])
-    return call.ops("TopK", call.input("self"), count, n_outputs=2, axis=axis, largest=int(call["descending"]), sorted=1)
+    return _ordered(call, call.builder.size(call.shape("self")[call.dim("dim")]), largest=call["descending"])
+
+
+def _ordered(call: Call, count: str, *, largest: bool) -> tuple[str, ...]:
+    """Gives elements in order and their positions. ORT compares with NaN, which PyTorch takes for the largest.
+
+    So float32 is ordered as float64, where NaN is infinite and infinity a number that float32 does not have.
+    """
+    value, axis = call.input("self"), call.dim("dim")
+    if not call.dtype("self").is_floating_point:
+        return call.ops("TopK", value, count, n_outputs=2, axis=axis, largest=int(largest), sorted=1)
+    key = call.typed("self", torch.float64)
+    key = call.op("Min", key, call.constant(_BEYOND_FLOAT32, torch.float64))
+    key = call.op("Where", call.op("IsNaN", value), call.constant(float("inf"), torch.float64), key)
+    _, places = call.ops("TopK", key, count, n_outputs=2, axis=axis, largest=int(largest), sorted=1)
+    return call.op("GatherElements", value, places, axis=axis), places

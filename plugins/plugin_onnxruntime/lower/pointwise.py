@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import torch
+
+from .arithmetic import truncated
 from .call import Call, lowers
 
 _UNARY = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
     "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "exp": "Exp", "floor": "Floor", "log": "Log", "neg": "Neg",
-    "reciprocal": "Reciprocal", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "sin": "Sin", "sinh": "Sinh",
+    "reciprocal": "Reciprocal", "round": "Round", "sigmoid": "Sigmoid", "sin": "Sin", "sinh": "Sinh",
     "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh",
 }  # fmt: skip
 _KEEPS_INTEGERS = frozenset({"Ceil", "Floor", "Round"})
@@ -32,9 +35,15 @@ for _name, _kind in _UNARY.items():
 def truncate(call: Call) -> str:
     """Rounds toward zero."""
     value = call.typed("self")
-    if not call.out_dtype.is_floating_point:
-        return value
-    return call.op("Mul", call.op("Sign", value), call.op("Floor", call.op("Abs", value)))
+    return truncated(call, value) if call.out_dtype.is_floating_point else value
+
+
+@lowers("sign.default")
+def sign(call: Call) -> str:
+    """-1, 0 or 1; 0 for NaN. ORT's own keeps NaN, and computes int64 as int32."""
+    value, zero = call.typed("self"), call.constant(0)
+    sides = (call.op(kind, value, zero) for kind in ("Greater", "Less"))
+    return call.op("Sub", *(call.builder.cast(side, torch.bool, call.out_dtype) for side in sides))
 
 
 @lowers("rsqrt.default")

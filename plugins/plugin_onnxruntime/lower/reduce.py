@@ -34,10 +34,22 @@ def _reducing(kind: str) -> Callable[[Call], str]:
     return rule
 
 
-for _name, _kind in {"sum": "ReduceSum", "mean": "ReduceMean", "prod": "ReduceProd"}.items():
-    lowers(f"{_name}.default", f"{_name}.{'dim_int' if _name == 'prod' else 'dim_IntList' if _name == 'sum' else 'dim'}")(
-        _reducing(_kind)
-    )
+lowers("mean.default", "mean.dim")(_reducing("ReduceMean"))
+lowers("prod.default", "prod.dim_int")(_reducing("ReduceProd"))
+
+_HALF = 2**32
+
+
+@lowers("sum.default", "sum.dim_IntList")
+def total(call: Call) -> str:
+    """Sum over dims. ORT adds int64 in double, so the halves of each number are added apart; overflow wraps around."""
+    value = call.typed("self")
+    if call.out_dtype is not torch.int64 or call.dtype("self") is not torch.int64:
+        return reduce(call, "ReduceSum", value)
+    half = call.constant(_HALF)
+    low = call.op("Mod", value, half)
+    high = call.op("Div", call.op("Sub", value, low), half)
+    return call.op("Add", call.op("Mul", reduce(call, "ReduceSum", high), half), reduce(call, "ReduceSum", low))
 
 
 def _extreme(kind: str) -> Callable[[Call], str]:
@@ -62,6 +74,8 @@ for _name, _kind in {"amax": "ReduceMax", "amin": "ReduceMin"}.items():
 
 def _boolean(kind: str) -> Callable[[Call], str]:
     def rule(call: Call) -> str:
+        if "dim" in call.declared and call["dim"] == []:
+            return call.typed("self", torch.bool)  # these two, unlike sums, then reduce nothing
         if any(isinstance(size, int) and size == 0 for size in call.shape("self")):
             return filled(call, kind == "ReduceMin")  # ORT knows no extreme of nothing
         return reduce(call, kind, call.typed("self", torch.bool))
@@ -129,6 +143,7 @@ def deviation(call: Call) -> str:
 def variance_and_mean(call: Call) -> tuple[str, str]:
     """Variance and mean over dims."""
     mean, found = _moments(call, _correction(call))
+    mean = call.op("Where", call.op("IsInf", mean), call.constant(float("nan")), mean)  # as eager's running mean
     return found, mean if _keep(call) else call.squeeze(mean, *call.dims("dim"))
 
 
@@ -145,7 +160,11 @@ def vector_norm(call: Call) -> str:
     value, order = call.typed("self"), float(call["ord"])
     if order == 2.0:
         return call.op("Sqrt", reduce(call, "ReduceSum", call.op("Mul", value, value)))
-    return reduce(call, "ReduceSum" if order == 1.0 else "ReduceMax", call.op("Abs", value))
+    if order == 1.0:
+        return reduce(call, "ReduceSum", call.op("Abs", value))
+    return with_nan(
+        call, reduce(call, "ReduceMax", call.op("Abs", value)), value, lambda flags: reduce(call, "ReduceMax", flags)
+    )
 
 
 @lowers("count_nonzero.default")

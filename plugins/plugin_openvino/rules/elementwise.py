@@ -12,6 +12,7 @@ from openvino import opset16 as ops
 from torch import fx
 
 from hub.support import value_of
+from plugin_openvino.bounds import EXACT_IN_FLOAT32, largest
 from plugin_openvino.call import Call, constant, convert, output
 
 Rule = Callable[[Call], Any]
@@ -49,9 +50,28 @@ def binary(operation: Callable[[Output, Output], Any], *, on_bools: Callable[[Ou
         left, right = call.tensor("self", call.dtype), call.tensor("other", call.dtype)
         if on_bools is not None and call.dtype is torch.bool:
             return on_bools(left, right)
-        return operation(left, _scaled(call, right))
+        return within_int32(call, operation, left, _scaled(call, right))
 
     return rule
+
+
+_ROOM = 2.0**16
+"""More than float32 is off by where it computes with numbers of int32's range."""
+
+
+def within_int32(call: Call, operation: Callable[..., Any], *values: Output) -> Output:
+    """Compute `operation` in int64, which OpenVINO takes for int32: numbers that leave its range raise an alarm."""
+    if call.dtype is torch.int64 and largest(call.node) > EXACT_IN_FLOAT32:
+        wide = output(operation(*(convert(value, torch.float32) for value in values)))
+        raise_alarm_beyond(call, wide, 2.0**31 - _ROOM)
+    return output(operation(*values))
+
+
+def raise_alarm_beyond(call: Call, value: Output, limit: float) -> None:
+    """Make a call run eagerly in which an element's absolute value reaches a limit."""
+    call.raise_alarm_where(
+        ops.logical_not(ops.less(ops.abs(convert(value, torch.float32)), constant(limit, torch.float32)))
+    )
 
 
 def _scaled(call: Call, value: Output) -> Output:
@@ -62,14 +82,26 @@ def _scaled(call: Call, value: Output) -> Output:
 
 
 def comparison(operation: Callable[[Output, Output], Any]) -> Rule:
-    """A rule for `self ? other`, compared in the promoted dtype; bools compare as int32, for which every kernel exists."""
+    """A rule for `self ? other`, compared in the promoted dtype; bools compare as int32, for which every kernel exists.
+
+    OpenVINO compares integers as float32, which is right where one of the two is exact in it: else it raises an alarm.
+    """
 
     def rule(call: Call) -> Any:
         dtype = promoted(call.raw("self"), call.raw("other"))
         wide = torch.int32 if dtype is torch.bool else dtype
+        if not dtype.is_floating_point and min(largest(call.raw(name)) for name in ("self", "other")) > EXACT_IN_FLOAT32:
+            smaller = min(
+                (name for name in ("self", "other") if is_tensor(call.raw(name))), key=lambda name: _rank(call, name)
+            )
+            raise_alarm_beyond(call, call.tensor(smaller), EXACT_IN_FLOAT32)
         return operation(call.tensor("self", wide), call.tensor("other", wide))
 
     return rule
+
+
+def _rank(call: Call, name: str) -> int:
+    return call.fake(name).dim()
 
 
 def logical(operation: Callable[[Output, Output], Any]) -> Rule:
@@ -116,7 +148,9 @@ def clamped(low_name: str | None, high_name: str | None) -> Rule:
         present = [(bound, operation) for bound, operation in given if bound is not None]
         for bound, operation in present:
             result = output(operation(result, bound))
-        if not call.dtype.is_floating_point:
+        if not call.dtype.is_floating_point:  # OpenVINO makes one Clamp of two bounds, in float32
+            for source in (value, *(bound for bound, _ in present)):
+                raise_alarm_beyond(call, source, EXACT_IN_FLOAT32)
             return result
         tensors = [call.tensor(name, call.dtype) for name, _ in bounds if name is not None and is_tensor(call.raw(name))]
         for source in (value, *tensors):
@@ -193,7 +227,8 @@ def _cast(call: Call) -> Any:
 
 
 def _rsub(call: Call) -> Any:
-    return ops.subtract(call.tensor("other", call.dtype), _scaled(call, call.tensor("self", call.dtype)))
+    left, right = call.tensor("other", call.dtype), _scaled(call, call.tensor("self", call.dtype))
+    return within_int32(call, ops.subtract, left, right)
 
 
 def _not(call: Call) -> Any:

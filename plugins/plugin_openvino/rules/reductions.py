@@ -9,8 +9,9 @@ import torch
 from openvino import Output
 from openvino import opset16 as ops
 
-from plugin_openvino.call import Call, constant, indices, output
-from plugin_openvino.rules.elementwise import Rule, not_a_number
+from plugin_openvino.bounds import EXACT_IN_FLOAT32, largest
+from plugin_openvino.call import Call, constant, convert, indices, output
+from plugin_openvino.rules.elementwise import Rule, not_a_number, raise_alarm_beyond, within_int32
 
 _F32 = torch.float32
 
@@ -42,6 +43,7 @@ def extreme(operation: Callable[..., Any]) -> Rule:
         value, axes, keeps = call.tensor("self"), _axes(call), _keeps(call)
         result = operation(value, axes, keeps)
         if not call.dtype.is_floating_point:
+            _raise_alarm_where_inexact(call, value)
             return result
         has_nan = ops.reduce_logical_or(not_a_number(value), axes, keeps)
         return ops.select(has_nan, constant(float("nan"), _F32), result)
@@ -53,7 +55,7 @@ def variance(value: Output, axes: Output, count: float, correction: float, *, ke
     """Gives the variance over axes that hold `count` elements, in two passes, as PyTorch computes it."""
     centred = output(ops.subtract(value, ops.reduce_mean(value, axes, True)))
     total = ops.reduce_sum(ops.multiply(centred, centred), axes, keeps)
-    return output(ops.multiply(total, constant(1.0 / max(count - correction, 0.0), _F32)))
+    return output(ops.divide(total, constant(max(count - correction, 0.0), _F32)))
 
 
 def _variance(call: Call) -> Output:
@@ -90,7 +92,24 @@ def _logsumexp(call: Call) -> Any:
 
 def _cumsum(call: Call) -> Any:
     value = call.tensor("self", call.dtype)
-    return ops.cum_sum(value, constant(call.dim("dim"), torch.int64)) if call.fake("self").dim() else value
+    axis = constant(call.dim("dim"), torch.int64)
+    return within_int32(call, lambda each: ops.cum_sum(each, axis), value) if call.fake("self").dim() else value
+
+
+def _sum(call: Call) -> Any:
+    """Sum, which OpenVINO computes in float32 for integers: those that are not exact in it raise an alarm."""
+    value = call.tensor("self", call.dtype)
+    if not call.fake("self").dim():
+        return value
+    if not call.dtype.is_floating_point and call.fake("self").dtype is not torch.bool:
+        absolute = ops.abs(convert(value, _F32))
+        raise_alarm_beyond(call, output(ops.reduce_sum(absolute, _axes(call), False)), EXACT_IN_FLOAT32)
+    return ops.reduce_sum(value, _axes(call), _keeps(call))
+
+
+def _raise_alarm_where_inexact(call: Call, value: Output) -> None:
+    if largest(call.raw("self")) > EXACT_IN_FLOAT32:
+        raise_alarm_beyond(call, value, EXACT_IN_FLOAT32)
 
 
 def _diff(call: Call) -> Any:
@@ -101,12 +120,12 @@ def _diff(call: Call) -> Any:
     earlier = ops.slice(whole, indices([0]), indices([-1]), indices([1]), indices([dim]))
     if call.dtype is torch.bool:
         return ops.logical_xor(later, earlier)
-    return ops.subtract(later, earlier)
+    return within_int32(call, ops.subtract, output(later), output(earlier))
 
 
 RULES: Mapping[str, Rule] = {
-    "aten.sum.default": reduction(ops.reduce_sum),
-    "aten.sum.dim_IntList": reduction(ops.reduce_sum),
+    "aten.sum.default": _sum,
+    "aten.sum.dim_IntList": _sum,
     "aten.mean.default": reduction(ops.reduce_mean),
     "aten.mean.dim": reduction(ops.reduce_mean),
     "aten.any.default": reduction(ops.reduce_logical_or, torch.bool),

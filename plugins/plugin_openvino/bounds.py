@@ -1,0 +1,69 @@
+"""How large the integers of a node can be, as far as its graph says: OpenVINO computes some through float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from hub.support import argument, operator_name, value_of
+
+EXACT_IN_FLOAT32 = 2**24
+"""Integers up to here have a float32 of their own."""
+INT32 = 2**31
+_SIZE = 2**20
+"""Bound of a size known only at run time, where positions along it are made: they fill memory, so few are larger."""
+
+_MOVES = frozenset(
+    f"aten.{name}"
+    for name in [
+        "view.default",
+        "reshape.default",
+        "_unsafe_view.default",
+        "flatten.using_ints",
+        "unflatten.int",
+        "permute.default",
+        "transpose.int",
+        "t.default",
+        "unsqueeze.default",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "expand.default",
+        "slice.Tensor",
+        "select.int",
+        "repeat.default",
+        "clone.default",
+        "contiguous.default",
+        "alias.default",
+        "to.dtype",
+        "to.dtype_layout",
+        "to.device",
+        "to.other",
+        "_to_copy.default",
+        "type_as.default",
+    ]
+)
+_SUMS = frozenset(f"aten.{name}.{form}" for name in ("add", "sub", "rsub") for form in ("Tensor", "Scalar"))
+
+
+def largest(value: Any) -> float:
+    """Return a bound of the absolute values of an argument; int32's where nothing is known."""
+    if not isinstance(value, fx.Node):
+        return abs(value) if isinstance(value, (int, float)) else INT32
+    found = value_of(value)
+    if not hasattr(found, "dtype"):
+        return INT32  # a size, or a number that the user gives
+    if str(found.dtype) == "torch.bool":
+        return 1
+    name = operator_name(value)
+    if name.startswith("aten.arange."):
+        ends = [value_of(item) for item in value.args]
+        return max(abs(end) if isinstance(end, (int, float)) else _SIZE for end in ends)
+    source: Any = value.args[0] if value.args else None
+    if name in _MOVES and not getattr(value_of(source), "is_floating_point", bool)():
+        return largest(source)
+    if name in _SUMS and isinstance(argument(value, "alpha"), int):
+        factor = max(1, abs(argument(value, "alpha")))
+        return min(INT32, factor * (largest(argument(value, "self")) + largest(argument(value, "other"))))
+    return INT32
