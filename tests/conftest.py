@@ -12,10 +12,14 @@ from typing import Any
 import pytest
 import torch
 
+from hub import compiled
 from hub import registry as registry_module
 from hub.modes import modes, set_modes
+from hub.plan import Plan
 
 Install = Callable[[str, str], None]
+
+pytest_plugins = ["hub.testing.backends_ran"]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has Ctrl-C ignored in jobs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,6 +37,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         values = () if call is None or "conformance" in item.path.parts else call.params.values()
         if any(isinstance(value, str) and value in COMPILED_SLOWLY for value in values):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_compilers_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what Inductor and Triton write apart from other processes, runs and users; tests of one process share it.
+
+    A folder for each test would cost it the seconds in which Inductor compiles its headers.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+            patch.setenv(name, str(tmp_path_factory.mktemp(name.partition("_")[0].lower())))
+        yield
 
 
 FOUND = torch.get_num_threads(), modes()
@@ -62,6 +78,21 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def plans_made(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Return every plan that is made in this process during the test: one for each binding that is built."""
+    found: list[Plan] = []
+    observe = compiled.observe
+
+    def observed(registry: Any, hook: str, **facts: Any) -> None:
+        if hook == "hub_plan_made":
+            found.append(facts["plan"])
+        observe(registry, hook, **facts)
+
+    monkeypatch.setattr(compiled, "observe", observed)
+    return found
 
 
 @pytest.fixture

@@ -193,3 +193,70 @@ def test_only_the_hubs_models_can_be_frozen() -> None:
     """What the hub did not compile is refused by name."""
     with pytest.raises(hub.HubError, match=r"torch\.compile"):
         hub.freeze(nn.Linear(2, 2), torch.randn(1, 2))
+
+
+def test_autocast_takes_the_compiled_way(tmp_path: Path) -> None:
+    """Under autocast, which the model was not frozen with, a call has eager's dtype and values; without it, as before."""
+    module, x = nn.Linear(16, 16), torch.randn(3, 16)
+    frozen = hub.freeze(compiled(module, tmp_path), x)
+    with torch.no_grad():
+        before = frozen(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found, expected = frozen(x), module(x)
+        assert found.dtype == expected.dtype == torch.bfloat16
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+        assert torch.equal(frozen(x), before)
+        assert before.dtype == torch.float32
+
+
+class Counting(nn.Module):
+    """Writes to a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return x * self.count
+
+
+TABLE = torch.linspace(0, 1, 16)
+
+
+class Outside(nn.Module):
+    """Reads a tensor that is neither its own nor given."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x + TABLE)
+
+
+class Scores:
+    """A result of a type that PyTorch does not know."""
+
+    def __init__(self, scores: torch.Tensor) -> None:
+        self.scores = scores
+
+
+class Wrapping(nn.Module):
+    """Gives an object."""
+
+    def forward(self, x: torch.Tensor) -> Scores:
+        return Scores(torch.relu(x))
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (Counting(), "the graph trains or writes to its inputs"),
+        (Outside(), "which is no input of the model and no weight"),
+        (Wrapping(), "the result holds values that cannot be rebuilt: Scores"),
+    ],
+    ids=["buffers written", "tensors from outside", "results that cannot be rebuilt"],
+)
+def test_what_cannot_be_frozen_is_refused(module: nn.Module, said: str, tmp_path: Path) -> None:
+    """The error names the reason, and the compiled model still runs."""
+    model, x = compiled(module, tmp_path), torch.randn(3, 16)
+    with pytest.raises(FreezeError, match=said):
+        hub.freeze(model, x)
+    model(x)

@@ -10,6 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+import hub
+from hub.compiled import MOST_BINDINGS, MOST_CHANGES
+from hub.plan import Plan
 from hub.registry import registry
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
@@ -137,6 +140,60 @@ def test_weights_may_change_again_and_again(backend: str) -> None:
     for _ in range(6):
         check(model, call, x)
         _in_place(model)
+
+
+def _through_data(model: Net) -> None:
+    model.first.weight.data.mul_(3)
+
+
+def _through_numpy(model: Net) -> None:
+    model.second.weight.detach().numpy()[:] *= 3
+
+
+@pytest.mark.parametrize("change", [_through_data, _through_numpy])
+@pytest.mark.parametrize("backend", ["onnxruntime"])
+def test_refresh_makes_uncounted_writes_count(backend: str, change: Callable[[Net], None]) -> None:
+    """A write that PyTorch does not count is seen by no guard; `hub.refresh` makes it count, each time, with one plan."""
+    model, x = Net(), torch.randn(4, 6)
+    call = compiled(model, backend)
+    for _ in range(2):
+        check(model, call, x)
+        with torch.no_grad():
+            before = call(x).clone()
+            change(model)
+            assert torch.equal(call(x), before)  # else the weights were no constants, and this tests nothing
+        hub.refresh(call)
+        check(model, call, x)
+    assert [plan.backends for plan in hub.plans(call)] == [(backend,)]
+
+
+def test_four_sets_of_weights_are_kept(plans_made: list[Plan]) -> None:
+    """Four models of one class have executables of their own, built once each; with a fifth, weights become inputs."""
+    models, x = [Net() for _ in range(MOST_BINDINGS + 1)], torch.randn(4, 6)
+    calls = [compiled(model, "onnxruntime") for model in models]
+    for _ in range(3):
+        for model, call in zip(models[:-1], calls, strict=False):
+            check(model, call, x)
+    assert len(plans_made) == MOST_BINDINGS == 4
+    for _ in range(2):
+        for model, call in zip(models, calls, strict=True):
+            check(model, call, x)
+    assert len(plans_made) == MOST_BINDINGS + 1
+    assert {plan.backends for plan in plans_made} == {("onnxruntime",)}
+
+
+def test_after_three_changes_weights_are_inputs(plans_made: list[Plan]) -> None:
+    """Each of three changes costs a build, the last one with weights as inputs; later changes cost none and count too."""
+    model, x = Net(), torch.randn(4, 6)
+    call = compiled(model, "onnxruntime")
+    counts: list[int] = []
+    for _ in range(7):
+        check(model, call, x)
+        counts.append(len(plans_made))
+        _in_place(model)
+    assert counts == [1, 2, 3, 4, 4, 4, 4]
+    assert MOST_CHANGES == 3
+    assert {plan.backends for plan in plans_made} == {("onnxruntime",)}
 
 
 @every_backend

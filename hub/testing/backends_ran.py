@@ -1,0 +1,120 @@
+"""A pytest plugin (`-p hub.testing.backends_ran`): tests named after a backend fail, together, where it ran too little.
+
+A backend that refuses everything fails no comparison: eager is compared with eager. So plans are observed in every test
+that has a backend's name among its parameters, and at the end each backend must have run in a share of each module's tests:
+`BACKENDS_RAN` of the module, or `MIN_SHARE`. Counted by the process that collects reports, whichever worker ran what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+MIN_SHARE = 0.5
+"""Share of a module's tests in which a backend must run at least one cluster, where the module states no other."""
+MIN_TESTS = 4
+"""Tests of one module and backend below which a share means nothing, but that there is none."""
+STATED = "BACKENDS_RAN"
+"""Name of a module's own share: a number, or one for each backend by name."""
+_PROPERTY = "hub-backend-ran"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the tests of one module ran on one backend."""
+
+    module: str
+    backend: str
+    share: float
+    n_tests: int = 0
+    n_ran: int = 0
+
+    @property
+    def complaint(self) -> str:
+        """Return what is wrong, or "" where the backend ran often enough or too few tests were run to know."""
+        if self.n_tests < MIN_TESTS or self.n_ran >= self.share * self.n_tests:
+            return ""
+        return f"{self.module}: {self.backend} ran in {self.n_ran} of {self.n_tests} tests, {self.share:.0%} expected"
+
+
+class Tallies:
+    """Collects what tests report, and fails the session where a backend ran too little."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], Tally] = {}
+
+    @property
+    def complaints(self) -> list[str]:
+        """Return every complaint, by module and backend."""
+        return [text for _, tally in sorted(self._found.items()) if (text := tally.complaint)]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count one test, when it has ended."""
+        if report.when != "teardown":
+            return
+        module = report.nodeid.partition("::")[0]
+        for name, value in report.user_properties:
+            if name == _PROPERTY:
+                backend, has_run, share = cast("tuple[str, bool, float]", value)
+                tally = self._found.setdefault((module, backend), Tally(module, backend, share))
+                tally.n_tests += 1
+                tally.n_ran += has_run
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a session that has passed so far."""
+        if self.complaints and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        """Show which backend ran too little, and where."""
+        if complaints := self.complaints:
+            terminalreporter.section("backends that ran too little", red=True)
+            for text in complaints:
+                terminalreporter.line(text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count in the process that collects reports, and not in workers of pytest-xdist."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Tallies(), "hub-backends-ran")
+
+
+def note(request: pytest.FixtureRequest, backend: str, *, has_run: bool) -> None:
+    """Report that a backend did or did not run in a test: for tests that do not go through `torch.compile`."""
+    module: Any = cast("Any", request).module
+    stated: Any = getattr(module, STATED, MIN_SHARE)
+    share: float = stated.get(backend, MIN_SHARE) if hasattr(stated, "get") else stated
+    request.node.user_properties.append((_PROPERTY, (backend, has_run, share)))
+
+
+@pytest.fixture(autouse=True)
+def _backends_ran(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Observe the plans of a test that is named after a backend."""
+    from hub import compiled
+    from hub.registry import registry
+
+    call: Any = getattr(request.node, "callspec", None)
+    values = () if call is None else call.params.values()
+    names = {value for value in values if isinstance(value, str) and value in registry().entries}
+    if not names:
+        yield
+        return
+    seen: list[frozenset[str]] = []
+    observe = compiled.observe
+
+    def observed(registry: Any, hook: str, **facts: Any) -> None:
+        if hook == "hub_plan_made":
+            seen.append(frozenset(cluster.backend for cluster in facts["plan"].clusters if cluster.nodes))
+        observe(registry, hook, **facts)
+
+    monkeypatch.setattr(compiled, "observe", observed)
+    yield
+    for name in sorted(names) if seen else ():
+        note(request, name, has_run=any(name in backends for backends in seen))
