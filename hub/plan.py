@@ -109,7 +109,7 @@ class Event(_Value):
 class Plan(_Value):
     """The decision for one captured graph, with the evidence behind it."""
 
-    format: int = FORMAT
+    format: Annotated[int, Field(ge=FORMAT, le=FORMAT)] = FORMAT
     graph: str = ""
     """Name of the captured graph."""
     graph_digest: str = ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, seed, settings
 from hypothesis import strategies as st
 
 from hub.graph import Graph
@@ -19,6 +19,7 @@ from hub.partition.verdicts import ask_backends
 from hub.registry import registry
 from hub.support import operator_name
 from hub.testing.random_programs import FORMS, Input, Line, Program, check, clusters, programs
+from tests.slices import NUMBER
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")  # Inductor's own imports
 
@@ -29,7 +30,7 @@ COMPILED_FAST = tuple(name for name in BACKENDS if name not in COMPILED_SLOWLY)
 
 
 def examples(count: int) -> Any:
-    """Says how many examples to try, always the same ones; each compiles, which takes as long as it takes."""
+    """Says how many examples to try, the same ones for one commit; each compiles, which takes as long as it takes."""
     return settings(
         max_examples=count, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
     )
@@ -69,6 +70,7 @@ def check_with_drawn_backends(data: st.DataObject, backends: Sequence[str]) -> N
     check_compiled(program, {"force": {name: data.draw(st.sampled_from(backends)) for name in names}})
 
 
+@seed(NUMBER)
 @given(data=st.data())
 @examples(20)
 def test_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -76,6 +78,7 @@ def test_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObj
     check_under_drawn_plan(data, COMPILED_FAST, tmp_path_factory.mktemp("plan") / "plan.json")
 
 
+@seed(NUMBER)
 @given(data=st.data())
 @examples(10)
 def test_random_backends_for_operators(data: st.DataObject) -> None:

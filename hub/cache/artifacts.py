@@ -236,7 +236,9 @@ def _check_contents(folder: Path) -> None:
     name = f"{facts.get('backend')}/{facts.get('key')}"
     if name != f"{folder.parent.name}/{folder.name}":
         raise CacheError(f"{folder} holds what was sealed as {name}")
-    wanted, found = cast("dict[str, str]", facts.get("files")), _digests(folder)
+    if not isinstance(facts.get("files"), dict):
+        raise CacheError(f"{path} names no files: another version of the hub wrote it")
+    wanted, found = cast("dict[str, str]", facts["files"]), _digests(folder)
     if wanted != found:
         wrong = min(wanted.items() ^ found.items())[0]
         fact = "is missing" if wrong not in found else "was added" if wrong not in wanted else "is not as it was sealed"

@@ -1,0 +1,33 @@
+"""Which part of the long suites this commit runs by default: another one each time, all of it within `SLICES` commits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+
+SLICES = 20
+VARIABLE = "HUB_TEST_SLICE"
+
+
+@cache
+def number() -> int:
+    """Return the number of this commit, what `HUB_TEST_SLICE` says, or 0 where there is no git."""
+    if VARIABLE in os.environ:
+        return int(os.environ[VARIABLE])
+    command = ("git", "rev-list", "--count", "HEAD")
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return int(done.stdout)
+
+
+def is_drawn(place: int, slices: int = SLICES) -> bool:
+    """Return True where the part at this place belongs to this commit's slice."""
+    return place % slices == number() % slices
+
+
+NUMBER = number()
+"""Read when tests are collected: the variables of the hub are unset while they run."""

@@ -1,0 +1,34 @@
+"""Long suites run by rotation."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import slices
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_every_part_is_drawn_once_in_so_many_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty commits in a row run everything, each part once."""
+    drawn: list[int] = []
+    for commit in range(613, 613 + slices.SLICES):
+        monkeypatch.setattr(slices, "number", lambda commit=commit: commit)
+        drawn += [place for place in range(185) if slices.is_drawn(place)]
+    assert sorted(drawn) == list(range(185))
+
+
+@pytest.mark.parametrize(("given", "said"), [({slices.VARIABLE: "7"}, "7"), ({"PATH": ""}, "0")])
+def test_the_slice_is_the_variables_or_nought_without_git(given: dict[str, str], said: str) -> None:
+    """The variable wins over the commit; without git it is the first slice."""
+    code = "from tests.slices import NUMBER; print(NUMBER)"
+    rest = {name: text for name, text in os.environ.items() if name != slices.VARIABLE}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={**rest, **given}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == said
