@@ -271,3 +271,34 @@ def test_state_of_other_threads_is_neither_compared_nor_restored() -> None:
     assert seen == [["whether gradients are on"]]
     assert random.random() != first
     del os.environ["MY_COUNTER"]
+
+
+@pytest.mark.slow
+def test_eight_threads_compile_different_models_at_once() -> None:
+    """Each gets eager's answer from its own plan, and a ninth thread keeps what it writes."""
+    gate = threading.Barrier(8)
+    faults: list[str] = []
+
+    def compile_one(number: int) -> None:
+        model = nn.Sequential(nn.Linear(8, 16 + number), nn.GELU(), nn.Linear(16 + number, 4), nn.Softmax(-1)).eval()
+        options = {"backends": ("disc", "onnxruntime"), "tune": "off"}
+        call = torch.compile(model, backend="hub", options=options)  # pyright: ignore
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(number))
+        gate.wait()
+        try:
+            with torch.no_grad():
+                for _ in range(3):
+                    torch.testing.assert_close(call(x), model(x))
+            (plan,) = hub.plans(call)
+            assert set(plan.backends) - {"eager"}, plan.backends
+        except Exception as error:  # noqa: BLE001 - reported below
+            faults.append(f"model {number}: {type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=compile_one, args=(number,)) for number in range(8)]
+    with beside(writes_the_environment):  # PyTorch itself resets filters of warnings while it captures
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert faults == []
+    del os.environ["MY_COUNTER"]
