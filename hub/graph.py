@@ -170,6 +170,11 @@ class Graph:
             for value in (node.meta.get("val") for node in self.placeholders)
         )
 
+    @cached_property
+    def groupings(self) -> dict[tuple[str, ...], Any]:
+        """Groups of nodes that `hub.partition.group` has found, by the backend of each node."""
+        return {}
+
     @property
     def relations(self) -> tuple[Relation, ...]:
         """What was known of the symbolic sizes when it was first asked for; empty without any.

@@ -31,8 +31,16 @@ def group(graph: Graph, backend_of: Mapping[str, str]) -> tuple[Group, ...]:
 
     `backend_of` names a backend for each node of `graph.nodes`; a tuple's elements (`getitem`) follow their producer
     whatever it says. A cluster's results lie on one device. Which backend may start decides how many groups there are, so
-    each start is tried and the fewest groups win; ties go to the first in order of use.
+    each start is tried and the fewest groups win; ties go to the first in order of use. Each question is answered once for
+    a graph: the pairs of many backends mostly ask the same again, and so does deciding again after a failure.
     """
+    backends = tuple(backend_of[node.name] for node in graph.nodes)
+    if backends not in graph.groupings:
+        graph.groupings[backends] = _fewest_groups(graph, backend_of)
+    return graph.groupings[backends]
+
+
+def _fewest_groups(graph: Graph, backend_of: Mapping[str, str]) -> tuple[Group, ...]:
     home_of = {node: _home(node, backend_of[node.name]) for node in graph.nodes}
     homes = tuple(dict.fromkeys(home_of.values()))
     starts = ((), *((home,) for home in homes), *itertools.permutations(homes, 2))

@@ -92,9 +92,18 @@ def test_a_tuples_elements_stay_with_it() -> None:
 
 def test_the_same_nodes_give_the_same_groups() -> None:
     """Order comes from the graph alone."""
-    graph = random_graphs.graph_of([(0, 0), (1, 0), (2, 1), (3, 0), (4, 2)])
+    graph, same = (random_graphs.graph_of([(0, 0), (1, 0), (2, 1), (3, 0), (4, 2)]) for _ in range(2))
     backend_of = {node.name: "ab"[index % 2] for index, node in enumerate(graph.nodes)}
-    assert group(graph, backend_of) == group(graph, dict(reversed(backend_of.items())))
+    assert group(graph, backend_of) == group(same, dict(reversed(backend_of.items())))
+
+
+def test_a_question_about_a_graph_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which groups backends get is found once for each wish: deciding again walks the nodes no more."""
+    graph = on_two_devices()
+    homes = {node.name: "a" for node in graph.nodes}
+    first = group(graph, homes)
+    monkeypatch.setattr("hub.partition.group._grouped", lambda *_: pytest.fail("walked the nodes again"))
+    assert group(graph, dict(homes)) == first
 
 
 def test_views_alone_are_no_cluster() -> None:
