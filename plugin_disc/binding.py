@@ -19,6 +19,7 @@ from hub.lowering.symbols import symbol_texts
 from hub.support import is_symbolic
 
 from .addresses import address_of
+from .guarded import guard
 from .kept import Kept
 from .pages import LARGE
 from .sized import Sized
@@ -234,6 +235,7 @@ def compiled(
     kept: Kept,
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Gives the function that `run_source` describes."""
+    guarding = guard()
     names: dict[str, Any] = {
         "Frame": ctypes.c_int64 * slots,
         "address": {name: address_of(name) for name in functions},
@@ -259,6 +261,9 @@ def compiled(
         if all(map(_is_fixed, specs)):
             names["expected"] = names["guards"](*(tuple(map(priced_size, spec.shape)) for spec in specs))
     names |= weights
+    if guarding is not None:
+        names |= {name: guarding.placed(weight) for name, weight in weights.items()}
+        names |= {"fresh": guarding.fresh, "kept": guarding.kept, "spare": guarding.nowhere}
     for position, spec in enumerate(cluster.inputs):
         if isinstance(spec, TensorSpec):
             names[f"di{position}"] = spec.dtype
@@ -268,7 +273,8 @@ def compiled(
     if "sized_for" in names:  # with globals of its own: one that holds itself would hold what is kept of memory
         own = {name: names[name] for name in ("guards", "packed", "product", "sized") if name in names}
         names["sized_for"] = FunctionType(names["sized_for"].__code__, own)
-    return names.pop("run")  # for the same reason
+    run = names.pop("run")  # for the same reason
+    return run if guarding is None else guarding.around(run)
 
 
 def _bits(value: float) -> int:

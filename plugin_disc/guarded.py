@@ -1,0 +1,137 @@
+"""Memory that borders a page which may not be touched: a read or write outside ends the process instead of going unseen.
+
+Under `DISC_GUARD_MEMORY=end` the last byte of every input, weight, output and workspace is the last one of a page, under
+`start` the first byte the first one. What was not written yet holds a pattern: NaN, or numbers far from any index. For
+tests (`make test-memory`), since every call copies its inputs and asks the kernel for memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hub.errors import RunError
+
+VARIABLE = "DISC_GUARD_MEMORY"
+END, START = "end", "start"
+PAGE = mmap.PAGESIZE
+_NAN, _FAR = 0xFF, 0x7F
+"""Bytes of which all floats are NaN, and of which whole numbers are large."""
+_FAR_OF = (torch.int64, torch.int32, torch.int16, torch.int8, torch.bool)
+_ACCESSIBLE = (*_FAR_OF, torch.uint8, torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_PROT_NONE = 0
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """One tensor's memory between two pages that may not be touched."""
+
+    pages: mmap.mmap
+    start: int
+    """Offset of the tensor in them."""
+    bytes_: int
+    pattern: int
+
+    def is_intact(self) -> bool:
+        """Return whether what lies in the tensor's pages around it still holds the pattern."""
+        around = self.pages[PAGE : self.start] + self.pages[self.start + self.bytes_ : len(self.pages) - PAGE]
+        return around.count(self.pattern) == len(around)
+
+
+class Guard:
+    """Where tensors of calls are put. Calls may run in several threads at once."""
+
+    def __init__(self, side: str) -> None:
+        """`side` is END or START."""
+        self._side = side
+        self._calls = threading.local()
+        self._nowhere = self._piece(0, _NAN)
+
+    @property
+    def nowhere(self) -> int:
+        """Address that stands in for that of empty tensors; nothing may be read or written there."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._nowhere.pages))
+
+    def fresh(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor that holds a pattern."""
+        reach = _reach(shape, strides)
+        piece = self._piece(reach * dtype.itemsize, _FAR if dtype in _FAR_OF else _NAN)
+        self._pieces().append(piece)
+        if not reach:
+            return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype)
+        flat = torch.frombuffer(piece.pages, dtype=dtype, count=reach, offset=piece.start)
+        return flat.as_strided(tuple(shape), tuple(strides))
+
+    def kept(self, _name: str, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, _: int) -> torch.Tensor:
+        """Return the same, in the place of what keeps memory for later calls."""
+        return self.fresh(shape, strides, dtype)
+
+    def placed(self, value: Any) -> Any:
+        """Return a copy of a tensor with its own strides, in guarded memory; anything else as it is."""
+        if not isinstance(value, torch.Tensor) or not value.is_cpu or value.is_neg() or value.dtype not in _ACCESSIBLE:
+            return value
+        copy = self.fresh(value.shape, value.stride(), value.dtype)
+        if value.numel():
+            reach = _reach(value.shape, value.stride())
+            source = value.detach().as_strided((reach,), (1,), value.storage_offset())
+            places = _places(value.shape, value.stride())
+            copy.as_strided((reach,), (1,), 0)[places] = source[places]
+        return copy
+
+    def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that calls another one with guarded inputs, and looks for writes next to any tensor."""
+
+        def guarded(*inputs: Any) -> Any:
+            self._calls.pieces = []
+            results = run(*map(self.placed, inputs))
+            if not all(piece.is_intact() for piece in self._pieces()):
+                raise RunError("memory next to a tensor was written", backend="disc")
+            return results
+
+        return guarded
+
+    def _pieces(self) -> list[_Piece]:
+        """Return what this thread's call has been given so far; outside of calls nothing is looked at."""
+        return getattr(self._calls, "pieces", [])
+
+    def _piece(self, bytes_: int, pattern: int) -> _Piece:
+        inner = -(-bytes_ // PAGE) * PAGE
+        pages = mmap.mmap(-1, inner + 2 * PAGE)
+        first = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+        ctypes.memset(first + PAGE, pattern, inner)
+        for page in (first, first + PAGE + inner):
+            if _protect(page, PAGE, _PROT_NONE):
+                raise OSError(ctypes.get_errno(), "mprotect")
+        return _Piece(pages, PAGE if self._side == START else PAGE + inner - bytes_, bytes_, pattern)
+
+
+def guard() -> Guard | None:
+    """Return what guards memory where the variable asks for it, else None."""
+    side = os.environ.get(VARIABLE, "")
+    if side and side not in (END, START):
+        raise ValueError(f"{VARIABLE} is {side!r}; {END} or {START} expected")
+    return Guard(side) if side else None
+
+
+def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return over how many elements of memory a tensor reaches."""
+    return 0 if 0 in shape else 1 + sum(step * (size - 1) for size, step in zip(shape, strides, strict=True))
+
+
+def _places(shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    """Return where the elements of a tensor lie, from its first one on."""
+    found = torch.zeros((), dtype=torch.int64)
+    for size, step in zip(shape, strides, strict=True):
+        found = found.unsqueeze(-1) + torch.arange(size if step else 1) * step
+    return found.flatten()
+
+
+_protect = ctypes.CDLL(None, use_errno=True).mprotect
+_protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
