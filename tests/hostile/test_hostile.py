@@ -27,7 +27,6 @@ from tests.hostile.harness import (
     run_cases,
     tried_again,
 )
-from tests.slices import NUMBER, SLICES, is_drawn
 
 MODELS = ("bert", "resnet")
 TUNES = ("off", "fast")
@@ -83,20 +82,6 @@ def test_a_plugin_that_fails_before_planning_is_left_out(
 ) -> None:
     """A plugin that ends its process where it is imported or probed ends no process of the user's."""
     check(run_cases([Case(BY_NAME[name], model, "off")], tmp_path, install_plugin))
-
-
-def drawn_cases() -> list[Case]:
-    """Return this commit's share of all faults, each with a model and a way of planning that change every round."""
-    drawn = [(place, fault) for place, fault in enumerate(ALL) if is_drawn(place)]
-    pairs = tuple(product(MODELS, TUNES))
-    return [Case(fault, *pairs[(place + NUMBER // SLICES) % len(pairs)]) for place, fault in drawn]
-
-
-@LONG
-@pytest.mark.parametrize("case", drawn_cases(), ids=lambda case: f"{case.fault.name}-{case.model}-{case.tune}")
-def test_this_commits_share_of_faults_is_survived(case: Case, install_plugin: Any, tmp_path: Path) -> None:
-    """Twenty commits in a row try every fault."""
-    check(run_cases([case], tmp_path, install_plugin))
 
 
 # --- All of them ------------------------------------------------------------------------------------------------------

@@ -404,20 +404,15 @@ def test_no_variable_has_to_be_set_for_two_threads(monkeypatch: pytest.MonkeyPat
     for name in ("OMP_NUM_THREADS", "TVM_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     code = (
-        "import os, time, torch; from torch import nn; from hub.backend import CompileSettings\n"
+        "import os, torch; from torch import nn; from hub.backend import CompileSettings\n"
         "from hub.testing.single import whole_cluster; from plugin_tvm.backend import create\n"
         "torch.set_num_threads(2); torch.set_grad_enabled(False)\n"
         "cluster, values = whole_cluster(nn.Linear(512, 512), (torch.randn(512, 512),))\n"
         "executable = create().compile(cluster, CompileSettings(threads=2))\n"
         "before = set(os.listdir('/proc/self/task'))\n"
-        "def fact(task, name):\n"
-        "    with open(f'/proc/self/task/{task}/status') as file:\n"
-        "        return next(line.split()[1] for line in file if line.startswith(name))\n"
-        "def others(): return set(os.listdir('/proc/self/task')) - before\n"
-        "for _ in range(20):\n"
-        "    executable(*values)\n"
-        "    while any(fact(task, 'State') != 'S' for task in others()): time.sleep(0.001)\n"
-        "print(sum(int(fact(task, 'voluntary_ctxt')) >= 20 for task in others()))"  # woken once a call
+        "for _ in range(30): executable(*values)\n"
+        "ticks = lambda task: int(open(f'/proc/self/task/{task}/stat').read().rsplit(')', 1)[1].split()[11])\n"
+        "print(sum(ticks(task) > 20 for task in set(os.listdir('/proc/self/task')) - before))"
     )
     assert printed(code) == "1"
 
