@@ -130,6 +130,14 @@ class Backend(Protocol):
         """
         ...
 
+    def keeps_order(self, node: fx.Node) -> bool:  # noqa: ARG002 - for overriding methods
+        """Return whether the results of a node that it takes have eager's own order of equal elements, on any finite input.
+
+        Asked of operators for which PyTorch leaves that order open (`topk`, `sort`, places in a pool), where something
+        reads it; see `hub.ties`. False, the default, leaves such a node to others. Must not touch the device.
+        """
+        return False
+
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:  # noqa: ARG002 - for overriding methods
         """Predicts one warm call, without compiling. None means "cannot say" and the hub uses its own roofline."""
         return None

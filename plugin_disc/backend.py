@@ -12,8 +12,9 @@ from hub.backend import Backend, CompileSettings, Executable
 from hub.cost import Cost
 from hub.errors import CompileError, HubError
 from hub.graph import Cluster, TensorSpec
+from hub.lowering.operators import PLACES_IN_WINDOWS
 from hub.pricing.roofline import cluster_estimate
-from hub.support import Support, refused
+from hub.support import Support, operator_name, refused
 
 from .compiler import NAME
 from .external import CANNOT_RUN, PROGRAM, compile_program
@@ -57,6 +58,10 @@ class Disc(Backend):
         if denial := self._own.denial(node):
             return refused(denial)
         return OPERATORS.supports(node)
+
+    def keeps_order(self, node: fx.Node) -> bool:
+        """Return True for the places of a maximum in a window: the first, or the last NaN, as in eager."""
+        return operator_name(node) in PLACES_IN_WINDOWS
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
         """Predicts one warm call by the roofline. Raises nothing for captured clusters."""

@@ -76,6 +76,9 @@ _CONVOLUTION = (
 
 _AVERAGED = (static_space(1), not_ceil, counts_padding, absent("divisor_override"), rank("self", 4, 5))
 
+PLACES_IN_WINDOWS = ("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
+"""Operators that leave open which of equal elements they take, and whose rule here takes eager's."""
+
 ROWS: Mapping[str, tuple[Condition, ...]] = {
     # pointwise: one input
     **_all("exp expm1 exp2 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh", ANY),

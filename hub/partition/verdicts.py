@@ -18,6 +18,7 @@ from hub.plan import Event
 from hub.plugin_fault import is_plugins
 from hub.registry import Entry, Registry
 from hub.support import ACCEPTED, Support, dtype_name, operator_name, refused, tensors_of
+from hub.ties import verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def answers(graph: Graph, registry: Registry, options: Options, backend: str) ->
     events: list[Event] = []
     shown = Shown(graph)
     entry = registry.entries[backend]
-    supports = _answers(graph, entry, lambda node: loaded.supports(shown.node(node)), options, events)
+    supports = _answers(graph, entry, lambda node: verdict(loaded, shown.node(node)), options, events)
     if shown.is_changed:
         message = "supports() changed the graph that it was shown; that was a copy"
         events.append(Event(kind="note", stage="support", backend=backend, message=message))

@@ -12,6 +12,7 @@ from torch import fx
 
 from hub.graph import Cluster
 from hub.support import operator_name, tensors_of
+from hub.ties import has_ties
 from hub.verification.parts import parts_of, whole_of
 from hub.verification.sizes import Change, is_well_shaped, other_sizes
 from hub.verification.tolerance import longest_sum
@@ -36,6 +37,8 @@ _PLACES = 3
 """Elements of an input that become infinite or NaN."""
 _ROOM = 16.0
 """Times that the square of a huge value, as often as a sum has terms, fits into its dtype: weights multiply it."""
+_ZEROS = 0.6
+"""Part of the elements that are equal where ties are tried: among the largest and the smallest ones, too."""
 _SEED = 4
 _CPU = torch.device("cpu")
 """Where values are drawn, whatever device the user has made the default: its generator gives the same ones everywhere."""
@@ -245,6 +248,16 @@ _HARMLESS = frozenset(_HARMLESS_NAMES.split())
 (`embedding_dense_backward`), for sizes, or for divisors: the least number divided by -1 stops the process."""
 
 
+def _many_zeros(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
+    """Vary every floating input where elements are put in order: of equal ones other than 0, a rounding moves some."""
+    return _floats(_sparse)(cluster, inputs, generator) if any(map(has_ties, cluster.nodes)) else iter(())
+
+
+def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    drawn = _normal(value, generator)
+    return torch.where(torch.rand(len(drawn), generator=generator, device=_CPU) < _ZEROS, 0, drawn)
+
+
 def _integers(draw: Draw, dtypes: Collection[torch.dtype]) -> Make:
     """Varies integers of some dtypes where nothing but arithmetic reads integers; everything else keeps its real values."""
 
@@ -326,11 +339,13 @@ def _resized(
 
 
 NORMAL = Kind("normal", _normals, is_certain=True)
+MANY_ZEROS = Kind("many zeros", _many_zeros, is_certain=True)
 NAN = Kind("NaN", _placed(float("nan")), unusual=(*FLOATING, *COMPLEX))
 INFINITIES = Kind("infinities", _placed(float("inf"), float("-inf")), unusual=(*FLOATING, *COMPLEX))
 
 KINDS: tuple[Kind, ...] = (
     NORMAL,
+    MANY_ZEROS,
     NAN,
     INFINITIES,
     Kind("extreme integers", _integers(_extreme, WIDE_INTEGERS), unusual=WIDE_INTEGERS),

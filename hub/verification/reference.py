@@ -32,7 +32,7 @@ class Reference:
         self.inputs = tuple(inputs)
         with torch.no_grad():
             self.outputs: Outputs = tuple(cluster.module(*inputs))
-        self._nudged: dict[tuple[float, bool], tuple[Outputs, ...]] = {}
+        self._nudged: dict[float, tuple[Outputs, ...]] = {}
 
     @property
     def is_finite(self) -> bool:
@@ -59,20 +59,20 @@ class Reference:
         found = (self._eager_on(_flushed_to_zero, only) for only in (floating, *([position] for position in floating)))
         return tuple(outputs for outputs in found if outputs is not None)
 
-    def nudged(self, relative: float, *, breaks_ties: bool = False) -> tuple[Outputs, ...]:
-        """Eager's outputs where each floating input is moved by up to this part of itself, or of its dtype's rounding.
+    def nudged(self, relative: float) -> tuple[Outputs, ...]:
+        """Return eager's outputs where each floating input is moved by up to this part of itself, one rounding at least.
 
-        To break ties, all elements are moved by that part of the largest one (of 1, where all are 0), zeros too.
+        Zeros, and with them ties that no rounding breaks, stay as they are.
         """
-        if (relative, breaks_ties) not in self._nudged:
-            self._nudged[relative, breaks_ties] = tuple(self.nudges(relative, NUDGES, breaks_ties=breaks_ties))
-        return self._nudged[relative, breaks_ties]
+        if relative not in self._nudged:
+            self._nudged[relative] = tuple(self.nudges(relative, NUDGES))
+        return self._nudged[relative]
 
-    def nudges(self, relative: float, count: int, *, breaks_ties: bool = False) -> Iterator[Outputs]:
+    def nudges(self, relative: float, count: int) -> Iterator[Outputs]:
         """As `nudged`, as often as asked for, one after the other: none is kept."""
         generator = torch.Generator("cpu").manual_seed(_SEED)
         for _ in range(count):
-            found = self._eager_on(lambda value: _moved(value, relative, generator, breaks_ties=breaks_ties))
+            found = self._eager_on(lambda value: _moved(value, relative, generator))
             if found is not None:
                 yield found
 
@@ -122,14 +122,10 @@ def _widened(value: Any) -> Any:
     return value
 
 
-def _moved(value: torch.Tensor, relative: float, generator: torch.Generator, *, breaks_ties: bool) -> torch.Tensor:
+def _moved(value: torch.Tensor, relative: float, generator: torch.Generator) -> torch.Tensor:
     step = max(relative, torch.finfo(value.dtype).eps)
     signs = (torch.rand(value.shape, generator=generator, dtype=torch.float64, device="cpu") * 2 - 1).to(value.device)
-    wide = value.double()
-    if not breaks_ties or not value.numel():
-        return (wide * (1 + step * signs)).to(value.dtype)
-    largest = float(wide.nan_to_num(0.0, 0.0, 0.0).abs().max()) or 1.0
-    return (wide + 4 * step * largest * signs).to(value.dtype)
+    return (value.double() * (1 + step * signs)).to(value.dtype)
 
 
 def _flushed_to_zero(value: torch.Tensor) -> torch.Tensor:

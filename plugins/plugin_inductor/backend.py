@@ -20,7 +20,7 @@ from plugin_inductor.compiler import build, compiling, environment_kept
 from plugin_inductor.folders import trusted_place
 from plugin_inductor.lower import lower
 from plugin_inductor.runtime import InductorExecutable
-from plugin_inductor.support import supports
+from plugin_inductor.support import keeps_order, supports
 
 if TYPE_CHECKING:
     from hub.backend import Executable
@@ -56,6 +56,10 @@ class InductorBackend(Backend):
     def supports(self, node: fx.Node) -> Support:
         """Says whether Inductor takes a node; see `plugin_inductor.support`."""
         return supports(node)
+
+    def keeps_order(self, node: fx.Node) -> bool:
+        """Return whether equal elements come in eager's order; see `plugin_inductor.support`."""
+        return keeps_order(node)
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
         """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""

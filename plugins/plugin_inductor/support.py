@@ -125,6 +125,20 @@ CONDITIONS: Mapping[str, Condition] = {
 samples of every operator with eager)."""
 
 
+_IN_ORDER = """
+topk.default sort.default sort.stable argsort.default argsort.stable kthvalue.default median.dim nanmedian.dim mode.default
+cummax.default cummin.default max_pool2d_with_indices.default max_pool3d_with_indices.default adaptive_max_pool2d.default
+"""
+IN_ORDER = frozenset(f"aten.{name}" for name in _IN_ORDER.split())
+"""Of operators whose order of equal elements PyTorch leaves open, those for which Inductor's programs on a CPU call eager's
+kernel, or take the place that it takes: tried with ties. On GPUs it sorts by programs of its own."""
+
+
+def keeps_order(node: fx.Node) -> bool:
+    """Return whether equal elements come in eager's order."""
+    return operator_name(node) in IN_ORDER and all(tensor.device.type == "cpu" for tensor in tensors_of(node))
+
+
 def supports(node: fx.Node) -> Support:
     """Gives the verdict on one call_function node, from its operator and the fake values around it."""
     if node.target is operator.getitem:

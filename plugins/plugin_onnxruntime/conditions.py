@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub.conditions import one_of, only_output, plain
+from hub.conditions import one_of, plain
 from hub.support import (
     argument,
     declared_arguments,
@@ -23,15 +23,6 @@ def floating_input(node: fx.Node) -> str | None:
     """The first tensor is in floating point: ORT has no such kernel for integers."""
     dtype = value_of(node.args[0]).dtype
     return None if dtype.is_floating_point else f"of {dtype_name(dtype)}, only floating point here"
-
-
-def indices_unread_for_integers(node: fx.Node) -> str | None:
-    """Nobody reads the indices of integers put in order: among equals, PyTorch's own order is its secret."""
-    dtype = value_of(node.args[0]).dtype
-    gives_values = isinstance(node.meta["val"], (tuple, list))
-    if dtype.is_floating_point or (gives_values and only_output(0)(node) is None):
-        return None
-    return f"indices of {dtype_name(dtype)}, of which many may be equal: their order is PyTorch's own"
 
 
 def real_division(node: fx.Node) -> str | None:

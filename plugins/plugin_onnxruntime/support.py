@@ -38,7 +38,6 @@ from .conditions import (
     floating_input,
     gives_numbers,
     group_matches,
-    indices_unread_for_integers,
     known_factors,
     leading_indices,
     negative_pad_is_constant,
@@ -58,7 +57,6 @@ FLOAT = dtypes("float32", "float64")
 FLOAT_MASKED = dtypes("float32", "float64", "bool")
 FLOAT_PLACED = dtypes("float32", "float64", "int64")
 """Reads floats, gives places."""
-FLOAT32_PLACED = dtypes("float32", "int64")
 FLOAT_INDEXED = dtypes("float32", "float64", "int64", "int32")
 FLOAT32_INDEXED = dtypes("float32", "int64", "int32")
 NUMBER = dtypes("float32", "float64", "int64", "int32", "bool")
@@ -199,9 +197,8 @@ OPERATORS = OperatorTable(
         **_rows("max.dim min.dim argmax.default argmin.default", FLOAT_INDEXED, has_dims),
         **_rows("any.default any.dim any.dims all.default all.dim all.dims count_nonzero.default", NUMBER),
         **_rows("sort.stable argsort.stable", FLOAT32_INDEXED, has_dims),
-        **_rows("topk.default", FLOAT32_INDEXED, has_dims, indices_unread_for_integers, one_of("sorted", True)),
-        **_rows("sort.default", FLOAT32_INDEXED, has_dims, indices_unread_for_integers),
-        **_rows("argsort.default", FLOAT32_PLACED, has_dims, indices_unread_for_integers),
+        **_rows("topk.default", FLOAT32_INDEXED, has_dims, one_of("sorted", True)),  # values alone: see `hub.ties`
+        **_rows("sort.default", FLOAT32_INDEXED, has_dims),
         **_rows("softmax.int _softmax.default _safe_softmax.default", FLOAT_INDEXED, has_dims),
         **_rows("log_softmax.int _log_softmax.default", FLOAT32_INDEXED, has_dims),  # in float64 it loses NaN
         # views and rearrangement

@@ -15,10 +15,11 @@ from torch import fx
 from hub.backend import Backend, CompileSettings
 from hub.errors import CompileError, HubError, PluginError
 from hub.graph import Cluster, TensorSpec
+from hub.lowering.operators import PLACES_IN_WINDOWS
 from hub.lowering.recurrence import written_out
 from hub.pricing.features import kind_of
 from hub.pricing.roofline import cluster_estimate, flops, peaks
-from hub.support import ACCEPTED, Support, refused
+from hub.support import ACCEPTED, Support, operator_name, refused
 from plugin_tvm.settings import Settings
 from plugin_tvm.support import OPERATORS
 
@@ -66,6 +67,10 @@ class Tvm(Backend):
         if self._own.missing:
             return refused(f"target {self._own.target}: this machine lacks {self._own.missing}")
         return OPERATORS.supports(node)
+
+    def keeps_order(self, node: fx.Node) -> bool:
+        """Return True for the places of a maximum in a window: the first, or the last NaN, as in eager."""
+        return operator_name(node) in PLACES_IN_WINDOWS
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
         """Predicts one warm call: by what tuning measured, where it tuned all that is dear, else by the roofline."""

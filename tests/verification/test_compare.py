@@ -114,3 +114,136 @@ def test_nan_is_excused_by_a_rounding_of_the_inputs_that_makes_one() -> None:
     accused = ~many & (reference.outputs[0] > 1e-5)
     with pytest.raises(AccuracyError, match="got nan"):
         compared(cluster, x, torch.where(accused, torch.nan, reference.outputs[0]))
+
+
+# --- Real inputs ------------------------------------------------------------------------------------------------------
+
+
+def compared_strictly(cluster: Cluster, x: torch.Tensor, got: torch.Tensor, accuracy: float | None = None) -> float:
+    """Compare an output with eager's as on the user's own inputs."""
+    return real_error(Judge.of(cluster, "backend", accuracy), [got], Reference(cluster, (x,)), "these inputs")
+
+
+class Chosen(nn.Module):
+    """The row with the highest score, and scores that a rounding of `x` puts in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.arange(8.0)[:, None] + torch.rand(8, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rows[x.topk(1)[1]]
+
+
+def test_another_choice_is_another_answer_on_real_inputs_however_close() -> None:
+    """That eager jumps where the inputs move by a rounding excuses a jump on generated inputs, not in the user's answer."""
+    x = 1 + torch.arange(8) % 2 * torch.finfo(torch.float32).eps / 2 + torch.zeros(8)
+    cluster, _ = whole_cluster(Chosen(), (x,))
+    (right,) = cluster.module(x)
+    other = next(outputs[0] for outputs in Reference(cluster, (x,)).nudges(0.0, 24) if not torch.equal(outputs[0], right))
+    compared_strictly(cluster, x, right)
+    compared(cluster, x, other)
+    with pytest.raises(AccuracyError):
+        compared_strictly(cluster, x, other)
+
+
+class Step(nn.Module):
+    """Decides by a sum that float64 finds on the other side of 1."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x.sum(-1, keepdim=True) >= 1, x + 5, x)
+
+
+def test_what_float64_decides_otherwise_is_no_standard_on_real_inputs() -> None:
+    """Eager's own decision is; and its distance from float64 excuses no other element."""
+    x = torch.tensor([[1, -1e-9], [0.1, 0.2], [0.3, 0.4]])
+    cluster, _ = whole_cluster(Step(), (x,))
+    reference = Reference(cluster, (x,))
+    (right,) = reference.outputs
+    assert reference.wide is not None
+    assert float((reference.wide[0] - right).abs().max()) > 4
+    compared_strictly(cluster, x, right)
+    elsewhere = right + torch.tensor([[0.0], [1.0], [0.0]])
+    for wrong in (reference.wide[0].float(), right + 1, elsewhere):
+        with pytest.raises(AccuracyError):
+            compared_strictly(cluster, x, wrong)
+    with pytest.raises(AccuracyError):
+        compared(cluster, x, elsewhere)
+
+
+class Overflowing(nn.Module):
+    """Infinite in float32 on the way, and 1 in float64."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x / x / x
+
+
+def test_where_eager_overflows_only_overflow_or_the_right_number_passes() -> None:
+    """On generated inputs a program may be more exact than eager; on real ones, what eager gives is right."""
+    x = torch.full((4,), 1e30)
+    cluster, _ = whole_cluster(Overflowing(), (x,))
+    assert bool(cluster.module(x)[0].isinf().all())
+    for number in (math.inf, math.nan, 1.0):
+        compared(cluster, x, torch.full((4,), number))
+    with pytest.raises(AccuracyError):
+        compared(cluster, x, torch.full((4,), 57.0))
+    compared_strictly(cluster, x, torch.full((4,), math.inf))
+    for number in (math.nan, 1.0, 57.0, -math.inf):
+        with pytest.raises(AccuracyError):
+            compared_strictly(cluster, x, torch.full((4,), number))
+
+
+def test_lost_digits_excuse_four_times_eagers_own_error_and_no_more() -> None:
+    """A number that neither eager nor float64 is near to is garbage, whatever is left of eager's digits."""
+    x = torch.randn(8, 8)
+    cluster, _ = whole_cluster(Lossy(), (x,))
+    compared(cluster, x, x + 8)
+    with pytest.raises(AccuracyError):
+        compared(cluster, x, x + 57)
+
+
+def test_numbers_near_the_largest_one_are_compared_as_others_are() -> None:
+    """Only an infinity of the right sign may stand there for a sum in another order, no other number."""
+    x = torch.tensor([[3e38, 1.0], [-3e38, 2.0]])
+    cluster, _ = whole_cluster(nn.Tanhshrink(), (x,))
+    got = cluster.module(x)[0].clone()
+    got[0, 0] = 5.0
+    with pytest.raises(AccuracyError):
+        compared(cluster, x, got)
+
+
+class Edge(nn.Module):
+    """Jumps in its first elements, and is smooth in all others."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat((torch.where(x[:8] > 1, 1e3, 0.0), x[8:]))
+
+
+def test_a_few_elements_that_jump_excuse_no_others() -> None:
+    """What the others may differ by is what half of all elements move by, which some that jump do not raise."""
+    x = torch.cat((torch.ones(8), torch.rand(92)))
+    cluster, _ = whole_cluster(Edge(), (x,))
+    (right,) = cluster.module(x)
+    jumped = Reference(cluster, (x,)).nudged(0.0)[0][0]
+    assert not torch.equal(jumped[:8], right[:8])
+    compared(cluster, x, jumped)
+    with pytest.raises(AccuracyError, match=r"at \[50\]"):
+        compared(cluster, x, right + 2 * (torch.arange(100) == 50))
+
+
+class Steep(nn.Module):
+    """An error of one part in a hundred of `x` becomes one of a half."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.pow(50)
+
+
+def test_a_granted_error_is_one_of_the_results_on_real_inputs() -> None:
+    """One of the inputs, as large as the granted one, may make more of the results: nobody has granted that."""
+    x = torch.full((64,), 1.5)
+    cluster, _ = whole_cluster(Steep(), (x,))
+    (right,) = cluster.module(x)
+    compared_strictly(cluster, x, right * 1.009, accuracy=0.01)
+    with pytest.raises(AccuracyError):
+        compared_strictly(cluster, x, right * 1.5, accuracy=0.01)
+    compared(cluster, x, right)

@@ -143,7 +143,7 @@ def _libraries(info: BackendInfo) -> set[str]:
 
 # --- Signatures -------------------------------------------------------------------------------------------------------
 
-_METHODS = ("probe", "supports", "estimate", "compile", "load")
+_METHODS = ("probe", "supports", "keeps_order", "estimate", "compile", "load")
 _EXECUTABLE_METHODS = ("save", "dump")
 
 

@@ -17,6 +17,7 @@ from hub.testing.conformance.finding import Finding, judged, not_applicable
 from hub.testing.conformance.judge import grant, run
 from hub.testing.conformance.programs import PROGRAMS, Program, is_varied, single
 from hub.testing.operators import SAMPLES
+from hub.ties import verdict
 
 SETTINGS = CompileSettings(threads=1)
 """One thread: sums in one order, and no pool that another check would have to wait for."""
@@ -78,7 +79,7 @@ class Target:
         for node in cluster.nodes:
             if node.target is operator.getitem:
                 continue
-            answer = cast("Any", self.backend.supports(node))
+            answer = cast("Any", verdict(self.backend, node))
             if not isinstance(answer, Support):
                 raise ContractError(f"supports() gave a {type(answer).__name__}, a Support expected", backend=self.name)
             if not answer.accepted:

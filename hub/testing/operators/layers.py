@@ -6,7 +6,7 @@ from math import inf, nan
 
 import torch
 
-from hub.testing.operators.sample import Table, at, b, bf16, call, f, f16, f64, i64, lit, pos, rows, unit
+from hub.testing.operators.sample import Table, at, b, bf16, call, f, f16, f64, i64, lit, pos, rows, ties, unit
 
 _PRODUCTS: Table = {
     "aten.linear.default": (
@@ -290,10 +290,13 @@ _POOLS: Table = {
         call(_X2, [3, 2], [2, 3], [1, 0], [2, 1], True),
         call(i64(2, 3, 9, 8), [3, 3], [1, 2], [1, 1]),
         call(f(4, 9, 8), [2, 2]),
+        call(ties(2, 3, 9, 8), [3, 3], [2, 2], [1, 1]),
+        call(ties(1, 2, 9, 8, kinds=1), [3, 2], [2, 3], [1, 0], [2, 1], True),
     ),
     "aten.max_pool3d_with_indices.default": (
         call(_X3, [2, 2, 2]),
         call(_X3, [3, 3, 3], [2, 2, 2], [1, 1, 1], [1, 1, 1], True),
+        call(ties(1, 2, 5, 6, 7), [3, 3, 3], [2, 2, 2], [1, 1, 1]),
     ),
     "aten.avg_pool1d.default": (
         call(_X1, [3]),

@@ -6,7 +6,24 @@ from math import inf, nan
 
 import torch
 
-from hub.testing.operators.sample import Table, b, bf16, call, distinct, f, f16, f64, i32, i64, lit, pos, rows, unit
+from hub.testing.operators.sample import (
+    Table,
+    b,
+    bf16,
+    blocks,
+    call,
+    distinct,
+    f,
+    f16,
+    f64,
+    i32,
+    i64,
+    lit,
+    pos,
+    rows,
+    ties,
+    unit,
+)
 
 _SPECIAL = lit(1.0, nan, inf, -inf)
 _WHOLE_TENSOR = (call(f(3, 4)), call(f(2, 3, 5)), call(f()), call(f(4, 3).T), call(f(1)))
@@ -148,6 +165,35 @@ _SUMS: Table = {
     "aten.trace.default": (call(f(3, 4)),),
 }
 
+_ZEROS = lit(0.0, -0.0, 0.0, -0.0, 0.0, -0.0)
+_TIED = (
+    call(ties(84, kinds=1), 0),
+    call(ties(3, 40), 1),
+    call(ties(40, 3), 0, True),
+    call(ties(3, 40).T, -1),
+    call(ties(2, 3000), 1),
+    call(ties(70, dtype=torch.int64), 0),
+    call(blocks(100, 7), 0),
+    call(_ZEROS, 0),
+    call(lit(1.0, nan, 3.0, nan, 3.0), 0),
+)
+"""Equal elements along one dim: all of them, many, in blocks, in both signs of 0, beside NaN."""
+_RUN_TIES = tuple(call(*sample.arguments[:2]) for sample in _TIED)
+_SORTED_TIES = (
+    call(ties(84, kinds=1)),
+    call(ties(3, 40), -1, True),
+    call(ties(40, 3), 0),
+    call(ties(300, dtype=torch.int64)),
+    call(blocks(100, 7), 0, True),
+    call(_ZEROS),
+    call(lit(1.0, nan, 3.0, nan, 3.0)),
+)
+_STABLE_TIES = tuple(
+    call(made, stable=True, dim=0, descending=descending)
+    for made in (ties(84, kinds=1), ties(40, 3), ties(300, dtype=torch.int64), blocks(100, 7), _ZEROS)
+    for descending in (False, True)
+)
+
 _EXTREMES: Table = {
     **rows(
         "amax.default amin.default",
@@ -171,6 +217,8 @@ _EXTREMES: Table = {
         call(lit(2.0, 5.0, 5.0, 1.0), 0),
         call(distinct(3, 4, dtype=torch.bfloat16), 1),
         call(distinct(3, 4, dtype=torch.float16), -1).reads(1),
+        *_TIED,
+        call(ties(2, 70, 3), 1, True).reads(1),
     ),
     **rows(
         "argmax.default argmin.default",
@@ -183,6 +231,9 @@ _EXTREMES: Table = {
         call(lit(1.0, nan, 3.0), 0),
         call(f()),
         call(distinct(3, 4, dtype=torch.bfloat16), 1),
+        *_TIED,
+        call(ties(5, 40)),
+        call(ties(40, 5).T),
     ),
     "aten.aminmax.default": (call(f(3, 4), dim=1), call(f(3, 4))),
     **rows("any.default all.default", call(b(3, 4)), call(i64(3, low=0)), call(f(3)), call(b(0))),
@@ -213,7 +264,7 @@ _RUNNING: Table = {
         call(f(), 0),
     ),
     "aten.cumprod.default": (call(f(3, 4), 1), call(unit(5), 0), call(i64(4), -1), call(bf16(3, 4), 1), call(f16(5), 0)),
-    **rows("cummax.default cummin.default", call(distinct(3, 4), 1), call(distinct(6), 0).reads(0)),
+    **rows("cummax.default cummin.default", call(distinct(3, 4), 1), call(distinct(6), 0).reads(0), *_RUN_TIES),
     "aten.logcumsumexp.default": (call(f(3, 4), 1),),
     "aten.diff.default": (call(f(3, 4)), call(f(3, 4), 1, 0), call(i64(5), 2)),
 }
@@ -227,6 +278,13 @@ _ORDER: Table = {
         call(distinct(6, dtype=torch.int64), 4),
         call(distinct(6, 5).T, 1).reads(1),
         call(distinct(5), 5),
+        call(ties(84, kinds=1), 12, 0),
+        call(ties(3, 40), 12, 1),
+        call(ties(40, 3), 5, 0, False),
+        call(ties(2, 300, dtype=torch.int64), 4),  # from 64 times as many elements as are wanted, eager sorts otherwise
+        call(blocks(100, 7), 30, 0),
+        call(_ZEROS, 3, 0),
+        call(ties(3, 40), 12, 1).reads(0),
     ),
     "aten.sort.default": (
         call(distinct(3, 5)),
@@ -234,17 +292,28 @@ _ORDER: Table = {
         call(distinct(6, dtype=torch.int64)),
         call(distinct(3, 5)).reads(0),
         call(lit(nan, 1.0, inf, -inf)),
+        *_SORTED_TIES,
+        call(ties(3, 40)).reads(0),
     ),
     "aten.sort.stable": (
         call(distinct(3, 5), stable=True),
         call(lit(2.0, 1.0, 2.0, 1.0), stable=True, dim=0),
         call(i64(9), stable=True, dim=-1, descending=True),
+        *_STABLE_TIES,
     ),
-    "aten.argsort.default": (call(distinct(3, 5)), call(distinct(5, 3), 0, True)),
-    "aten.argsort.stable": (call(distinct(3, 5), stable=True), call(i64(8), stable=True, dim=0)),
+    "aten.argsort.default": (call(distinct(3, 5)), call(distinct(5, 3), 0, True), *_SORTED_TIES),
+    "aten.argsort.stable": (call(distinct(3, 5), stable=True), call(i64(8), stable=True, dim=0), *_STABLE_TIES),
     "aten.median.default": (call(distinct(5)),),
-    "aten.median.dim": (call(distinct(3, 5), 1),),
-    "aten.kthvalue.default": (call(distinct(3, 5), 2), call(distinct(5, 3), 1, 0)),
+    "aten.median.dim": (call(distinct(3, 5), 1), *_TIED),
+    "aten.nanmedian.dim": (call(distinct(3, 5), 1), *_TIED),
+    "aten.mode.default": (call(ties(3, 9), 1), *_TIED),
+    "aten.kthvalue.default": (
+        call(distinct(3, 5), 2),
+        call(distinct(5, 3), 1, 0),
+        call(ties(84, kinds=1), 12, 0),
+        call(ties(3, 40), 20),
+        call(blocks(100, 7), 50),
+    ),
     "aten.searchsorted.Tensor": (call(lit(1.0, 2.0, 4.0), f(3)), call(lit(1.0, 2.0, 4.0), lit(2.0, 4.0), right=True)),
     "aten.bucketize.Tensor": (call(f(3, 4), lit(-1.0, 0.0, 1.0)), call(i64(5), lit(-2, 0, 3), right=True)),
     "aten.histc.default": (call(pos(9), 4, 0, 2),),

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from hub.support import elements
 
-Fill = Literal["normal", "positive", "unit", "integers", "booleans", "distinct", "values"]
+Fill = Literal["normal", "positive", "unit", "integers", "booleans", "distinct", "blocks", "values"]
 Layout = Literal["contiguous", "transposed", "strided", "expanded", "channels_last"]
 
 
@@ -28,7 +28,7 @@ class Made:
     fill: Fill
     low: int = 0
     high: int = 0
-    """Integers are drawn from low to high, high excluded."""
+    """Integers are drawn from low to high, high excluded; blocks of equal values are `low` long."""
     values: tuple[Any, ...] = ()
     layout: Layout = "contiguous"
 
@@ -170,6 +170,16 @@ def distinct(*shape: int, dtype: torch.dtype = torch.float32) -> Made:
     return Made(shape, dtype, "distinct")
 
 
+def ties(*shape: int, kinds: int = 3, dtype: torch.dtype = torch.float32) -> Made:
+    """Few values, each many times: whole numbers from 0, as many as there are `kinds`."""
+    return i64(*shape, low=0, high=kinds, dtype=dtype)
+
+
+def blocks(count: int, length: int, dtype: torch.dtype = torch.float32) -> Made:
+    """A row of `count` values in blocks of equal ones."""
+    return Made((count,), dtype, "blocks", length)
+
+
 def lit(*values: Any, dtype: torch.dtype | None = None) -> Made:
     """A row of these very values, in the dtype that `torch.tensor` gives them unless told."""
     return Made((len(values),), dtype or torch.tensor(values).dtype, "values", values=values)
@@ -190,6 +200,8 @@ def _filled(made: Made, generator: torch.Generator) -> torch.Tensor:
     if made.fill == "distinct":
         count = math.prod(shape)
         return (torch.randperm(count, generator=generator) - count // 2).reshape(shape).to(made.dtype)
+    if made.fill == "blocks":
+        return torch.arange(math.prod(shape)).div(made.low, rounding_mode="floor").reshape(shape).to(made.dtype)
     return torch.tensor(made.values, dtype=made.dtype)
 
 
