@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hub.graph import Cluster, Graph
     from hub.hookspecs import hookimpl
     from hub.listing import list_backends
-    from hub.ownership import plans, refresh
+    from hub.ownership import plans, refresh, wait
     from hub.plan import Plan
     from hub.support import OperatorTable, Support
 
@@ -41,6 +41,7 @@ _HOME = {
     "list_backends": "hub.listing",
     "plans": "hub.ownership",
     "refresh": "hub.ownership",
+    "wait": "hub.ownership",
 }
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "list_backends",
     "plans",
     "refresh",
+    "wait",
 ]
 
 

@@ -22,7 +22,8 @@ from hub.graph import Graph
 from hub.options import Options, check_backends
 from hub.partition.group import Group
 from hub.plan import EAGER, Event, Plan, PlannedCluster
-from hub.planning.building import observe
+from hub.planning.background import Background, sure_of_sizes
+from hub.planning.building import LATER, observe
 from hub.planning.evidence import Mode
 from hub.planning.failures import Served, reason_of, remember_failure_in_service
 from hub.planning.make import Made, Maker
@@ -81,6 +82,7 @@ class CompiledGraph:
         self._current: Binding | None = None
         self._warned: set[str] = set()
         self._cache_problem = ""
+        self._later = Background(self)
         self.observer: Callable[[CompiledGraph, Sequence[Any], Sequence[Any]], None] | None = None
         """Told of every call while somebody watches: the graph, its arguments, what it gave."""
 
@@ -116,6 +118,22 @@ class CompiledGraph:
         """Run in eager from now on what was built in the process that this one was forked from."""
         never_freed(self._bindings)
         self._bindings, self._current = [], None
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits for what is verified after the first answer; False where the time was over first."""
+        return self._later.wait(timeout_s)
+
+    def learn_later(self, served: Served, event: Event, error: BaseException | None = None) -> None:
+        """Notes what was found out after the first answer; with an error, the candidate serves no more."""
+        with self._lock:
+            if self.plan is not None:
+                others = (old for old in self.plan.events if (old.stage, old.cluster) != (LATER, event.cluster))
+                self.plan = self.plan.model_copy(update={"events": (*others, event)})
+        if error is not None:
+            self._demote(served, error)
+            observe(
+                registry(), "hub_fallback", backend=event.backend or "", cluster=event.cluster or "", reason=event.message
+            )
 
     def _bind(self, args: Sequence[Any]) -> Binding:
         """Gives a binding for these weights: one that there is, or a new one."""
@@ -185,10 +203,11 @@ class CompiledGraph:
             strict=self.options.strict,
             spin=made.plan.spin,
             shadow=Shadow(self.options.shadow, made.plan.accuracy, self._drifted) if self.options.shadow else None,
-            sizes=Sizes(made.plan.accuracy),
+            sizes=Sizes(made.plan.accuracy, partial(sure_of_sizes, made)),
             bodies=self.bodies,
         )
         self.plan = made.plan
+        self._later.begin(made, assembled.run)
         self._cache_problem = made.cache_problem
         observe(registry(), "hub_plan_made", plan=made.plan)
         if self.options.debug_dir is not None:
@@ -240,10 +259,14 @@ class CompiledGraph:
         message = text_of(error)
         event = Event(kind="fallback", stage="run", backend=backend, cluster=cluster, message=message)
         with self._lock:
-            if self.plan is None or event in self.plan.events:
-                return  # values that were refused before are no news
-            self.plan = self.plan.with_events(event)
-        observe(registry(), "hub_fallback", backend=backend, cluster=cluster, reason=message)
+            if self.plan is None:
+                return
+            is_news = event not in self.plan.events  # what was found in the background stands there before it is met here
+            self.plan = self.plan.with_events(event) if is_news else self.plan
+        if is_news:
+            observe(registry(), "hub_fallback", backend=backend, cluster=cluster, reason=message)
+        elif not is_final:
+            return  # values that were refused before are no news
         duration = "from now on" if is_final else "for such calls"
         self._warn_once(f"{backend} failed on {cluster} of {self.graph.name}, which runs in eager {duration}: {message}")
 

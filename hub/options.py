@@ -89,6 +89,8 @@ class Options(BaseModel):
     """Seconds that planning may take; the default follows `tune`."""
     isolate: bool = True
     """False asks, compiles and tries plugins in this process and not in workers of their own: for debugging a plugin."""
+    background: bool = True
+    """True goes on verifying in a worker process after the first answer."""
     compile_workers: Annotated[int, Field(ge=0)] = 0
     """Clusters that are compiled at once, each in a worker process; 0 means as many as there are cores."""
     compile_limit_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -76,6 +77,15 @@ def refresh(compiled: Any) -> None:
     """
     for graph in graphs_of(compiled):
         graph.refresh()
+
+
+def wait(compiled: Any, timeout_s: float | None = None) -> bool:
+    """Waits until all that is verified after the first answer is done, and has acted on the plans in use.
+
+    Returns False where the time was over first. Raises OptionError as `plans` does.
+    """
+    end_s = None if timeout_s is None else time.monotonic() + timeout_s
+    return all(graph.wait(None if end_s is None else max(0.0, end_s - time.monotonic())) for graph in graphs_of(compiled))
 
 
 def _living() -> Iterator[CompiledGraph]:

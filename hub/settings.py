@@ -85,6 +85,7 @@ _FORMS: Mapping[str, _Form] = {
     "tune": _Form('one of "off", "fast" and "full"', '"fast"'),
     "budget_s": _Form("a number of seconds above 0", '60; flags and variables may say "90s", "10m" or "1h"', _seconds),
     "isolate": _Form("true or false", "False", _truth),
+    "background": _Form("true or false", "False", _truth),
     "compile_workers": _Form("a whole number, 0 for one a core", "4", int),
     "compile_limit_s": _Form("a number of seconds above 0", '120; flags and variables may say "90s" or "10m"', _seconds),
     "memory_limit_gb": _Form("a number of gigabytes above 0", "16.0", float),

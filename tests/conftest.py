@@ -74,6 +74,7 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     for name in [name for name in os.environ if name.startswith("HUB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("HUB_BACKGROUND", "0")  # else each compiled model would have a worker process beside the next test
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield

@@ -155,7 +155,7 @@ def compiled_by_hub(module: Any, given: Mapping[str, Any]) -> Any:
 
     capture_recurrent_layers(module)
     return cast("Any", torch).compile(  # its annotations allow no tuples among options
-        module, backend="hub", options=dict(given) or None
+        module, backend="hub", options={"background": False, **given}
     )
 
 

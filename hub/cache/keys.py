@@ -33,6 +33,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "tune": "is the part `effort` of its own",
     "budget_s": "says how long to look for the best plan; `renew` looks again",
     "isolate": "says in which process plugins are tried; it is for debugging them",
+    "background": "looks at executables of a plan that is made",
     "compile_workers": "says how much is compiled at once",
     "plan": "takes the place of planning, and what is replayed is not kept",
     "cache_dir": "says where things are kept",

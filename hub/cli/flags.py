@@ -43,6 +43,9 @@ _OPTIONS: Mapping[str, Any] = {
     "tune": Annotated[str | None, _flag("--tune", "off|fast|full", "How hard to look for the best plan.")],
     "budget_s": Annotated[str | None, _flag("--budget", "TIME", "Time that planning may take: 90, 90s, 10m or 1h.")],
     "isolate": Annotated[bool | None, _flag("--isolate/--no-isolate", None, "Try plugins in processes of their own.")],
+    "background": Annotated[
+        bool | None, _flag("--background/--no-background", None, "Go on verifying after the first answer.")
+    ],
     "compile_workers": Annotated[
         str | None, _flag("--compile-workers", "N", "Clusters that are compiled at once; 0 for one a core.")
     ],

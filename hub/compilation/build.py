@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from hub.backend import CompileSettings, Executable
-from hub.cache.artifacts import Saved, check_size, save_artifact, seal_of
+from hub.cache.artifacts import Saved, check_size, renew_seal, save_artifact, seal_of
 from hub.canonical import canonical_text
 from hub.compilation.leftovers import MANY_LEFT, leftovers, more
 from hub.compilation.state import kept_state
@@ -23,16 +23,20 @@ from hub.errors import CompileError, ContractError, PluginError, RunError, text_
 from hub.graph import Cluster
 from hub.plugin_fault import is_plugins
 from hub.registry import Registry
+from hub.verification.compare import Judge
+from hub.verification.endurance import Leisure
 from hub.verification.fingerprint import Fingerprint
 from hub.verification.finite import finite_only
 from hub.verification.reference import Reference
-from hub.verification.verify import Verified, recognized, verify, verify_thoroughly
+from hub.verification.standing import Standing
+from hub.verification.verify import Trial, Verified, recognized, verify, verify_thoroughly
 
 VERIFY_SHARE = 0.1
 """Share of what compiling took that may go into generated inputs."""
 LEAST_VERIFY_S = 0.2
 _FINITE_ONLY = "finite_only"
 _CHANGES = "changes"
+_SURE = "is_sure_of_sizes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ def build_cluster(
             raise ContractError(f"running it leaves {left} behind", backend=backend, cluster=cluster.name)
         verify_s = time.perf_counter() - compiled_s
     is_guarded = verified.is_finite_only if is_finite_only is None else is_finite_only
+    standing = Standing(verified.untried, verified.differs)
     is_wanted = folder is not None and registry.entries[backend].info.saveable
 
     fingerprint: Fingerprint | None = None
@@ -97,13 +102,13 @@ def build_cluster(
         changed_by_loading.extend(again.changed)
         about[_CHANGES] = list(dict.fromkeys((*changed, *again.changed)))
 
-    about: dict[str, Any] = {_FINITE_ONLY: is_guarded, _CHANGES: changed}
+    about: dict[str, Any] = {_FINITE_ONLY: is_guarded, _CHANGES: changed, **standing.facts}
     saved = Saved(is_done=False)
     if is_wanted and folder is not None:
         with kept_state() as changed_by_saving:
             saved = _save(executable, cluster, backend, folder, check, about)
         changed = list(dict.fromkeys((*changed, *changed_by_saving, *changed_by_loading)))
-    loaded = Loaded(cluster, backend, _guarded(executable, cluster, is_finite_only=is_guarded))
+    loaded = _guarded(cluster, backend, executable, standing, is_finite_only=is_guarded)
     return Built(_restrided(loaded, verified), verified, saved, verify_s, tuple(changed), fingerprint)
 
 
@@ -111,8 +116,8 @@ def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, fold
     """Loads a saved cluster, without verification. Raises PluginError with the cause."""
     with plugin_edge(backend, cluster.name, "load"):
         executable = registry.backend(backend).load(folder, cluster, settings)
-    is_finite_only = bool(seal_of(folder).get("about", {}).get(_FINITE_ONLY))
-    return Loaded(cluster, backend, _guarded(executable, cluster, is_finite_only=is_finite_only))
+    about = seal_of(folder).get("about", {})
+    return _guarded(cluster, backend, executable, Standing.of(about), is_finite_only=bool(about.get(_FINITE_ONLY)))
 
 
 def changes_of(folder: Path) -> tuple[str, ...]:
@@ -171,7 +176,7 @@ def verify_cluster(
     One that changes something in the process raises ContractError.
     """
     executable = _watched(executable, backend, cluster.name)
-    with _running(backend, cluster.name):
+    with running(backend, cluster.name):
         if budget_s is None:
             return verify(cluster, backend, executable, inputs, accuracy)
         return verify_thoroughly(cluster, backend, executable, inputs, accuracy, budget_s=budget_s, saturates=saturates)
@@ -188,10 +193,33 @@ def verify_loaded(
 ) -> Verified:
     """Verifies what was saved before, on real inputs; without eager where it gives the same again. Raises PluginError."""
     executable = _watched(executable, backend, cluster.name)
-    with _running(backend, cluster.name):
+    with running(backend, cluster.name):
         if fingerprint is not None and (known := recognized(cluster, backend, executable, inputs, fingerprint)):
             return known
         return verify(cluster, backend, executable, inputs, accuracy, reference=reference)
+
+
+def leisure_of(
+    cluster: Cluster,
+    backend: str,
+    settings: CompileSettings,
+    folder: Path | None,
+    inputs: Sequence[Any],
+    registry: Registry,
+) -> Leisure:
+    """Returns what verifies an executable after the first answer, saved or compiled again. Raises PluginError.
+
+    No guard stands before it, and what it changes in the process in its first call is an error, too.
+    """
+    with kept_state():  # what it changes was told when it was compiled, or loaded, for the first answer
+        if folder is None:
+            executable: Callable[..., Any] = compile_cluster(cluster, backend, settings, registry)
+        else:
+            with plugin_edge(backend, cluster.name, "load"):
+                executable = registry.backend(backend).load(folder, cluster, settings)
+    saturates = registry.entries[backend].info.saturates
+    with running(backend, cluster.name):
+        return Leisure(Trial(Judge.of(cluster, backend, settings.accuracy), executable, tuple(inputs), saturates=saturates))
 
 
 def _watched(executable: Callable[..., Any], backend: str, cluster: str) -> Callable[..., Any]:
@@ -203,14 +231,14 @@ def _watched(executable: Callable[..., Any], backend: str, cluster: str) -> Call
         if not is_first:
             return executable(*inputs)
         is_first = False
-        with _running(backend, cluster):
+        with running(backend, cluster):
             return executable(*inputs)
 
     return call
 
 
 @contextmanager
-def _running(backend: str, cluster: str) -> Generator[None]:
+def running(backend: str, cluster: str) -> Generator[None]:
     """Turns what an executable raises into RunError. Raises ContractError where it changes something in the process."""
     with plugin_edge(backend, cluster, "run"), kept_state() as changed:
         yield
@@ -278,8 +306,24 @@ def _restrided(loaded: Loaded, verified: Verified) -> Loaded:
     return replace(loaded, executable=restrided(loaded.executable, verified.outputs, verified.strides))
 
 
-def _guarded(executable: Callable[..., Any], cluster: Cluster, *, is_finite_only: bool) -> Callable[..., Any]:
-    return finite_only(executable, cluster.inputs) if is_finite_only else executable
+def _guarded(
+    cluster: Cluster, backend: str, executable: Callable[..., Any], standing: Standing, *, is_finite_only: bool
+) -> Loaded:
+    if not is_finite_only:
+        return Loaded(cluster, backend, executable, standing)
+    guard = finite_only(executable, cluster.inputs)
+    return Loaded(cluster, backend, guard, standing, guard)
+
+
+def note_later(folder: Path, standing: Standing, *, is_finite_only: bool) -> None:
+    """Writes into a saved executable's seal what was found out after a first answer. Raises nothing."""
+    facts = {name: value for name, value in standing.facts.items() if name != _SURE}
+    renew_seal(folder, {**facts, _FINITE_ONLY: is_finite_only})
+
+
+def note_sure_of_sizes(folder: Path) -> None:
+    """Writes into a saved executable's seal that it has earned trust with sizes. Raises nothing."""
+    renew_seal(folder, {_SURE: True})
 
 
 def _save(

@@ -159,6 +159,11 @@ class Worker:
         """True where the process runs and was not killed."""
         return self._process.poll() is None
 
+    @property
+    def exit_status(self) -> int | None:
+        """How the process ended, negative for a signal; None while it runs."""
+        return self._process.poll()
+
     def kill(self) -> None:
         """Ends the worker and everything it started."""
         self._process.end()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,12 @@ import torch
 from hub.accelerators import accelerators_of, free_unused, wait_for
 from hub.backend import CompileSettings
 from hub.cache.artifacts import check_artifact
-from hub.compilation.build import build_cluster, load_cluster, plugin_edge
+from hub.compilation.build import build_cluster, leisure_of, load_cluster, plugin_edge, running
 from hub.compilation.leftovers import MANY_LEFT, leftovers, more
 from hub.compilation.state import WORKER, Said, kept_state, told_changes
 from hub.compilation.transfer import Sample, read_sample
 from hub.compilation.values import values_at
-from hub.dispatch.assemble import Assembled, Loaded, assemble
+from hub.dispatch.assemble import Assembled, Loaded, assemble, is_lack_of_memory
 from hub.dispatch.codegen import Step
 from hub.dispatch.spinning import Calm
 from hub.errors import CompileError, ContractError, PluginError
@@ -38,6 +40,7 @@ from hub.pricing.roofline import Peaks, settle
 from hub.pricing.timing import Timing, time_call
 from hub.registry import Registry, registry
 from hub.report.numbers import count
+from hub.verification.endurance import Leisure
 from hub.verification.fingerprint import Fingerprint
 
 
@@ -61,6 +64,10 @@ class Compiled:
     """What the plugin changed in the worker, and what was restored."""
     fingerprint: Fingerprint | None = None
     """What the saved executable gave on the real inputs."""
+    untried: tuple[str, ...] = ()
+    """Kinds of generated inputs for which no time was left."""
+    differs: bool = False
+    """True where something differs on unusual inputs."""
 
 
 @dataclass(slots=True)
@@ -71,6 +78,8 @@ class _State:
     plan: Assembled | None = None
     stepwise: Assembled | None = None
     """The same plan with the seconds of each step; another one where each step has to be waited for."""
+    leisure: Leisure | None = None
+    """What is verified after the first answer."""
     configured: Registry | None = None
     """The registry under the session's options."""
 
@@ -88,6 +97,7 @@ class _State:
 _state = _State()
 _LAPPED_CALLS = 5
 """Calls of a plan in which each step is waited for, beside those that count for the plan."""
+_NICE = 19
 _CALLS = 2
 """Calls that are watched for what they leave behind, after the first ones, which may start a pool."""
 
@@ -103,7 +113,7 @@ def load(folder: str, threads: int, modes: Modes, options: Options) -> None:
 
 def rest() -> None:
     """Frees what was loaded and built."""
-    _state.sample = _state.plan = _state.stepwise = _state.configured = None
+    _state.sample = _state.plan = _state.stepwise = _state.configured = _state.leisure = None
     for held in (_state.built, _state.values):
         held.clear()
     gc.collect()
@@ -198,6 +208,8 @@ def compile_cluster(
         verify_s=built.verify_s,
         changed=built.changed,
         fingerprint=built.fingerprint,
+        untried=built.verified.untried,
+        differs=built.verified.differs,
     )
 
 
@@ -263,6 +275,52 @@ def time_plan(at_least_s: float) -> tuple[list[float], list[float]]:
     return list(timing.samples_s), [lap / calls for lap in stepwise.laps]
 
 
+def step_back() -> None:
+    """Lets every other process go first, as long as this one lives."""
+    os.nice(_NICE)
+
+
+def verify_at_leisure(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str | None) -> None:
+    """Makes a cluster ready for what is verified after the first answer."""
+    cluster = _cut(name, nodes)
+    prepare(cluster.input_names)
+    place = None if folder is None else Path(folder)
+    _state.leisure = leisure_of(cluster, backend, settings, place, _inputs(cluster), _state.registry)
+
+
+def prepare_kind(kind: str) -> bool:
+    """Runs eager on a kind of generated inputs; False where there are none, or it raises."""
+    return _leisure().prepare(kind)
+
+
+def compare_kind(name: str, backend: str, kind: str) -> str:
+    """Compares the executable on what was prepared. Returns what differs on unusual inputs, or ""."""
+    with _enough_memory(), running(backend, name):
+        return _leisure().compare(kind)
+
+
+def endure(name: str, backend: str) -> int:
+    """Makes many calls of the executable. Returns how many."""
+    with _enough_memory(), plugin_edge(backend, name, "run"):
+        return _leisure().endure()
+
+
+@contextmanager
+def _enough_memory() -> Generator[None]:
+    """Turns a lack of memory, which is no executable's fault, into CompileError."""
+    try:
+        yield
+    except PluginError as error:
+        if is_lack_of_memory(error.__cause__):
+            raise CompileError(error.message) from error
+        raise
+
+
+def _leisure() -> Leisure:
+    assert _state.leisure is not None, "a cluster is made ready first"
+    return _state.leisure
+
+
 def _cut(name: str, nodes: Sequence[str]) -> Cluster:
     sample = _state.loaded_sample
     return extract(sample.graph, nodes, name, sample.weights)
@@ -277,5 +335,6 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     for function in (
         *(load, rest, answers, estimate, explain, offered),
         *(prepare, profile, compile_cluster, load_saved, time_cluster, build_plan, time_plan),
+        *(step_back, verify_at_leisure, prepare_kind, compare_kind, endure),
     )
 }

@@ -18,6 +18,8 @@ from hub.dispatch.spinning import Calm
 from hub.errors import AccuracyError, ContractError, InputRefused, RunError, text_of
 from hub.graph import Cluster, Graph
 from hub.plugin_fault import is_plugins
+from hub.verification.finite import FiniteOnly
+from hub.verification.standing import UNKNOWN, Standing
 
 Run = Callable[[Sequence[Any]], tuple[Any, ...]]
 
@@ -35,8 +37,10 @@ class Loaded:
     cluster: Cluster
     backend: str
     executable: Callable[..., Sequence[Any]]
-    is_sure_of_sizes: bool = False
-    """True where enough combinations of sizes were right when it served, here or in an earlier process."""
+    standing: Standing = UNKNOWN
+    """How far it was verified, here or in an earlier process."""
+    guard: FiniteOnly | None = None
+    """What keeps unusual inputs from it, where something does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,7 @@ def _watched(
 ) -> Callable[..., Sequence[Any]]:
     if shadow is not None:
         return _shadowed(item, shadow)
-    if sizes is None or item.is_sure_of_sizes or not has_sizes(item.cluster):
+    if sizes is None or item.standing.is_sure_of_sizes or not has_sizes(item.cluster):
         return item.executable
     name = item.cluster.name
 
@@ -130,6 +134,15 @@ def _watched(
 
     watched = NewSizes(item.cluster, item.backend, item.executable, accuracy=sizes.accuracy, trusted=trusted)
     return watched
+
+
+def fail_from_now_on(run: Run, name: str, error: BaseException) -> None:
+    """Makes the next call of a running plan's cluster meet an error, and so go on as after any failure in service."""
+
+    def failing(*_: Any) -> Sequence[Any]:
+        raise error
+
+    run.__globals__[name] = failing
 
 
 def _shadowed(item: Loaded, shadow: Shadow) -> Shadowed:
@@ -231,10 +244,11 @@ def _is_about_one_call(error: BaseException) -> bool:
     Memory is the machine's, and others take it: a verdict would put the backend away for a neighbour's peak. One that
     always wants too much costs time in every call, and no result; a plugin may also raise its own error from the cause.
     """
-    return isinstance(error, InputRefused) or any(map(_is_lack_of_memory, (error, error.__cause__)))
+    return isinstance(error, InputRefused) or any(map(is_lack_of_memory, (error, error.__cause__)))
 
 
-def _is_lack_of_memory(error: BaseException | None) -> bool:
+def is_lack_of_memory(error: BaseException | None) -> bool:
+    """True for what is raised where there is no memory left."""
     # PyTorch's allocator for the CPU has no type of its own for this.
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
         isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in text_of(error)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,18 @@ from hub.partition.structure import structure_digest
 from hub.plan import Event
 from hub.planning.decision import Decision
 from hub.planning.failures import Served, failure_in_service, known_failure, remember_failure, stage_of
+from hub.planning.later import Item
 from hub.planning.scene import Scene, limits_of
 from hub.planning.schedule import plain_names, reads, steps_for
 from hub.plugin_fault import is_plugins
 from hub.pricing.session import UNSAVED, Offer, Order, Session
 from hub.registry import Registry
+from hub.verification.standing import Standing
 
 _log = logging.getLogger("hub")
+
+LATER = "later"
+"""Stage of what is, or would be, verified after the first answer."""
 
 
 class ClusterFailed(Exception):  # noqa: N818 - a signal between Builder and Maker, never seen outside
@@ -70,6 +76,8 @@ class Builder:
         """Seconds in which executables were compared with eager, in workers as well."""
         self.served: dict[str, Served] = {}
         """What a later failure of each cluster is kept under."""
+        self.items: dict[str, Item] = {}
+        """What is verified after the first answer."""
         self._ahead: dict[tuple[Group, CompileSettings], Offer] = {}
         """What came of clusters that were compiled at once, until it is their turn."""
         self._told: set[str] = set()
@@ -81,6 +89,7 @@ class Builder:
         names = plain_names(groups)
         self._told.clear()
         self.served.clear()
+        self.items.clear()
         if self.scene.session is not None:
             self.scene.session.end_plans()
         steps = steps_for(self.scene.graph, groups, names)
@@ -180,6 +189,18 @@ class Builder:
         for text in offer.notes:
             self._note(text, "verify", offer.order.group.backend, name)
 
+    def _stands(self, loaded: Loaded, settings: CompileSettings, folder: Path | None) -> Loaded:
+        """Notes how far an executable is verified, and what is left to do after the first answer."""
+        name, backend, standing = loaded.cluster.name, loaded.backend, loaded.standing
+        if standing.later:
+            self._note(standing.later, LATER, backend, name)
+        elif standing.untried:
+            self._note(f"no time was left for: {', '.join(standing.untried)}", LATER, backend, name)
+        if not standing.later:
+            nodes, is_guarded = loaded.cluster.node_names, loaded.guard is not None
+            self.items[name] = Item(name, backend, nodes, settings, folder, standing, is_guarded)
+        return loaded
+
     def _loaded(
         self, cluster: Cluster, settings: CompileSettings, inputs: Sequence[Any], folder: Path, found: Group
     ) -> Loaded:
@@ -195,7 +216,7 @@ class Builder:
         )
         self._note_changed(built.changed, HERE, found.backend, cluster.name)
         self.verify_s += built.verify_s
-        return built.loaded
+        return self._stands(built.loaded, settings, folder)
 
     def _compiled_here(
         self,
@@ -219,7 +240,10 @@ class Builder:
         self._note_unsaved(built.saved.problem, backend, cluster.name)
         if cluster.name not in self._told:  # a worker compiled it before, and that is told already
             self._tell_compiled(backend, cluster.name, time.perf_counter() - start)
-        return built.loaded
+        loaded = built.loaded
+        if earlier is not None:
+            loaded = replace(loaded, standing=Standing(earlier.untried, earlier.differs))
+        return self._stands(loaded, settings, own if built.saved.is_done else None)
 
     def _tell_compiled(self, backend: str, name: str, compile_s: float) -> None:
         self._told.add(name)

@@ -27,12 +27,13 @@ from hub.partition.assignments import Assignment
 from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.verdicts import Verdicts, ask_backends
 from hub.plan import Event, Plan
-from hub.planning.building import Builder, ClusterFailed
+from hub.planning.building import LATER, Builder, ClusterFailed
 from hub.planning.decide import decide
 from hub.planning.decision import Decision
 from hub.planning.evidence import Mode, fits, groups_of, plan_of, settings_of
 from hub.planning.explanations import explained
 from hub.planning.failures import Served
+from hub.planning.later import Item, Later
 from hub.planning.replay import moved_to_eager, plan_from_file, under_plan
 from hub.planning.scene import Scene, limits_of
 from hub.pricing.session import Session
@@ -53,6 +54,10 @@ class Made:
     loaded: Mapping[str, Loaded]
     served: Mapping[str, Served]
     """What a failure of each cluster is kept under while it serves."""
+    items: tuple[Item, ...] = ()
+    """What is left to verify after the first answer."""
+    later: Later | None = None
+    """What does so, once it is started; None where nothing is to be done, or nothing may be."""
     cache_problem: str = ""
     """Why the cache folder could not be used; empty where it was."""
 
@@ -92,6 +97,7 @@ class Maker:
                 made, is_news = self._made(scene, store, plan, (*_no_cache(problem), *notes))
             if self.options.isolate:
                 remember(store.root, needed_workers=session.was_needed)
+                made = replace(made, later=self._later(made, session, has_cache=not problem))
         plan_s = time.perf_counter() - start
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": plan_s}), cache_problem=problem)
         if is_news:
@@ -100,6 +106,15 @@ class Maker:
             store.prune(self.options.cache_gb * 1e9)
         self.progress.done()
         return made
+
+    def _later(self, made: Made, session: Session, *, has_cache: bool) -> Later | None:
+        """Gives what goes on verifying after the first answer; the folder of saved executables has to outlive planning."""
+        if not (self.options.background and made.items and has_cache):
+            return None
+        if (folder := session.hand_over()) is None:
+            return None
+        facts = session.threads, session.modes, session.options, session.limits
+        return Later(folder, made.items, *facts)
 
     def _made(self, scene: Scene, store: Store, plan: Plan | None, events: tuple[Event, ...]) -> tuple[Made, bool]:
         """Gives what runs, and whether its plan is one to keep for other processes."""
@@ -234,7 +249,7 @@ class Maker:
                 continue
             plan = self._plan(decision, verdicts, (*events, *_troubles(scene), *_cache_notes(store), *builder.notes))
             plan = plan.model_copy(update={"verify_s": builder.verify_s})
-            return Made(plan, steps, loaded, builder.served)
+            return Made(plan, steps, loaded, builder.served, tuple(builder.items.values()))
 
     def _patched(self, decision: Decision, failed: ClusterFailed, reason: str) -> Decision | None:
         """Gives the user's plan with what failed in eager; None where the plan is the hub's own, which is made again."""
@@ -300,7 +315,7 @@ def _lasting_part(plan: Plan) -> Plan:
 
 
 def _is_about_loading(event: Event) -> bool:
-    return (event.kind, event.stage) == ("note", "load")
+    return event.kind == "note" and event.stage in ("load", LATER)
 
 
 def _troubles(scene: Scene) -> tuple[Event, ...]:

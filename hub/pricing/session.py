@@ -49,7 +49,10 @@ QUEUED_S = 10.0
 """Seconds that a backend waits at most for a core of its own before it compiles: some other one may hang."""
 ALONE_S = 0.2
 """Seconds for which a cluster is timed alone: it only has to tell which plans are worth timing whole."""
-_FACTS = ("compile_s", "is_saved", "problem", "is_finite_only", "notes", "verify_s", "changed", "fingerprint")
+_FACTS = (
+    *("compile_s", "is_saved", "problem", "is_finite_only", "notes", "verify_s", "changed", "fingerprint"),
+    *("untried", "differs"),
+)
 """What an offer says in the worker's words."""
 DEFAULTS = Options()
 """The limits of workers that nobody set options for."""
@@ -99,6 +102,10 @@ class Offer:
     """Seconds of `compile_s` in which it was compared with eager."""
     fingerprint: Fingerprint | None = None
     """What the saved executable gave on the real inputs."""
+    untried: tuple[str, ...] = ()
+    """Kinds of generated inputs for which no time was left."""
+    differs: bool = False
+    """True where something differs on unusual inputs."""
     is_remembered: bool = False
     """True where the failure is an earlier process's."""
     is_late: bool = False
@@ -240,6 +247,14 @@ class Session:
     def was_needed(self) -> bool:
         """True where workers were asked for: then the graph was written."""
         return self._folder is not None
+
+    def hand_over(self) -> Path | None:
+        """Gives the folder with the graph away, for whoever removes it; None where it cannot be written."""
+        with contextlib.suppress(WorkerError):
+            folder = self._sent()
+            self._folder = None
+            return folder
+        return None
 
     # --- Questions ----------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ def finite_only(executable: Callable[..., Sequence[Any]], specs: Sequence[Spec])
 class FiniteOnly:
     """An executable whose calls raise InputRefused where an input holds what is not usual. Safe from any thread."""
 
-    __slots__ = ("_away", "_executable", "_floats", "_integers", "_on_cuda")
+    __slots__ = ("__weakref__", "_away", "_executable", "_floats", "_integers", "_on_cuda")
 
     def __init__(self, executable: Callable[..., Sequence[Any]], specs: Sequence[Spec]) -> None:
         self._executable = executable
@@ -62,6 +62,10 @@ class FiniteOnly:
         if not bool(checks.all()):
             position = next(at for at, check in zip(positions, checks.cpu(), strict=True) if not bool(check))
             raise _refusal(position, is_float=inputs[position].dtype not in WIDE_INTEGERS)
+
+    def lift(self) -> None:
+        """Looks at nothing from now on: the executable has been found right on unusual inputs, too."""
+        self._floats = self._integers = self._away = ()
 
     def dump(self, folder: Path) -> None:
         """Writes what the executable itself writes."""

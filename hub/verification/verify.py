@@ -46,7 +46,11 @@ class Verified:
     kinds: tuple[str, ...] = ()
     """Kinds of generated inputs that were tried and agreed."""
     notes: tuple[str, ...] = ()
-    """What was not tried, and why; what made `is_finite_only` true."""
+    """What could not be tried, and why; what made `is_finite_only` true."""
+    untried: tuple[str, ...] = ()
+    """Kinds for which no time was left."""
+    differs: bool = False
+    """True where something differs on unusual inputs: that makes `is_finite_only` true for good."""
     reference: Reference | None = field(default=None, repr=False)
     """What eager gives on the real inputs, where it was run."""
 
@@ -72,7 +76,7 @@ def verify(
     number of outputs, shape, dtype or device, for inputs written to and for outputs that alias inputs, weights or each
     other; AccuracyError for wrong numbers. Whatever the executable itself raises passes through.
     """
-    trial = _Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs), reference)
+    trial = Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs), reference)
     return Verified(trial.outputs, trial.error, trial.reference.strides, reference=trial.reference)
 
 
@@ -113,7 +117,7 @@ def verify_thoroughly(
     which it raises are left out. Raises as `verify` does, for any call. Differences and errors on inputs that hold
     infinities or NaN end nothing, but are told.
     """
-    trial = _Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs), saturates=saturates)
+    trial = Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs), saturates=saturates)
     trial.run_again("the real inputs, second call")
     trial.run_generated(KINDS, time.perf_counter() + budget_s)
     check_untouched(trial.judge, trial.outputs, trial.copies)
@@ -121,7 +125,7 @@ def verify_thoroughly(
 
 
 @dataclass(slots=True)
-class _Trial:
+class Trial:
     """An executable while it is tried; makes the first call at once."""
 
     judge: Judge
@@ -171,22 +175,30 @@ class _Trial:
             self._try(kind)
             longest_s = max(longest_s, time.perf_counter() - start)
 
-    def _try(self, kind: Kind) -> None:
+    def reference_of(self, kind: Kind) -> Reference | None:
+        """Returns what eager gives on a kind of generated inputs; None where it raises, or where there are none."""
         reference, is_anything = None, False
         for inputs in generated(kind, self.judge.cluster, self.inputs):
             is_anything = True
             found = self._reference(inputs)
             reference = reference or found
             if found is not None and (found.is_finite or kind.unusual):
-                reference = found  # division by a zero that no real call has says little of the rest
-                break
+                return found
         if reference is None:
             self.impossible += [kind.name] if is_anything else []
+        return reference  # division by a zero that no real call has says little of the rest
+
+    def compare(self, kind: Kind, reference: Reference) -> None:
+        """Runs the executable on a kind of generated inputs. Raises as `verify` does."""
+        outputs = self._called(reference.inputs, reference)
+        where, beside = f"generated inputs ({kind.name})", self.outputs if kind.has_tiny else None
+        check_values(self.judge, outputs, reference, where, tiny_beside=beside)
+
+    def _try(self, kind: Kind) -> None:
+        if (reference := self.reference_of(kind)) is None:
             return
         try:
-            outputs = self._called(reference.inputs, reference)
-            where, beside = f"generated inputs ({kind.name})", self.outputs if kind.has_tiny else None
-            check_values(self.judge, outputs, reference, where, tiny_beside=beside)
+            self.compare(kind, reference)
         except InputRefused:
             self.refused.append(kind.name)
         except AccuracyError as error:
@@ -229,7 +241,6 @@ class _Trial:
             *_listed("differs from eager where values are cut off, which its settings accept", self.cut_off),
             *_listed("eager raises on", self.impossible),
             *_listed("the executable refuses", self.refused),
-            *_listed("no time was left for", self.untried),
         )
         return Verified(
             self.outputs,
@@ -238,6 +249,8 @@ class _Trial:
             bool(self.differences) or is_unknown,
             kinds=tuple(self.agreed),
             notes=notes,
+            untried=tuple(self.untried),
+            differs=bool(self.differences),
             reference=self.reference,
         )
 

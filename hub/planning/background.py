@@ -1,0 +1,82 @@
+"""Lets what is found out after the first answer act on the running plan."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import Any, Protocol
+
+from hub.compilation.build import note_later, note_sure_of_sizes
+from hub.dispatch.assemble import Run, fail_from_now_on
+from hub.errors import text_of
+from hub.plan import Event
+from hub.planning.building import LATER
+from hub.planning.failures import Served
+from hub.planning.later import Later, Outcome, applying
+from hub.planning.make import Made
+
+
+class Running(Protocol):
+    """A captured graph whose plan runs."""
+
+    def learn_later(self, served: Served, event: Event, error: BaseException | None = None) -> None:
+        """Notes what was found out; with an error, the candidate serves no more."""
+        ...
+
+
+class Background:
+    """What is verified after the first answer of one graph, plan after plan."""
+
+    def __init__(self, graph: Running) -> None:
+        self._graph = weakref.ref(graph)
+        self._works: list[Later] = []
+
+    def begin(self, made: Made, run: Run) -> None:
+        """Begins, where there is something to do. Nothing keeps the graph, or what runs its plan, alive."""
+        if made.later is None:
+            return
+        graph, later = self._graph(), made.later
+        if graph is None:
+            return
+        weakref.finalize(graph, later.stop)
+        guards = {name: weakref.ref(item.guard) for name, item in made.loaded.items() if item.guard is not None}
+        self._works = [work for work in self._works if not work.wait(0.0)] + [later]
+        later.start(_Applied(self._graph, weakref.ref(run), made.served, guards))
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until all is done; False where the time was over first."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        return all(work.wait(None if end_s is None else max(0.0, end_s - time.monotonic())) for work in self._works)
+
+
+class _Applied:
+    """Acts on the outcome for one executable. Called from another thread."""
+
+    def __init__(self, graph: weakref.ref[Any], run: weakref.ref[Any], served: Any, guards: Any) -> None:
+        self._graph, self._run, self._served, self._guards = graph, run, dict(served), guards
+
+    def __call__(self, outcome: Outcome) -> None:
+        graph, run = self._graph(), self._run()
+        name, backend, error = outcome.item.name, outcome.item.backend, outcome.failure
+        if graph is None:
+            return
+        served = self._served[name]
+        if error is not None:
+            with applying():
+                if run is not None:
+                    fail_from_now_on(run, name, error)
+            event = Event(kind="fallback", stage="run", backend=backend, cluster=name, message=text_of(error))
+            graph.learn_later(served, event, error)
+            return
+        if outcome.is_lifted and name in self._guards and (guard := self._guards[name]()) is not None:
+            guard.lift()
+        with applying():
+            graph.learn_later(served, Event(kind="note", stage=LATER, backend=backend, cluster=name, message=outcome.text))
+        if outcome.item.folder is not None:
+            is_guarded = outcome.item.is_guarded and not outcome.is_lifted
+            note_later(outcome.item.folder, outcome.standing, is_finite_only=is_guarded)
+
+
+def sure_of_sizes(made: Made, name: str) -> None:
+    """Remembers that an executable has been right with enough combinations of sizes."""
+    note_sure_of_sizes(made.served[name].folder)

@@ -1,0 +1,281 @@
+"""Verifies after the first answer, in a worker process, what there was no time for before it.
+
+The worker steps back behind every other process. It ends when the model goes, and with this process. One runs at a time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hub.backend import CompileSettings
+from hub.compilation.channel import Worker
+from hub.compilation.family import PROC, end_family, state_of
+from hub.compilation.limits import Limits
+from hub.compilation.pool import POOL
+from hub.errors import AccuracyError, CompileError, ContractError, PluginError, RunError, WorkerError, text_of
+from hub.modes import Modes
+from hub.options import Options
+from hub.verification.standing import Standing
+
+LIMIT_S = 120.0
+"""Seconds that one step may work, or wait for something, before it counts as hanging. Waiting for a core does not count."""
+_LOAD_LIMIT_S = 600.0
+_LOOK_S = 0.25
+"""Seconds between two looks at the worker."""
+_JOIN_S = 2.0
+_NO_FAULT = (-2, -9, -15)
+"""Signals by which others end a process: a user, or a system without memory."""
+_VERDICTS = (AccuracyError, ContractError, RunError)
+_HOME = "later"
+
+_turn = threading.Semaphore(1)
+_applying = threading.Lock()
+"""Held while the user's plan is changed: a fork waits for it, since the thread that would go on is not in the child."""
+_all: weakref.WeakSet[Later] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One executable of a plan, by what a worker has to know."""
+
+    name: str
+    backend: str
+    nodes: tuple[str, ...]
+    settings: CompileSettings
+    folder: Path | None
+    """Where it is saved; None where it has to be compiled again."""
+    standing: Standing
+    is_guarded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one executable."""
+
+    item: Item
+    tried: tuple[str, ...] = ()
+    """Kinds of inputs on which it gave what eager gives."""
+    differences: tuple[str, ...] = ()
+    """What differs on unusual inputs only."""
+    n_calls: int = 0
+    failure: PluginError | None = None
+    """Why it must not serve any more."""
+    problem: str = ""
+    """Why nothing, or not all, could be tried: that is held against nobody."""
+
+    @property
+    def is_lifted(self) -> bool:
+        """True where nothing is left that unusual inputs would have to be kept away for."""
+        return not (self.differences or self.problem or self.failure or self.item.standing.differs)
+
+    @property
+    def standing(self) -> Standing:
+        """How far the executable is verified now."""
+        before = self.item.standing
+        untried = before.untried if self.problem else ()
+        return Standing(untried, before.differs or bool(self.differences), self.text, before.is_sure_of_sizes)
+
+    @property
+    def text(self) -> str:
+        """What the plan says of it."""
+        kinds = ", ".join(self.tried)
+        parts = (
+            f"tried after the first answer, and right: {kinds}" if kinds else "",
+            *(f"found after the first answer, and guarded: {text}" for text in self.differences),
+            f"{self.n_calls} calls in a row change nothing and leave nothing behind" if self.n_calls else "",
+            f"could not be tried after the first answer: {self.problem}" if self.problem else "",
+        )
+        return "; ".join(filter(None, parts))
+
+
+class Later:
+    """The verification of one plan's executables. `tell` hears of each outcome, from another thread."""
+
+    def __init__(
+        self, folder: Path, items: Sequence[Item], threads: int, modes: Modes, options: Options, limits: Limits
+    ) -> None:
+        """`folder` holds the sample; it is removed in the end."""
+        self._folder, self._items = folder, tuple(items)
+        self._facts: dict[str, Any] = {"folder": str(folder), "threads": threads, "modes": modes, "options": options}
+        self._limits = limits
+        self._tell: Callable[[Outcome], object] = lambda _: None
+        self._worker: Worker | None = None
+        self._is_stopped = False
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._owner = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="hub-later", daemon=True)
+        _all.add(self)
+
+    def start(self, tell: Callable[[Outcome], object]) -> None:
+        """Begins, and returns at once."""
+        self._tell = tell
+        self._thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until it is over; False where the time was over first. A fork of this process has nothing to wait for."""
+        return os.getpid() != self._owner or self._done.wait(timeout_s)
+
+    def stop(self) -> None:
+        """Ends the worker, without waiting for it. In a fork of this process it does nothing."""
+        if os.getpid() != self._owner:
+            return
+        self._is_stopped = True
+        with self._lock:
+            if self._worker is not None:
+                end_family(self._worker.pid)
+
+    def join(self) -> None:
+        """Waits a moment for what `stop` has ended."""
+        if os.getpid() == self._owner and self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        try:
+            while not _turn.acquire(timeout=_LOOK_S):
+                if self._is_stopped:
+                    return
+            try:
+                for item in self._items:
+                    if self._is_stopped:
+                        return
+                    outcome = self._outcome(item)
+                    if not self._is_stopped:
+                        self._tell(outcome)
+            finally:
+                _turn.release()
+        finally:
+            self._end_worker()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._done.set()
+
+    def _outcome(self, item: Item) -> Outcome:
+        tried: list[str] = []
+        differences: list[str] = []
+        try:
+            self._start_worker()
+            self._ask("verify_at_leisure", **_identity(item), nodes=item.nodes, settings=item.settings, folder=_path(item))
+            for kind in item.standing.untried:
+                if not self._ask("prepare_kind", kind=kind):
+                    continue
+                text = self._ask("compare_kind", is_plugins=True, **_identity(item), kind=kind)
+                (differences if text else tried).append(text or kind)
+            n_calls = self._ask("endure", is_plugins=True, **_identity(item))
+            return Outcome(item, tuple(tried), tuple(differences), n_calls)
+        except _VERDICTS as error:
+            error.backend, error.cluster = error.backend or item.backend, error.cluster or item.name
+            return Outcome(item, tuple(tried), tuple(differences), failure=error)
+        except Exception as error:  # noqa: BLE001 - a mistake of the hub's own must not be held against a backend either
+            reason = error.message if isinstance(error, PluginError) else text_of(error)
+            return Outcome(item, tuple(tried), tuple(differences), problem=reason.splitlines()[0])
+
+    def _start_worker(self) -> None:
+        with self._lock:
+            if self._is_stopped:
+                raise WorkerError("the model is gone")
+            if self._worker is not None:
+                if self._worker.is_alive:
+                    return
+                self._worker.kill()
+            self._worker = POOL.lend(_HOME, self._limits)
+        self._ask("step_back")
+        self._ask("load", **self._facts)
+
+    def _end_worker(self) -> None:
+        with self._lock:
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
+
+    def _ask(self, command: str, *, is_plugins: bool = False, **facts: Any) -> Any:
+        """Asks the worker. Raises RunError where an executable ends it, or hangs in it, and CompileError for all else."""
+        worker = self._worker
+        assert worker is not None, "it was started"
+        clock = _Clock(worker.pid)
+        worker.post(command, **facts)
+        while not worker.is_ready(_LOOK_S):
+            if reason := worker.excess():
+                end_family(worker.pid)
+                raise CompileError(reason)
+            if clock.tick() > (LIMIT_S if is_plugins else _LOAD_LIMIT_S):
+                end_family(worker.pid)
+                text = f"no answer within {LIMIT_S:.0f} s to `{command}`, after the first answer"
+                raise (RunError if is_plugins else CompileError)(text)
+        try:
+            return worker.result(_LOAD_LIMIT_S)
+        except CompileError as error:
+            if not is_plugins or worker.is_alive or worker.exit_status in _NO_FAULT or self._is_stopped:
+                raise
+            raise RunError(f"after the first answer: {error.message}") from error
+
+
+class _Clock:
+    """Seconds for which a process worked, or waited for something else than a core."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._spent_s = pid, 0.0
+        self._now_s, self._cpu_s = time.monotonic(), _cpu_s(pid)
+
+    def tick(self) -> float:
+        """Returns them."""
+        now_s, cpu_s = time.monotonic(), _cpu_s(self._pid)
+        passed_s, worked_s = now_s - self._now_s, cpu_s - self._cpu_s
+        self._now_s, self._cpu_s = now_s, cpu_s
+        self._spent_s += min(passed_s, worked_s) if state_of(self._pid)[0] == "R" else passed_s
+        return self._spent_s
+
+
+def _cpu_s(pid: int) -> float:
+    """Returns the seconds of processor time of a process's main thread; 0 where the system does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = (PROC / str(pid) / "task" / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def _identity(item: Item) -> dict[str, str]:
+    return {"name": item.name, "backend": item.backend}
+
+
+def _path(item: Item) -> str | None:
+    return None if item.folder is None else str(item.folder)
+
+
+@contextlib.contextmanager
+def applying() -> Generator[None]:
+    """Keeps forks away while something is changed that a child would find half done."""
+    with _applying:
+        yield
+
+
+def _before_fork() -> None:
+    global _is_held
+    _is_held = _applying.acquire(timeout=_JOIN_S)
+
+
+def _after_fork() -> None:
+    if _is_held:
+        _applying.release()
+
+
+_is_held = False
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
+@atexit.register
+def _stop_all() -> None:
+    found = list(_all)
+    for later in found:
+        later.stop()
+    for later in found:
+        later.join()

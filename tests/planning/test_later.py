@@ -1,0 +1,271 @@
+"""What there was no time to verify before the first answer is verified after it, and acts on the running plan."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hub
+from hub.errors import HubWarning
+from hub.ownership import graphs_of
+from hub.planning.later import Later
+
+PLUGIN = """
+import os, sys, time
+from pathlib import Path
+from hub import Backend, BackendInfo, Executable, Support, hookimpl
+
+@hookimpl
+def hub_backends():
+    return [BackendInfo(name="tardy", factory="hub_tardy:Tardy", summary="", saveable={saveable})]
+
+class Tardy(Backend):
+    def supports(self, node):
+        return Support(accepted=True)
+
+    def compile(self, cluster, settings):
+        return Run(cluster.module)
+
+    def load(self, folder, cluster, settings):
+        return Run(cluster.module)
+
+kept = []
+
+class Run(Executable):
+    def __init__(self, module):
+        self.module, self.calls = module, 0
+
+    def __call__(self, *inputs):
+        import torch
+        self.calls += 1
+        time.sleep({sleep_s})
+        outputs = [value + 0 for value in self.module(*inputs)]
+        x, n = inputs[0], self.calls
+        {fault}
+        return outputs
+
+    def save(self, folder):
+        (folder / "nothing").write_text("")
+"""
+X = torch.linspace(-1, 1, 32).reshape(4, 8)
+SLOW_S = 0.12
+"""Seconds of a call with which next to nothing can be tried before the first answer."""
+WAIT_S = 240.0
+
+
+class Net(nn.Module):
+    """One cluster."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.linear(x)) * 2
+
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(install_plugin: Callable[[str, str], None]) -> Install:
+    """Installs the plugin with a fault: statements that see `x`, `n` (the call's number) and `outputs`."""
+
+    def place(fault: str = "pass", *, saveable: bool = True, sleep_s: float = SLOW_S) -> None:
+        install_plugin("tardy", PLUGIN.format(fault=fault, saveable=saveable, sleep_s=sleep_s))
+
+    return place
+
+
+def compiled(model: nn.Module, **options: Any) -> Any:
+    """Compiles a model for the plugin anew, and calls it once."""
+    torch._dynamo.reset()
+    given = {"tune": "off", "backends": ["tardy"], "background": True, **options}
+    run: Any = torch.compile(model, backend="hub", options=given)
+    called(run, model)
+    return run
+
+
+def called(run: Any, model: nn.Module, x: torch.Tensor = X) -> None:
+    """Calls a model; raises AssertionError unless it gives eager's result."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", HubWarning)
+        torch.testing.assert_close(run(x), model(x), equal_nan=True)
+
+
+def notes(run: Any) -> str:
+    """Gives what the plan says of verification after the first answer."""
+    return "\n".join(event.message for event in hub.plans(run)[-1].events if event.stage == "later")
+
+
+def works_of(run: Any) -> list[Later]:
+    """Gives what verifies a model after its first answer."""
+    (graph,) = graphs_of(run)
+    return graph._later._works
+
+
+def is_guarded(run: Any) -> bool:
+    """True where infinities are kept from the executable."""
+    x = X.clone()
+    x[0, 0] = float("inf")
+    before = len(hub.plans(run)[-1].events)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", HubWarning)
+        run(x)
+    return len(hub.plans(run)[-1].events) > before
+
+
+@pytest.mark.parametrize("saveable", [True, False])
+def test_what_agrees_is_noted_and_lifts_the_guard(install: Install, saveable: bool) -> None:
+    """A guard that stood only since kinds were untried goes; a later process knows the result before its first answer."""
+    install(saveable=saveable)
+    model = Net().eval()
+    run = compiled(model)
+    assert hub.wait(run, WAIT_S)
+    assert hub.plans(run)[-1].backends == ("tardy",)
+    assert "NaN, infinities" in notes(run)
+    assert "calls in a row change nothing" in notes(run)
+    assert "no time was left" not in notes(run)
+    assert not is_guarded(run)
+    if saveable:
+        again = compiled(model, background=False)
+        assert "NaN, infinities" in notes(again)
+        assert not is_guarded(again)
+
+
+FAULTS = {
+    "differs on usual inputs": "outputs[0] += 0.01 * bool((x.abs() > 1e3).any() and x.isfinite().all())",
+    "raises on usual inputs": "assert not bool((x == 0).all())",
+    "crashes": "bool(x.isnan().any()) and os.abort()",
+    "ends the process in the hundredth call": "n == 100 and os._exit(0)",
+    "sets a variable in its hundredth call": "if n == 100: os.environ['TARDY'] = '1'",
+    "draws a random number in its hundredth call": "if n == 100: torch.rand(1)",
+    "opens a file in each call": "n > 9 and kept.append(open(os.devnull))",
+    "starts a thread in each call": "import threading; n > 9 and threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+    "keeps memory": "n > 9 and kept.append(torch.ones(1 << 20))",
+    "is wrong in the end": "outputs[0] += 0.01 * (n > 60)",
+}
+QUICK = ("differs on usual inputs", "crashes", "sets a variable in its hundredth call")
+
+
+@pytest.mark.parametrize("fault", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in FAULTS])
+def test_what_is_wrong_demotes_it(install: Install, fault: str) -> None:
+    """The cluster runs in eager from the next call on, with a warning; later captures leave the candidate out."""
+    is_endurance = "call" in fault or fault in ("keeps memory", "is wrong in the end")
+    install(FAULTS[fault], sleep_s=0.0 if is_endurance else SLOW_S)
+    model = Net().eval()
+    run = compiled(model)
+    assert hub.plans(run)[-1].backends == ("tardy",)
+    assert hub.wait(run, WAIT_S)
+    assert [event.kind for event in hub.plans(run)[-1].events if event.stage == "run"] == ["fallback"], hub.plans(run)
+    with torch.no_grad(), pytest.warns(HubWarning, match="in eager from now on"):
+        torch.testing.assert_close(run(X), model(X))
+    called(run, model)
+    assert len([event for event in hub.plans(run)[-1].events if event.stage == "run"]) == 1
+    again = compiled(model)
+    assert hub.plans(again)[-1].backends == ("eager",)
+    assert any("put away on" in event.message for event in hub.plans(again)[-1].events)
+
+
+def test_what_differs_on_unusual_inputs_stays_guarded(install: Install) -> None:
+    """The note says what differs; calls with such values run in eager, in later processes as well."""
+    install("outputs[0] = outputs[0].nan_to_num(0.0)")
+    model = Net().eval()
+    run = compiled(model)
+    assert hub.wait(run, WAIT_S)
+    assert "found after the first answer, and guarded" in notes(run)
+    x = X.clone()
+    x[1, 1] = float("nan")
+    for _ in range(2):
+        assert hub.plans(run)[-1].backends == ("tardy",)
+        assert is_guarded(run)
+        called(run, model, x)
+        run = compiled(model, background=False)
+
+
+def test_it_is_done_once(install: Install) -> None:
+    """Where an earlier process has finished, no worker starts; without `background`, the plan says what is untried."""
+    install()
+    model = Net().eval()
+    without = compiled(model, background=False)
+    assert "no time was left for: NaN" in notes(without)
+    assert hub.wait(without, 0.0)
+    assert hub.wait(compiled(model), WAIT_S)
+    again = compiled(model)
+    assert not works_of(again)
+
+
+def test_strict_models_raise(install: Install) -> None:
+    """With strict=True the next call raises what was found."""
+    install(FAULTS["differs on usual inputs"])
+    model = Net().eval()
+    run = compiled(model, strict=True)
+    assert hub.wait(run, WAIT_S)
+    with torch.no_grad(), pytest.raises(hub.HubError, match="generated inputs"):
+        run(X)
+
+
+def test_it_ends_with_the_model(install: Install) -> None:
+    """A model that nobody holds any more takes its worker along."""
+    install("x.isnan().any() and time.sleep(600)")
+    run = compiled(Net().eval())
+    (work,) = works_of(run)
+    assert not hub.wait(run, 1.0)
+    del run
+    torch._dynamo.reset()
+    gc.collect()
+    assert work.wait(30.0)
+
+
+SCRIPT = """
+import os, sys, time, warnings
+import torch, hub
+from tests.planning.test_later import Net, compiled
+model = Net().eval()
+run = compiled(model)
+assert not hub.wait(run, {seconds})
+if {forks}:
+    pid = os.fork()
+    if pid == 0:
+        assert hub.wait(run, 60)
+        with torch.no_grad():
+            run(torch.ones(4, 8))
+        sys.exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert not hub.wait(run, 0.1)
+print("over", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("forks", "seconds"), [(False, 0.0), (True, 2.0)])
+def test_the_process_ends_without_waiting(install: Install, tmp_path: Path, forks: bool, seconds: float) -> None:
+    """Exit, or a fork, with such work in flight: no hang, and no process is left."""
+    marker = tmp_path / "worker"
+    install(f"if x.isnan().any(): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
+    path = [str(tmp_path / "site"), *filter(None, sys.path), str(Path(__file__).parents[2])]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(forks=forks, seconds=seconds)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "HUB_PROGRESS": "off"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
+    if marker.exists():
+        end_s = time.monotonic() + 30
+        while Path(f"/proc/{marker.read_text()}").exists() and time.monotonic() < end_s:
+            time.sleep(0.1)
+        assert not Path(f"/proc/{marker.read_text()}").exists()
