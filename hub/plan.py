@@ -100,7 +100,8 @@ class Event(_Value):
 
     kind: Literal["refused", "failed", "fallback", "note"]
     stage: str
-    """"capture", "load", "support", "estimate", "explain", "compile", "verify", "time", "run", "shadow", "record"."""
+    """"capture", "load", "support", "estimate", "explain", "compile", "verify", "time", "run", "shadow", "record"; "later"
+    is what was verified after the first answer."""
     message: Annotated[str, AfterValidator(shortened)]
     backend: str | None = None
     cluster: str | None = None

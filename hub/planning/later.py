@@ -164,13 +164,20 @@ class Later:
         differences: list[str] = []
         try:
             self._start_worker()
-            self._ask("verify_at_leisure", **_identity(item), nodes=item.nodes, settings=item.settings, folder=_path(item))
+            self._ask(
+                "verify_at_leisure",
+                name=item.name,
+                backend=item.backend,
+                nodes=item.nodes,
+                settings=item.settings,
+                folder=_path(item),
+            )
             for kind in item.standing.untried:
                 if not self._ask("prepare_kind", kind=kind):
                     continue
-                text = self._ask("compare_kind", is_plugins=True, **_identity(item), kind=kind)
+                text = self._ask("compare_kind", is_plugins=True, name=item.name, backend=item.backend, kind=kind)
                 (differences if text else tried).append(text or kind)
-            n_calls = self._ask("endure", is_plugins=True, **_identity(item))
+            n_calls = self._ask("endure", is_plugins=True, name=item.name, backend=item.backend)
             return Outcome(item, tuple(tried), tuple(differences), n_calls)
         except _VERDICTS as error:
             error.backend, error.cluster = error.backend or item.backend, error.cluster or item.name
@@ -189,7 +196,7 @@ class Later:
                 self._worker.kill()
             self._worker = POOL.lend(_HOME, self._limits)
         self._ask("step_back")
-        self._ask("load", **self._facts)
+        self._ask("load", is_plugins=False, **self._facts)
 
     def _end_worker(self) -> None:
         with self._lock:
@@ -241,10 +248,6 @@ def _cpu_s(pid: int) -> float:
         fields = (PROC / str(pid) / "task" / str(pid) / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return 0.0
-
-
-def _identity(item: Item) -> dict[str, str]:
-    return {"name": item.name, "backend": item.backend}
 
 
 def _path(item: Item) -> str | None:

@@ -626,6 +626,7 @@ EFFECTLESS: dict[str, Any] = {
     "tune": "full",
     "budget_s": 1.0,
     "isolate": False,
+    "background": False,
     "compile_workers": 1,
     "plan": Path("p.json"),
     "cache_dir": Path("c"),

@@ -112,8 +112,7 @@ def notes(run: Any) -> str:
 
 def works_of(run: Any) -> list[Later]:
     """Gives what verifies a model after its first answer."""
-    (graph,) = graphs_of(run)
-    return graph._later._works
+    return graphs_of(run)[-1]._later._works
 
 
 def is_guarded(run: Any) -> bool:
@@ -146,15 +145,15 @@ def test_what_agrees_is_noted_and_lifts_the_guard(install: Install, saveable: bo
 
 
 FAULTS = {
-    "differs on usual inputs": "outputs[0] += 0.01 * bool((x.abs() > 1e3).any() and x.isfinite().all())",
+    "differs on usual inputs": "outputs[0] *= 1 + 0.01 * bool((x.abs() > 1e3).any() and x.isfinite().all())",
     "raises on usual inputs": "assert not bool((x == 0).all())",
     "crashes": "bool(x.isnan().any()) and os.abort()",
     "ends the process in the hundredth call": "n == 100 and os._exit(0)",
     "sets a variable in its hundredth call": "if n == 100: os.environ['TARDY'] = '1'",
     "draws a random number in its hundredth call": "if n == 100: torch.rand(1)",
-    "opens a file in each call": "n > 9 and kept.append(open(os.devnull))",
-    "starts a thread in each call": "import threading; n > 9 and threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
-    "keeps memory": "n > 9 and kept.append(torch.ones(1 << 20))",
+    "opens a file in each call": "n > 60 and kept.append(open(os.devnull))",
+    "starts a thread in each call": "import threading; n > 60 and threading.Timer(60.0, print).start()",
+    "keeps memory": "n > 60 and kept.append(torch.ones(1 << 20))",
     "is wrong in the end": "outputs[0] += 0.01 * (n > 60)",
 }
 QUICK = ("differs on usual inputs", "crashes", "sets a variable in its hundredth call")
