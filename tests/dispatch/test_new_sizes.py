@@ -100,7 +100,7 @@ def test_a_size_that_is_wrong_demotes_it(stretchy: Callable[..., Path], fault: s
     n_calls = len(diary.read_text().splitlines())
     call(model, run, 24)
     assert len(diary.read_text().splitlines()) == n_calls
-    assert [event.kind for event in hub.plans(run)[-1].events if event.backend == "stretchy"] == ["fallback"]
+    assert [event.kind for event in hub.plans(run)[-1].events if event.kind != "note"] == ["fallback"]
     torch._dynamo.reset()
     run = compiled(model)
     call(model, run, 5)
