@@ -12,7 +12,7 @@ from hub.errors import text_of
 from hub.plan import Event
 from hub.planning.building import LATER
 from hub.planning.failures import Served
-from hub.planning.later import Later, Outcome, applying
+from hub.planning.later import Later, Outcome
 from hub.planning.make import Made
 
 
@@ -62,16 +62,14 @@ class _Applied:
             return
         served = self._served[name]
         if error is not None:
-            with applying():
-                if run is not None:
-                    fail_from_now_on(run, name, error)
+            if run is not None:
+                fail_from_now_on(run, name, error)
             event = Event(kind="fallback", stage="run", backend=backend, cluster=name, message=text_of(error))
             graph.learn_later(served, event, error)
             return
         if outcome.is_lifted and name in self._guards and (guard := self._guards[name]()) is not None:
             guard.lift()
-        with applying():
-            graph.learn_later(served, Event(kind="note", stage=LATER, backend=backend, cluster=name, message=outcome.text))
+        graph.learn_later(served, Event(kind="note", stage=LATER, backend=backend, cluster=name, message=outcome.text))
         if outcome.item.folder is not None:
             is_guarded = outcome.item.is_guarded and not outcome.is_lifted
             note_later(outcome.item.folder, outcome.standing, is_finite_only=is_guarded)

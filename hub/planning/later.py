@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from hub.compilation.family import PROC, end_family, state_of
 from hub.compilation.limits import Limits
 from hub.compilation.pool import POOL
 from hub.errors import AccuracyError, CompileError, ContractError, PluginError, RunError, WorkerError, text_of
+from hub.forks import freed_in_forks
 from hub.modes import Modes
 from hub.options import Options
 from hub.verification.standing import Standing
@@ -38,9 +39,7 @@ _NO_FAULT = (-2, -9, -15)
 _VERDICTS = (AccuracyError, ContractError, RunError)
 _HOME = "later"
 
-_turn = threading.Semaphore(1)
-_applying = threading.Lock()
-"""Held while the user's plan is changed: a fork waits for it, since the thread that would go on is not in the child."""
+_turn = freed_in_forks(threading.Lock())
 _all: weakref.WeakSet[Later] = weakref.WeakSet()
 
 
@@ -111,7 +110,7 @@ class Later:
         self._tell: Callable[[Outcome], object] = lambda _: None
         self._worker: Worker | None = None
         self._is_stopped = False
-        self._lock = threading.Lock()
+        self._lock = freed_in_forks(threading.Lock())
         self._done = threading.Event()
         self._owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name="hub-later", daemon=True)
@@ -252,27 +251,6 @@ def _cpu_s(pid: int) -> float:
 
 def _path(item: Item) -> str | None:
     return None if item.folder is None else str(item.folder)
-
-
-@contextlib.contextmanager
-def applying() -> Generator[None]:
-    """Keeps forks away while something is changed that a child would find half done."""
-    with _applying:
-        yield
-
-
-def _before_fork() -> None:
-    global _is_held
-    _is_held = _applying.acquire(timeout=_JOIN_S)
-
-
-def _after_fork() -> None:
-    if _is_held:
-        _applying.release()
-
-
-_is_held = False
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 @atexit.register
