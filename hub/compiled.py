@@ -6,12 +6,13 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from hub.compilation.heap import trim
 from hub.dispatch.assemble import Assembled, Shadow, Sizes, assemble
 from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
 from hub.dispatch.shadow import Drift
@@ -41,12 +42,26 @@ MOST_CHANGES = 3
 """Changes of weights after which they become inputs: recompiling at each optimizer step would never pay."""
 
 
-@dataclass(frozen=True, slots=True)
 class Binding:
-    """One plan built for one set of weights."""
+    """One plan built for one set of weights; it goes with them, whoever still holds this object."""
 
-    guard: WeightGuard
-    run: Callable[[Sequence[Any]], tuple[Any, ...]]
+    __slots__ = ("__weakref__", "guard", "run")
+
+    def __init__(self, positions: Sequence[int], args: Sequence[Any]) -> None:
+        """`positions` are those of the weights among the arguments of a call; `run` is set once the plan is built."""
+        own = weakref.ref(self)
+
+        def end() -> None:
+            if (binding := own()) is not None:
+                binding.run = _ended
+
+        self.guard = WeightGuard(positions, args, end)
+        self.run: Run = _ended
+
+
+def _ended(_: Sequence[Any]) -> tuple[Any, ...]:
+    """Stand in for a plan whose weights are gone: nobody calls it, since the guard holds no more."""
+    raise RuntimeError("a plan was called whose weights are freed")
 
 
 class CompiledGraph:
@@ -116,7 +131,7 @@ class CompiledGraph:
 
     def leave_to_eager(self) -> None:
         """Run in eager from now on what was built in the process that this one was forked from."""
-        never_freed(self._bindings)
+        never_freed([binding.run for binding in self._bindings])
         self._bindings, self._current = [], None
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -167,27 +182,29 @@ class CompiledGraph:
         check_backends(self.options, registry().configured(self.options).entries)
         graph = self._with_guarded_weights(args)
         positions = [index for index, node in enumerate(graph.placeholders) if node.name in graph.weights]
-        guard = WeightGuard(positions, args)
+        binding = Binding(positions, args)
         self._remember_weights(args)
         maker = Maker(graph, self.mode, self.options, registry(), progress_for(self.graph.name), self._demoted)
         try:
             if has_lost_threads():
                 raise PlanError(LOST_THREADS, hint="start processes by spawn, or compile in the forks alone")
             made = maker.make(args, self.plan)
-            return Binding(guard, self._recorded(self._assembled(graph, made).run))
+            binding.run = self._recorded(self._assembled(graph, made).run)
         except Exception as error:
             asked = PlanError if self.options.plan is not None else OptionError
             if self.options.strict or isinstance(error, (OptionError, asked)):
                 raise
-            return self._in_eager(guard, error)
+            binding.run = self._in_eager(error)
         finally:
             maker.progress.done()
+            trim()
+        return binding
 
-    def _in_eager(self, guard: WeightGuard, error: Exception) -> Binding:
-        """Gives up on planning: a mistake of the hub's own must not fail the user's model either."""
+    def _in_eager(self, error: Exception) -> Run:
+        """Give up on planning: a mistake of the hub's own must not fail the user's model either."""
         reason = f"planning failed: {text_of(error)}"
         self.plan = eager_plan(self.graph.name, reason, self.mode)
-        return Binding(guard, self.run_in_eager)
+        return self.run_in_eager
 
     def run_in_eager(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Run one call as PyTorch alone would."""

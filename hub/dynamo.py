@@ -16,6 +16,7 @@ from hub.capture.attention import expand_attention
 from hub.capture.bodies import as_called, bodies_of
 from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
+from hub.capture.traces import forget_last_trace
 from hub.capture.training import capture_with_autograd
 from hub.compilation.pool import POOL
 from hub.compiled import CompiledGraph, eager_plan
@@ -48,7 +49,10 @@ def hub_backend(
         return _raising(error)
     _expect_work(chosen)
     with held_back():
-        return _captured(module, example_inputs, chosen, calling_wrapper())
+        try:
+            return _captured(module, example_inputs, chosen, calling_wrapper())
+        finally:
+            forget_last_trace()
 
 
 def restricted(*backends: str) -> Callable[..., Callable[..., Any]]:

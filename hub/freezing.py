@@ -203,7 +203,8 @@ def _rebuilt(result: Any, outputs: Sequence[Any]) -> Callable[[Sequence[Any]], A
         raise FreezeError(f"{len(strange)} tensors of the result are not made by the captured graph")
     if not all(isinstance(leaf, (torch.Tensor, *_PLAIN)) for leaf in leaves):
         raise FreezeError(f"the result holds values that cannot be rebuilt: {type(result).__name__}")
-    plan = [(place.get(id(leaf)), leaf) for leaf in leaves]
+    found_at = [place.get(id(leaf)) for leaf in leaves]
+    plan = [(index, leaf if index is None else None) for index, leaf in zip(found_at, leaves, strict=True)]
 
     def rebuild(found: Sequence[Any]) -> Any:
         filled = [leaf if index is None else found[index] for index, leaf in plan]

@@ -9,6 +9,7 @@ import importlib
 import importlib.metadata as metadata
 import threading
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -83,7 +84,7 @@ class Registry:
         return tuple(name for name, entry in self.entries.items() if entry.status.accepted)
 
     def backend(self, name: str) -> Backend:
-        """Gives the backend, created on first use. Raises PluginLoadError, the same one every time, if that fails."""
+        """Return the backend, created on first use. Raise PluginLoadError, an equal one every time, if that fails."""
         settings = self.entries[name].settings if name in self.entries else None
         key = name if settings is None else f"{name} {settings.model_dump_json()} {settings.cache_folder}"
         note_runtimes()
@@ -92,7 +93,7 @@ class Registry:
                 self._loaded[key] = _create(self._entry(name))
             found = self._loaded[key]
         if isinstance(found, HubError):
-            raise found.with_traceback(None)
+            raise copy(found)  # what is raised gets a traceback, with every frame and all that its caller holds
         return found
 
     def _entry(self, name: str) -> Entry:

@@ -5,12 +5,14 @@ Where there is no `cc`, the code stays in MLIR's execution engine, in this proce
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import os
 import shlex
 import shutil
 import subprocess
 import tempfile
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -190,12 +192,28 @@ def _object_code(engine: Any) -> bytes:
 
 
 def loaded(content: bytes, path: Path, log: str = "") -> Code:
-    """Loads a shared library, which may then be deleted. Raises CompileError."""
-    try:
-        library = ctypes.CDLL(str(path))
-        run = getattr(library, ENTRY)
-    except (OSError, AttributeError) as error:
-        raise CompileError(f"{path} cannot be loaded: {error}", backend=NAME) from error
+    """Load a shared library, which may then be deleted. Raise CompileError."""
+    library = opened(path)
+    run = function_of(library, ENTRY, path)
     run.restype = None
     run.argtypes = [ctypes.c_void_p]
     return Code(run, content, library, log)
+
+
+def opened(path: Path) -> ctypes.CDLL:
+    """Map a shared library for as long as the result, or one of its functions, is held. Raise CompileError."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise CompileError(f"{path} cannot be loaded: {error}", backend=NAME) from error
+    # Python never unmaps one by itself. At the end of the process, threads may still be inside.
+    weakref.finalize(library, _ctypes.dlclose, library._handle).atexit = False
+    return library
+
+
+def function_of(library: ctypes.CDLL, name: str, path: Path) -> Any:
+    """Return a function, which holds the library. Raise CompileError where there is none of this name."""
+    try:
+        return library[name]  # as an attribute, the library would hold it in turn
+    except AttributeError as error:
+        raise CompileError(f"{path} cannot be loaded: {error}", backend=NAME) from error

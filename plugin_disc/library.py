@@ -12,7 +12,7 @@ import torch
 from hub.errors import CompileError, InputRefused, RunError
 from hub.lowering.rules.call import DTYPES
 
-from .compiler import NAME
+from .compiler import NAME, function_of, opened
 from .entry import CALL, DONE, OUT_OF_RANGE, SHAPES, WORKSPACE
 from .loops.machine import lanes
 from .standalone import Signature, metadata_path
@@ -28,12 +28,8 @@ class Library:
     def __init__(self, path: Path, signature: Signature) -> None:
         self.signature = signature
         self._path = path
-        try:
-            self._library = ctypes.CDLL(str(path))
-            functions = [getattr(self._library, name) for name in (CALL, WORKSPACE, SHAPES)]
-        except (OSError, AttributeError) as error:
-            raise CompileError(f"{path} cannot be loaded: {error}", backend=NAME) from error
-        self._call, self._workspace, self._shapes = functions
+        library = opened(path)
+        self._call, self._workspace, self._shapes = (function_of(library, name, path) for name in (CALL, WORKSPACE, SHAPES))
         self._call.restype = self._workspace.restype = ctypes.c_int64
         self._shapes.restype = None
 

@@ -37,11 +37,12 @@ def capture_with_autograd(
     Raises CaptureError where AOTAutograd cannot express the program.
     """
     number = next(_numbers)
+    n_inputs = len(inputs)  # AOTAutograd keeps the compilers, and with them the inputs, weights among them, would live on
 
     def compiler(mode: Mode) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_one(captured: fx.GraphModule, _: Sequence[Any]) -> Any:
             positions = weight_positions if mode == "inference" else ()
-            return make_boxed_func(compile_graph(_graph(captured, f"{mode}{number}", mode, positions, len(inputs)), mode))
+            return make_boxed_func(compile_graph(_graph(captured, f"{mode}{number}", mode, positions, n_inputs), mode))
 
         return compile_one
 

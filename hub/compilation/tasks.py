@@ -19,6 +19,7 @@ from hub.accelerators import accelerators_of, free_unused, wait_for
 from hub.backend import CompileSettings
 from hub.cache.artifacts import check_artifact
 from hub.compilation.build import build_cluster, leisure_of, load_cluster, plugin_edge, running
+from hub.compilation.heap import trim
 from hub.compilation.leftovers import MANY_LEFT, leftovers, more
 from hub.compilation.state import WORKER, Said, kept_state, told_changes
 from hub.compilation.transfer import Sample, read_sample
@@ -112,12 +113,13 @@ def load(folder: str, threads: int, modes: Modes, options: Options) -> None:
 
 
 def rest() -> None:
-    """Frees what was loaded and built."""
+    """Free what was loaded and built."""
     _state.sample = _state.plan = _state.stepwise = _state.configured = _state.leisure = None
     for held in (_state.built, _state.values):
         held.clear()
     gc.collect()
     free_unused()
+    trim()
 
 
 def answers(backend: str, options: Options) -> Answers:

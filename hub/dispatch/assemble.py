@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -110,11 +111,15 @@ def assemble(
         namespace |= {"overlaps": _overlap_check(graph), "original": original or graph.module}
     for name, item in loaded.items():
         namespace[name] = _watched(namespace, item, shadow, sizes)
-        namespace[f"{name}_failed"] = _fallback(namespace, item, report, strict=strict)
+        namespace[f"{name}_failed"] = _fallback(item, report, strict=strict)
     filename = f"<hub {graph.name} {id(namespace):x}>"
     linecache.cache[filename] = (len(program.source), None, program.source.splitlines(keepends=True), filename)
     exec(compile(program.source, filename, "exec"), namespace)
-    return Assembled(namespace["run"], program.source, laps)
+    # What is left in the namespace does not hold it, but for checks of new sizes while they last: a plan that is no longer
+    # held is freed at once, and not by some later collection.
+    run = namespace.pop("run")
+    weakref.finalize(run, linecache.cache.pop, filename, None).atexit = False
+    return Assembled(run, program.source, laps)
 
 
 def _watched(
@@ -156,12 +161,12 @@ def _shadowed(item: Loaded, shadow: Shadow) -> Shadowed:
     )
 
 
-def _fallback(
-    namespace: dict[str, Any], item: Loaded, report: Report | None, *, strict: bool
-) -> Callable[..., Sequence[Any]]:
+def _fallback(item: Loaded, report: Report | None, *, strict: bool) -> Callable[..., Sequence[Any]]:
     name = item.cluster.name
 
-    def failed(error: BaseException, versions: tuple[int, ...] | bool, *inputs: Any) -> Sequence[Any]:
+    def failed(
+        namespace: dict[str, Any], error: BaseException, versions: tuple[int, ...] | bool, *inputs: Any
+    ) -> Sequence[Any]:
         if _is_recording() and not isinstance(error, InputRefused):
             raise error  # no backend is at fault for what a CUDA graph may not hold, and eager could not go on either
         if _has_no_versions(error):

@@ -44,9 +44,10 @@ def generate(graph: Graph, steps: Sequence[Step], *, timed: bool = False) -> Pro
     """Writes `run(args)` for a schedule; `args` are the values of the graph's placeholders.
 
     The namespace still lacks, for each cluster `c0`, the names `c0` (called with the inputs, gives the outputs) and
-    `c0_failed` (called with the error, the tensors' versions and the inputs, gives the outputs); `counts_writes`, which
-    says whether tensors have versions now; and, where inputs are mutated, `overlaps` and `original`. With `timed`, seconds
-    spent in each step are added up in the list `laps`; steps on accelerators are waited for, with `wait_for`.
+    `c0_failed` (called with the namespace, the error, the tensors' versions and the inputs, gives the outputs);
+    `counts_writes`, which says whether tensors have versions now; and, where inputs are mutated, `overlaps` and `original`.
+    With `timed`, seconds spent in each step are added up in the list `laps`; steps on accelerators are waited for, with
+    `wait_for`.
 
     Versions, PyTorch's counts of writes, are read before each call: without them nobody could tell, once an
     executable has failed, whether it had written to what eager would go on from.
@@ -106,7 +107,7 @@ class _Writer:
         )
         given = ", ".join(step.inputs)
         tensors = [name for name in step.inputs if isinstance(self.graph.by_name[name].meta.get("val"), torch.Tensor)]
-        with_error = ", ".join(("error", "versions" if tensors else "False", *step.inputs))
+        with_error = ", ".join(("globals()", "error", "versions" if tensors else "False", *step.inputs))
         counts = "".join(f"{name}._version, " for name in tensors).rstrip()
         self.lines += [
             f"try:  # {step.name}: {step.backend}, {len(step.nodes)} nodes",

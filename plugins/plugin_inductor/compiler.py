@@ -6,6 +6,7 @@ import contextlib
 import operator
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._inductor import config, cpp_builder
+from torch._inductor.codecache import PyCodeCache
 from torch._inductor.constant_folding import constant_fold
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
 from torch._inductor.graph import GraphLowering
@@ -283,6 +285,8 @@ def _program(result: Any, recipes: Mapping[int, Recipe], lowered: Lowered, const
     if not isinstance(result, CompiledFxGraph) or result.current_callable is None:
         return Program(copying(result, constant_outputs), guards, strides, constant_outputs)
     inner = result.current_callable if result.compiled_fn_runner is None else result.compiled_fn_runner.call
+    namespace = getattr(inner, "__func__", inner).__globals__
+    _forget(namespace)
     return Program(
         call=copying(result.current_callable, constant_outputs),
         guards=guards,
@@ -290,7 +294,7 @@ def _program(result: Any, recipes: Mapping[int, Recipe], lowered: Lowered, const
         constant_outputs=constant_outputs,
         owner=result,
         source=result.source_code,
-        namespace=getattr(inner, "__func__", inner).__globals__,
+        namespace=namespace,
         constants=dict(result.constants or {}),
         recipes=recipes,
         weights=lowered.weights,
@@ -298,3 +302,20 @@ def _program(result: Any, recipes: Mapping[int, Recipe], lowered: Lowered, const
         devices=tuple(result.device_types),
         graph=result.inductor_post_grad_graph_str,
     )
+
+
+def _forget(namespace: Mapping[str, Any]) -> None:
+    """Take a program out of Inductor's lists, which would keep it, weights and all, until the process ends.
+
+    They are there for files to be removed, and for programs without constants to be found again.
+    """
+    PyCodeCache.modules[:] = [module for module in PyCodeCache.modules if vars(module) is not namespace]
+    path = namespace.get("__file__")
+    found = PyCodeCache.modules_no_attr.get(path)
+    if found is not None and vars(found) is namespace:
+        del PyCodeCache.modules_no_attr[path]
+    PyCodeCache.linemaps.pop(path, None)
+    name = namespace.get("__name__")
+    module = sys.modules.get(name)
+    if module is not None and vars(module) is namespace:
+        del sys.modules[name]

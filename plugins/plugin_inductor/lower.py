@@ -11,6 +11,7 @@ from torch._functorch.aot_autograd import aot_export_module
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses import FakeTensorMode
 
+from hub.capture.traces import forget_last_trace
 from hub.errors import CompileError
 from hub.graph import Cluster, ScalarSpec
 from plugin_inductor.exact import DECOMPOSITIONS, REPLACEMENTS
@@ -49,6 +50,7 @@ def lower(cluster: Cluster) -> Lowered:
     program, signature = aot_export_module(
         module, (*fake_weights, *inputs), trace_joint=False, decompositions={**select_decomp_table(), **DECOMPOSITIONS}
     )
+    forget_last_trace()  # before the weights come in, with which it would be kept
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         raise CompileError("the cluster writes to its inputs", backend="inductor", cluster=cluster.name)
     _bind_weights(program, weights)

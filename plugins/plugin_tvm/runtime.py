@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import tvm_ffi
 from tvm import relax
-from tvm.runtime import cpu, load_module
+from tvm.runtime import cpu
 
 from hub.backend import Executable
 from hub.errors import CompileError, HubError, InputRefused, RunError
@@ -189,7 +189,9 @@ def restored(folder: Path) -> tuple[Any, Names]:
     with tempfile.TemporaryDirectory(prefix="hub-tvm-") as place:  # what was read is what is loaded, whatever comes after
         path = Path(place) / LIBRARY
         path.write_bytes(code)
-        return load_module(str(path)), Names(**{key: tuple(names) for key, names in kept["names"].items()})
+        # Unmapped once nobody holds it; TVM's own function keeps every library until the process ends.
+        library = tvm_ffi.load_module(path, keep_module_alive=False)
+        return library, Names(**{key: tuple(names) for key, names in kept["names"].items()})
 
 
 def _reader(texts: Sequence[str], count: int) -> Callable[..., tuple[Any, ...]]:
