@@ -26,7 +26,12 @@ def after_each(tmp_path: Path, kind: str, count: int, megabytes: int, **options:
     (tmp_path / "temporary").mkdir()
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("run_models.py")), json.dumps(given)],
-        env={**os.environ, "HUB_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "temporary")},
+        env={
+            **os.environ,
+            "HUB_CACHE_DIR": str(tmp_path / "cache"),
+            "TMPDIR": str(tmp_path / "temporary"),
+            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+        },
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -51,6 +56,8 @@ def check_growth(found: list[dict[str, Any]], limit_mb: int) -> None:
     assert len(last["workers"]) <= max(len(each["workers"]) for each in found[:WARM]) + 1
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(0)
 def test_a_dozen_models_one_after_the_other_leave_no_memory_behind(tmp_path: Path) -> None:
     """240 MB of weights went through the process and a worker, which keep less than a quarter of it."""
     found = after_each(tmp_path, "infer", 12, 20, tune="off", backends=["inductor"])
