@@ -14,6 +14,7 @@ from hub import environment
 from hub.cache.forecast import may_need_workers
 from hub.capture.attention import expand_attention
 from hub.capture.bodies import as_called, bodies_of
+from hub.capture.frames import captured_for_hub
 from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
 from hub.capture.traces import forget_last_trace
@@ -55,6 +56,9 @@ def hub_backend(
             forget_last_trace()
 
 
+captured_for_hub(hub_backend)
+
+
 def restricted(*backends: str) -> Callable[..., Callable[..., Any]]:
     """Gives a backend of `torch.compile` that is the hub with these backends alone, and eager for what they do not take.
 
@@ -79,7 +83,7 @@ def restricted(*backends: str) -> Callable[..., Callable[..., Any]]:
             )
         return hub_backend(module, example_inputs, options={**(options or {}), "backends": backends}, mode=mode)
 
-    return backend
+    return captured_for_hub(backend)
 
 
 def _captured(

@@ -11,7 +11,9 @@ import torch
 from torch import fx
 
 from hub.capture.attention import expand_attention
+from hub.capture.call import capture_call
 from hub.capture.inference import capture_inference
+from hub.capture.nothing import why_nothing
 from hub.capture.sources import weight_positions
 from hub.compiled import eager_plan
 from hub.errors import CaptureError, HubError
@@ -29,11 +31,13 @@ def explain(
     options: Mapping[str, Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[Plan, ...]:
-    """Gives the plan of each graph that `model(*inputs, **kwargs)` is captured as, compiling and timing nothing.
+    """Return the plan of each graph that `model(*inputs, **kwargs)` is captured as, compiling and timing nothing.
 
     Prices are estimates, unless an earlier run on this machine left a plan in the cache, which is then given as it is. The
     model itself runs once, in eager, to find its graphs. Backends with something to tell of their clusters may run those.
-    Raises OptionError for wrong options, and PlanError for a plan file that cannot be replayed.
+    Other compiled models stay as they are; of one that is compiled already, the model under it is explained. Raises
+    OptionError for wrong options, PlanError for a plan file that cannot be replayed, and CaptureError, with the cause, if
+    nothing was captured.
     """
     chosen = resolve(options, os.environ, Path.cwd())
     check_backends(chosen, registry().configured(chosen).entries)
@@ -54,9 +58,9 @@ def explain(
             errors.append(error)
         return module
 
-    torch.compiler.reset()
-    with torch.no_grad():
-        torch.compile(model, backend=backend)(*inputs, **(kwargs or {}))  # pyright: ignore[reportUnknownMemberType] - torch's
+    frames = capture_call(model, inputs, kwargs, backend)
     if errors:
         raise errors[0]
+    if not found:
+        raise why_nothing(model, frames).error()
     return tuple(found)

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from hub.compiled import CompiledGraph, is_autocast_on
 from hub.errors import FreezeError
 from hub.forks import in_forks, never_freed
-from hub.ownership import graphs_of
+from hub.ownership import graphs_of, why_no_graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,9 @@ class _Watch:
 
     def only_call(self) -> tuple[CompiledGraph, Sequence[Any], Sequence[Any]]:
         """Gives the one call of a graph that was seen. Raises FreezeError if there was none or more than one."""
+        if not self._seen and not graphs_of(self._compiled):
+            why = why_no_graphs(self._compiled)
+            raise FreezeError(f"nothing of the model was captured: {why.reason}", hint=why.hint)
         if len(self._seen) != 1:
             reason = f"one call of the model runs {len(self._seen)} captured graphs, and freezing takes exactly one"
             raise FreezeError(reason, hint="TORCH_LOGS=graph_breaks shows where Dynamo splits the model")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from hub.capture.frames import frames_of
+from hub.capture.nothing import Cause, Nothing, why_nothing
 from hub.compiled import CompiledGraph
-from hub.errors import OptionError
+from hub.errors import CaptureError, HubWarning, OptionError
 from hub.forks import in_forks
 from hub.plan import Plan
 
@@ -23,6 +26,8 @@ def register(graph: CompiledGraph) -> None:
     """Remembers a captured graph, in the order of capture, for as long as PyTorch keeps it."""
     _graphs[:] = [reference for reference in _graphs if reference() is not None]
     _graphs.append(weakref.ref(graph))
+    if graph.owner is not None and (owner := graph.owner()) is not None:
+        frames_of(owner).has_programs = True
 
 
 def calling_wrapper() -> object | None:
@@ -63,11 +68,29 @@ def _leave_to_eager() -> None:
 
 
 def plans(compiled: Any) -> tuple[Plan, ...]:
-    """Gives the plans in use by a compiled model or function, one for each captured graph that has run, in order.
+    """Return the plans in use by a compiled model or function, one for each captured graph that has run, in order.
 
-    Raises OptionError for something that was not made by `torch.compile`.
+    Warns with the cause (HubWarning) if the model ran and nothing of it was captured. Raises OptionError for something that
+    was not made by `torch.compile`.
     """
-    return tuple(graph.plan for graph in graphs_of(compiled) if graph.plan is not None)
+    try:
+        return captured_plans(compiled)
+    except CaptureError as error:
+        warnings.warn(str(error), HubWarning, stacklevel=2)
+        return ()
+
+
+def captured_plans(compiled: Any) -> tuple[Plan, ...]:
+    """Return what `plans` does. Raises CaptureError, with the cause, if the model ran and nothing of it was captured."""
+    graphs = graphs_of(compiled)
+    if not graphs and (why := why_no_graphs(compiled)).cause is not Cause.NOT_TRIED:
+        raise why.error()
+    return tuple(graph.plan for graph in graphs if graph.plan is not None)
+
+
+def why_no_graphs(compiled: Any) -> Nothing:
+    """Return why a compiled model has no captured graphs."""
+    return why_nothing(compiled, frames_of(_wrapper_of(compiled)))
 
 
 def refresh(compiled: Any) -> None:

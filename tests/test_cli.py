@@ -185,3 +185,57 @@ def test_bench_writes_json_with_the_command_that_made_it(tmp_path: Path) -> None
     written = json.loads(place.read_text())
     assert written["command"].startswith("hub bench tiny.py:tiny --against eager")
     assert {one["name"] for one in written["results"]} == {"hub", "eager"}
+
+
+NOTHING = """
+import torch
+class Disabled(torch.nn.Module):
+    @torch.compiler.disable(reason="it draws pictures")
+    def forward(self, x): return x + 1
+class Values(torch.nn.Module):
+    def forward(self, x): return x.nonzero()
+def same(): return torch.nn.Identity(), (torch.ones(2, 4),)
+def disabled(): return Disabled(), (torch.ones(2, 4),)
+def values(): return Values(), (torch.ones(2, 4),)
+def lstm(): return torch.nn.LSTM(4, 4), (torch.ones(3, 2, 4),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [
+        (("explain", "nothing.py:same"), "it has no tensor operators"),
+        (("explain", "nothing.py:disabled"), "torch.compiler.disable keeps PyTorch from capturing it (it draws pictures)"),
+        (("explain", "nothing.py:values"), "nothing.py:7 in forward"),
+        (("plan", "nothing.py:values", "-o", "plan.json"), "nothing.py:7 in forward"),
+        (("run", "nothing.py:values"), "nothing.py:7 in forward"),
+        (("tune", "nothing.py:disabled"), "it draws pictures"),
+    ],
+)
+def test_a_command_that_captures_nothing_says_why_and_exits_with_2(arguments: tuple[str, ...], cause: str) -> None:
+    """The message names the cause, the place and the next step; nothing is written."""
+    Path("nothing.py").write_text(NOTHING)
+    found = CliRunner().invoke(app, [*arguments, *EAGER_ONLY])
+    assert found.exit_code == 2, found.output
+    assert "nothing of the model was captured" in found.stderr
+    assert cause in found.stderr
+    assert "next step: " in found.stderr
+    assert not found.stdout
+    assert not Path("plan.json").exists()
+
+
+@pytest.mark.parametrize("verb", ["explain", "run"])
+def test_commands_capture_a_recurrent_module(verb: str) -> None:
+    """A model that is one `nn.LSTM` has a plan."""
+    Path("nothing.py").write_text(NOTHING)
+    assert "aten.lstm" in json.dumps(json.loads(output_of(verb, "nothing.py:lstm", "--json", *EAGER_ONLY)))
+
+
+@pytest.mark.slow
+def test_a_benchmark_of_what_is_not_captured_exits_with_2() -> None:
+    """The table still has eager; the hub's row has the cause."""
+    Path("nothing.py").write_text(NOTHING)
+    found = hub("bench", "nothing.py:values", "--against", "eager", "--rounds", "3", *EAGER_ONLY)
+    assert found.returncode == 2
+    assert "nothing of the model was captured" in found.stderr
+    assert "eager" in found.stdout

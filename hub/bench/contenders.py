@@ -146,25 +146,12 @@ def _of_entry(entry: Entry) -> tuple[Contender, ...]:
 
 
 def compiled_by_hub(module: Any, given: Mapping[str, Any]) -> Any:
-    """Gives `module` compiled through the hub with these options.
-
-    Dynamo captures recurrent modules only where it is told to, and here it is: otherwise they would run in eager, and the
-    hub would not see them. Peers keep the defaults of their own APIs.
-    """
+    """Return `module` compiled through the hub with these options."""
     import torch  # the command line lists contenders without it
 
-    capture_recurrent_layers(module)
     return cast("Any", torch).compile(  # its annotations allow no tuples among options
         module, backend="hub", options={"background": False, **given}
     )
-
-
-def capture_recurrent_layers(module: Any) -> None:
-    """Tells Dynamo to capture recurrent layers, where a module has some."""
-    import torch  # as above
-
-    if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
-        cast("Any", torch)._dynamo.config.allow_rnn = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from hub.bench.contenders import HUB, Contender, backend_left_out
 from hub.bench.prepared import Prepared
 from hub.bench.result import FailureKind, Interval, Result
 from hub.compilation.channel import Worker
-from hub.errors import AccuracyError, HubError
+from hub.errors import AccuracyError, CaptureError, HubError
 from hub.pricing.timing import in_turn, median
 from hub.report.progress import Progress
 
@@ -60,7 +60,7 @@ class _Runner:
     blocks_s: list[float] = field(default_factory=list[float])
     calls: int = 0
     failure: str = ""
-    failure_kind: FailureKind = ""
+    failure_kind: FailureKind = FailureKind.NONE
     same_as: str = ""
 
     def fail(self, kind: FailureKind, reason: str) -> None:
@@ -119,7 +119,7 @@ def _ended(runners: Sequence[_Runner]) -> Generator[None]:
 
 def _prepare(runner: _Runner, runners: Sequence[_Runner], task: Task, folder: Path) -> None:
     if runner.contender.unavailable:
-        runner.fail("unavailable", runner.contender.unavailable)
+        runner.fail(FailureKind.UNAVAILABLE, runner.contender.unavailable)
         return
     if _is_idle_without(runner.contender, runners):
         runner.same_as = HUB
@@ -135,14 +135,19 @@ def _prepare(runner: _Runner, runners: Sequence[_Runner], task: Task, folder: Pa
             **_request(runner.contender, task, folder),
         )
     except AccuracyError as error:
-        runner.fail("accuracy", error.message)
+        runner.fail(FailureKind.ACCURACY, error.message)
+        return
+    except CaptureError as error:
+        runner.fail(FailureKind.CAPTURE, error.message)
         return
     except HubError as error:
-        runner.fail("compile", error.message)
+        runner.fail(FailureKind.COMPILE, error.message)
         return
     runner.prepared = prepared
     if prepared.relative_error > allowed:
-        runner.fail("accuracy", f"wrong by {prepared.relative_error:.1e} of the largest value, {allowed:.0e} allowed")
+        runner.fail(
+            FailureKind.ACCURACY, f"wrong by {prepared.relative_error:.1e} of the largest value, {allowed:.0e} allowed"
+        )
     elif not runner.contender.is_timed:
         runner.end()
 
@@ -186,7 +191,7 @@ def _time_block(runner: _Runner, block_s: float) -> None:
     try:
         samples_s: Sequence[float] = runner.worker.ask("block", BLOCK_LIMIT_S, at_least_s=block_s)
     except HubError as error:
-        runner.fail("runtime", error.message)
+        runner.fail(FailureKind.RUNTIME, error.message)
         return
     runner.blocks_s.append(median(samples_s))
     runner.calls += len(samples_s)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,8 +14,20 @@ from hub.pricing.timing import median, median_interval
 
 FORMAT = 2
 
-FailureKind = Literal["", "unavailable", "compile", "runtime", "accuracy"]
-"""How a contender failed: before it was ready to be timed, while it was, or because its first result was wrong."""
+
+class FailureKind(StrEnum):
+    """How a contender failed."""
+
+    NONE = ""
+    UNAVAILABLE = "unavailable"
+    CAPTURE = "capture"
+    """PyTorch captured nothing of the model."""
+    COMPILE = "compile"
+    """Before it was ready to be timed."""
+    RUNTIME = "runtime"
+    """While it was timed."""
+    ACCURACY = "accuracy"
+    """Its first result was wrong."""
 
 
 class _Value(BaseModel):
@@ -41,7 +54,7 @@ class Result(_Value):
     name: str
     failure: str = ""
     """Why there are no numbers; empty where there are, and where nobody asked for more than the first call."""
-    failure_kind: FailureKind = ""
+    failure_kind: FailureKind = FailureKind.NONE
     note: str = ""
     """How the hub ran the model: clusters and backends."""
     backends: tuple[str, ...] = ()

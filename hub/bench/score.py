@@ -18,9 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from hub.bench.result import Result
+from hub.bench.result import FailureKind, Result
 
 TOLERANCES = tuple(range(-10, 6))
 """Every t of the paper's figures."""
@@ -42,7 +41,7 @@ class Sample:
     """Over eager; None where it could not be timed."""
     tolerance: int | None
     """Least t at which the result is correct; None where it is at none."""
-    error: Literal["", "compile", "runtime"] = ""
+    error: FailureKind = FailureKind.NONE
 
     def is_correct(self, t: int) -> bool:
         """True where it ran, and its result is within tolerance `t`."""
@@ -51,9 +50,9 @@ class Sample:
 
 def sample(result: Result, eager_s: float) -> Sample | None:
     """Gives the sample of a result; None where its contender was not there to be scored."""
-    if result.failure_kind in ("compile", "runtime"):
+    if result.failure_kind in (FailureKind.COMPILE, FailureKind.RUNTIME):
         return Sample(None, None, result.failure_kind)
-    if result.failure_kind == "accuracy":
+    if result.failure_kind is FailureKind.ACCURACY:
         speedup = None if result.wrong_call_s is None else eager_s / result.wrong_call_s
         return Sample(speedup, result.tolerance)
     return None if result.call_s is None else Sample(eager_s / result.call_s.median, result.tolerance)

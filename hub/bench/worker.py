@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-import hub
 from hub.accelerators import accelerators_of, wait_for
 from hub.bench.closeness import difference, least_tolerance
 from hub.bench.contenders import Contender, build
 from hub.bench.models import load_model
 from hub.bench.prepared import Prepared
 from hub.compilation.channel import serve
+from hub.ownership import captured_plans
 from hub.plan import Plan
 from hub.pricing.timing import time_call
 from hub.report.numbers import count
@@ -62,7 +62,7 @@ def prepare(
     first_call_s = time.perf_counter() - began_s
     apart = difference(found, reference)
     time_call(_call, _WARM_S, awaited=_awaited)
-    plans = () if built.compiled is None else hub.plans(built.compiled)
+    plans = () if built.compiled is None else captured_plans(built.compiled)
     return Prepared(
         first_call_s=first_call_s,
         max_abs_error=apart.absolute,

@@ -12,10 +12,11 @@ import typer
 from hub.bench import zoo
 from hub.bench.contenders import contenders, more_names, zoo_names
 from hub.bench.markdown import goals_text
+from hub.bench.result import FailureKind
 from hub.bench.sweep import TABLE, Sweep, sweep
 from hub.bench.table import benchmark_text
 from hub.bench.whole import benchmark
-from hub.errors import HubError, OptionError
+from hub.errors import CaptureError, HubError, OptionError
 
 _STANDARD_OUTPUT = "-"
 
@@ -67,6 +68,8 @@ def print_bench(model: str | None, flags: CommonFlags, batch: int | None, json: 
         typer.echo(run.to_json())
     elif json is not None:
         Path(json).write_text(run.to_json() + "\n", encoding="utf-8")
+    if missed := [one.failure for one in run.results if one.failure_kind is FailureKind.CAPTURE]:
+        raise CaptureError(missed[0], hint="`hub explain MODEL` says more")
     if not any(one.call_s for one in run.results):
         raise HubError("no contender could run", hint="`hub list-backends --probe` says what works here")
 

@@ -16,6 +16,7 @@ from hub.accelerators import accelerators_of, wait_for
 from hub.bench.closeness import Difference, difference, tensors_in
 from hub.bench.contenders import compiled_by_hub
 from hub.bench.models import load_model
+from hub.ownership import captured_plans
 from hub.plan import Plan
 from hub.pricing.timing import Timing, time_call
 from hub.report.numbers import duration, ratio, spread
@@ -50,7 +51,7 @@ def print_run(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json
         apart = difference(found, loaded.module(*loaded.inputs))
         warm = time_call(lambda: compiled(*loaded.inputs), _TIMED_S, awaited=awaited)
         eager = time_call(lambda: loaded.module(*loaded.inputs), _TIMED_S, awaited=awaited)
-    plans: Sequence[Plan] = hub.plans(compiled)
+    plans: Sequence[Plan] = captured_plans(compiled)
     if as_json:
         typer.echo(
             json.dumps(

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import typer
 
-import hub
-from hub.bench.contenders import capture_recurrent_layers, compiled_by_hub
+from hub.bench.contenders import compiled_by_hub
 from hub.bench.models import LoadedModel, load_model
 from hub.cli.plan import print_plans
 from hub.errors import OptionError
 from hub.options import Options, resolve
+from hub.ownership import captured_plans
 from hub.plan import Plan
 from hub.plan_file import check_place, plans_json, write_plans
 from hub.planning.kernels import tune_kernels, tuning_backends
@@ -41,7 +41,7 @@ def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output:
     with torch.no_grad():
         compiled(*loaded.inputs)
     took_s = time.perf_counter() - began_s
-    plans: Sequence[Plan] = hub.plans(compiled)
+    plans: Sequence[Plan] = captured_plans(compiled)
     if output is not None:
         write_plans(Path(output), plans)
     chosen = resolve(wanted, os.environ, Path.cwd())
@@ -75,7 +75,6 @@ def _searched(spec: str, loaded: LoadedModel, wanted: Mapping[str, Any]) -> tupl
     if names:
         progress.stage(f"search by {', '.join(names)}")
     try:
-        capture_recurrent_layers(loaded.module)
         return tune_kernels(loaded.module, loaded.inputs, options, options.budget_s * SEARCH_SHARE, progress.advance)
     finally:
         progress.done()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import fx
 
 from hub.backend import Backend, CompileSettings
+from hub.capture.call import capture_call
 from hub.capture.inference import capture_inference
+from hub.capture.nothing import why_nothing
 from hub.capture.sources import weight_positions
 from hub.errors import HubError, PluginError, text_of
 from hub.graph import Cluster, Graph
@@ -66,7 +68,10 @@ def _tuned(
 
 
 def _captured(module: Any, inputs: Sequence[Any]) -> list[Captured]:
-    """Gives a model's graphs, which one call finds; what they compute in that call comes from eager."""
+    """Return a model's graphs, which one call finds; what they compute in that call comes from eager.
+
+    Raises CaptureError, with the cause, if nothing was captured.
+    """
     graphs: list[Captured] = []
 
     def backend(program: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
@@ -76,10 +81,9 @@ def _captured(module: Any, inputs: Sequence[Any]) -> list[Captured]:
         graphs.append((graph, {name: values[name] for name in graph.weights}))
         return program.forward
 
-    torch.compiler.reset()
-    with torch.no_grad():
-        cast("Any", torch).compile(module, backend=backend)(*inputs)
-    torch.compiler.reset()
+    frames = capture_call(module, inputs, None, backend)
+    if not graphs:
+        raise why_nothing(module, frames).error()
     return graphs
 
 

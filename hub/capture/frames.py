@@ -1,0 +1,200 @@
+"""How PyTorch captures Python frames for the hub: recurrent modules too, and with a record of where capture stopped.
+
+Dynamo leaves `nn.RNN`, `nn.GRU` and `nn.LSTM` to eager unless `torch._dynamo.config.allow_rnn` is set. It reads that before
+any backend is called; a model that is one such module never reaches its backend. `torch.compile` has no way for a backend
+to set it: of a backend's attributes it reads none (`backend_ctx_ctor` works with `torch._dynamo.optimize` alone), and
+compile callbacks are lost at each `torch.compiler.reset()`. So the one function in which Dynamo captures a frame is
+wrapped: frames of other backends pass through unchanged, and for the hub's the settings hold while that frame is captured.
+Nothing else is captured meanwhile: Dynamo holds its lock, and from PyTorch 2.13 on settings are those of one thread.
+
+In training recurrent modules stay in eager, as PyTorch leaves them, unless the user sets `allow_rnn`: its decomposition for
+gradients unrolls them over time (two layers and 32 steps took three minutes to compile).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import nn
+from torch._dynamo import config, convert_frame
+from torch._dynamo import utils as dynamo_utils
+from torch._dynamo.exc import Unsupported
+from torch._dynamo.types import ConvertFrameReturn
+
+from hub.errors import HubWarning
+
+Backend = TypeVar("Backend", bound=Callable[..., Any])
+
+MAX_STOPS = 20
+"""Stops that are recorded for one compiled model; its first one is what a user has to look at."""
+
+_breaks: list[Any] = cast("Any", dynamo_utils).graph_break_reasons
+"""Dynamo's list of every place in this process at which capture stopped."""
+_CAPTURE = "hub_capture"
+"""Attribute of a backend function of the hub's: how frames are captured for it."""
+_FRAMES = "hub_frames"
+"""Attribute of the object that stands for one call of `torch.compile`."""
+_warned: set[str] = set()
+"""Recurrent modules that run in eager and of which this process has been told."""
+_left: weakref.WeakKeyDictionary[CodeType, int] = weakref.WeakKeyDictionary()
+"""Code that stays in eager in training because of a recurrent module, and how often PyTorch has asked about it.
+
+PyTorch would mark it as code never to be captured, in inference neither; and it counts how often it asks.
+"""
+_NOT_CAPTURED = ConvertFrameReturn(apply_to_code=False)
+"""What PyTorch is told of a frame that is to run in eager this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A place at which capture stopped."""
+
+    reason: str
+    """PyTorch's words."""
+    place: str
+    """ "file.py:12 in forward"; empty where PyTorch names none."""
+
+
+@dataclass(slots=True)
+class Frames:
+    """What became of the frames that were captured for one compiled model."""
+
+    tried: int = 0
+    has_programs: bool = False
+    """True once the hub was given one."""
+    stops: list[Stop] = field(default_factory=list[Stop])
+    in_eager: str = ""
+    """Kind of a recurrent module that stays in eager because gradients are recorded."""
+    codes: list[weakref.ref[CodeType]] = field(default_factory=list[weakref.ref[CodeType]])
+    """Code whose compiled form PyTorch may keep for this model."""
+
+    def begin(self, code: CodeType, in_eager: str) -> None:
+        """Count a frame, and warn of a recurrent module that stays in eager."""
+        self.tried += 1
+        self.codes.append(weakref.ref(code))
+        if in_eager:
+            self.in_eager = in_eager
+            _warn_of(in_eager)
+
+    def stop(self, stop: Stop) -> None:
+        """Record a place once."""
+        if stop not in self.stops and len(self.stops) < MAX_STOPS:
+            self.stops.append(stop)
+
+
+@dataclass(frozen=True, slots=True)
+class _Capture:
+    settings: Mapping[str, Any]
+    frames: Frames | None
+
+
+def captured_for_hub(backend: Backend, *, frames: Frames | None = None, **settings: Any) -> Backend:
+    """Return `backend`, after saying that frames are captured for the hub where PyTorch captures them for it.
+
+    `frames` is the record for a backend of one model; without one, `frames_of` has it. `settings` are Dynamo's.
+    """
+    setattr(backend, _CAPTURE, _Capture(settings, frames))
+    return backend
+
+
+def frames_of(wrapper: object) -> Frames:
+    """Return the record of one call of `torch.compile`, given the object that stands for it."""
+    return vars(wrapper).setdefault(_FRAMES, Frames())
+
+
+def _innermost(backend: object) -> object:
+    """Return the object that stands for a call of `torch.compile`, from what Dynamo has wrapped around it."""
+    while (inner := getattr(backend, "_torchdynamo_orig_backend", None)) is not None:
+        backend = inner
+    return backend
+
+
+def _capture_of(wrapper: object) -> _Capture | None:
+    """Return how frames are captured for a backend of the hub's; None for another backend."""
+    backend = getattr(wrapper, "compiler_fn", wrapper)
+    while isinstance(backend, functools.partial):
+        backend = cast("functools.partial[Any]", backend).func
+    return getattr(backend, _CAPTURE, None)
+
+
+def _wrapped(capture: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Dynamo's function that captures one frame, with more settings where it does so for the hub."""
+    names = list(inspect.signature(capture).parameters)
+    code, variables, cells, backend, one_graph = map(names.index, ("code", "locals", "closure", "compiler_fn", "one_graph"))
+
+    @functools.wraps(capture)
+    def capture_frame(*args: Any, **kwargs: Any) -> Any:
+        wrapper = _innermost(args[backend])
+        own = _capture_of(wrapper)
+        if own is None:
+            return capture(*args, **kwargs)
+        frames = frames_of(wrapper) if own.frames is None else own.frames
+        allowed = config.allow_rnn or not torch.is_grad_enabled()
+        in_eager = "" if allowed or args[one_graph] else _trained(args[variables], args[cells])
+        if in_eager and args[code] in _left:
+            _left[args[code]] += 1
+            return _NOT_CAPTURED
+        frames.begin(args[code], in_eager)
+        limit = config.accumulated_recompile_limit + _left.get(args[code], 0)
+        known = len(_breaks)
+        settings = {"allow_rnn": allowed, "accumulated_recompile_limit": limit, **own.settings}
+        with cast("Any", config).patch(**settings):
+            try:
+                return capture(*args, **kwargs)
+            except Unsupported as error:
+                frames.stop(_stop(error.msg, error.real_stack))
+                if not in_eager:
+                    raise
+                _left[args[code]] = 1
+                return _NOT_CAPTURED
+            finally:
+                for reason in _breaks[known:]:
+                    frames.stop(_stop(reason.reason, reason.user_stack))
+
+    return capture_frame
+
+
+def _stop(reason: str, stack: Iterable[Any]) -> Stop:
+    """Return a stop, with the lines of the reason that are for users: what was met, and an explanation."""
+    lines = [line.strip().removeprefix("Explanation: ") for line in reason.strip().splitlines()[:2]]
+    frames = list(stack)
+    place = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    return Stop(": ".join(filter(None, lines)), place)
+
+
+def _trained(variables: Mapping[str, Any], cells: Iterable[Any] | None) -> str:
+    """Return the kind of the first recurrent module within reach of a frame whose weights are trained; "" for none."""
+    modules = (value for value in (*variables.values(), *_contents(cells or ())) if isinstance(value, nn.Module))
+    layers = (part for module in modules for part in module.modules() if isinstance(part, nn.RNNBase))
+    return next((type(part).__name__ for part in layers if any(weight.requires_grad for weight in part.parameters())), "")
+
+
+def _contents(cells: Iterable[Any]) -> Iterator[Any]:
+    """Yield what the cells of a closure hold, without those that are not filled yet."""
+    for cell in cells:
+        with suppress(ValueError):
+            yield cell.cell_contents
+
+
+def _warn_of(kind: str) -> None:
+    if kind not in _warned:
+        _warned.add(kind)
+        warnings.warn(f"nn.{kind} runs in eager: {IN_TRAINING}\n  next step: {HOW_TO_CAPTURE}", HubWarning, stacklevel=2)
+
+
+IN_TRAINING = "where gradients are recorded, PyTorch would unroll recurrent modules over time"
+HOW_TO_CAPTURE = (
+    "for inference call the model under torch.no_grad(); "
+    "torch._dynamo.config.allow_rnn = True has them captured in training too"
+)
+
+convert_frame._compile = _wrapped(convert_frame._compile)  # pyright: ignore[reportPrivateUsage] - see above
