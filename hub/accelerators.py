@@ -95,7 +95,10 @@ def set_random_state(wanted: RandomState) -> None:
 
 
 def is_full(text: str) -> bool:
-    """True where an error's text, or the last words of a process, say that an accelerator's memory was full."""
+    """True where an error's text, or the last words of a process, say that an accelerator's memory was full.
+
+    Only by text: libraries under plugins raise types of their own, and drivers end processes. The one place that reads it.
+    """
     return any(words in text for words in _FULL)
 
 

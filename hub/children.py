@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import IO, Any
 
 from hub import environment
@@ -16,10 +18,6 @@ from hub.compilation.limits import WATCH_S, memory_bytes
 from hub.report.numbers import megabytes
 
 _TAIL_BYTES = 4096
-_OUT_OF_TIME = "no answer within "
-_OUT_OF_MEMORY = "it took "
-
-
 _told: dict[str, str] = {}
 
 
@@ -33,14 +31,41 @@ def environment_of_children() -> dict[str, str]:
     return {**environment.snapshot(), **_told}
 
 
+class Outcome(enum.Enum):
+    """How a child process ended that did not end well."""
+
+    FAILED = enum.auto()
+    """By itself, or by somebody else's signal."""
+    OUT_OF_TIME = enum.auto()
+    OUT_OF_MEMORY = enum.auto()
+    PRINTED_TOO_MUCH = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why a child process is of no use."""
+
+    outcome: Outcome
+    reason: str
+    """In words: "killed by SIGSEGV", "no answer within 10 s"."""
+
+    @property
+    def is_beyond_limit(self) -> bool:
+        """True where it was ended for what it took, not for what it did."""
+        return self.outcome in (Outcome.OUT_OF_TIME, Outcome.OUT_OF_MEMORY)
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 def run_child(
     command: Sequence[str],
     timeout_s: float,
     path: Sequence[str] | None = None,
     most_bytes: int | None = None,
     most_output: int | None = None,
-) -> str:
-    """Runs a command to its end and gives what went wrong in words, or "" for exit status 0. Raises OSError.
+) -> Failed | None:
+    """Run a command to its end and return what went wrong, None for exit status 0. Raises OSError.
 
     `path` is where it looks for modules, if it is a Python. With more than `most_bytes` of memory, or `most_output` bytes
     printed, it is ended.
@@ -56,49 +81,42 @@ def run_child(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=variables
         )
         try:
-            if reason := _watched(child, timeout_s, most_bytes, log, most_output):
-                return reason
+            if (failed := _watched(child, timeout_s, most_bytes, log, most_output)) is not None:
+                return failed
         finally:
             kill_group(child)
-        if reason := _printed_too_much(log, most_output):
-            return reason
-        return "" if child.returncode == 0 else f"{exit_text(child.returncode)}{last_line(log)}"
+        if (failed := _printed_too_much(log, most_output)) is not None:
+            return failed
+        if child.returncode == 0:
+            return None
+        return Failed(Outcome.FAILED, f"{exit_text(child.returncode)}{last_line(log)}")
 
 
-def is_out_of_time(failure: str) -> bool:
-    """True where what `run_child` gave says that a child was ended for taking too long."""
-    return failure.startswith(_OUT_OF_TIME)
-
-
-def is_out_of_memory(failure: str) -> bool:
-    """True where it says that a child was ended for the memory that it took."""
-    return failure.startswith(_OUT_OF_MEMORY)
-
-
-def _printed_too_much(log: IO[bytes], most_output: int | None) -> str:
+def _printed_too_much(log: IO[bytes], most_output: int | None) -> Failed | None:
     printed = os.fstat(log.fileno()).st_size
     if most_output is None or printed <= most_output:
-        return ""
-    return f"it printed {megabytes(printed)}, {megabytes(most_output)} allowed"
+        return None
+    return Failed(Outcome.PRINTED_TOO_MUCH, f"it printed {megabytes(printed)}, {megabytes(most_output)} allowed")
 
 
 def _watched(
     child: subprocess.Popen[Any], timeout_s: float, most_bytes: int | None, log: IO[bytes], most_output: int | None
-) -> str:
-    """Waits for a child to end; gives why it is not worth waiting any longer, or "" where it ended."""
+) -> Failed | None:
+    """Wait for a child to end; return why it is not worth waiting any longer, None where it ended."""
     end_s = time.monotonic() + timeout_s
     while True:
         left_s = max(0.0, end_s - time.monotonic())
         try:
             child.wait(left_s if most_bytes is None else min(left_s, WATCH_S))
-            return ""
+            return None
         except subprocess.TimeoutExpired:
             if most_bytes is not None and (taken := memory_bytes(child.pid)) > most_bytes:
-                return f"{_OUT_OF_MEMORY}{megabytes(taken)} of memory, {megabytes(most_bytes)} allowed"
-            if reason := _printed_too_much(log, most_output):
-                return reason
+                reason = f"it took {megabytes(taken)} of memory, {megabytes(most_bytes)} allowed"
+                return Failed(Outcome.OUT_OF_MEMORY, reason)
+            if (failed := _printed_too_much(log, most_output)) is not None:
+                return failed
             if time.monotonic() >= end_s:
-                return f"{_OUT_OF_TIME}{timeout_s:g} s"
+                return Failed(Outcome.OUT_OF_TIME, f"no answer within {timeout_s:g} s")
 
 
 def kill_group(child: subprocess.Popen[Any]) -> None:

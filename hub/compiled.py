@@ -22,9 +22,9 @@ from hub.forks import LOST_THREADS, freed_in_forks, has_lost_threads, never_free
 from hub.graph import Graph
 from hub.options import Options, check_backends
 from hub.partition.group import Group
-from hub.plan import EAGER, Event, Plan, PlannedCluster
+from hub.plan import EAGER, TROUBLE, DecidedBy, Event, EventKind, Plan, PlannedCluster, Stage
 from hub.planning.background import Background, sure_of_sizes
-from hub.planning.building import LATER, observe
+from hub.planning.building import observe
 from hub.planning.evidence import Mode
 from hub.planning.failures import Served, reason_of, remember_failure_in_service
 from hub.planning.make import Made, Maker
@@ -142,7 +142,7 @@ class CompiledGraph:
         """Notes what was found out after the first answer; with an error, the candidate serves no more."""
         with self._lock:
             if self.plan is not None:
-                others = (old for old in self.plan.events if (old.stage, old.cluster) != (LATER, event.cluster))
+                others = (old for old in self.plan.events if (old.stage, old.cluster) != (Stage.LATER, event.cluster))
                 self.plan = self.plan.model_copy(update={"events": (*others, event)})
         if error is not None:
             self._demote(served, error)
@@ -249,7 +249,7 @@ class CompiledGraph:
     def _note_recording(self, text: str) -> None:
         with self._lock:
             if self.plan is not None:
-                self.plan = self.plan.with_events(Event(kind="note", stage="record", message=text))
+                self.plan = self.plan.with_events(Event(kind=EventKind.NOTE, stage=Stage.RECORD, message=text))
         if self.options.strict:
             raise OptionError(text, hint="leave cuda_graphs out, or strict=True")
 
@@ -274,7 +274,7 @@ class CompiledGraph:
         if is_final:
             self._demote(served[cluster], error)
         message = text_of(error)
-        event = Event(kind="fallback", stage="run", backend=backend, cluster=cluster, message=message)
+        event = Event(kind=EventKind.FALLBACK, stage=Stage.RUN, backend=backend, cluster=cluster, message=message)
         with self._lock:
             if self.plan is None:
                 return
@@ -297,7 +297,7 @@ class CompiledGraph:
 
     def _drifted(self, backend: str, cluster: str, drift: Drift) -> None:
         """Notes in the plan what shadow mode has seen, in place of what it had seen before."""
-        event = Event(kind="note", stage="shadow", backend=backend, cluster=cluster, message=str(drift))
+        event = Event(kind=EventKind.NOTE, stage=Stage.SHADOW, backend=backend, cluster=cluster, message=str(drift))
         with self._lock:
             if self.plan is not None:
                 others = (old for old in self.plan.events if (old.stage, old.cluster) != (event.stage, cluster))
@@ -309,7 +309,7 @@ class CompiledGraph:
             _warned_folders.add(folder)
             warnings.warn(f"nothing is kept for later processes: {self._cache_problem}", HubWarning, stacklevel=3)
         for event in () if self.plan is None else self.plan.events:
-            if event.kind in ("failed", "fallback"):
+            if event.kind in TROUBLE:
                 observe(
                     registry(),
                     "hub_fallback",
@@ -328,13 +328,13 @@ class CompiledGraph:
 def eager_plan(name: str, reason: str, mode: Mode = "inference") -> Plan:
     """Gives the plan of a program that could not be captured and runs as PyTorch alone would run it."""
     cluster = PlannedCluster(name="e0", backend=EAGER, nodes=(), reason=reason)
-    event = Event(kind="fallback", stage="capture", message=reason)
+    event = Event(kind=EventKind.FALLBACK, stage=Stage.CAPTURE, message=reason)
     return Plan(
         graph=name,
         graph_digest="",
         mode=mode,
         clusters=(cluster,),
         threads=torch.get_num_threads(),
-        decided_by="not captured",
+        decided_by=DecidedBy.NOT_CAPTURED,
         events=(event,),
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hub.accelerators import is_full
+
 LONGEST_TEXT = 4000
 """Characters of a message: what a plugin, or a compiler under it, says goes into plans, reports and the database."""
 _END_OF_TEXT = 1000
@@ -107,6 +109,11 @@ class WorkerError(HubError):
 class PluginError(HubError):
     """A plugin did something wrong; the model runs on without it unless `strict` is set."""
 
+    @property
+    def is_device_full(self) -> bool:
+        """True where an accelerator's memory was full: other processes, and the user's own model, had a part in it."""
+        return is_full(self.message)
+
 
 class PluginLoadError(PluginError):
     """A plugin, or the library under it, cannot be imported or used on this machine."""
@@ -118,6 +125,14 @@ class ContractError(PluginError):
 
 class CompileError(PluginError):
     """A backend failed to compile or load a cluster that it had accepted."""
+
+
+class WorkerDied(CompileError):  # noqa: N818 - what happened
+    """A worker process ended before it answered."""
+
+
+class LimitExceeded(CompileError):  # noqa: N818 - what happened, as in Python's own TimeoutExpired
+    """Compiling took more time, memory or output than the options allow: under other limits it is tried again."""
 
 
 class ConstantsRefused(CompileError):  # noqa: N818 - a refusal, and no fault of the backend

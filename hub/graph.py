@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, cast
 
@@ -116,6 +117,29 @@ _RELATIONS = "hub_relations"
 """Key in the metadata of a graph's module."""
 
 
+class Pin(StrEnum):
+    """Why a node must run in eager, whatever backends say, in words that plans and messages show."""
+
+    FOREIGN = "no ATen operator"
+    SIZES = "arithmetic on sizes"
+    NUMBER = "gives a number, not a tensor"
+    RANDOM = "draws random numbers, and only eager draws eager's"
+    UNINITIALISED = "gives whatever lies in memory, which nothing can be compared with"
+    CUDA_STATE = "hands over state of a CUDA library, some of it uninitialised, which nothing can be compared with"
+    MOVE = "moves data between devices"
+    EFFECT = "has a side effect"
+    WRITE = "writes to its input"
+    NOT_DENSE = "gives something other than dense tensors"
+    SHARED = "the output shares memory with an input or another output, and the caller may rely on it"
+    PROGRAMS = "is a higher-order operator, which no backend takes; programs that it calls may have plans of their own"
+    ORDERED_PROGRAMS = f"{PROGRAMS} (one of them has effects, which keep their order)"
+
+    @property
+    def is_ordered(self) -> bool:
+        """True for an effect that must keep its place among others."""
+        return self in (Pin.RANDOM, Pin.EFFECT, Pin.WRITE, Pin.ORDERED_PROGRAMS)
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """One captured program, functional: no node writes to a tensor that another one reads.
@@ -130,7 +154,7 @@ class Graph:
     """Names of the placeholders that the first outputs are to be copied into, in order."""
     weights: tuple[str, ...] = ()
     """Names of the placeholders that are parameters or buffers, and so constants for plugins. Empty in training."""
-    pinned: Mapping[str, str] = field(default_factory=dict[str, str])
+    pinned: Mapping[str, Pin] = field(default_factory=dict[str, "Pin"])
     """Nodes that must run in eager, by name, with the reason."""
     is_training: bool = False
 

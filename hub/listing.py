@@ -166,8 +166,8 @@ def probe(name: str, timeout_s: float = PROBE_TIMEOUT_S) -> Support:
         # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
         command = [sys.executable, "-P", "-m", "hub.listing", name, str(answer)]
         failure = run_child(command, timeout_s, most_bytes=PROBE_BYTES, most_output=PROBE_OUTPUT_BYTES)
-        if failure or not answer.is_file() or not (text := answer.read_text()):
-            return refused(failure or "it ended without an answer")
+        if failure is not None or not answer.is_file() or not (text := answer.read_text()):
+            return refused("it ended without an answer" if failure is None else failure.reason)
         return Support(**json.loads(text))
 
 

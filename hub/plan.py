@@ -2,14 +2,78 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from hub.accelerators import is_full
 from hub.errors import PlanError, shortened
 
 FORMAT = 1
 """Version of the JSON form; a plan of another version is refused by name."""
+
+
+class EventKind(StrEnum):
+    """What an event of a plan is."""
+
+    REFUSED = "refused"
+    FAILED = "failed"
+    FALLBACK = "fallback"
+    NOTE = "note"
+
+
+TROUBLE = frozenset({EventKind.FAILED, EventKind.FALLBACK})
+"""Kinds of events that say that something did not go as it should."""
+
+
+class Stage(StrEnum):
+    """At which step something happened."""
+
+    CAPTURE = "capture"
+    LOAD = "load"
+    SUPPORT = "support"
+    ESTIMATE = "estimate"
+    EXPLAIN = "explain"
+    COMPILE = "compile"
+    VERIFY = "verify"
+    TIME = "time"
+    RUN = "run"
+    SHADOW = "shadow"
+    RECORD = "record"
+    SAVE = "save"
+    LATER = "later"
+    """Verified after the first answer."""
+    SERVE = "serve"
+    """While the model ran, of an executable that was good while it was tried."""
+
+
+class DecidedBy(StrEnum):
+    """What a plan was decided by."""
+
+    NOTHING_YET = ""
+    MEASURED_PLANS = "measured whole plans"
+    MEASURED = "measured prices"
+    LEARNED = "learned prices"
+    ESTIMATED = "estimated prices"
+    MEASURED_LEARNED = "measured and learned prices"
+    MEASURED_ESTIMATED = "measured and estimated prices"
+    LEARNED_ESTIMATED = "learned and estimated prices"
+    ALL_PRICES = "measured and learned and estimated prices"
+    ESTIMATES = "estimates"
+    OPTIONS = "options"
+    NO_TAKER = "no backend takes any node"
+    NOT_CAPTURED = "not captured"
+    REPLAYED = "replayed"
+    PLAN_FILE = "plan file"
+    EDITED = "edited by hand"
+    OTHER = "other"
+    """What people wrote into a plan file."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> DecidedBy:  # noqa: ARG003 - the name and form that enum asks for
+        return cls.OTHER
+
 
 EAGER = "eager"
 """Name under which PyTorch itself, operator by operator, appears in plans and options."""
@@ -98,13 +162,16 @@ class Search(_Value):
 class Event(_Value):
     """Something that went wrong, or was decided against, while planning or running."""
 
-    kind: Literal["refused", "failed", "fallback", "note"]
-    stage: str
-    """"capture", "load", "support", "estimate", "explain", "compile", "verify", "time", "run", "shadow", "record"; "later"
-    is what was verified after the first answer."""
+    kind: EventKind
+    stage: Stage
     message: Annotated[str, AfterValidator(shortened)]
     backend: str | None = None
     cluster: str | None = None
+
+    @property
+    def is_device_full(self) -> bool:
+        """True where an accelerator's memory was full, which is no verdict on a backend."""
+        return is_full(self.message)
 
 
 class Plan(_Value):
@@ -131,8 +198,7 @@ class Plan(_Value):
     predicted_s: float | None = None
     measured_s: float | None = None
     """Median seconds of one warm call of the whole plan, from the proof."""
-    decided_by: str = ""
-    """"measured whole plans", "measured prices", "estimates", "options", "replayed", "plan file" """
+    decided_by: DecidedBy = DecidedBy.NOTHING_YET
     contenders: tuple[Contender, ...] = ()
     search: Search | None = None
     """What was looked at; None where nothing had to be looked for."""

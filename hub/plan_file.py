@@ -18,12 +18,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from hub.errors import PlanError
-from hub.plan import FORMAT, Bid, Contender, Event, Plan, PlannedCluster, Price, Search
+from hub.plan import FORMAT, Bid, Contender, DecidedBy, Event, EventKind, Plan, PlannedCluster, Price, Search, Stage
 from hub.suggest import did_you_mean
 
 _KEYS = ("format", "plans", "digests")
 _AGAIN = "write it again with `hub plan MODEL -o FILE`"
-EDITED = Event(kind="note", stage="load", message="edited by hand: the times and reasons of the plan before are left out")
+EDITED = Event(
+    kind=EventKind.NOTE, stage=Stage.LOAD, message="edited by hand: the times and reasons of the plan before are left out"
+)
 """On every plan that is not what the hub wrote."""
 _FIELDS = tuple(
     field for kind in (Plan, PlannedCluster, Bid, Price, Contender, Event, Search) for field in kind.model_fields
@@ -79,7 +81,7 @@ def _edited(plan: Plan) -> Plan:
         spin=plan.spin,
         accuracy=plan.accuracy,
         effort=plan.effort,
-        decided_by="edited by hand",
+        decided_by=DecidedBy.EDITED,
         events=(EDITED,),
     )
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hub.cache.imports import Imported, discard_imports, read_imports, write_imports
-from hub.children import is_out_of_memory, is_out_of_time, run_child, tell_children
+from hub.children import Failed, Outcome, run_child, tell_children
 from hub.compilation.family import adopt_orphans, end_descendants
 from hub.compilation.state import claim_process, kept_state
 from hub.errors import CacheError, ContractError, OptionError
@@ -72,7 +72,7 @@ class _Record:
     begun: tuple[str, ...]
     ended: Mapping[str, tuple[str, ...]]
     """By entry point's name, what of the child importing it changed."""
-    failure: str
+    failure: Failed | None
     """How the child failed, in words; "" where it did not."""
 
 
@@ -142,10 +142,11 @@ def _tried(points: Iterable[metadata.EntryPoint]) -> _Tried:
         culprit = next((name for name in left if name in record.begun), None)
         if culprit is None:
             break  # the child itself could not run: that says nothing about plugins
-        if record.ended and (is_out_of_time(record.failure) or is_out_of_memory(record.failure)):
+        failure = record.failure
+        if record.ended and failure is not None and failure.is_beyond_limit:
             continue
-        found = passing if is_out_of_time(record.failure) else lasting
-        found[culprit] = f"importing it ended its process: {record.failure or 'exit status 0'}"
+        found = passing if failure is not None and failure.outcome is Outcome.OUT_OF_TIME else lasting
+        found[culprit] = f"importing it ended its process: {failure or 'exit status 0'}"
         left.remove(culprit)
     return _Tried(lasting, passing, changes)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hub.compilation.channel import Worker, serve
-from hub.errors import CompileError, PluginError, WorkerError
+from hub.errors import CompileError, HubError, LimitExceeded, PluginError, WorkerError
 from hub.graph import Cluster
 
 from .compiler import NAME
@@ -28,8 +28,6 @@ TO_LINALG = (
 )
 STAGE_S = 120.0
 """Seconds that one stage may take, with the start of the process."""
-HANGS = "no answer within"
-"""How the message about a process begins that took longer."""
 IDLE_S = 20.0
 """Seconds for which the process is kept for the next folder: starting it takes some."""
 
@@ -65,13 +63,21 @@ def file_of(stage: str) -> str:
 
 def write_stages(folder: Path) -> list[str]:
     """Writes the stages of the cluster that is recorded in a folder, but those that are there; says which are missing."""
-    found: dict[str, str] = {}
+    missing: list[str] = []
+    is_hopeless = False  # one that takes too long is enough to wait for
     for stage in STAGES:
         if (folder / file_of(stage)).exists():
             continue
-        is_hopeless = any(reason.startswith(HANGS) for reason in found.values())  # nobody waits for four of them
-        found[stage] = "torch-mlir was not asked again" if is_hopeless else _PROCESS.write(folder, stage)
-    return [f"{file_of(stage)} is not there: {reason}" for stage, reason in found.items() if reason]
+        error = None if is_hopeless else _PROCESS.write(folder, stage)
+        reason = "torch-mlir was not asked again" if is_hopeless else _reason_of(error)
+        is_hopeless = is_hopeless or isinstance(error, LimitExceeded)
+        if reason:
+            missing.append(f"{file_of(stage)} is not there: {reason}")
+    return missing
+
+
+def _reason_of(error: Exception | None) -> str:
+    return error.message if isinstance(error, HubError) else "" if error is None else str(error)
 
 
 class Process:
@@ -84,15 +90,15 @@ class Process:
         self._lock = threading.Lock()
         self._owner = os.getpid()
 
-    def write(self, folder: Path, stage: str) -> str:
-        """Writes one file; gives why it could not, "" where it could."""
+    def write(self, folder: Path, stage: str) -> Exception | None:
+        """Write one file; return the error if that failed, None if not."""
         with self._lock:
             try:
                 facts: dict[str, Any] = {"folder": str(folder.absolute()), "stage": stage, "idle_s": IDLE_S}
                 self._living().ask("write", STAGE_S, **facts)
             except (PluginError, WorkerError, OSError) as error:
-                return error.message if isinstance(error, (PluginError, WorkerError)) else str(error)
-        return ""
+                return error
+        return None
 
     def _living(self) -> Worker:
         """Gives the process. Raises WorkerError or OSError where none can be started."""

@@ -20,7 +20,7 @@ from hub.bench.models import load_model
 from hub.bench.prepared import Prepared
 from hub.compilation.channel import serve
 from hub.ownership import captured_plans
-from hub.plan import Plan
+from hub.plan import TROUBLE, Plan
 from hub.pricing.timing import time_call
 from hub.report.numbers import count
 
@@ -87,7 +87,7 @@ def block(at_least_s: float) -> tuple[float, ...]:
 
 def _summary(plan: Plan) -> str:
     """Says what runs, and why what did not: a contender that fell back must not look as if it had been that slow."""
-    failed = [f"{event.backend}: {event.message}" for event in plan.events if event.kind in ("failed", "fallback")]
+    failed = [f"{event.backend}: {event.message}" for event in plan.events if event.kind in TROUBLE]
     text = f"{plan.graph}: {count(len(plan.clusters), 'cluster')} on {', '.join(plan.backends)}, {plan.decided_by}"
     return "; ".join((text, *(message.splitlines()[0][:200] for message in failed[:2])))
 

@@ -164,8 +164,8 @@ def _text(data: bytes) -> str:
 
 def damage_of(connection: sqlite3.Connection) -> str:
     """Reads the whole file and gives the first thing that is wrong with it, or "". Raises sqlite3.Error."""
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    return "" if verdict == "ok" else str(verdict)
+    (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    return "" if answer == "ok" else str(answer)
 
 
 def _schema_fault(connection: sqlite3.Connection) -> str:

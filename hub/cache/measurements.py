@@ -16,6 +16,7 @@ from hub.cache.database import damage_of, is_damage, open_database
 from hub.cache.keys import available_cores, backend_parts, digest_of, machine_parts
 from hub.cost import Cost
 from hub.modes import Modes
+from hub.plan import Stage
 from hub.pricing.timing import median
 from hub.registry import Entry
 from hub.report.numbers import count
@@ -89,8 +90,8 @@ class Failure:
     """Why a backend's candidate was put away, so that no later process tries it again."""
 
     subject: Subject
-    stage: str
-    """Where it failed: "compile", "load", "verify", "run" while it was tried, "serve" later."""
+    stage: Stage
+    """Where it failed: compiling, loading, verified, run while it was tried, or serving later."""
     reason: str
     node: int | None
     """Position of the node at fault in its cluster; None where that is not known."""
@@ -203,13 +204,13 @@ class Measurements:
         """Gives the failures of those subjects that failed, in their order."""
         keys = {subject: subject.key for subject in subjects}
         rows = self._attempt(lambda connection: self._rows(connection, "failures", list(keys.values())), {})
-        return {subject: Failure(subject, *rows[key][-1][9:]) for subject, key in keys.items() if key in rows}
+        return {subject: _failure(subject, rows[key][-1][9:]) for subject, key in keys.items() if key in rows}
 
     def failures(self) -> tuple[Failure, ...]:
         """Gives every failure that is remembered, latest first."""
         query = f"SELECT {_COLUMNS['failures']} FROM failures ORDER BY rowid DESC"
         rows = self._attempt(lambda connection: self._sound("failures", connection.execute(query)), [])
-        return tuple(Failure(_subject_of(row[1:]), *row[10:]) for row in rows)
+        return tuple(_failure(_subject_of(row[1:]), row[10:]) for row in rows)
 
     def forget(self, backend: str | None = None) -> int:
         """Forgets the failures of a backend, or all of them, so that its candidates are tried again; gives how many."""
@@ -340,6 +341,12 @@ def _is_sound(row: Sequence[Any]) -> bool:
 def _row_digest(row: Sequence[Any]) -> str:
     """Gives the digest of a row's values, which come out of SQLite as they went in: floats to the last bit."""
     return hashlib.sha256(repr(tuple(row)).encode()).hexdigest()
+
+
+def _failure(subject: Subject, row: Sequence[Any]) -> Failure:
+    """Return a failure from its columns; one at a stage that this version does not know counts as one of compiling."""
+    stage = Stage(row[0]) if row[0] in {*Stage} else Stage.COMPILE
+    return Failure(subject, stage, *row[1:])
 
 
 def _encodable(text: str) -> str:

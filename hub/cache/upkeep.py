@@ -17,7 +17,7 @@ from hub.cache.forecast import FOLDER as FORECASTS
 from hub.cache.imports import IMPORTS, LEFTOVERS, read_imports
 from hub.cache.plans import PLANS, read_plan
 from hub.cache.tuning import Tuned, prune_tuned
-from hub.plan import Plan
+from hub.plan import TROUBLE, Plan
 
 GRACE_S = 900.0
 """Seconds since its last use for which nothing is pruned: a process that plans may be about to load what it saved."""
@@ -154,7 +154,7 @@ def forget_plans(root: Path, backend: str | None = None) -> int:
 
 def _is_after_failure(plan: Plan | None, backend: str | None) -> bool:
     events = () if plan is None else plan.events
-    return any(event.kind in ("failed", "fallback") and backend in (None, event.backend) for event in events)
+    return any(event.kind in TROUBLE and backend in (None, event.backend) for event in events)
 
 
 def _artifacts(root: Path) -> Iterator[Path]:

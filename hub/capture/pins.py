@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-from hub.graph import hint, is_view, output_arguments
+from hub.graph import Pin, hint, is_view, output_arguments
 from hub.support import argument, declared_arguments, devices_of, elements
 
 _SIDE_EFFECTS = frozenset({"aten._assert_async.msg", "aten._assert_async.default", "aten._assert_scalar.default"})
@@ -40,23 +40,23 @@ _UNINITIALISED = frozenset(
 )
 
 
-def pins(module: fx.GraphModule, *, n_mutated: int, returned: Iterable[int]) -> dict[str, str]:
-    """Gives the names of nodes that only eager can run faithfully, each with its reason.
+def pins(module: fx.GraphModule, *, n_mutated: int, returned: Iterable[int]) -> dict[str, Pin]:
+    """Return the names of nodes that only eager can run faithfully, each with its reason.
 
     `n_mutated` outputs come first and are copied into inputs, so their own identity does not matter. `returned` are the
     positions of outputs that a caller gets as they are, and may share memory as in eager.
     """
     found = {node.name: reason for node in module.graph.nodes if (reason := _intrinsic(node))}
     for name in _aliasing_chains(module, n_mutated, returned):
-        found.setdefault(name, "the output shares memory with an input or another output, and the caller may rely on it")
+        found.setdefault(name, Pin.SHARED)
     return found
 
 
-def _intrinsic(node: fx.Node) -> str | None:
+def _intrinsic(node: fx.Node) -> Pin | None:
     if node.op in ("placeholder", "output", "get_attr"):
         return None
     if node.op != "call_function":
-        return f"{node.op} is no ATen operator"
+        return Pin.FOREIGN
     if node.target is operator.getitem:
         return None
     value = node.meta.get("val")
@@ -64,45 +64,34 @@ def _intrinsic(node: fx.Node) -> str | None:
     if isinstance(node.target, HigherOrderOperator):
         return _higher_order(node)
     if not isinstance(node.target, OpOverload):
-        return "arithmetic on sizes" if _is_scalar(value) else "no ATen operator"
+        return Pin.SIZES if _is_scalar(value) else Pin.FOREIGN
     if _is_scalar(value):
-        return "gives a number, not a tensor"
+        return Pin.NUMBER
     if torch.Tag.nondeterministic_seeded in target.tags and _draws(node):
-        return "draws random numbers, and only eager draws eager's"
+        return Pin.RANDOM
     if str(target) in _UNINITIALISED:
-        return "gives whatever lies in memory, which nothing can be compared with"
+        return Pin.UNINITIALISED
     if str(target) in _CUDA_STATE:
-        return "hands over state of a CUDA library, some of it uninitialised, which nothing can be compared with"
+        return Pin.CUDA_STATE
     if _moves(node):
-        return "moves data between devices"
+        return Pin.MOVE
     if str(target) in _SIDE_EFFECTS or value is None:
-        return "has a side effect"
+        return Pin.EFFECT
     if target._schema.is_mutable:
-        return "writes to its input"
+        return Pin.WRITE
     if not all(_is_plain_tensor(item) for item in elements(value)):
-        return "gives something other than dense tensors"
+        return Pin.NOT_DENSE
     return None
 
 
-def _higher_order(node: fx.Node) -> str:
+def _higher_order(node: fx.Node) -> Pin:
     """Return the reason why an operator that calls programs stays in eager. What orders these programs orders it, too."""
-    reason = "is a higher-order operator, which no backend takes; programs that it calls may have plans of their own"
     programs = (source for source in node.all_input_nodes if source.op == "get_attr")
     found = (getattr(node.graph.owning_module, str(source.target), None) for source in programs)
-    inner = (
-        effect
-        for program in found
-        if isinstance(program, fx.GraphModule)
-        for inside in program.graph.nodes
-        if (effect := _intrinsic(inside)) and is_ordered(effect)
+    pinned = (
+        _intrinsic(inside) for program in found if isinstance(program, fx.GraphModule) for inside in program.graph.nodes
     )
-    effect = next(inner, "")
-    return f"{reason} (one of them {effect})" if effect else reason
-
-
-def is_ordered(reason: str) -> bool:
-    """True where the reason for a pin is an effect that must keep its place among others."""
-    return "random" in reason or "effect" in reason or "writes" in reason
+    return Pin.ORDERED_PROGRAMS if any(pin is not None and pin.is_ordered for pin in pinned) else Pin.PROGRAMS
 
 
 def _moves(node: fx.Node) -> bool:

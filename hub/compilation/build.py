@@ -21,6 +21,7 @@ from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
 from hub.errors import CompileError, ContractError, PluginError, RunError, text_of
 from hub.graph import Cluster
+from hub.plan import Stage
 from hub.plugin_fault import is_plugins
 from hub.registry import Registry
 from hub.verification.compare import Judge
@@ -298,7 +299,7 @@ def plugin_edge(backend: str, cluster: str | None, stage: str) -> Generator[None
     except BaseException as error:
         if not is_plugins(error):
             raise
-        kind = RunError if stage == "run" else CompileError
+        kind = RunError if Stage(stage) is Stage.RUN else CompileError
         raise kind(f"{stage} failed: {text_of(error)}", backend=backend, cluster=cluster) from error
 
 

@@ -19,7 +19,7 @@ from hub.compilation.family import adopt_orphans
 from hub.compilation.forkserver import Child, ForkServer, Spawned
 from hub.compilation.frames import is_readable, receive, send
 from hub.compilation.limits import WATCH_S, Limits, Saving
-from hub.errors import CompileError, HubError, WorkerError, text_of
+from hub.errors import CompileError, HubError, LimitExceeded, WorkerDied, WorkerError, text_of
 from hub.forks import in_forks
 
 ANSWER_S = 60.0
@@ -117,7 +117,7 @@ class Worker:
             self._check_open()
             is_error, value = receive(self._from_worker, ANSWER_S, self.limits.output_bytes if self.limits else None)
         except (EOFError, OSError) as error:
-            raise CompileError(f"the worker process died: {self._ending()}{self._log_tail()}") from error
+            raise WorkerDied(f"the worker process died: {self._ending()}{self._log_tail()}") from error
         except CompileError:
             self.kill()
             raise
@@ -133,7 +133,7 @@ class Worker:
             if reason or time.monotonic() >= end:
                 self.kill()
                 text = reason or f"no answer within {timeout_s:.0f} s"
-                raise CompileError(text, hint="raise the limit, or exclude the backend")
+                raise LimitExceeded(text, hint="raise the limit, or exclude the backend")
 
     def excess(self) -> str:
         """Says which of its limits the worker is beyond; "" for none."""

@@ -8,7 +8,7 @@ import select
 import time
 from typing import Any
 
-from hub.errors import CompileError
+from hub.errors import CompileError, LimitExceeded
 from hub.report.numbers import megabytes
 
 _MAGIC = b"\x93hub\r\n\x1a\n"
@@ -44,7 +44,7 @@ def receive(descriptor: int, within_s: float, most_bytes: int | None = None) -> 
     size = int.from_bytes(header[len(_MAGIC) :], "little")
     if most_bytes is not None and size > most_bytes:
         allowed = f"{megabytes(most_bytes)} allowed (`output_limit_mb`)"
-        raise CompileError(f"the worker process began an answer of {megabytes(size)}, {allowed}")
+        raise LimitExceeded(f"the worker process began an answer of {megabytes(size)}, {allowed}")
     data = _read(descriptor, size, deadline)
     try:
         return pickle.loads(data)

@@ -35,7 +35,7 @@ from hub.partition import verdicts
 from hub.partition.extract import extract
 from hub.partition.proposals import Offered, offered_by_plugins
 from hub.partition.verdicts import Answers
-from hub.plan import Event
+from hub.plan import Event, EventKind, Stage
 from hub.pricing.eager import profile_eager
 from hub.pricing.roofline import Peaks, settle
 from hub.pricing.timing import Timing, time_call
@@ -128,7 +128,9 @@ def answers(backend: str, options: Options) -> Answers:
         found = verdicts.answers(_state.loaded_sample.graph, _state.registry, options, backend)
     if not (message := told_changes(changed, WORKER)):
         return found
-    return replace(found, events=(*found.events, Event(kind="note", stage="support", backend=backend, message=message)))
+    return replace(
+        found, events=(*found.events, Event(kind=EventKind.NOTE, stage=Stage.SUPPORT, backend=backend, message=message))
+    )
 
 
 def estimate(

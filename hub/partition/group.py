@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from hub.capture.pins import is_ordered
 from hub.graph import Graph, is_view
 from hub.support import Support, devices_of
 
@@ -106,7 +105,8 @@ def _grouped(graph: Graph, home_of: Mapping[fx.Node, _Home], start: Sequence[_Ho
 
 def has_order(graph: Graph, node: fx.Node) -> bool:
     """True where a node's effect (random numbers, assertions) must keep its place among other such nodes."""
-    return is_ordered(graph.pinned.get(node.name, ""))
+    pin = graph.pinned.get(node.name)
+    return pin is not None and pin.is_ordered
 
 
 def _join(home: _Home, earliest: int, groups: list[tuple[str, list[str]]], last_of: dict[_Home, list[int]]) -> int:

@@ -21,7 +21,7 @@ from hub.partition.extract import check_convex
 from hub.partition.group import Group
 from hub.partition.shown import Shown
 from hub.partition.verdicts import Verdicts
-from hub.plan import Event
+from hub.plan import Event, EventKind, Stage
 from hub.plugin_fault import is_plugins
 from hub.registry import Registry
 from hub.support import devices_of
@@ -60,13 +60,13 @@ def proposed(
     for offered in offers:
         if offered.fault:
             message = f"hub_candidates of plugin {offered.plugin} {offered.fault}"
-            events.append(Event(kind="failed", stage="support", message=message))
+            events.append(Event(kind=EventKind.FAILED, stage=Stage.SUPPORT, message=message))
         for proposal in offered.proposals:
             try:
                 groups[_checked(proposal, graph, verdicts, options)] = None
             except _Unusable as reason:
                 message = f"proposal {proposal.name or proposal.nodes[:1]!r} of plugin {offered.plugin}: {reason}"
-                events.append(Event(kind="refused", stage="support", backend=proposal.backend, message=message))
+                events.append(Event(kind=EventKind.REFUSED, stage=Stage.SUPPORT, backend=proposal.backend, message=message))
     return tuple(groups), tuple(events)
 
 

@@ -14,7 +14,7 @@ from hub.graph import Graph
 from hub.options import Options
 from hub.partition.group import EAGER
 from hub.partition.shown import Shown
-from hub.plan import Event
+from hub.plan import Event, EventKind, Stage
 from hub.plugin_fault import is_plugins
 from hub.registry import Entry, Registry
 from hub.support import ACCEPTED, Support, dtype_name, operator_name, refused, tensors_of
@@ -78,17 +78,17 @@ def ask_backends(graph: Graph, registry: Registry, options: Options, ask: Ask | 
         if not options.allows(name):
             continue
         if entry.note:
-            events.append(Event(kind="note", stage="load", backend=name, message=entry.note))
+            events.append(Event(kind=EventKind.NOTE, stage=Stage.LOAD, backend=name, message=entry.note))
         if entry.status.accepted and (reason := _unfit(entry.info, graph, options)):
-            events.append(Event(kind="refused", stage="support", backend=name, message=reason))
+            events.append(Event(kind=EventKind.REFUSED, stage=Stage.SUPPORT, backend=name, message=reason))
             continue
         try:
             elsewhere = ask if entry.status.accepted else None
             found[name] = elsewhere(name) if elsewhere else answers(graph, registry, options, name)
         except HubError as error:
             if entry.status.accepted or _is_named(name, options):
-                stage = "load" if isinstance(error, PluginLoadError | ContractError) else "support"
-                events.append(Event(kind="failed", stage=stage, backend=name, message=str(error)))
+                stage = Stage.LOAD if isinstance(error, PluginLoadError | ContractError) else Stage.SUPPORT
+                events.append(Event(kind=EventKind.FAILED, stage=stage, backend=name, message=str(error)))
     events += [event for answer in found.values() for event in answer.events]
     return Verdicts(graph, {name: answer.supports for name, answer in found.items()}, tuple(events))
 
@@ -105,7 +105,7 @@ def answers(graph: Graph, registry: Registry, options: Options, backend: str) ->
     supports = _answers(graph, entry, lambda node: verdict(loaded, shown.node(node)), options, events)
     if shown.is_changed:
         message = "supports() changed the graph that it was shown; that was a copy"
-        events.append(Event(kind="note", stage="support", backend=backend, message=message))
+        events.append(Event(kind=EventKind.NOTE, stage=Stage.SUPPORT, backend=backend, message=message))
     return Answers(supports, tuple(events), type(loaded).estimate is not Backend.estimate)
 
 
@@ -180,6 +180,6 @@ def _asked(backend: str, node: fx.Node, supports: Callable[[fx.Node], Support], 
 
 def _failed(backend: str, reason: str, events: list[Event]) -> Support:
     """Gives a refusal for the node, and one event for all such nodes of the backend."""
-    if not any(event.kind == "failed" and event.backend == backend for event in events):
-        events.append(Event(kind="failed", stage="support", backend=backend, message=reason))
+    if not any(event.kind is EventKind.FAILED and event.backend == backend for event in events):
+        events.append(Event(kind=EventKind.FAILED, stage=Stage.SUPPORT, backend=backend, message=reason))
     return refused(reason)

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 from hub.compilation.build import note_later, note_sure_of_sizes
 from hub.dispatch.assemble import Run, fail_from_now_on
 from hub.errors import text_of
-from hub.plan import Event
-from hub.planning.building import LATER
+from hub.plan import Event, EventKind, Stage
 from hub.planning.failures import Served
 from hub.planning.later import Later, Outcome
 from hub.planning.make import Made
@@ -64,12 +63,12 @@ class _Applied:
         if error is not None:
             if run is not None:
                 fail_from_now_on(run, name, error)
-            event = Event(kind="fallback", stage="run", backend=backend, cluster=name, message=text_of(error))
+            event = Event(kind=EventKind.FALLBACK, stage=Stage.RUN, backend=backend, cluster=name, message=text_of(error))
             graph.learn_later(served, event, error)
             return
         if outcome.is_lifted and name in self._guards and (guard := self._guards[name]()) is not None:
             guard.lift()
-        graph.learn_later(served, Event(kind="note", stage=LATER, backend=backend, cluster=name, message=outcome.text))
+        graph.learn_later(served, Event(kind=EventKind.NOTE, stage=Stage.LATER, backend=backend, cluster=name, message=outcome.text))
         if outcome.item.folder is not None:
             is_guarded = outcome.item.is_guarded and not outcome.is_lifted
             note_later(outcome.item.folder, outcome.standing, is_finite_only=is_guarded)

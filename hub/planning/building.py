@@ -22,7 +22,7 @@ from hub.errors import CompileError, ContractError, InputRefused, PluginError, W
 from hub.graph import Cluster
 from hub.partition.group import EAGER, Group
 from hub.partition.structure import structure_digest
-from hub.plan import Event
+from hub.plan import Event, EventKind, Stage
 from hub.planning.decision import Decision
 from hub.planning.failures import Served, failure_in_service, known_failure, remember_failure, stage_of
 from hub.planning.later import Item
@@ -35,8 +35,6 @@ from hub.verification.standing import Standing
 
 _log = logging.getLogger("hub")
 
-LATER = "later"
-"""Stage of what is, or would be, verified after the first answer."""
 
 
 class ClusterFailed(Exception):  # noqa: N818 - a signal between Builder and Maker, never seen outside
@@ -56,7 +54,7 @@ class ClusterFailed(Exception):  # noqa: N818 - a signal between Builder and Mak
     def event(self) -> Event:
         """What the plan says of it."""
         return Event(
-            kind="refused" if isinstance(self.error, InputRefused) else "fallback",
+            kind=EventKind.REFUSED if isinstance(self.error, InputRefused) else EventKind.FALLBACK,
             stage=stage_of(self.error),
             backend=self.group.backend,
             cluster=self.error.cluster,
@@ -172,7 +170,7 @@ class Builder:
                 raise  # it is about these values, and the executable is as good as before
             except PluginError as error:
                 message = f"the saved executable is of no use, compiled again: {error.message}"
-                self._note(message, "load", found.backend, name)
+                self._note(message, Stage.LOAD, found.backend, name)
                 self.store.discard(folder)
         earlier = None if session is None else session.tried(found, settings)
         return self._compiled_here(cluster, found.backend, settings, inputs, folder, earlier)
@@ -180,22 +178,22 @@ class Builder:
     def _has_artifact(self, folder: Path, backend: str, name: str) -> bool:
         has_one = self.store.has_artifact(folder)
         for text in self.store.take_notes():
-            self._note(f"{text}, compiled again", "load", backend, name)
+            self._note(f"{text}, compiled again", Stage.LOAD, backend, name)
         return has_one
 
     def _heard(self, offer: Offer, name: str) -> None:
         """Notes what a worker found out about a cluster that can be trusted."""
         self.verify_s += offer.verify_s
         for text in offer.notes:
-            self._note(text, "verify", offer.order.group.backend, name)
+            self._note(text, Stage.VERIFY, offer.order.group.backend, name)
 
     def _stands(self, loaded: Loaded, settings: CompileSettings, folder: Path | None) -> Loaded:
         """Notes how far an executable is verified, and what is left to do after the first answer."""
         name, backend, standing = loaded.cluster.name, loaded.backend, loaded.standing
         if standing.later:
-            self._note(standing.later, LATER, backend, name)
+            self._note(standing.later, Stage.LATER, backend, name)
         elif standing.untried:
-            self._note(f"no time was left for: {', '.join(standing.untried)}", LATER, backend, name)
+            self._note(f"no time was left for: {', '.join(standing.untried)}", Stage.LATER, backend, name)
         if not standing.later:
             nodes, is_guarded = loaded.cluster.node_names, loaded.guard is not None
             self.items[name] = Item(name, backend, nodes, settings, folder, standing, is_guarded)
@@ -301,14 +299,14 @@ class Builder:
 
     def _note_changed(self, changed: Sequence[str], where: str, backend: str, name: str) -> None:
         if message := told_changes(changed, where):
-            self._note(message, "load", backend, name)
+            self._note(message, Stage.LOAD, backend, name)
 
     def _note_unsaved(self, problem: str, backend: str, name: str) -> None:
         if problem:
-            self._note(UNSAVED.format(problem), "compile", backend, name)
+            self._note(UNSAVED.format(problem), Stage.COMPILE, backend, name)
 
-    def _note(self, message: str, stage: str, backend: str, name: str) -> None:
-        self.notes.append(Event(kind="note", stage=stage, backend=backend, cluster=name, message=message))
+    def _note(self, message: str, stage: Stage, backend: str, name: str) -> None:
+        self.notes.append(Event(kind=EventKind.NOTE, stage=stage, backend=backend, cluster=name, message=message))
 
 
 def _check_threads(changes: Sequence[str], cluster: Cluster, backend: str) -> None:

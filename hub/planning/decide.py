@@ -10,7 +10,7 @@ from hub.errors import text_of
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
-from hub.plan import Event
+from hub.plan import DecidedBy, Event, EventKind, Stage
 from hub.planning.decision import Decision
 from hub.planning.measure import by_measuring
 from hub.planning.mixes import Mixer
@@ -29,21 +29,21 @@ def decide(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
     book = PriceBook(scene)
     choices = assignments(verdicts, scene.options)
     if len(choices) == 1:
-        return _predicted(scene, verdicts, choices, book, "options" if choices[0].clusters else "no backend takes any node")
+        return _predicted(scene, verdicts, choices, book, DecidedBy.OPTIONS if choices[0].clusters else DecidedBy.NO_TAKER)
     if may_measure and scene.options.tune != "off":
         try:
             if (decision := by_measuring(scene, verdicts, choices, book)) is not None:
                 return decision
-            note = Event(kind="note", stage="time", message="no whole plan could be timed: decided by prices")
+            note = Event(kind=EventKind.NOTE, stage=Stage.TIME, message="no whole plan could be timed: decided by prices")
         except Exception as error:  # noqa: BLE001 - measuring is a help, not a need: the predictions remain
-            note = Event(kind="failed", stage="time", message=f"could not measure: {text_of(error)}")
+            note = Event(kind=EventKind.FAILED, stage=Stage.TIME, message=f"could not measure: {text_of(error)}")
         decision = _predicted(scene, verdicts, choices, book)
         return replace(decision, events=(*decision.events, note))
     return _predicted(scene, verdicts, choices, book)
 
 
 def _predicted(
-    scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment], book: PriceBook, decided_by: str = ""
+    scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment], book: PriceBook, decided_by: DecidedBy | None = None
 ) -> Decision:
     """Decides by the best known prices, if there is a choice: measured earlier, learned, or estimated."""
     eager_s = book.eager_s()
@@ -84,8 +84,8 @@ def _is_estimated(draft: Draft, book: PriceBook) -> bool:
     return any(book.cost(found, draft.settings).source == "estimated" for found in draft.assignment.clusters)
 
 
-def _sources(costs: Mapping[Group, Cost]) -> str:
-    """Gives what the prices behind a decision are, the surest first: "measured and estimated prices"."""
+def _sources(costs: Mapping[Group, Cost]) -> DecidedBy:
+    """Return what the prices behind a decision are, the surest first: "measured and estimated prices"."""
     found = {cost.source for cost in costs.values()}
     names = [name for name in ("measured", "learned", "estimated") if name in found]
-    return f"{' and '.join(names)} prices" if names else "estimates"
+    return DecidedBy(f"{' and '.join(names)} prices") if names else DecidedBy.ESTIMATES

@@ -10,7 +10,7 @@ from hub.cost import Cost
 from hub.partition.assignments import Assignment
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
-from hub.plan import Event, Plan, Search
+from hub.plan import DecidedBy, Event, Plan, Search
 from hub.pricing.proof import Proof
 
 
@@ -19,7 +19,7 @@ class Decision:
     """What won, and the evidence."""
 
     assignment: Assignment
-    decided_by: str
+    decided_by: DecidedBy
     settings: CompileSettings
     """Threads and spinning of its clusters."""
     costs: Mapping[Group, Cost] = field(default_factory=dict[Group, Cost])

@@ -12,7 +12,7 @@ from hub.graph import Graph, spec_of
 from hub.options import Options
 from hub.partition.group import EAGER, Group
 from hub.partition.verdicts import Verdicts
-from hub.plan import Bid, Event, Plan, PlannedCluster, Price
+from hub.plan import Bid, DecidedBy, Event, Plan, PlannedCluster, Price
 from hub.planning.decision import Decision
 from hub.planning.schedule import plain_names
 from hub.support import operator_name
@@ -103,7 +103,7 @@ def _predicted(found: Group, decision: Decision) -> float | None:
 def _reason(graph: Graph, found: Group, decision: Decision, verdicts: Verdicts, options: Options) -> str:
     if found.backend == EAGER:
         return _eager_reason(graph, found, verdicts)
-    if decision.decided_by == "options":
+    if decision.decided_by is DecidedBy.OPTIONS:
         return "asked for by the options"
     if any(options.forced(operator_name(graph.by_name[name])) == found.backend for name in found.nodes):
         return "forced by the options"

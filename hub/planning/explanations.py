@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hub.errors import HubError, text_of
 from hub.partition.group import Group
-from hub.plan import Event, Plan, PlannedCluster
+from hub.plan import Event, EventKind, Plan, PlannedCluster, Stage
 from hub.planning.evidence import settings_of
 from hub.planning.scene import Scene
 from hub.plugin_fault import is_plugins
@@ -36,5 +36,7 @@ def _told(cluster: PlannedCluster, plan: Plan, scene: Scene, events: list[Event]
         else:
             problem = f"explain gave a {type(said.answer).__name__}, text expected"
     if problem:
-        events.append(Event(kind="note", stage="explain", message=problem, backend=cluster.backend, cluster=cluster.name))
+        events.append(
+            Event(kind=EventKind.NOTE, stage=Stage.EXPLAIN, message=problem, backend=cluster.backend, cluster=cluster.name)
+        )
     return cluster

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from hub.accelerators import is_full
 from hub.backend import CompileSettings
 from hub.cache.artifacts import discard_artifact
 from hub.cache.keys import digest_of
@@ -19,20 +18,22 @@ from hub.errors import (
     ConstantsRefused,
     ContractError,
     InputRefused,
+    LimitExceeded,
     PluginError,
     RunError,
     text_of,
 )
 from hub.partition.group import Group
 from hub.partition.structure import structure_digest
+from hub.plan import Stage
 from hub.planning.scene import Scene, limits_of
 
-SERVE = "serve"
-"""Stage of an executable that was good while it was tried, and failed or was found wrong while the model ran."""
-_ERRORS: Mapping[str, type[PluginError]] = {"verify": AccuracyError, "run": RunError, SERVE: RunError}
+_ERRORS: Mapping[Stage, type[PluginError]] = {
+    Stage.VERIFY: AccuracyError,
+    Stage.RUN: RunError,
+    Stage.SERVE: RunError,
+}
 FORGET = "`hub cache forget` makes the hub try again"
-_LIMITS = ("`compile_limit_s`", "`memory_limit_gb`", "`output_limit_mb`")
-"""What failures at a limit name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def failure_in_service(scene: Scene, served: Served) -> PluginError | None:
     if scene.options.strict or scene.options.renew:
         return None
     failure = scene.measurements.find_failures((served.subject,)).get(served.subject)
-    return None if failure is None or failure.stage != SERVE else _error_of(failure, found)
+    return None if failure is None or failure.stage is not Stage.SERVE else _error_of(failure, found)
 
 
 def _error_of(failure: Failure, found: Group) -> PluginError:
@@ -87,10 +88,10 @@ def remember_failure(scene: Scene, found: Group, settings: CompileSettings, erro
     if isinstance(error, InputRefused | ConstantsRefused):
         return
     discard_artifact(scene.folder(found, settings), is_damaged=False)
-    if is_full(error.message):
+    if error.is_device_full:
         return
     subject = scene.subject(found, structure_digest(scene.graph, found.nodes), settings)
-    if any(name in error.message for name in _LIMITS):
+    if isinstance(error, LimitExceeded):
         subject = _under_limits(scene, subject)
     node = found.nodes.index(error.node) if error.node in found.nodes else None
     scene.measurements.keep_failure(Failure(subject, stage_of(error), reason_of(error), node, _now()))
@@ -112,7 +113,7 @@ def remember_failure_in_service(served: Served, error: BaseException) -> None:
         return  # a folder for one plan only, where there is no cache
     kept, _ = Measurements.open(root)
     with contextlib.closing(kept):
-        kept.keep_failure(Failure(served.subject, SERVE, reason_of(error), None, _now()))
+        kept.keep_failure(Failure(served.subject, Stage.SERVE, reason_of(error), None, _now()))
 
 
 def reason_of(error: BaseException) -> str:
@@ -125,8 +126,8 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def stage_of(error: PluginError) -> str:
-    """Gives the stage at which a backend failed: `verify`, `run` or `compile`."""
+def stage_of(error: PluginError) -> Stage:
+    """Return the stage at which a backend failed: verifying, running or compiling."""
     if isinstance(error, AccuracyError | ContractError):
-        return "verify"
-    return "run" if isinstance(error, RunError) else "compile"
+        return Stage.VERIFY
+    return Stage.RUN if isinstance(error, RunError) else Stage.COMPILE

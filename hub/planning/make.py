@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from hub.accelerators import is_full
 from hub.cache.forecast import remember
 from hub.cache.keys import digest_of, plan_parts
 from hub.cache.measurements import Measurements
@@ -26,8 +25,8 @@ from hub.options import Options
 from hub.partition.assignments import Assignment
 from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.verdicts import Verdicts, ask_backends
-from hub.plan import Event, Plan
-from hub.planning.building import LATER, Builder, ClusterFailed
+from hub.plan import TROUBLE, DecidedBy, Event, EventKind, Plan, Stage
+from hub.planning.building import Builder, ClusterFailed
 from hub.planning.decide import decide
 from hub.planning.decision import Decision
 from hub.planning.evidence import Mode, fits, groups_of, plan_of, settings_of
@@ -41,7 +40,7 @@ from hub.registry import Registry
 from hub.report.progress import Progress
 from hub.support import operator_name
 
-_KEPT = ("options", "no backend takes any node")
+_KEPT = (DecidedBy.OPTIONS, DecidedBy.NO_TAKER)
 """What decides plans, beside measuring, that a later process need not decide again."""
 
 
@@ -102,7 +101,7 @@ class Maker:
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": plan_s}), cache_problem=problem)
         if is_news:
             store.keep_plan(self._key(self.options.tune), _lasting_part(made.plan))
-        if made.plan.decided_by != "replayed":  # then nothing was compiled
+        if made.plan.decided_by is not DecidedBy.REPLAYED:  # then nothing was compiled
             store.prune(self.options.cache_gb * 1e9)
         self.progress.done()
         return made
@@ -177,7 +176,9 @@ class Maker:
 
     def _scene(self, store: Store, session: Session) -> tuple[Scene, tuple[Event, ...]]:
         measurements, text = Measurements.open(store.root)
-        notes = tuple(Event(kind="note", stage="load", message=note) for note in (text, *self.registry.notes) if note)
+        notes = tuple(
+            Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=note) for note in (text, *self.registry.notes) if note
+        )
         scene = Scene(
             session.sample,
             self.options,
@@ -225,7 +226,7 @@ class Maker:
         return Decision(assignment, plan.decided_by, settings_of(plan), kept=plan)
 
     def _replayed(self, plan: Plan | None) -> Decision | None:
-        return self._kept(None if plan is None else plan.model_copy(update={"decided_by": "replayed"}))
+        return self._kept(None if plan is None else plan.model_copy(update={"decided_by": DecidedBy.REPLAYED}))
 
     def _build_until_it_runs(
         self, scene: Scene, store: Store, verdicts: Verdicts | None, decision: Decision, events: tuple[Event, ...]
@@ -268,7 +269,7 @@ class Maker:
         """Under `strict`, raises PlanError for the first failure, or for a node that nobody asked to run in eager."""
         if not self.options.strict:
             return
-        failed = [event for event in (*verdicts.events, *events) if event.kind == "failed"]
+        failed = [event for event in (*verdicts.events, *events) if event.kind is EventKind.FAILED]
         if failed:
             raise PlanError(f"strict: {failed[0].stage} failed: {failed[0].message}", backend=failed[0].backend)
         if self.options.plan is not None:
@@ -294,7 +295,7 @@ class Maker:
 
 
 def _no_cache(problem: str) -> tuple[Event, ...]:
-    return (Event(kind="note", stage="load", message=f"no cache: {problem}"),) if problem else ()
+    return (Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=f"no cache: {problem}"),) if problem else ()
 
 
 def _is_lasting(plan: Plan) -> bool:
@@ -302,11 +303,11 @@ def _is_lasting(plan: Plan) -> bool:
 
     So may be an accelerator whose memory was full.
     """
-    if any(is_full(event.message) for event in plan.events):
+    if any(event.is_device_full for event in plan.events):
         return False
-    if plan.decided_by == "measured whole plans":
+    if plan.decided_by is DecidedBy.MEASURED_PLANS:
         return True
-    return plan.decided_by in _KEPT and not any(event.kind in ("failed", "fallback") for event in plan.events)
+    return plan.decided_by in _KEPT and not any(event.kind in TROUBLE for event in plan.events)
 
 
 def _lasting_part(plan: Plan) -> Plan:
@@ -315,14 +316,14 @@ def _lasting_part(plan: Plan) -> Plan:
 
 
 def _is_about_loading(event: Event) -> bool:
-    return event.kind == "note" and event.stage in ("load", LATER)
+    return event.kind is EventKind.NOTE and event.stage in (Stage.LOAD, Stage.LATER)
 
 
 def _troubles(scene: Scene) -> tuple[Event, ...]:
     """Says what went wrong with the store of measurements while it was used."""
-    return tuple(Event(kind="note", stage="load", message=text) for text in scene.measurements.notes)
+    return tuple(Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=text) for text in scene.measurements.notes)
 
 
 def _cache_notes(store: Store) -> tuple[Event, ...]:
     """Says what in the cache could not be used."""
-    return tuple(Event(kind="note", stage="load", message=text) for text in store.take_notes())
+    return tuple(Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=text) for text in store.take_notes())

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from hub.backend import CompileSettings
 from hub.cache.measurements import machine_digest
 from hub.compilation.state import WORKER, told_changes
-from hub.errors import InputRefused, PluginError
+from hub.errors import AccuracyError, ContractError, InputRefused, PluginError
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import EAGER, Group
 from hub.partition.verdicts import Verdicts
-from hub.plan import Event, Search
+from hub.plan import DecidedBy, Event, EventKind, Search, Stage
 from hub.planning.decision import Decision
 from hub.planning.explore import MOST_FAST, Wanted, worth_measuring
 from hub.planning.failures import known_failure, remember_failure
@@ -81,7 +80,9 @@ def _measure_machine(scene: Scene, verdicts: Verdicts, book: PriceBook) -> None:
     try:
         profile = measure_profile(scene.threads, verdicts.backends, scene.progress.advance)
     except PluginError as error:
-        book.note([Event(kind="note", stage="time", message=f"the machine could not be measured: {error.message}")])
+        book.note(
+            [Event(kind=EventKind.NOTE, stage=Stage.TIME, message=f"the machine could not be measured: {error.message}")]
+        )
         return
     scene.measurements.keep_profile(machine_digest(), scene.threads, profile.to_json())
     settle_peaks(scene.measurements, scene.threads)
@@ -266,7 +267,7 @@ class _Measuring:
         """Notes what costs a backend no candidate: once, though it may happen to each of its clusters."""
         problem = UNSAVED.format(offer.problem) if offer.problem else ""
         for message in filter(None, (told_changes(offer.changed, WORKER), problem)):
-            note = Event(kind="note", stage="compile", backend=offer.order.group.backend, message=message)
+            note = Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=offer.order.group.backend, message=message)
             self.events += [] if note in self.events else [note]
 
     def _has_other(self, order: Order) -> bool:
@@ -411,7 +412,7 @@ class _Measuring:
         winner = next(draft for draft in drafts if draft.name == proof.winner.name)
         return Decision(
             assignment=winner.assignment,
-            decided_by="measured whole plans",
+            decided_by=DecidedBy.MEASURED_PLANS,
             settings=winner.settings,
             costs=self.book.all_costs((*self.drafts, *drafts, winner)),
             predicted_s=self._predicted_s(winner),
@@ -426,7 +427,7 @@ class _Measuring:
     def _late_notes(self) -> Iterable[Event]:
         for backend, number in self._late.items():
             message = f"{count(number, 'cluster')} not compiled within the budget of {self.clock.budget_s:.0f} s: {_GO_ON}"
-            yield Event(kind="note", stage="compile", backend=backend, message=message)
+            yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=message)
 
     def _search(self) -> Search:
         compiled = [offer for offer in self.offers.values() if offer.failure is None]
@@ -466,22 +467,22 @@ def _with_own_names(drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def _failure(offer: Offer) -> Event:
-    is_verifying = type(offer.failure).__name__ in ("AccuracyError", "ContractError")
     return Event(
         kind=_kind(offer),
-        stage="verify" if is_verifying else "compile",
+        stage=Stage.VERIFY if isinstance(offer.failure, AccuracyError | ContractError) else Stage.COMPILE,
         backend=offer.order.group.backend,
         cluster=offer.order.name,
         message=str(offer.failure),
     )
 
 
-def _kind(offer: Offer) -> Literal["note", "refused", "failed"]:
+def _kind(offer: Offer) -> EventKind:
     """A piece that cannot be priced, or that there was no time for, takes nothing from anybody: it is only noted."""
     if offer.is_late or not offer.order.is_needed:
-        return "note"
-    return "refused" if offer.is_remembered or isinstance(offer.failure, InputRefused) else "failed"
+        return EventKind.NOTE
+    is_known = offer.is_remembered or isinstance(offer.failure, InputRefused)
+    return EventKind.REFUSED if is_known else EventKind.FAILED
 
 
 def _proof_failure(name: str, error: PluginError) -> Event:
-    return Event(kind="failed", stage="time", backend=error.backend, message=f"plan {name}: {error}")
+    return Event(kind=EventKind.FAILED, stage=Stage.TIME, backend=error.backend, message=f"plan {name}: {error}")

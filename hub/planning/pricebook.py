@@ -13,7 +13,7 @@ from hub.cost import Cost
 from hub.errors import text_of
 from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.structure import structure_digest
-from hub.plan import Event
+from hub.plan import Event, EventKind, Stage
 from hub.planning.scene import Draft, Scene
 from hub.pricing.features import device_number, features_of
 from hub.pricing.learned import LearnedPrices, Sample
@@ -191,10 +191,10 @@ class PriceBook:
 
     def _note_changed(self, backend: str, changed: str) -> None:
         if changed:
-            self.note([Event(kind="note", stage="estimate", backend=backend, message=changed)])
+            self.note([Event(kind=EventKind.NOTE, stage=Stage.ESTIMATE, backend=backend, message=changed)])
 
     def _failed(self, backend: str, message: str) -> None:
-        self.note([Event(kind="failed", stage="estimate", backend=backend, message=message)])
+        self.note([Event(kind=EventKind.FAILED, stage=Stage.ESTIMATE, backend=backend, message=message)])
 
 
 def _now() -> str:

@@ -14,11 +14,11 @@ import torch
 from torch import fx
 
 from hub.errors import PlanError
-from hub.graph import Graph
+from hub.graph import Graph, Pin
 from hub.options import DEFAULT, Options
 from hub.partition.group import EAGER, Group, has_order
 from hub.partition.verdicts import Ask, Verdicts, ask_backends
-from hub.plan import Event, Plan, PlannedCluster
+from hub.plan import DecidedBy, Event, EventKind, Plan, PlannedCluster, Stage
 from hub.plan_file import EDITED, read_plans
 from hub.planning.evidence import Mode, inputs_of
 from hub.planning.schedule import plain_names
@@ -26,8 +26,7 @@ from hub.registry import Registry
 from hub.suggest import did_you_mean
 from hub.support import operator_name
 
-PLAN_FILE = "plan file"
-"""What decided a replayed plan."""
+_AGAIN = "make the plan again with `hub plan MODEL -o FILE`"
 
 
 def plan_from_file(graph: Graph, mode: Mode, options: Options, registry: Registry, ask: Ask | None = None) -> Plan:
@@ -97,21 +96,23 @@ def misfit_of(plan: Plan, graph: Graph) -> Misfit | None:
     for position, node in enumerate(graph.nodes):
         if node.name not in planned and _is_size(graph, node):
             continue
+        if node.name not in planned:
+            message = f"node {node.name!r} is in the graph and not in the plan"
+            return Misfit(position, message, node.name, _hint_for_missing(unknown))
         message = _node_misfit(node, planned, has_same_digest=plan.graph_digest == graph.digest)
         if message:
-            return Misfit(position, message, node.name, _hint(message, unknown))
+            hint = f"{_AGAIN}, or delete `operators` where they no longer belong to `nodes`"
+            return Misfit(position, message, node.name, hint)
     if unknown:
         message = f"node {unknown[0]!r} is not in the graph"
-        return Misfit(
-            len(graph.nodes), message, unknown[0], "delete it, or make the plan again with `hub plan MODEL -o FILE`"
-        )
+        return Misfit(len(graph.nodes), message, unknown[0], f"delete it, or {_AGAIN}")
     message = _input_misfit(plan, graph)
-    return Misfit(len(graph.nodes), message, None, "make the plan again with `hub plan MODEL -o FILE`") if message else None
+    return Misfit(len(graph.nodes), message, None, _AGAIN) if message else None
 
 
 def _is_size(graph: Graph, node: fx.Node) -> bool:
     """True for arithmetic on sizes: a graph with dynamic shapes has more of it, and it has nowhere to go but eager."""
-    return "sizes" in graph.pinned.get(node.name, "")
+    return graph.pinned.get(node.name) is Pin.SIZES
 
 
 def _planned_operators(plan: Plan) -> dict[str, str]:
@@ -128,19 +129,14 @@ def _planned_operators(plan: Plan) -> dict[str, str]:
 
 
 def _node_misfit(node: fx.Node, planned: Mapping[str, str], *, has_same_digest: bool) -> str:
-    if node.name not in planned:
-        return f"node {node.name!r} is in the graph and not in the plan"
     written = planned[node.name]
     if has_same_digest or written in ("", operator_name(node)):
         return ""  # with equal digests an odd operator is only a list that was not moved with its nodes
     return f"node {node.name!r} is {written} in the plan and {operator_name(node)} here"
 
 
-def _hint(message: str, unknown: Sequence[str]) -> str:
-    again = "make the plan again with `hub plan MODEL -o FILE`"
-    if not message.endswith("not in the plan"):
-        return f"{again}, or delete `operators` where they no longer belong to `nodes`"
-    return f"the plan's {unknown[0]!r} is not in the graph: rename it, or {again}" if unknown else f"add it, or {again}"
+def _hint_for_missing(unknown: Sequence[str]) -> str:
+    return f"the plan's {unknown[0]!r} is not in the graph: rename it, or {_AGAIN}" if unknown else f"add it, or {_AGAIN}"
 
 
 def _input_misfit(plan: Plan, graph: Graph) -> str:
@@ -385,7 +381,7 @@ def _notes(
         asked, planned = getattr(options, name), getattr(plan, name)
         if asked is not None and planned and asked != planned:
             notes.append(f"{name} {asked} (from {options.origin(name)}) and not {planned} as in the plan")
-    return tuple(Event(kind="note", stage="load", message=message) for message in notes)
+    return tuple(Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=message) for message in notes)
 
 
 def _completed(
@@ -403,8 +399,8 @@ def _completed(
             "threads": options.threads,
             "accuracy": options.accuracy,
             "effort": "full" if options.tune == "full" else "fast",
-            "decided_by": PLAN_FILE,
-            "events": (*(event for event in plan.events if event.kind == "refused" or event == EDITED), *notes),
+            "decided_by": DecidedBy.PLAN_FILE,
+            "events": (*(event for event in plan.events if event.kind is EventKind.REFUSED or event == EDITED), *notes),
             "plan_s": 0.0,
         }
     )

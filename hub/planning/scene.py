@@ -14,7 +14,7 @@ from hub.compilation.state import HERE, Said, kept_state, told_changes
 from hub.compilation.transfer import Sample
 from hub.compilation.values import values_at
 from hub.errors import WorkerError
-from hub.graph import Cluster, Graph
+from hub.graph import Cluster, Graph, Pin
 from hub.modes import Modes, modes
 from hub.options import Options
 from hub.partition.assignments import Assignment
@@ -174,4 +174,4 @@ def is_on_accelerators(graph: Graph) -> bool:
 
 
 def _is_size(graph: Graph, name: str) -> bool:
-    return "sizes" in graph.pinned.get(name, "")
+    return graph.pinned.get(name) is Pin.SIZES

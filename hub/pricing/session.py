@@ -23,7 +23,7 @@ from hub.compilation.state import Said
 from hub.compilation.transfer import Sample, write_sample
 from hub.cost import Cost
 from hub.dispatch.codegen import Step
-from hub.errors import CompileError, ContractError, PluginError, WorkerError, text_of
+from hub.errors import CompileError, ContractError, LimitExceeded, PluginError, WorkerError, text_of
 from hub.modes import modes
 from hub.options import Options
 from hub.partition.group import EAGER, Group
@@ -591,11 +591,11 @@ class Session:
         while not worker.is_ready(WATCH_S):
             if reason := worker.excess():
                 worker.kill()
-                raise CompileError(reason, hint="raise the limit, or exclude the backend")
+                raise LimitExceeded(reason, hint="raise the limit, or exclude the backend")
             if time.monotonic() > last_s:
                 worker.kill()
                 text = f"not compiled within {self.limits.compile_s:.0f} s (`compile_limit_s`)"
-                raise CompileError(text, hint="raise the limit, or exclude the backend")
+                raise LimitExceeded(text, hint="raise the limit, or exclude the backend")
             if clock is not None and time.monotonic() > clock.compile_until(backend):
                 worker.kill()
                 return False

@@ -38,13 +38,17 @@ class ConformanceItem(pytest.Item):
 
     def runtest(self) -> None:
         """Examines the subject in a child process."""
+        from hub.testing.conformance.finding import Verdict
+
         findings = self._suite.examine(self._step)
         self.user_properties.append((_PACKAGE, self._suite.package))
         self.user_properties.append((_PLACE, self._place))
-        self.user_properties.append((_PROPERTY, [asdict(finding) for finding in findings]))
-        if broken := [finding for finding in findings if finding.verdict == "failed"]:
+        self.user_properties.append(
+            (_PROPERTY, [asdict(finding) | {"verdict": finding.verdict.value} for finding in findings])
+        )
+        if broken := [finding for finding in findings if finding.verdict is Verdict.FAILED]:
             raise BrokenPromise("\n".join(f"{finding.check}: {finding.reason}" for finding in broken))
-        if all(finding.verdict == "not applicable" for finding in findings):
+        if all(finding.verdict is Verdict.NOT_APPLICABLE for finding in findings):
             pytest.skip("; ".join(dict.fromkeys(finding.reason for finding in findings)) or "nothing to look at")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
@@ -130,10 +134,11 @@ class Conformance:
     def _score(self) -> Score:
         """Gives the score of what was examined, in the suite's order: under xdist reports come in any order."""
         from hub.registry import installed_version
-        from hub.testing.conformance.finding import Finding
+        from hub.testing.conformance.finding import Finding, Verdict
         from hub.testing.conformance.score import Score
 
-        findings = tuple(Finding(**facts) for place in sorted(self._found) for facts in self._found[place])
+        kept = [facts for place in sorted(self._found) for facts in self._found[place]]
+        findings = tuple(Finding(**{**facts, "verdict": Verdict(facts["verdict"])}) for facts in kept)
         return Score(self._suite.backend, self._package, installed_version("compiler-hub") or "", findings)
 
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from enum import StrEnum
 
-Verdict = Literal["passed", "failed", "not applicable"]
+
+class Verdict(StrEnum):
+    """What became of one check of one subject."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not applicable"
+
 
 CHECKS: Mapping[str, str] = {
     "handshake": "registers, loads, has the contract's methods and passes its probe; listing imports nothing heavy",
@@ -43,17 +50,17 @@ class Finding:
 
 def passed(check: str, subject: str, told: str = "") -> Finding:
     """Gives a finding that all is well, with a figure worth telling where there is one."""
-    return Finding(check, subject, "passed", told)
+    return Finding(check, subject, Verdict.PASSED, told)
 
 
 def failed(check: str, subject: str, reason: str) -> Finding:
     """Gives a finding that the backend broke a promise."""
-    return Finding(check, subject, "failed", reason)
+    return Finding(check, subject, Verdict.FAILED, reason)
 
 
 def not_applicable(check: str, subject: str, reason: str) -> Finding:
     """Gives a finding that there was nothing to look at."""
-    return Finding(check, subject, "not applicable", reason)
+    return Finding(check, subject, Verdict.NOT_APPLICABLE, reason)
 
 
 def judged(check: str, subject: str, problems: Iterable[str]) -> Finding:

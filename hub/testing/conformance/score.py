@@ -11,7 +11,7 @@ from pathlib import Path
 from hub.errors import HubError
 from hub.report.columns import columns
 from hub.report.numbers import count, names_text
-from hub.testing.conformance.finding import CHECKS, Finding
+from hub.testing.conformance.finding import CHECKS, Finding, Verdict
 
 _HEADERS = ("check", "passed", "failed", "n/a", "what it promises")
 _NUMBERS = frozenset(_HEADERS[1:4])
@@ -87,7 +87,7 @@ def write_score(score: Score, file: str) -> None:
 def count_of(findings: Sequence[Finding]) -> Count:
     """Counts findings by verdict."""
     verdicts = [finding.verdict for finding in findings]
-    return Count(verdicts.count("passed"), verdicts.count("failed"), verdicts.count("not applicable"))
+    return Count(verdicts.count(Verdict.PASSED), verdicts.count(Verdict.FAILED), verdicts.count(Verdict.NOT_APPLICABLE))
 
 
 def score_lines(score: Score) -> list[str]:
@@ -97,8 +97,8 @@ def score_lines(score: Score) -> list[str]:
         for name, found in score.by_check().items()
     ]
     lines = columns(_HEADERS, rows, right=_NUMBERS)
-    for title, verdict in (("failed", "failed"), ("told", "passed")):
-        told = [finding for finding in score.findings if finding.verdict == verdict and finding.reason]
+    for title, verdict in (("failed", Verdict.FAILED), ("told", Verdict.PASSED)):
+        told = [finding for finding in score.findings if finding.verdict is verdict and finding.reason]
         lines += ["", f"{title}:", *_told(told)] if told else []
     return [*lines, "", _last_line(score)]
 

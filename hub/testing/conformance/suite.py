@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any
 
 from hub.compilation.channel import Worker
-from hub.errors import HubError, OptionError, PluginLoadError
+from hub.errors import HubError, OptionError, PluginLoadError, WorkerDied
 from hub.registry import installed_version
 from hub.report.progress import Progress, SilentProgress
 from hub.suggest import did_you_mean
-from hub.testing.conformance.finding import CHECKS, Finding, failed, not_applicable
+from hub.testing.conformance.finding import CHECKS, Finding, Verdict, failed, not_applicable
 from hub.testing.conformance.score import Score
 from hub.testing.conformance.step import HANDSHAKE, Description, Step
 from hub.testing.conformance.trail import last_place
@@ -85,7 +85,7 @@ class Suite:
         """Gives the findings of one step, of those checks that are wanted. Raises nothing for what a plugin does."""
         findings = self._examined(step)
         if step.examination == HANDSHAKE and step.subject == "factory":
-            self._is_unloadable = any(finding.verdict == "failed" for finding in findings)
+            self._is_unloadable = any(finding.verdict is Verdict.FAILED for finding in findings)
         return tuple(finding for finding in findings if not self._only or finding.check in self._only)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Suite:
             return self._asked("examine", self._limit_s, backend=self.backend, step=step, limit_s=self._limit_s)
         except HubError as error:
             place = last_place(self._log)
-            self._deaths[step.examination] += 1 if "died" in error.message else _HANG
+            self._deaths[step.examination] += 1 if isinstance(error, WorkerDied) else _HANG
             self._end_worker()
             return (failed(step.check, step.subject, f"{_first_line(error)}{f', at {place}' if place else ''}"),)
 
