@@ -73,7 +73,7 @@ class _Record:
     ended: Mapping[str, tuple[str, ...]]
     """By entry point's name, what of the child importing it changed."""
     failure: Failed | None
-    """How the child failed, in words; "" where it did not."""
+    """How the child failed; None where it did not."""
 
 
 def try_imports(points: Sequence[metadata.EntryPoint]) -> Trials:

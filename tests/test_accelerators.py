@@ -36,7 +36,7 @@ from hub.errors import CompileError, HubWarning
 from hub.graph import Graph
 from hub.partition.extract import extract
 from hub.partition.group import Group
-from hub.plan import Event
+from hub.plan import DecidedBy, Event
 from hub.planning import failures, make
 from hub.pricing import profile, roofline
 from hub.pricing.eager import profile_eager
@@ -508,7 +508,7 @@ def test_after_a_full_accelerator_the_next_process_tries_again(tmp_path: Path, i
 def test_a_plan_made_beside_a_full_accelerator_does_not_last(message: str, is_lasting: bool) -> None:
     """A candidate that only lacked memory may win in the next process."""
     event = Event(kind="failed", stage="compile", backend="toy", message=message)
-    plan = eager_plan("two", "").model_copy(update={"decided_by": "measured whole plans", "events": (event,)})
+    plan = eager_plan("two", "").model_copy(update={"decided_by": DecidedBy.MEASURED_PLANS, "events": (event,)})
     assert make._is_lasting(plan) == is_lasting
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from hub import hookspecs, listing
 from hub.backend import BackendInfo
-from hub.children import exit_text, run_child
+from hub.children import Failed, Outcome, exit_text, run_child
 from hub.listing import ListedBackend, list_backends
 from hub.registry import Entry, Registry
 from hub.support import ACCEPTED, OperatorTable, Support, refused
@@ -192,7 +192,8 @@ def test_a_failed_probe_makes_its_backend_unavailable(entries: list[Entry], monk
 def test_a_child_that_leaves_a_child_behind_does_not_hold_us_up() -> None:
     """The output of a killed child is not waited for."""
     script = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).wait()"
-    assert run_child([sys.executable, "-c", script], timeout_s=1.0) == "no answer within 1 s"
+    failed = run_child([sys.executable, "-c", script], timeout_s=1.0)
+    assert failed == Failed(Outcome.OUT_OF_TIME, "no answer within 1 s")
 
 
 def test_ends_of_processes_are_said_in_words() -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import hub
 from hub import children, trial
 from hub.cache.imports import IMPORTS, Imported, read_imports
+from hub.children import Failed, Outcome
 from hub.cli.app import app
 from hub.registry import registry
 
@@ -118,7 +119,7 @@ def test_a_hanging_import_is_ended(install_plugin: Install, monkeypatch: pytest.
         assert "no answer within 3 s" in entry_reason("slow")
     trial._slow.clear()
     monkeypatch.setattr(
-        "hub.trial._imported_elsewhere", lambda names: trial._Record(tuple(names), dict.fromkeys(names, ()), "")
+        "hub.trial._imported_elsewhere", lambda names: trial._Record(tuple(names), dict.fromkeys(names, ()), None)
     )
     monkeypatch.setattr("time.sleep", lambda _: None)  # a machine that is no longer busy
     registry.cache_clear()
@@ -129,13 +130,16 @@ def test_a_good_plugin_behind_slow_ones_is_not_blamed(monkeypatch: pytest.Monkey
     """The limits are for one child that imports many: who is met by them gets a child of its own first."""
     asked: list[list[str]] = []
 
+    slow = Failed(Outcome.OUT_OF_TIME, "no answer within 60 s")
+    large = Failed(Outcome.OUT_OF_MEMORY, "it took 3 GB of memory, 2 GB allowed")
+
     def imported(names: list[str]) -> trial._Record:
         asked.append(list(names))
         if "big" in names:
-            return trial._Record(("big", "good"), {"big": ()}, "it took 3 GB of memory, 2 GB allowed")
+            return trial._Record(("big", "good"), {"big": ()}, large)
         if names == ["good", "bad"]:
-            return trial._Record(("good", "bad"), {"good": ()}, "no answer within 60 s")
-        return trial._Record(("bad",), {}, "no answer within 60 s")
+            return trial._Record(("good", "bad"), {"good": ()}, slow)
+        return trial._Record(("bad",), {}, slow)
 
     monkeypatch.setattr("hub.trial._imported_elsewhere", imported)
     found = trial._tried([metadata.EntryPoint(name, f"hub_{name}", "hub") for name in ("big", "good", "bad")])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hub.errors import CompileError
+from hub.errors import CompileError, LimitExceeded, PluginError
 from hub.partition.group import Group
 from hub.planning.failures import known_failure, remember_failure
 
@@ -21,11 +21,11 @@ LIMITS = {
 }
 
 
-def failing(set_stage: Callable[..., Any], text: str) -> tuple[Any, Group]:
-    """Gives a scene in which the toy's candidate for the whole graph failed with a message."""
+def failing(set_stage: Callable[..., Any], error: PluginError) -> tuple[Any, Group]:
+    """Return a scene in which the toy's candidate for the whole graph failed."""
     stage = set_stage(nn.Tanh(), [torch.ones(4)], {"toy": ""})
     group = Group("toy", tuple(node.name for node in stage.scene.graph.nodes))
-    remember_failure(stage.scene, group, stage.settings, CompileError(text))
+    remember_failure(stage.scene, group, stage.settings, error)
     return stage, group
 
 
@@ -38,13 +38,19 @@ def known_under(stage: Any, group: Group, **changes: Any) -> CompileError | None
 @pytest.mark.parametrize("option", LIMITS)
 def test_a_failure_at_a_limit_counts_under_that_limit_only(set_stage: Callable[..., Any], option: str) -> None:
     """What took too long, or too much, may be within a larger limit: it is tried again, and no `forget` is needed."""
-    stage, group = failing(set_stage, LIMITS[option])
+    stage, group = failing(set_stage, LimitExceeded(LIMITS[option]))
     assert option in str(known_under(stage, group))
     assert known_under(stage, group, **{option: 1e4}) is None
 
 
+def test_what_a_failure_says_is_no_limit(set_stage: Callable[..., Any]) -> None:
+    """A backend that only mentions a limit failed whatever the limits are."""
+    stage, group = failing(set_stage, CompileError("it wanted more than `memory_limit_gb`"))
+    assert known_under(stage, group, memory_limit_gb=1e4) is not None
+
+
 def test_other_failures_count_under_every_limit(set_stage: Callable[..., Any]) -> None:
     """A crash is no question of limits."""
-    stage, group = failing(set_stage, "the worker process died: killed by SIGSEGV")
+    stage, group = failing(set_stage, CompileError("the worker process died: killed by SIGSEGV"))
     for option in LIMITS:
         assert "SIGSEGV" in str(known_under(stage, group, **{option: 1e4}))
