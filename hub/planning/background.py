@@ -68,7 +68,9 @@ class _Applied:
             return
         if outcome.is_lifted and name in self._guards and (guard := self._guards[name]()) is not None:
             guard.lift()
-        graph.learn_later(served, Event(kind=EventKind.NOTE, stage=Stage.LATER, backend=backend, cluster=name, message=outcome.text))
+        graph.learn_later(
+            served, Event(kind=EventKind.NOTE, stage=Stage.LATER, backend=backend, cluster=name, message=outcome.text)
+        )
         if outcome.item.folder is not None:
             is_guarded = outcome.item.is_guarded and not outcome.is_lifted
             note_later(outcome.item.folder, outcome.standing, is_finite_only=is_guarded)

@@ -36,7 +36,6 @@ from hub.verification.standing import Standing
 _log = logging.getLogger("hub")
 
 
-
 class ClusterFailed(Exception):  # noqa: N818 - a signal between Builder and Maker, never seen outside
     """Says which cluster of a decision cannot be had."""
 
