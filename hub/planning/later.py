@@ -1,6 +1,7 @@
 """Verifies after the first answer, in a worker process, what there was no time for before it.
 
-The worker steps back behind every other process. It ends when the model goes, and with this process. One runs at a time.
+The worker steps back behind every other process, and rests while another graph is planned, whose candidates are timed. It
+ends when the model goes, and with this process. One runs at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from hub.compilation.family import PROC, end_family, state_of
 from hub.compilation.limits import Limits
 from hub.compilation.pool import POOL
 from hub.errors import AccuracyError, CompileError, ContractError, PluginError, RunError, WorkerError, text_of
-from hub.forks import freed_in_forks
+from hub.forks import freed_in_forks, in_forks
 from hub.modes import Modes
 from hub.options import Options
 from hub.verification.standing import Standing
@@ -40,7 +41,28 @@ _VERDICTS = (AccuracyError, ContractError, RunError)
 _HOME = "later"
 
 _turn = freed_in_forks(threading.Lock())
+_planning = 0
+_planning_lock = freed_in_forks(threading.Lock())
 _all: weakref.WeakSet[Later] = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def planning() -> Generator[None]:
+    """Let no worker take time from what is compiled and timed within."""
+    global _planning
+    with _planning_lock:
+        _planning += 1
+    try:
+        yield
+    finally:
+        with _planning_lock:
+            _planning -= 1
+
+
+@in_forks
+def _plans_nothing() -> None:
+    global _planning
+    _planning = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +227,8 @@ class Later:
 
     def _ask(self, command: str, *, is_plugins: bool = False, **facts: Any) -> Any:
         """Asks the worker. Raises RunError where an executable ends it, or hangs in it, and CompileError for all else."""
+        while _planning and not self._is_stopped:
+            time.sleep(_LOOK_S)
         worker = self._worker
         assert worker is not None, "it was started"
         clock = _Clock(worker.pid)

@@ -32,7 +32,7 @@ from hub.planning.decision import Decision
 from hub.planning.evidence import Mode, fits, groups_of, plan_of, settings_of
 from hub.planning.explanations import explained
 from hub.planning.failures import Served
-from hub.planning.later import Item, Later
+from hub.planning.later import Item, Later, planning
 from hub.planning.replay import moved_to_eager, plan_from_file, under_plan
 from hub.planning.scene import Scene, limits_of
 from hub.pricing.session import Session
@@ -89,7 +89,7 @@ class Maker:
         options are strict, and PlanError where they name a plan file that cannot be replayed.
         """
         start = time.perf_counter()
-        with tempfile.TemporaryDirectory(prefix="hub-") as spare, self._session(values, plan) as session:
+        with planning(), tempfile.TemporaryDirectory(prefix="hub-") as spare, self._session(values, plan) as session:
             store, problem = self._store(Path(spare))
             scene, notes = self._scene(store, session)
             with contextlib.closing(scene.measurements):

@@ -19,7 +19,7 @@ from torch import nn
 import hub
 from hub.errors import HubWarning
 from hub.ownership import graphs_of
-from hub.planning.later import Later
+from hub.planning.later import Later, planning
 
 PLUGIN = """
 import os, sys, time
@@ -268,3 +268,15 @@ def test_the_process_ends_without_waiting(install: Install, tmp_path: Path, fork
         while Path(f"/proc/{marker.read_text()}").exists() and time.monotonic() < end_s:
             time.sleep(0.1)
         assert not Path(f"/proc/{marker.read_text()}").exists()
+
+
+def test_it_rests_while_another_graph_is_planned(install: Install) -> None:
+    """Candidates that are timed have the cores for themselves; afterwards it goes on."""
+    install()
+    model = Net().eval()
+    with planning():
+        run = compiled(model)
+        assert not hub.wait(run, 3.0)
+        assert "calls in a row" not in notes(run)
+    assert hub.wait(run, WAIT_S)
+    assert "calls in a row change nothing" in notes(run)
