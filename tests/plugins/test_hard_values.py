@@ -69,8 +69,6 @@ CALLS: dict[str, tuple[Sample, ...]] = {
 
 RUN = {
     "onnxruntime": [
-        "topk.default",
-        "sort.default",
         "argsort.stable",
         "sign.default",
         "clamp_min.default",
