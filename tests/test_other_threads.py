@@ -302,3 +302,17 @@ def test_eight_threads_compile_different_models_at_once() -> None:
             thread.join()
     assert faults == []
     del os.environ["MY_COUNTER"]
+
+
+@pytest.mark.parametrize("name", ["disc", "inductor", "iree", "onnxruntime", "openvino", "tvm", "xla"])
+def test_loading_a_backends_library_changes_nothing_that_threads_share(name: str) -> None:
+    """Each backend that comes with the hub serves beside other threads: a worker finds nothing that it changes."""
+    pytest.importorskip({"disc": "torch_mlir", "inductor": "torch", "iree": "iree", "xla": "jaxlib"}.get(name, name))
+    model, x = net(), torch.randn(16, 8)
+    call = torch.compile(model, backend="hub", options={"backends": (name,), "tune": "off"})  # pyright: ignore
+    with torch.no_grad(), beside(writes_the_environment):
+        torch.testing.assert_close(call(x), model(x))
+    del os.environ["MY_COUNTER"]
+    (plan,) = hub.plans(call)
+    assert name in plan.backends
+    assert [event.message for event in plan.events if event.kind != "note" or "changed" in event.message] == []

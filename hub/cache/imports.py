@@ -68,7 +68,8 @@ def read_imports(root: Path) -> KeptImports:
 
 
 def _imported(facts: Mapping[str, Any]) -> Imported:
-    return Imported(facts["plugin"], facts["fault"], facts["made"], tuple(facts.get("changes", ())))
+    known: Mapping[str, Any] = {**facts, "changes": tuple(facts.get("changes", ()))}
+    return Imported(**known)
 
 
 def discard_imports(root: Path) -> bool:

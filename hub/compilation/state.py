@@ -10,6 +10,7 @@ Nothing here imports torch or NumPy: plugins are also imported where neither is 
 
 from __future__ import annotations
 
+import concurrent.futures.thread as futures_threads
 import ctypes
 import os
 import random
@@ -232,6 +233,8 @@ OWN_THREADS = "hub-"
 _IDLE = ("tqdm_monitor",)
 """Names of other threads that change nothing of the process: that of progress bars, which many programs have."""
 
+_POOLS_LOOP = futures_threads._worker.__code__  # pyright: ignore[reportPrivateUsage]
+"""What threads of a `ThreadPoolExecutor` run; innermost in one of them, it waits for work."""
 _is_workers = False
 
 
@@ -244,11 +247,15 @@ def claim_process() -> None:
 def is_alone() -> bool:
     """Return whether process-wide state can be compared here: in a worker, or where no other thread of Python runs."""
     own = threading.current_thread()
-    return _is_workers or not any(thread is not own and not _is_idle(thread.name) for thread in threading.enumerate())
+    return _is_workers or all(thread is own or _is_idle(thread) for thread in threading.enumerate())
 
 
-def _is_idle(name: str) -> bool:
-    return name.startswith(OWN_THREADS) or name in _IDLE
+def _is_idle(thread: threading.Thread) -> bool:
+    """Return whether a thread runs nothing while this one does: one of a pool waits until somebody gives it work."""
+    if thread.name.startswith(OWN_THREADS) or thread.name in _IDLE:
+        return True
+    frame = sys._current_frames().get(thread.ident or 0)  # pyright: ignore[reportPrivateUsage] - there is no other way
+    return frame is not None and frame.f_code is _POOLS_LOOP
 
 
 def refusal_beside_threads(changed: Sequence[str]) -> str:

@@ -95,7 +95,7 @@ def note(request: pytest.FixtureRequest, backend: str, *, has_run: bool) -> None
 
 
 @pytest.fixture(autouse=True)
-def _backends_ran(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _backends_ran(request: pytest.FixtureRequest) -> Iterator[None]:
     """Observe the plans of a test that is named after a backend."""
     from hub import compiled
     from hub.registry import registry
@@ -114,7 +114,8 @@ def _backends_ran(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
             seen.append(frozenset(cluster.backend for cluster in facts["plan"].clusters if cluster.nodes))
         observe(registry, hook, **facts)
 
-    monkeypatch.setattr(compiled, "observe", observed)
-    yield
+    with pytest.MonkeyPatch.context() as patch:  # the fixture's would go on beyond those of a user's conftest.py
+        patch.setattr(compiled, "observe", observed)
+        yield
     for name in sorted(names) if seen else ():
         note(request, name, has_run=any(name in backends for backends in seen))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Mapping
 from functools import cache
@@ -33,7 +34,7 @@ def client(target: str, threads: int) -> Any:
 
 @cache
 def _of_cpu(threads: int) -> Any:
-    import jax  # noqa: F401 - jaxlib's arrays need it, and imported first it keeps XLA from logging to stderr
+    importlib.import_module("plugin_xla.jax_import")  # before jaxlib, see there
     from jaxlib import _jax
 
     with seen_by_libraries({_THREADS: str(threads)}):
@@ -43,7 +44,7 @@ def _of_cpu(threads: int) -> Any:
 
 @cache
 def _of_library(target: str) -> Any:
-    import jax  # noqa: F401 - as above
+    importlib.import_module("plugin_xla.jax_import")
     from jaxlib import xla_client
 
     if not xla_client.pjrt_plugin_loaded(target):  # a user of JAX may have loaded it

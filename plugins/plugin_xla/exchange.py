@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax  # imported before jaxlib it keeps XLA from logging to stderr
 import numpy as np
 import torch
-from jax.sharding import SingleDeviceSharding
-from jaxlib import _jax
 from torch.utils.dlpack import to_dlpack
 
 from hub.errors import RunError
+from plugin_xla.jax_import import SingleDeviceSharding, jax
+from plugin_xla.jax_import import native as _jax
 
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),

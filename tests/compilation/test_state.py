@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
+from hub.compilation import state
 from hub.compilation.state import _set_signal_stack, _signal_stack, kept_state
 from hub.modes import modes
 
@@ -48,6 +49,12 @@ DETAILS = {
     "PyTorch's numeric settings": "matmul_precision, float32_precision",
 }
 """What of a thing is named."""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare all state, whatever threads earlier tests have left."""
+    monkeypatch.setattr(state, "_is_workers", True)
 
 
 @pytest.mark.parametrize("name", CHANGES)
