@@ -239,7 +239,7 @@ class Scores:
 
 
 class Wrapping(nn.Module):
-    """Gives an object."""
+    """Return an object."""
 
     def forward(self, x: torch.Tensor) -> Scores:
         return Scores(torch.relu(x))

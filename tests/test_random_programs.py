@@ -30,7 +30,7 @@ COMPILED_FAST = tuple(name for name in BACKENDS if name not in COMPILED_SLOWLY)
 
 
 def examples(count: int) -> Any:
-    """Says how many examples to try, the same ones for one commit; each compiles, which takes as long as it takes."""
+    """Return how many examples to try, the same ones for one commit; each compiles, which takes as long as it takes."""
     return settings(
         max_examples=count, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
     )

@@ -62,7 +62,7 @@ class NewSizes:
         self._judge: Judge | None = None
 
     def _captured(self) -> set[tuple[Any, ...]]:
-        """Gives the combination of the first real call, at which the executable was verified, where capture has seen it."""
+        """Return the sizes of the first real call, at which the executable was verified, where capture has seen it."""
         specs: Any = self._cluster.inputs
         try:
             shapes = (tuple(map(hint, specs[at].shape)) for at in self._tensors)

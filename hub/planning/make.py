@@ -107,7 +107,7 @@ class Maker:
         return made
 
     def _later(self, made: Made, session: Session, *, has_cache: bool) -> Later | None:
-        """Gives what goes on verifying after the first answer; the folder of saved executables has to outlive planning."""
+        """Return what goes on verifying after the first answer; the folder of saved executables has to outlive planning."""
         if not (self.options.background and made.items and has_cache):
             return None
         if (folder := session.hand_over()) is None:

@@ -249,7 +249,7 @@ class Session:
         return self._folder is not None
 
     def hand_over(self) -> Path | None:
-        """Gives the folder with the graph away, for whoever removes it; None where it cannot be written."""
+        """Return the folder with the graph away, for whoever removes it; None where it cannot be written."""
         with contextlib.suppress(WorkerError):
             folder = self._sent()
             self._folder = None

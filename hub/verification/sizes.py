@@ -23,7 +23,7 @@ Change = Callable[[int, int], int]
 
 
 def other_sizes(specs: Sequence[Spec], inputs: Sequence[Any], changes: Sequence[Change]) -> Iterator[tuple[Form, ...]]:
-    """Gives forms for all inputs in which symbolic sizes are changed, change by change.
+    """Return forms for all inputs in which symbolic sizes are changed, change by change.
 
     Sizes outside the range that capture found for a symbol are left out: the program is never called with them. (PyTorch
     compiles anew for sizes 0 and 1, except for those that depend on data.) Gives nothing where nothing can change.

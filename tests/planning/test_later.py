@@ -106,12 +106,12 @@ def called(run: Any, model: nn.Module, x: torch.Tensor = X) -> None:
 
 
 def notes(run: Any) -> str:
-    """Gives what the plan says of verification after the first answer."""
+    """Return what the plan says of verification after the first answer."""
     return "\n".join(event.message for event in hub.plans(run)[-1].events if event.stage == "later")
 
 
 def works_of(run: Any) -> list[Later]:
-    """Gives what verifies a model after its first answer."""
+    """Return what verifies a model after its first answer."""
     return graphs_of(run)[-1]._later._works
 
 

@@ -20,7 +20,7 @@ Case = tuple[Callable[..., torch.Tensor], int, int]
 
 
 def by(factor: Any, **how: Any) -> Callable[..., torch.Tensor]:
-    """Gives resampling by a factor."""
+    """Return resampling by a factor."""
     return lambda x: interpolate(x, scale_factor=factor, **how)
 
 

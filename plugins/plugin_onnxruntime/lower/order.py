@@ -71,7 +71,7 @@ def _sorted(call: Call) -> tuple[str, ...]:
 
 
 def _ordered(call: Call, count: str, *, largest: bool) -> tuple[str, ...]:
-    """Gives elements in order and their positions. ORT compares with NaN, which PyTorch takes for the largest.
+    """Return elements in order and their positions. ORT compares with NaN, which PyTorch takes for the largest.
 
     So float32 is ordered as float64, where NaN is infinite and infinity a number that float32 does not have.
     """

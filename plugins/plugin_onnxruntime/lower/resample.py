@@ -109,7 +109,7 @@ class _Axis:
         return not bool(apart.any())
 
     def places(self, *, is_aligned: bool) -> str:
-        """Gives the place of each new element among the old ones, in float32.
+        """Return the place of each new element among the old ones, in float32.
 
         PyTorch's kernels multiply and subtract in one instruction, which rounds once: float64 holds both exactly.
         """
@@ -121,7 +121,7 @@ class _Axis:
         return self._cast(self.op("Sub", self.op("Mul", self.op("Add", steps, half), step), half), torch.float32)
 
     def steps(self, dtype: torch.dtype = torch.float64) -> str:
-        """Gives the numbers of the new elements."""
+        """Return the numbers of the new elements."""
         return self._cast(self.op("Range", self._number(0), self.new_size, self._number(1)), dtype)
 
     def _step(self, *, is_aligned: bool) -> str:
@@ -151,7 +151,7 @@ class _Axis:
         return self._cast(product, torch.int64)
 
     def before(self, places: str, shift: int = 0) -> str:
-        """Gives the number of the old element at or before each place, moved by some; none outside."""
+        """Return the number of the old element at or before each place, moved by some; none outside."""
         number = self._cast(self.op("Floor", places), torch.int64)
         last = self.op("Sub", self.old_size, self._number(1))
         number = self.op("Min", number, last)
@@ -160,7 +160,7 @@ class _Axis:
         return self.op("Max", number, self._number(0))
 
     def beyond(self, places: str) -> str:
-        """Gives how far each place lies beyond the old element before it, from 0 to 1."""
+        """Return how far each place lies beyond the old element before it, from 0 to 1."""
         before = self._cast(self.op("Min", self._cast(self.op("Floor", places), torch.int64), self._last()), torch.float32)
         return self.op("Min", self.op("Max", self.op("Sub", places, before), self._float(0.0)), self._float(1.0))
 
@@ -168,7 +168,7 @@ class _Axis:
         return self.op("Sub", self.old_size, self._number(1))
 
     def applied(self, value: str, taps: Sequence[tuple[str, str]]) -> str:
-        """Gives the sum of old elements, by their numbers, each times its weight ("" for one)."""
+        """Return the sum of old elements, by their numbers, each times its weight ("" for one)."""
         shape = self.call.ints(-1, *[1] * (self.call.rank(self.call.declared[0]) - self.axis - 1))
         total = ""
         for number, weight in taps:
