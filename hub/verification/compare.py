@@ -353,8 +353,8 @@ class _Output:
 
     @property
     def _half(self) -> float:
-        """Half of a dtype's digits, as a part of the number."""
-        return torch.finfo(self.dtype).eps ** 0.5
+        """Half of the digits that the output can have, as a part of the number."""
+        return self.judge.tolerance.half_of_digits(self.dtype)
 
     def _overflows(self, distance: _Distance) -> torch.Tensor:
         """Return True for infinities of the right sign, so near the largest number that parts of a sum may be too large."""

@@ -39,11 +39,13 @@ class Tolerance:
     n_terms: int
     """Terms of the longest sum."""
     n_nodes: int
+    coarsest_eps: float = 0.0
+    """One unit in the last place of 1 in the coarsest floating-point dtype that the cluster rounds to."""
 
     @classmethod
     def of(cls, cluster: Cluster) -> Tolerance:
-        """Gives the tolerance of a cluster, sizes taken as prices take them."""
-        return cls(longest_sum(cluster), max(1, len(cluster.nodes)))
+        """Return the tolerance of a cluster, sizes taken as prices take them."""
+        return cls(longest_sum(cluster), max(1, len(cluster.nodes)), _coarsest_eps(cluster))
 
     def allowed(self, dtype: torch.dtype, scale: float, eager_error: float, *, has_reference: bool) -> float:
         """Gives the largest allowed error of an output of this dtype whose largest value is `scale`.
@@ -65,9 +67,23 @@ class Tolerance:
         """
         return EAGER_FACTOR + math.sqrt(self.n_terms)
 
+    def half_of_digits(self, dtype: torch.dtype) -> float:
+        """Return half of the digits that an output of this dtype can have, as a part of the number.
+
+        Under autocast a float32 output has no more digits than the bfloat16 values on the way to it.
+        """
+        return max(torch.finfo(dtype).eps, self.coarsest_eps) ** 0.5
+
     def slack(self, dtype: torch.dtype) -> float:
         """Gives the absolute error that flushing denormals to zero may cause in a sum."""
         return SLACK_TINY * torch.finfo(dtype).tiny * self.n_terms
+
+
+def _coarsest_eps(cluster: Cluster) -> float:
+    """Return the largest `eps` among the floating-point tensors that a cluster computes; 0 where it computes none."""
+    values = (item for node in cluster.nodes for item in elements(value_of(node)))
+    tensors = (value for value in values if isinstance(value, torch.Tensor))
+    return max((torch.finfo(value.dtype).eps for value in tensors if value.is_floating_point()), default=0.0)
 
 
 def longest_sum(cluster: Cluster) -> int:

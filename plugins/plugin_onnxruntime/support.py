@@ -200,7 +200,7 @@ OPERATORS = OperatorTable(
         **_rows("topk.default", FLOAT32_INDEXED, has_dims, one_of("sorted", True)),  # values alone: see `hub.ties`
         **_rows("sort.default", FLOAT32_INDEXED, has_dims),
         **_rows("softmax.int _softmax.default _safe_softmax.default", FLOAT_INDEXED, has_dims),
-        **_rows("log_softmax.int _log_softmax.default", FLOAT32_INDEXED, has_dims),  # in float64 it loses NaN
+        **_rows("log_softmax.int _log_softmax.default", FLOAT32, has_dims),  # in float64 it loses NaN
         # views and rearrangement
         **_rows("view.default reshape.default _unsafe_view.default flatten.using_ints unflatten.int", ANY),
         **_rows("view_as.default reshape_as.default ravel.default", ANY),
