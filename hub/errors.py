@@ -131,6 +131,10 @@ class WorkerDied(CompileError):  # noqa: N818 - what happened
     """A worker process ended before it answered."""
 
 
+class WorkerGone(CompileError):  # noqa: N818 - what happened
+    """A worker process had ended before it was asked: whatever ended it, the request did not."""
+
+
 class LimitExceeded(CompileError):  # noqa: N818 - what happened, as in Python's own TimeoutExpired
     """Compiling took more time, memory or output than the options allow: under other limits it is tried again."""
 

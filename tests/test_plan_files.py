@@ -16,7 +16,7 @@ import hub
 from hub.cli.app import app
 from hub.errors import CompileError, OptionError, PlanError
 from hub.options import resolve
-from hub.plan import FORMAT, Event, Plan
+from hub.plan import Event, FORMAT, Plan, Stage
 from hub.plan_file import plans_json, read_plans, write_plans
 from hub.registry import registry
 
@@ -55,7 +55,7 @@ def settled(plan: Plan) -> Plan:
 
 def told(plan: Plan) -> tuple[Event, ...]:
     """What a plan tells, but for what verification had no time for: that depends on the machine."""
-    return tuple(event for event in plan.events if event.stage != "verify")
+    return tuple(event for event in plan.events if event.stage is not Stage.LATER)
 
 
 @pytest.fixture

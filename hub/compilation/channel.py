@@ -19,7 +19,7 @@ from hub.compilation.family import adopt_orphans
 from hub.compilation.forkserver import Child, ForkServer, Spawned
 from hub.compilation.frames import is_readable, receive, send
 from hub.compilation.limits import WATCH_S, Limits, Saving
-from hub.errors import CompileError, HubError, LimitExceeded, WorkerDied, WorkerError, text_of
+from hub.errors import CompileError, HubError, LimitExceeded, WorkerDied, WorkerError, WorkerGone, text_of
 from hub.forks import in_forks
 
 ANSWER_S = 60.0
@@ -99,12 +99,12 @@ class Worker:
         return Spawned(process)
 
     def post(self, command: str, **arguments: Any) -> None:
-        """Sends a request without waiting for the answer, which `result` gives. Raises CompileError if the worker died."""
+        """Sends a request without waiting for the answer, which `result` gives. Raises WorkerGone if the worker died."""
         try:
             self._check_open()
             send(self._to_worker, (command, arguments))
         except OSError as error:
-            raise CompileError(f"the worker process is gone: {self._ending()}") from error
+            raise WorkerGone(f"the worker process is gone: {self._ending()}") from error
 
     def result(self, timeout_s: float) -> Any:
         """Gives the answer to the oldest unanswered request.

@@ -23,7 +23,7 @@ from hub.planning.scene import Draft, Scene, draft_of, is_on_accelerators, limit
 from hub.planning.schedule import plain_names, reads, steps_for
 from hub.pricing.clock import Clock
 from hub.pricing.profile import measure_profile
-from hub.pricing.proof import Proof, prove
+from hub.pricing.race import Proof, Race
 from hub.pricing.roofline import settle_peaks
 from hub.pricing.session import ALONE_S, UNSAVED, Lane, Offer, Order, Session
 from hub.report.numbers import count
@@ -34,9 +34,9 @@ MOST_MIXES: Mapping[str, int] = {"fast": 2, "full": 6}
 """Mixed plans that are timed whole, beside every backend alone and eager."""
 MOST_ROUNDS = 12
 """Rounds of compiling and timing what could still change the decision, under `tune="full"`."""
-LEAST_PROOF_S = 4.0
+MIN_HEAT_S = 4.0
 """Seconds that whole plans are timed for at least, whatever compiling took."""
-MOST_PROOF_S = 60.0
+MAX_HEAT_S = 60.0
 HOPELESS = 2.0
 """A plan whose parts, timed alone, add up to this many times the best one's is not timed whole."""
 NEAR = 2.0
@@ -120,10 +120,14 @@ class _Measuring:
         self._time_alone()
         self._explore()
         finalists = self._finalists()
-        proof = self._prove(finalists, self._proof_budget_s())
-        variants = self._variants(proof, finalists)
-        if proof is not None and variants:
-            proof = self._prove_again(proof, variants)
+        race = Race(self.session)
+        self._run_heat(race, finalists)
+        variants = self._variants(race.proof(), finalists)
+        if variants:
+            self._run_heat(race, variants)
+        proof = race.proof()
+        self.events += [_race_failure(name, error) for name, error in race.failures]
+        self.events += [_revival(name) for name in race.revived]
         return None if proof is None else self._decision(proof, [*finalists, *variants])
 
     # --- Compiling ----------------------------------------------------------------------------------------------------
@@ -358,44 +362,22 @@ class _Measuring:
     def _predicted_s(self, draft: Draft) -> float:
         return self.mixer.predicted_s(draft) or self.book.total_s(draft, self.eager_s)
 
-    # --- Proof --------------------------------------------------------------------------------------------------------
+    # --- Race ---------------------------------------------------------------------------------------------------------
 
-    def _proof_budget_s(self) -> float:
-        left_s = max(LEAST_PROOF_S, self.clock.left_s)
-        return min(MOST_PROOF_S, left_s / 2) if self.is_full else left_s
+    def _heat_budget_s(self) -> float:
+        left_s = max(MIN_HEAT_S, self.clock.left_s)
+        return min(MAX_HEAT_S, left_s / 2) if self.is_full else left_s
 
-    def _prove(self, drafts: Sequence[Draft], budget_s: float) -> Proof | None:
+    def _run_heat(self, race: Race, drafts: Sequence[Draft]) -> None:
         self.scene.progress.stage("timing whole plans", len(drafts))
         lanes: list[Lane] = []
         for draft in drafts:
             try:
                 lanes.append(self._lane(draft))
             except PluginError as error:
-                self.events.append(_proof_failure(draft.name, error))
+                self.events.append(_race_failure(draft.name, error))
             self.scene.progress.advance(draft.name)
-        return self._proved(lanes, budget_s)
-
-    def _prove_again(self, proof: Proof, variants: Sequence[Draft]) -> Proof:
-        """Times variants against the winner so far, which starts afresh beside them and has to be beaten clearly."""
-        defender = replace(proof.winner, blocks_s=[], laps_s=[], calls=0)
-        lanes = [defender]
-        for draft in variants:
-            try:
-                lanes.append(self._lane(draft))
-            except PluginError as error:
-                self.events.append(_proof_failure(draft.name, error))
-        again = self._proved(lanes, self._proof_budget_s(), favourite=defender)
-        if again is None:
-            return proof
-        others = (item for item in proof.contenders if item.name != defender.name)
-        earlier = [item.model_copy(update={"won": False}) for item in others]
-        return replace(again, contenders=(*again.contenders, *earlier))
-
-    def _proved(self, lanes: Sequence[Lane], budget_s: float, *, favourite: Lane | None = None) -> Proof | None:
-        proof = prove(self.session, lanes, budget_s, favourite=favourite) if lanes else None
-        if proof is not None:
-            self.events += [_proof_failure(name, error) for name, error in proof.failures]
-        return proof
+        race.heat(lanes, self._heat_budget_s())
 
     def _lane(self, draft: Draft) -> Lane:
         found = {item: self.offers[item, draft.settings] for item in draft.assignment.clusters}
@@ -484,5 +466,9 @@ def _kind(offer: Offer) -> EventKind:
     return EventKind.REFUSED if is_known else EventKind.FAILED
 
 
-def _proof_failure(name: str, error: PluginError) -> Event:
+def _race_failure(name: str, error: PluginError) -> Event:
     return Event(kind=EventKind.FAILED, stage=Stage.TIME, backend=error.backend, message=f"plan {name}: {error}")
+
+
+def _revival(name: str) -> Event:
+    return Event(kind=EventKind.NOTE, stage=Stage.TIME, message=f"plan {name}: built again, because its worker was gone")

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -32,7 +32,7 @@ from hub.partition.verdicts import Answers
 from hub.pricing.clock import Clock
 from hub.pricing.queue import Queue
 from hub.pricing.roofline import peaks, settled_accelerators
-from hub.pricing.timing import measured_cost
+from hub.pricing.timing import measured_cost, median
 from hub.verification.fingerprint import Fingerprint
 
 LOAD_LIMIT_S = 120.0
@@ -112,19 +112,27 @@ class Offer:
     """True where the failure is only that the time for compiling was over: nothing is wrong with the candidate."""
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What some calls of a whole plan, one after the other, took."""
+
+    seconds: float
+    """Median of a call."""
+    laps_s: tuple[float, ...]
+    """Seconds of each step."""
+    calls: int
+
+
 @dataclass(slots=True)
 class Lane:
-    """A whole plan in a worker of its own, with what was measured of it so far."""
+    """A whole plan in a worker of its own."""
 
     name: str
     steps: tuple[Step, ...]
+    offers: tuple[Offer, ...]
+    """Its clusters, compiled."""
+    spin: bool
     worker: Worker
-    first_s: float = 0.0
-    blocks_s: list[float] = field(default_factory=list)
-    """Median seconds of a call, block by block."""
-    laps_s: list[list[float]] = field(default_factory=list)
-    """Seconds of each step, block by block."""
-    calls: int = 0
 
 
 class Session:
@@ -431,10 +439,10 @@ class Session:
 
     def price(self, offer: Offer, at_least_s: float = ALONE_S) -> Offer:
         """Times a compiled cluster alone, in the worker that compiled it."""
-        home = self._home(offer.order.group.backend)
         try:
-            worker = self._living(home)
-            if all(held.order.name != offer.order.name for held in self._built.get(home, ())):
+            home = self._holder(offer.order)
+            worker = None if home is None else self._living(home)
+            if worker is None or home != self._holder(offer.order):
                 return _late(offer.order)  # it went with a worker that died, and is not worth compiling again
             facts = {"name": offer.order.name, "spin": offer.order.settings.spin}
             timing = worker.ask("time_cluster", RUN_LIMIT_S, **facts, at_least_s=at_least_s)
@@ -443,32 +451,55 @@ class Session:
         cost = measured_cost(timing, offer.order.settings.threads)
         return replace(offer, cost=cost)
 
+    def _holder(self, order: Order) -> str | None:
+        """Return the name of the worker that holds a compiled cluster."""
+        held = ((home, offer) for home, offers in self._built.items() for offer in offers)
+        return next((home for home, offer in held if offer.order.name == order.name), None)
+
     def eager_prices(self) -> dict[str, float]:
         """Measures what each node costs in eager, in seconds. Raises PluginError if the worker fails."""
         return self._workers["eager"].ask("profile", RUN_LIMIT_S)
 
     def lane(self, name: str, steps: Sequence[Step], offers: Sequence[Offer], home: str | None, *, spin: bool) -> Lane:
-        """Builds a whole plan in the worker `home`, which compiled all of it, or in a new one from saved clusters.
+        """Build a whole plan in the worker `home`, which compiled all of it, or in a new one from saved clusters.
 
         Raises PluginError with the cause.
         """
-        if home is None or home in self._lent:
-            home = f"plan {name}"
-            self.start([home])
-            self.await_start(home)
-            self._load_into(home, offers)
-        worker = self._living(home)
+        if home is None or home in self._lent or not self._holds(home, offers):
+            home = self._plan_home(name, offers)
         self._lent.add(home)
-        lane = Lane(name, tuple(steps), worker)
-        lane.first_s = lane.worker.ask("build_plan", RUN_LIMIT_S, steps=list(steps), spin=spin)
+        lane = Lane(name, tuple(steps), tuple(offers), spin, self._living(home))
+        self._build_plan(lane)
         return lane
 
-    def time_lane(self, lane: Lane, at_least_s: float) -> None:
-        """Times one block of calls of a whole plan. Raises PluginError if it fails."""
+    def revive(self, lane: Lane) -> None:
+        """Build a whole plan again, in a new worker, after its own has gone. Raises PluginError, or WorkerError."""
+        self.end(lane)
+        home = self._plan_home(lane.name, lane.offers)
+        self._lent.add(home)
+        lane.worker = self._living(home)
+        self._build_plan(lane)
+
+    def _plan_home(self, name: str, offers: Sequence[Offer]) -> str:
+        """Return the name of a new worker that holds these clusters."""
+        home = f"plan {name}"
+        self.start([home])
+        self.await_start(home)
+        self._load_into(home, offers)
+        return home
+
+    def _holds(self, home: str, offers: Sequence[Offer]) -> bool:
+        """True where a worker holds these clusters, or will once it lives again."""
+        held = {offer.order.name for offer in self._built.get(home, ())}
+        return held >= {offer.order.name for offer in offers}
+
+    def _build_plan(self, lane: Lane) -> None:
+        lane.worker.ask("build_plan", RUN_LIMIT_S, steps=list(lane.steps), spin=lane.spin)
+
+    def time_lane(self, lane: Lane, at_least_s: float) -> Block:
+        """Time one block of calls of a whole plan. Raises PluginError if it fails."""
         samples, laps = lane.worker.ask("time_plan", RUN_LIMIT_S + at_least_s, at_least_s=at_least_s)
-        lane.blocks_s.append(sorted(samples)[len(samples) // 2])
-        lane.laps_s.append(laps)
-        lane.calls += len(samples)
+        return Block(median(samples), tuple(laps), len(samples))
 
     def end(self, lane: Lane) -> None:
         """Ends a plan's worker, so that it takes no memory or cores from those that are still timed."""
@@ -516,15 +547,15 @@ class Session:
         work()
         for other in others:
             for place in other.result():
-                offers[place] = self._taken_over(backend, offers[place])
+                offers[place] = self._taken_over(backend, offers[place], clock)
         work()
         return [offers[place] for place in range(len(orders))]
 
-    def _taken_over(self, backend: str, offer: Offer) -> Offer:
+    def _taken_over(self, backend: str, offer: Offer, clock: Clock) -> Offer:
         """Has a backend's own worker, where it will be timed, load what another one has compiled and saved."""
         if offer.failure is not None:
             return offer
-        home = self._compiling_home(backend)
+        home = self._compiling_home(offer.order, clock)
         try:
             self._living(home)
             self._load_into(home, [offer])
@@ -536,13 +567,17 @@ class Session:
         self._built.setdefault(home, []).append(offer)
         return offer
 
-    def _compiling_home(self, backend: str) -> str:
-        """Gives the worker that compiles for a backend.
+    def _compiling_home(self, order: Order, clock: Clock | None) -> str:
+        """Return the name of the worker that compiles for a backend.
 
-        One that runs a whole plan by now must not be lost to a compilation that may have to be stopped.
+        A compilation may have to be stopped, which ends its worker. So it is never one that runs a whole plan, and, where
+        the cluster only might help, never one that holds what is needed.
         """
-        home = self._home(backend)
-        return home if home not in self._lent else f"{home} anew"
+        home = self._home(order.group.backend)
+        if home in self._lent:
+            return f"{home} anew"
+        is_spare = clock is not None and not order.is_needed
+        return f"{home} spare" if is_spare and any(held.order.is_needed for held in self._built.get(home, ())) else home
 
     def _compile(
         self,
@@ -555,7 +590,7 @@ class Session:
         suffix: str = "",
     ) -> Offer:
         """Compiles one cluster; with a suffix, in a further worker, which keeps nothing that is to be timed."""
-        home = self._compiling_home(backend) + suffix
+        home = self._compiling_home(order, clock) + suffix
         is_kept = self.is_timed and not suffix
         try:
             worker = self._living(home)

@@ -145,9 +145,9 @@ class Orders:
 @pytest.fixture(autouse=True)
 def _short_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test here reads a proof's figures, so none waits for good ones."""
-    monkeypatch.setattr("hub.pricing.proof.BLOCK_S", 0.01)
-    monkeypatch.setattr("hub.planning.measure.LEAST_PROOF_S", 0.2)
-    monkeypatch.setattr("hub.planning.measure.MOST_PROOF_S", 1.0)
+    monkeypatch.setattr("hub.pricing.race.BLOCK_S", 0.01)
+    monkeypatch.setattr("hub.planning.measure.MIN_HEAT_S", 0.2)
+    monkeypatch.setattr("hub.planning.measure.MAX_HEAT_S", 1.0)
     monkeypatch.setattr("hub.planning.measure.ALONE_S", 0.02)
 
 

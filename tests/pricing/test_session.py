@@ -19,6 +19,7 @@ from hub.partition.group import Group
 from hub.planning.schedule import reads, steps_for
 from hub.pricing import roofline
 from hub.pricing.clock import Clock
+from hub.pricing.race import MIN_ROUNDS, Race
 from hub.pricing.session import Offer, Order, Session
 from hub.testing.single import capture
 
@@ -147,8 +148,33 @@ def test_fatal_piece_costs_only_itself(workshop: Workshop) -> None:
     assert late.cost is None
     assert late.is_late
     lane = workshop.session.lane("frail", workshop.steps("whole"), (whole,), "frail", spin=False)
-    workshop.session.time_lane(lane, 0.01)
-    assert lane.calls > 0
+    assert workshop.session.time_lane(lane, 0.01).calls > 0
+
+
+def test_what_only_might_help_compiles_apart_from_what_is_needed(workshop: Workshop) -> None:
+    """Giving up a piece ends its worker, which must not be the one in which the whole graph waits to be timed."""
+    (whole,) = workshop.compiled(workshop.order("whole", workshop.names, is_needed=True))
+    holder = workshop.session._workers["frail"]
+    workshop.compiled(workshop.order("fatal", workshop.names[:1], is_needed=False))
+    assert holder.is_alive
+    assert workshop.session._workers["frail"] is holder
+    assert workshop.session.price(whole, 0.01).cost is not None
+
+
+def test_a_plan_whose_worker_is_gone_is_built_again_and_wins(workshop: Workshop) -> None:
+    """A race goes on with it, in a new worker, and says so."""
+    offers = workshop.compiled(workshop.order("whole", workshop.names, is_needed=True))
+    lane = workshop.session.lane("frail", workshop.steps("whole"), offers, "frail", spin=False)
+    race = Race(workshop.session)
+    race.heat([lane], 0.0)
+    lane.worker.kill()
+    race.heat([], 0.0)
+    race.heat([], 0.0)
+    proof = race.proof()
+    assert proof is not None
+    assert proof.winner.lane is lane
+    assert race.revived == ("frail",)
+    assert len(proof.winner.blocks) > MIN_ROUNDS
 
 
 def test_backend_goes_on_after_its_plan_was_sent_home(workshop: Workshop) -> None:
@@ -159,5 +185,4 @@ def test_backend_goes_on_after_its_plan_was_sent_home(workshop: Workshop) -> Non
     second: Any = workshop.compiled(workshop.order("second", workshop.names, is_needed=True))
     assert second[0].failure is None
     again = workshop.session.lane("frail again", workshop.steps("second"), second, "frail", spin=False)
-    workshop.session.time_lane(again, 0.01)
-    assert again.calls > 0
+    assert workshop.session.time_lane(again, 0.01).calls > 0
