@@ -16,7 +16,7 @@ import hub
 from hub.cli.app import app
 from hub.errors import CompileError, OptionError, PlanError
 from hub.options import resolve
-from hub.plan import Event, FORMAT, Plan, Stage
+from hub.plan import FORMAT, Event, Plan, Stage
 from hub.plan_file import plans_json, read_plans, write_plans
 from hub.registry import registry
 

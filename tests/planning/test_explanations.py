@@ -79,7 +79,7 @@ def test_one_that_claims_nothing_is_not_asked(install_plugin: Install, tmp_path:
     install_plugin("talker", SOURCE.replace("ANSWER", "raise ValueError").replace("EXPLAINS", "False"))
     plan = explained(tmp_path, isolate=False)
     assert plan.clusters[0].report == ""
-    assert not [event for event in plan.events if event.stage != "verify"]  # a slow machine leaves kinds out
+    assert not [event for event in plan.events if event.stage not in ("verify", "later")]  # a slow machine leaves kinds out
 
 
 def test_the_terminal_does_not_wrap_it(install_plugin: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
