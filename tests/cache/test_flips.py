@@ -207,7 +207,7 @@ def flip_and_run(cache: Path, backend: str, number: int, seed: int) -> None:
     for _ in range(number):
         is_right, plan = run_model(cache, backend)
         assert is_right
-        assert not [event for event in plan.events if event.stage not in ("verify", "later")]  # a slow machine leaves kinds out
+        assert not [event for event in plan.events if event.stage not in ("verify", "later")]
         files = [path for path in cache.rglob("*") if path.is_file() and path.stat().st_size and path.suffix != ".lock"]
         chosen = chance.choice(files)
         where = flip(chosen, chance)
