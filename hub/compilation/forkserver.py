@@ -27,6 +27,7 @@ from typing import Any
 from hub.children import environment_of_children
 from hub.compilation.family import adopt_orphans, children, end_family, end_session, is_running
 from hub.errors import WorkerError
+from hub.forks import freed_in_forks
 
 START_S = 120.0
 """Seconds that starting it may take: importing PyTorch, on a machine that is busy."""
@@ -42,12 +43,14 @@ _N_DESCRIPTORS = 5
 
 
 class Child:
-    """A worker that the server forked, as `subprocess.Popen` shows one that was spawned."""
+    """A worker that the server forked, as `subprocess.Popen` shows one that was spawned. Any thread may wait for it."""
 
     def __init__(self, pid: int, status: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self._status = status
+        self._lock = freed_in_forks(threading.Lock())
+        """Held while the exit status is read: it can be read once."""
         self._is_abandoned = False
         """True where the server died first: the worker may still run, and nobody but us ends it."""
 
@@ -59,12 +62,13 @@ class Child:
 
     def wait(self) -> int:
         """Waits for the end, and gives the exit status. Where the server died with it, that is unknown: -SIGKILL."""
-        if self.returncode is None:
-            data = os.read(self._status, _STATUS_BYTES)
-            os.close(self._status)
-            self._is_abandoned = not data
-            self.returncode = int.from_bytes(data, "little", signed=True) if data else -signal.SIGKILL
-        return self.returncode
+        with self._lock:
+            if self.returncode is None:
+                data = os.read(self._status, _STATUS_BYTES)
+                self._is_abandoned = not data
+                self.returncode = int.from_bytes(data, "little", signed=True) if data else -signal.SIGKILL
+                os.close(self._status)
+            return self.returncode
 
     def end(self) -> None:
         """Ends it and everything it started; once the server has done so, the number may be another process's."""

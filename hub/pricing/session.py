@@ -194,7 +194,7 @@ class Session:
 
     def _kill_all(self) -> None:
         self._is_over = True
-        for worker in self._workers.values():
+        for worker in list(self._workers.values()):  # a thread that compiles may be about to add one
             worker.kill()
 
     def start(self, names: Iterable[str]) -> None:

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from hub.compilation.channel import Worker
-from hub.compilation.forkserver import ForkServer
+from hub.compilation.forkserver import Child, ForkServer
 from hub.compilation.limits import Limits
 from hub.compilation.pool import MODULE
 from hub.errors import CompileError, WorkerError
@@ -164,6 +165,18 @@ def test_a_daemon_ends_with_a_worker_that_dies(server: ForkServer, tmp_path: Pat
     assert _runs(kept)
     other.kill()
     assert not _runs(kept)
+
+
+def test_many_threads_may_wait_for_one_end() -> None:
+    """Each hears how a worker ended: Ctrl-C kills workers for whose end other threads wait already."""
+    told, tell = os.pipe()
+    child = Child(os.getpid(), told)  # only its exit status is asked for
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(child.wait) for _ in range(8)]
+        os.write(tell, (-signal.SIGKILL).to_bytes(4, "little", signed=True))
+        os.close(tell)
+        assert {one.result() for one in waiting} == {-signal.SIGKILL}
+    assert child.poll() == -signal.SIGKILL
 
 
 def test_a_server_that_died_forks_no_more(server: ForkServer, tmp_path: Path) -> None:
