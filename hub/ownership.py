@@ -132,6 +132,7 @@ def _tensors_of(compiled: Any) -> frozenset[int]:
 
 
 def _wrapper_of(compiled: Any) -> object | None:
+    compiled = getattr(compiled, "_compiled_call_impl", None) or compiled  # by `Module.compile`
     context = getattr(compiled, "dynamo_ctx", None)
     callback = (
         getattr(context, "callback", None) if context is not None else getattr(compiled, "_torchdynamo_wrapper", None)

@@ -77,6 +77,10 @@ class Frames:
     codes: list[weakref.ref[CodeType]] = field(default_factory=list[weakref.ref[CodeType]])
     """Code whose compiled form PyTorch may keep for this model."""
 
+    def __reduce__(self) -> tuple[type[Frames], tuple[()]]:
+        """Return how to make the record of a copied or unpickled model, for which nothing has been captured yet."""
+        return Frames, ()
+
     def begin(self, code: CodeType, in_eager: str) -> None:
         """Count a frame, and warn of a recurrent module that stays in eager."""
         self.tried += 1
