@@ -108,7 +108,7 @@ def through_openvino(model: Small, x: torch.Tensor) -> Call:
 def compiled_for(model: torch.nn.Module, x: torch.Tensor, **options: Any) -> Any:
     """A model compiled by the hub and run once."""
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="hub", options={"tune": "off", **options})
+    compiled = torch.compile(model, backend="hub", options={"tune": "off", "start": "wait", **options})
     compiled(x)
     return compiled
 

@@ -43,7 +43,7 @@ def main() -> None:
         return result
 
     CompiledGraph.__call__ = stamped  # so that the stamps stand where PyTorch enters and leaves the graph
-    options: Any = {"tune": "off", "backends": [given.backend]}
+    options: Any = {"tune": "off", "start": "wait", "backends": [given.backend]}
     compiled: Any = torch.compile(model.module, backend="hub", options=options)
     with torch.no_grad():
         print("in place:             ", parts_us(compiled, model.inputs, stamps))

@@ -64,7 +64,7 @@ def forced(model: str, backend: str, *, small: bool) -> Forced:
     """Compiles a model of the zoo with one backend alone, and runs it. Raises whatever the hub raises."""
     module, inputs = build(model, small=small)
     torch.compiler.reset()
-    options = {"tune": "off", "backends": [backend]}
+    options = {"tune": "off", "start": "wait", "backends": [backend]}
     compiled: Any = torch.compile(module, backend="hub", options=options)
     with torch.no_grad():
         wanted = module(*inputs)

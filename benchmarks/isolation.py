@@ -33,7 +33,7 @@ WAYS = {"isolated": True, "in place": False}
 def first_result(name: str, batch: int, way: str, tune: str, cache: Path) -> dict[str, float]:
     """Seconds from the model in memory to its first result in this process, and those in which eager was compared with."""
     model = load_model(name, batch=batch)
-    options = {"tune": tune, "isolate": WAYS[way], "cache_dir": str(cache)}
+    options = {"tune": tune, "start": "wait", "isolate": WAYS[way], "cache_dir": str(cache)}
     start = time.perf_counter()
     with torch.no_grad():
         compiled: Any = torch.compile(model.module, backend="hub", options=options)

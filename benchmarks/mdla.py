@@ -65,7 +65,8 @@ def agreement(name: str, kinds: Sequence[str], folder: Path) -> dict[str, float]
     for kind in kinds:
         torch._dynamo.reset()
         own = {"simulator": True, "format": kind, "calibration": str(samples), "saturate": kind != "auto"}
-        options = {"backends": ["mdla"], "accuracy": 1.0, "tune": "off", "cache_dir": str(folder / "cache"), "mdla": own}
+        options = {"backends": ["mdla"], "accuracy": 1.0, "tune": "off", "start": "wait", "mdla": own}
+        options["cache_dir"] = str(folder / "cache")
         compiled: Any = torch.compile(net, backend="hub", options=options)
         with torch.no_grad():
             got = compiled(x).argmax(1)

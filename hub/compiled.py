@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +21,11 @@ from hub.dispatch.weights import WeightGuard, can_guard
 from hub.errors import HubWarning, OptionError, PlanError, text_of
 from hub.forks import LOST_THREADS, freed_in_forks, has_lost_threads, never_freed
 from hub.graph import Graph
+from hub.modes import modes
 from hub.options import Options, check_backends
 from hub.partition.group import Group
 from hub.plan import EAGER, TROUBLE, DecidedBy, Event, EventKind, Plan, PlannedCluster, Stage
+from hub.planning.aside import Aside
 from hub.planning.background import Background, sure_of_sizes
 from hub.planning.building import observe
 from hub.planning.evidence import Mode
@@ -98,6 +101,12 @@ class CompiledGraph:
         self._warned: set[str] = set()
         self._cache_problem = ""
         self._later = Background(self)
+        self._aside: Aside | None = None
+        """What plans while the first calls run in eager."""
+        self._n_waited = 0
+        """Calls in eager before there was a plan."""
+        self._is_news = False
+        """True where a plan came into use of whose events the user has not been told."""
         self.observer: Callable[[CompiledGraph, Sequence[Any], Sequence[Any]], None] | None = None
         """Told of every call while somebody watches: the graph, its arguments, what it gave."""
 
@@ -109,7 +118,12 @@ class CompiledGraph:
         return binding.run(args)
 
     def run_for(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-        """Gives what runs the plan for the weights among these arguments, as they are now: nothing guards them."""
+        """Return what runs the plan for the weights among these arguments, as they are now: nothing guards them.
+
+        Waits for the plan where the model still runs in eager.
+        """
+        if self._aside is not None:
+            self._aside.wait()
         return self._bind(args).run
 
     def _call_slowly(self, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -135,8 +149,11 @@ class CompiledGraph:
         self._bindings, self._current = [], None
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits for what is verified after the first answer; False where the time was over first."""
-        return self._later.wait(timeout_s)
+        """Wait for the plan and what is verified after the first answer; return False where the time was over first."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        if self._aside is not None and not self._aside.wait(timeout_s):
+            return False
+        return self._later.wait(None if end_s is None else max(0.0, end_s - time.monotonic()))
 
     def learn_later(self, served: Served, event: Event, error: BaseException | None = None) -> None:
         """Notes what was found out after the first answer; with an error, the candidate serves no more."""
@@ -153,6 +170,7 @@ class CompiledGraph:
     def _bind(self, args: Sequence[Any]) -> Binding:
         """Gives a binding for these weights: one that there is, or a new one."""
         if (found := self._known(args)) is not None:
+            self._tell_news()
             return found
         with self._lock:
             if (found := self._known(args)) is not None:  # another thread was faster
@@ -180,15 +198,70 @@ class CompiledGraph:
 
     def _build(self, args: Sequence[Any]) -> Binding:
         check_backends(self.options, registry().configured(self.options).entries)
+        if self._aside is not None and self._aside.is_pending:
+            return self._waiting(args)
+        if self._may_answer_in_eager() and (maker := self._maker(self._with_guarded_weights(args))).is_quick() is False:
+            return self._planned_aside(maker, args)
+        return self._planned(args, self.plan)
+
+    def _maker(self, graph: Graph) -> Maker:
+        return Maker(graph, self.mode, self.options, registry(), progress_for(self.graph.name), self._demoted)
+
+    def _may_answer_in_eager(self) -> bool:
+        """True where the first calls may run in eager while the graph is planned in another process.
+
+        Not in training: the inputs of a backward graph are all activations, of which copies would have to be kept.
+        """
+        options = self.options
+        is_asked = options.start == "eager" and options.isolate and not options.strict and options.plan is None
+        return is_asked and self.plan is None and self.mode == "inference" and not has_lost_threads()
+
+    def _waiting(self, args: Sequence[Any]) -> Binding:
+        """Return a binding for any weights, which runs in eager."""
+        binding = Binding((), args)
+        binding.run = self._run_waiting
+        return binding
+
+    def _run_waiting(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        self._n_waited += 1
+        return self.run_in_eager(args)
+
+    def _planned_aside(self, maker: Maker, args: Sequence[Any]) -> Binding:
+        options = self.options.model_copy(update={"background": False, "start": "wait", "origins": {}})
+        facts = {"mode": self.mode, "options": options, "threads": maker.threads, "modes": modes()}
+        self.plan = pending_plan(self.graph, self.mode, maker.threads)
+        self._remember_weights(args)
+        self._aside = Aside(self, maker.graph, args, facts)
+        self._aside.start()
+        return self._waiting(args)
+
+    def settle(self, values: Sequence[Any], plan: Plan | None, problem: str) -> None:
+        """Build a plan for these arguments and use it from the next call on; make one first where there is none.
+
+        Called by the thread that planned aside, while other threads call the model in eager.
+        """
+        binding = self._planned(values, plan)
+        notes = (
+            (Stage.LOAD, f"not planned in a process of its own: {problem}" if problem else ""),
+            (Stage.TIME, f"timed beside the model, which was called {self._n_waited} times in eager meanwhile"),
+        )
+        with self._lock:
+            if self.plan is not None:
+                told = (Event(kind=EventKind.NOTE, stage=stage, message=text) for stage, text in notes if text)
+                self.plan = self.plan.with_events(*told)
+            self._bindings, self._current, self._is_news = [binding], None, True
+
+    def _planned(self, args: Sequence[Any], plan: Plan | None) -> Binding:
+        """Return a binding that runs a plan: the one that is given, or a new one."""
         graph = self._with_guarded_weights(args)
         positions = [index for index, node in enumerate(graph.placeholders) if node.name in graph.weights]
         binding = Binding(positions, args)
         self._remember_weights(args)
-        maker = Maker(graph, self.mode, self.options, registry(), progress_for(self.graph.name), self._demoted)
+        maker = self._maker(graph)
         try:
             if has_lost_threads():
                 raise PlanError(LOST_THREADS, hint="start processes by spawn, or compile in the forks alone")
-            made = maker.make(args, self.plan)
+            made = maker.make(args, plan)
             binding.run = self._recorded(self._assembled(graph, made).run)
         except Exception as error:
             asked = PlanError if self.options.plan is not None else OptionError
@@ -303,6 +376,12 @@ class CompiledGraph:
                 others = (old for old in self.plan.events if (old.stage, old.cluster) != (event.stage, cluster))
                 self.plan = self.plan.model_copy(update={"events": (*others, event)})
 
+    def _tell_news(self) -> None:
+        """Warn of what happened while the plan was made aside, in a thread of the user's."""
+        if self._is_news:
+            self._is_news = False
+            self._warn()
+
     def _warn(self) -> None:
         folder = str(self.options.cache_root)
         if self._cache_problem and folder not in _warned_folders:
@@ -323,6 +402,24 @@ class CompiledGraph:
         if text not in self._warned:
             self._warned.add(text)
             warnings.warn(text, HubWarning, stacklevel=4)
+
+
+def pending_plan(graph: Graph, mode: Mode, threads: int) -> Plan:
+    """Return the plan of a graph that runs in eager until it is planned."""
+    nodes = tuple(node.name for node in graph.nodes)
+    cluster = PlannedCluster(name="e0", backend=EAGER, nodes=nodes, reason="planning goes on beside the model")
+    event = Event(
+        kind=EventKind.NOTE, stage=Stage.TIME, message="not planned yet: `hub.wait` waits for it, and `start='wait'` does"
+    )
+    return Plan(
+        graph=graph.name,
+        graph_digest=graph.digest,
+        mode=mode,
+        clusters=(cluster,),
+        threads=threads,
+        decided_by=DecidedBy.PENDING,
+        events=(event,),
+    )
 
 
 def eager_plan(name: str, reason: str, mode: Mode = "inference") -> Plan:

@@ -52,6 +52,7 @@ class DecidedBy(StrEnum):
     """What a plan was decided by."""
 
     NOTHING_YET = ""
+    PENDING = "nothing yet, planning goes on"
     MEASURED_PLANS = "measured whole plans"
     MEASURED = "measured prices"
     LEARNED = "learned prices"

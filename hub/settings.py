@@ -83,6 +83,7 @@ _FORMS: Mapping[str, _Form] = {
     "cuda_graphs": _Form("true or false", "True", _truth),
     "renew": _Form("true or false", "True", _truth),
     "tune": _Form('one of "off", "fast" and "full"', '"fast"'),
+    "start": _Form('"eager" or "wait"', '"wait"'),
     "budget_s": _Form("a number of seconds above 0", '60; flags and variables may say "90s", "10m" or "1h"', _seconds),
     "isolate": _Form("true or false", "False", _truth),
     "background": _Form("true or false", "False", _truth),

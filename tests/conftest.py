@@ -75,6 +75,7 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
         monkeypatch.delenv(name)
     monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setenv("HUB_BACKGROUND", "0")  # else each compiled model would have a worker process beside the next test
+    monkeypatch.setenv("HUB_START", "wait")  # else it would have to wait for the plan before it looks at it
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield

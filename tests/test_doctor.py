@@ -158,7 +158,7 @@ def test_the_settings_in_force_are_named(tmp_path: Path) -> None:
     Path("hub.toml").write_text("threads = 2\n")
     found = facts()
     assert found["settings_file"] == str(tmp_path / "work" / "hub.toml")
-    from_tests = {"cache_dir": "HUB_CACHE_DIR", "background": "HUB_BACKGROUND"}
+    from_tests = {"cache_dir": "HUB_CACHE_DIR", "background": "HUB_BACKGROUND", "start": "HUB_START"}
     assert found["settings"] == {"threads": str(tmp_path / "work" / "hub.toml"), **from_tests}
     assert found["threads"] == 2
 

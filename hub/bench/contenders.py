@@ -150,7 +150,7 @@ def compiled_by_hub(module: Any, given: Mapping[str, Any]) -> Any:
     import torch  # the command line lists contenders without it
 
     return cast("Any", torch).compile(  # its annotations allow no tuples among options
-        module, backend="hub", options={"background": False, **given}
+        module, backend="hub", options={"background": False, "start": "wait", **given}
     )
 
 

@@ -31,6 +31,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "shadow": "looks at calls of a plan that is made",
     "renew": "says when to decide, and replaces what is kept under the same key",
     "tune": "is the part `effort` of its own",
+    "start": "says what runs until there is a plan",
     "budget_s": "says how long to look for the best plan; `renew` looks again",
     "isolate": "says in which process plugins are tried; it is for debugging them",
     "background": "looks at executables of a plan that is made",

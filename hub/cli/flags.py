@@ -41,6 +41,9 @@ _OPTIONS: Mapping[str, Any] = {
     "renew": Annotated[bool | None, _flag("--renew/--no-renew", None, "Decide anew, with every price known so far.")],
     "strict": Annotated[bool | None, _flag("--strict/--no-strict", None, "Turn every failure into an error.")],
     "tune": Annotated[str | None, _flag("--tune", "off|fast|full", "How hard to look for the best plan.")],
+    "start": Annotated[
+        str | None, _flag("--start", "eager|wait", "Answer in eager until the plan is there, or wait for it.")
+    ],
     "budget_s": Annotated[str | None, _flag("--budget", "TIME", "Time that planning may take: 90, 90s, 10m or 1h.")],
     "isolate": Annotated[bool | None, _flag("--isolate/--no-isolate", None, "Try plugins in processes of their own.")],
     "background": Annotated[

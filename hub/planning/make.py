@@ -81,6 +81,8 @@ class Maker:
         self.progress = progress
         self.demoted = demoted or {}
         self.threads = options.threads or torch.get_num_threads()
+        self._early_notes: tuple[Event, ...] = ()
+        """What was found in the cache before planning began."""
 
     def make(self, values: Sequence[Any], plan: Plan | None = None) -> Made:
         """Gives a running plan for this graph on one real call's inputs.
@@ -93,7 +95,7 @@ class Maker:
             store, problem = self._store(Path(spare))
             scene, notes = self._scene(store, session)
             with contextlib.closing(scene.measurements):
-                made, is_news = self._made(scene, store, plan, (*_no_cache(problem), *notes))
+                made, is_news = self._made(scene, store, plan, (*_no_cache(problem), *notes, *self._early_notes))
             if self.options.isolate:
                 remember(store.root, needed_workers=session.was_needed)
                 made = replace(made, later=self._later(made, session, has_cache=not problem))
@@ -105,6 +107,16 @@ class Maker:
             store.prune(self.options.cache_gb * 1e9)
         self.progress.done()
         return made
+
+    def is_quick(self) -> bool:
+        """True where a plan for this graph is kept, or nothing can be: then there is nothing to gain by planning aside."""
+        try:
+            store = Store(self.options.cache_root)
+        except CacheError:
+            return True
+        found = self._replayed(self._found(store))
+        self._early_notes = _cache_notes(store)
+        return found is not None
 
     def _later(self, made: Made, session: Session, *, has_cache: bool) -> Later | None:
         """Return what goes on verifying after the first answer; the folder of saved executables has to outlive planning."""

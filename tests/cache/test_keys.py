@@ -627,6 +627,7 @@ EFFECTLESS: dict[str, Any] = {
     "budget_s": 1.0,
     "isolate": False,
     "background": False,
+    "start": "wait",
     "compile_workers": 1,
     "plan": Path("p.json"),
     "cache_dir": Path("c"),

@@ -161,6 +161,7 @@ class _Process:
             "PYTHONPATH": os.pathsep.join(path),
             "HUB_PROGRESS": "off",
             "HUB_BACKGROUND": "0",
+            "HUB_START": "wait",
             "HUB_CACHE_DIR": str(self.folder / "cache"),
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",

@@ -1,0 +1,186 @@
+"""Plans a graph in a process of its own while its model runs in eager, and hands the plan over once it is proven.
+
+The process does what a first process would do in the same place: its plan, executables and measurements are in the cache in
+the end. The user's process then builds the plan from there, in a thread, as any later process would. One graph is planned
+at a time; planning steps back behind the user's own work, and ends with the model, and with this process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from hub.compilation.channel import Worker
+from hub.compilation.family import end_family
+from hub.compilation.transfer import Sample, write_sample
+from hub.errors import WorkerError, text_of
+from hub.forks import freed_in_forks
+from hub.graph import Graph
+from hub.plan import Plan
+from hub.planning.later import planning
+
+_MODULE = "hub.planning.aside_worker"
+_LOOK_S = 0.1
+"""Seconds between two looks at the process."""
+_ANSWER_S = 60.0
+_JOIN_S = 2.0
+
+_turn = freed_in_forks(threading.Lock())
+_all: weakref.WeakSet[Aside] = weakref.WeakSet()
+
+
+class Waiting(Protocol):
+    """A captured graph that runs in eager until it is planned."""
+
+    def settle(self, values: Sequence[Any], plan: Plan | None, problem: str) -> None:
+        """Build a plan for these arguments and use it from the next call on; make one first where there is none."""
+        ...
+
+
+class Aside:
+    """The planning of one graph, outside the user's process."""
+
+    def __init__(self, target: Waiting, graph: Graph, args: Sequence[Any], facts: Mapping[str, Any]) -> None:
+        """`facts` is what the process is told beside the sample. Nothing here keeps the target or its weights alive."""
+        self._target = weakref.ref(target)
+        self._graph, self._values, self._facts = graph, _Values(graph, args), dict(facts)
+        self._worker: Worker | None = None
+        self._is_stopped = False
+        self._lock = freed_in_forks(threading.Lock())
+        self._done = threading.Event()
+        self._owner = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="hub-aside", daemon=True)
+        weakref.finalize(target, self.stop)
+        _all.add(self)
+
+    def start(self) -> None:
+        """Begin, and return at once."""
+        self._thread.start()
+
+    @property
+    def is_pending(self) -> bool:
+        """True until the plan is in use. In a fork of this process nothing is: its threads are the parent's."""
+        return os.getpid() == self._owner and not self._done.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the plan is in use; return False where the time was over first."""
+        return not self.is_pending or threading.current_thread() is self._thread or self._done.wait(timeout_s)
+
+    def stop(self) -> None:
+        """End the process, without waiting for it. In a fork of this process it does nothing."""
+        if os.getpid() != self._owner:
+            return
+        self._is_stopped = True
+        with self._lock:
+            if self._worker is not None:
+                end_family(self._worker.pid)
+
+    def join(self) -> None:
+        """Wait a moment for what `stop` has ended."""
+        if os.getpid() == self._owner and self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        try:
+            while not _turn.acquire(timeout=_LOOK_S):
+                if self._is_stopped:
+                    return
+            try:
+                plan, problem = self._planned()
+                self._hand_over(plan, problem)
+            finally:
+                _turn.release()
+        finally:
+            self._done.set()
+
+    def _hand_over(self, plan: Plan | None, problem: str) -> None:
+        target, values = self._target(), self._values.now()
+        if target is not None and values is not None and not self._is_stopped:
+            with torch.no_grad():
+                target.settle(values, plan, problem)
+
+    def _planned(self) -> tuple[Plan | None, str]:
+        """Return the plan that the process made; None, and the reason, where it made none."""
+        folder = Path(tempfile.mkdtemp(prefix="hub-aside-"))
+        try:
+            with planning():
+                values = self._values.now()
+                if values is None:
+                    return None, "the model is gone"
+                write_sample(folder, Sample(self._graph, tuple(values)))
+                del values
+                return self._asked(folder), ""
+        except Exception as error:  # noqa: BLE001 - whatever it was, planning in this process meets it, or does without
+            return None, text_of(error)
+        finally:
+            self._end_worker()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _asked(self, folder: Path) -> Plan:
+        with self._lock:
+            if self._is_stopped:
+                raise WorkerError("the model is gone")
+            self._worker = worker = Worker(_MODULE, folder / "log")
+        worker.post("plan", folder=str(folder), **self._facts)
+        while not worker.is_ready(_LOOK_S):
+            if self._is_stopped:
+                raise WorkerError("the model is gone")
+        return worker.result(_ANSWER_S)
+
+    def _end_worker(self) -> None:
+        with self._lock:
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
+
+
+class _Values:
+    """The arguments of the first call: copies of inputs, since the user may write to them, and the weights as they are."""
+
+    def __init__(self, graph: Graph, args: Sequence[Any]) -> None:
+        weights = frozenset(graph.weights)
+        names = [node.name for node in graph.placeholders]
+        self._inputs = [None if name in weights else _copied(value) for name, value in zip(names, args, strict=True)]
+        self._weights = {at: weakref.ref(args[at]) for at, name in enumerate(names) if name in weights}
+
+    def now(self) -> list[Any] | None:
+        """Return them; None where a weight is gone."""
+        weights = {at: reference() for at, reference in self._weights.items()}
+        if any(weight is None for weight in weights.values()):
+            return None
+        return [weights.get(at, value) for at, value in enumerate(self._inputs)]
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy that lies in memory as the tensor does, repeated elements included; anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    with torch.no_grad():
+        plain = value.detach()
+        once = plain
+        for dim, stride in enumerate(plain.stride() if plain.layout is torch.strided else ()):
+            if stride == 0 and plain.shape[dim] > 1:
+                once = once.narrow(dim, 0, 1)
+        with contextlib.suppress(RuntimeError):  # elements overlap in another way, or there are no strides
+            copy = torch.empty_strided(once.size(), once.stride(), dtype=once.dtype, device=once.device)
+            return copy.copy_(once).expand(plain.size())
+        return plain.clone()
+
+
+@atexit.register
+def _stop_all() -> None:
+    found = list(_all)
+    for aside in found:
+        aside.stop()
+    for aside in found:
+        aside.join()

@@ -1,0 +1,34 @@
+"""What the process that plans beside a running model can be asked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from hub.compilation.transfer import read_sample
+from hub.modes import Modes, set_modes
+from hub.options import Options
+from hub.plan import Plan
+from hub.planning.evidence import Mode
+from hub.planning.make import Maker
+from hub.registry import registry
+from hub.report.progress import SilentProgress
+
+NICE = 5
+"""Against the user's own threads, these and the workers get a quarter of a core that both want (Linux: 1.25 ** -5 = 0.33
+to 1). With 19, the budget ends before anything is compiled where a model is called in a loop."""
+
+
+def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) -> Plan:
+    """Return the plan for a sample; executables, measurements and the plan are in the cache then."""
+    os.nice(NICE)
+    set_modes(modes)
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    sample = read_sample(Path(folder))
+    return Maker(sample.graph, mode, options, registry(), SilentProgress()).make(sample.values).plan
+
+
+HANDLERS = {"plan": plan}

@@ -1,0 +1,305 @@
+"""A model answers in eager at once while it is planned in another process, and runs as planned from then on."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hub
+from hub.compilation.family import PROC, descendants
+from hub.errors import HubWarning
+from hub.ownership import graphs_of
+from hub.plan import DecidedBy, EventKind
+from hub.planning import aside
+from hub.planning.aside import _copied
+
+BACKENDS = ["onnxruntime", "openvino"]
+
+
+class Net(nn.Module):
+    """Some products and activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(*[part for _ in range(3) for part in (nn.Linear(32, 32), nn.GELU())])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x) + x
+
+
+def compiled(model: Callable[..., Any], **options: Any) -> Any:
+    """Return the model compiled to answer in eager first."""
+    return torch.compile(model, backend="hub", options={"start": "eager", "backends": BACKENDS, **options})
+
+
+def planners() -> list[int]:
+    """Return the processes of this one that plan."""
+    found: list[int] = []
+    for pid in descendants(os.getpid()):
+        try:
+            if b"hub.planning.aside_worker" in (PROC / str(pid) / "cmdline").read_bytes():
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def await_planner() -> int:
+    """Wait for a process that plans, and return its number."""
+    while not (found := planners()):
+        time.sleep(0.01)
+    return found[0]
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Keep what was planned from being handed over until the event is set."""
+    release, hand_over = threading.Event(), aside.Aside._hand_over
+
+    def wait_first(self: aside.Aside, *given: Any) -> None:
+        release.wait()
+        hand_over(self, *given)
+
+    monkeypatch.setattr(aside.Aside, "_hand_over", wait_first)
+    return release
+
+
+@pytest.mark.parametrize("tune", ["off", "fast"])
+def test_first_calls_are_eagers_and_later_ones_run_as_planned(tune: str, held: threading.Event) -> None:
+    """The plan says which of the two it is, and the next process finds it kept."""
+    model, x = Net().eval(), torch.randn(4, 32)
+    run = compiled(model, tune=tune, budget_s=3.0)
+    with torch.no_grad():
+        assert torch.equal(run(x), model(x))
+        (plan,) = hub.plans(run)
+        assert plan.decided_by is DecidedBy.PENDING
+        assert plan.backends == ("eager",)
+        assert not hub.wait(run, 0.01)
+        assert torch.equal(run(x), model(x))
+        held.set()
+        assert hub.wait(run)
+        torch.testing.assert_close(run(x), model(x))
+        torch.testing.assert_close(run(2 * x), model(2 * x))
+        (plan,) = hub.plans(run)
+        assert plan.decided_by is not DecidedBy.PENDING
+        if tune == "off":
+            assert plan.backends != ("eager",)
+            return
+        assert plan.decided_by is DecidedBy.MEASURED_PLANS
+        assert "eager" in {item.name for item in plan.contenders}
+        torch._dynamo.reset()
+        again = compiled(model, tune=tune, budget_s=3.0)
+        again(x)
+        kept = hub.plans(again)[-1]  # nothing is planned aside where there is a plan
+        assert kept.decided_by is DecidedBy.REPLAYED
+        assert kept.backends == plan.backends
+
+
+def test_what_the_user_writes_meanwhile_is_used_as_it_is(held: threading.Event) -> None:
+    """A plan is tried on what the first call had; no answer, before the plan or after it, is of old weights."""
+    model, x = Net().eval(), torch.randn(4, 32)
+    run = compiled(model, tune="off")
+    with torch.no_grad():
+        run(x)
+        await_planner()
+        x.fill_(float("nan"))
+        model.layers[0].weight.mul_(2)
+        held.set()
+        assert hub.wait(run)
+        (plan,) = hub.plans(run)
+        assert plan.backends != ("eager",)
+        x.normal_()
+        torch.testing.assert_close(run(x), model(x))
+        model.layers[2].weight.mul_(2)
+        torch.testing.assert_close(run(x), model(x))
+
+
+def test_a_model_that_goes_takes_its_planning_with_it() -> None:
+    """Nothing waits for the plan, and nothing is left of it."""
+    model, x = Net().eval(), torch.randn(4, 32)
+    run = compiled(model, tune="full", budget_s=600.0)
+    with torch.no_grad():
+        run(x)
+    await_planner()
+    (work,) = [graph._aside for graph in graphs_of(run) if graph._aside is not None]
+    gone = weakref.ref(model)
+    del model, run
+    torch._dynamo.reset()
+    gc.collect()
+    assert gone() is None
+    assert work.wait(60.0)
+    assert not planners()
+
+
+def test_a_planner_that_is_killed_costs_nothing_but_time(held: threading.Event) -> None:
+    """The graph is planned in this process then, and the plan says why."""
+    model, x = Net().eval(), torch.randn(4, 32)
+    run = compiled(model, tune="off")
+    with torch.no_grad():
+        run(x)
+        os.kill(await_planner(), signal.SIGKILL)
+        held.set()
+        assert hub.wait(run)
+        (plan,) = hub.plans(run)
+        torch.testing.assert_close(run(x), model(x))
+    assert plan.backends != ("eager",)
+    assert any("not planned in a process of its own" in event.message for event in plan.events)
+
+
+def test_eight_threads_call_it_before_there_is_a_plan(held: threading.Event) -> None:
+    """All of them get eager's answers, and later the plan's."""
+    model, x = Net().eval(), torch.randn(4, 32)
+    run = compiled(model, tune="off")
+    wanted = model(x).detach()
+    wrong: list[str] = []
+
+    def call() -> None:
+        with torch.no_grad():
+            wrong.extend("wrong" for _ in range(50) if not torch.allclose(run(x), wanted, atol=1e-5))
+
+    with torch.no_grad():
+        run(x)
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    held.set()
+    assert hub.wait(run)
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), wanted)
+
+
+def test_freezing_waits_for_the_plan() -> None:
+    """What is frozen is the plan, not eager."""
+    model, x = Net().eval(), torch.randn(4, 32)
+    run = compiled(model, tune="off")
+    frozen = hub.freeze(run, x)
+    (plan,) = hub.plans(run)
+    assert plan.backends != ("eager",)
+    torch.testing.assert_close(frozen(x), model(x).detach())
+
+
+@pytest.mark.parametrize("how", [{"start": "wait"}, {"strict": True}, {"isolate": False}])
+def test_who_asks_for_a_plan_at_once_gets_it(how: dict[str, Any]) -> None:
+    """`start="wait"` says so; errors of `strict` belong to the call; without workers nothing is planned elsewhere."""
+    model, x = Net().eval(), torch.randn(4, 32)
+    run = compiled(model, tune="off", **{"backends": ["onnxruntime"], **how})
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), model(x))
+    (plan,) = hub.plans(run)
+    assert plan.backends == ("onnxruntime",)
+
+
+BROKEN = """
+from hub import Backend, BackendInfo, Support, hookimpl
+
+@hookimpl
+def hub_backends():
+    return [BackendInfo(name="broken", factory="hub_broken:Broken", summary="")]
+
+class Broken(Backend):
+    def supports(self, node):
+        return Support(accepted=True)
+
+    def compile(self, cluster, settings):
+        raise ValueError("it fell over")
+"""
+
+
+def test_what_failed_is_told_to_a_thread_of_the_users(install_plugin: Callable[[str, str], None]) -> None:
+    """A warning in the thread that planned would reach nobody's filters; the next call gives it, once."""
+    install_plugin("broken", BROKEN)
+    model, x = Net().eval(), torch.randn(4, 32)
+    run = compiled(model, tune="off", backends=["broken"])
+    with torch.no_grad():
+        run(x)
+        assert hub.wait(run)
+        with pytest.warns(HubWarning, match="it fell over"):
+            found = run(x)
+        torch.testing.assert_close(found, model(x))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run(x)
+    assert EventKind.FALLBACK in {event.kind for event in hub.plans(run)[0].events}
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(3, 4),
+        torch.randn(3, 4).t(),
+        torch.randn(3, 1).expand(3, 4),
+        torch.randn(()),
+        torch.randn(0, 3),
+        torch.randn(10).as_strided((3, 4), (2, 1)),
+        torch.randn(6, 8)[::2, 1::3],
+        torch.arange(5),
+    ],
+)
+def test_copies_lie_in_memory_as_their_originals_do(tensor: torch.Tensor) -> None:
+    """Plans are for strides; copies share nothing."""
+    copy = _copied(tensor)
+    assert torch.equal(copy, tensor)
+    if tensor.numel():
+        assert copy.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+    if tensor.stride() != (2, 1):  # windows that overlap come apart
+        assert copy.stride() == tensor.stride()
+
+
+LEAVING = """
+import torch, hub
+from tests.planning.test_aside import Net, compiled, await_planner
+run = compiled(Net().eval(), tune="full", budget_s=600.0)
+with torch.no_grad():
+    run(torch.randn(4, 32))
+print(await_planner(), flush=True)
+{then}
+"""
+THEN = {
+    "the end": "",
+    "an error": "raise ValueError('of the user')",
+    "a fork": """
+import os
+if (child := os.fork()) == 0:
+    with torch.no_grad():
+        x = torch.randn(4, 32)
+        assert torch.allclose(run(x), run._orig_mod(x), atol=1e-5)
+    assert hub.wait(run, 5)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+""",
+}
+
+
+@pytest.mark.parametrize("then", THEN)
+def test_a_process_that_ends_takes_its_planning_with_it(then: str, tmp_path: Path) -> None:
+    """It ends at once, and neither a process nor a folder is left; a fork answers, and waits for nothing."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    code = LEAVING.format(then=textwrap.dedent(THEN[then]))
+    environment = {**os.environ, "TMPDIR": str(scratch), "HUB_CACHE_DIR": str(tmp_path / "cache")}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == (1 if then == "an error" else 0), done.stderr
+    assert not (PROC / done.stdout.split()[0]).exists()
+    assert not [path.name for path in scratch.iterdir() if path.name.startswith("hub-")]
