@@ -48,7 +48,8 @@ def hub_backend(
         chosen = _options(options, mode)
     except OptionError as error:
         return _raising(error)
-    _expect_work(chosen)
+    if chosen.start == "wait" or _needs_gradients(example_inputs):
+        _expect_work(chosen)
     with held_back():
         try:
             return _captured(module, example_inputs, chosen, calling_wrapper())
@@ -143,7 +144,7 @@ def _for_body(options: Options, graph: Graph) -> Options:
 
 
 def _expect_work(options: Options) -> None:
-    """Starts what workers will need, where there will be any, without waiting for it."""
+    """Start what workers of this process will need, where there will be any, without waiting for it."""
     if options.isolate and may_need_workers(options.cache_root):
         measure_early(options.cache_root, options.threads or torch.get_num_threads())
         POOL.prepare()

@@ -5,77 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from openvino import Output, Shape, Type, op
+from openvino import Output
 from openvino import opset16 as ops
 from torch import fx
 
 from hub.support import argument, is_symbolic, value_of
-
-OV_TYPES: Mapping[torch.dtype, Type] = {
-    torch.float32: Type.f32,
-    torch.float64: Type.f64,
-    torch.int64: Type.i64,
-    torch.int32: Type.i32,
-    torch.bool: Type.boolean,
-}
-NUMPY_TYPES: Mapping[torch.dtype, Any] = {
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-    torch.int64: np.int64,
-    torch.int32: np.int32,
-    torch.bool: np.bool_,
-}
-INT32_MAX = 2**31 - 1
-"""OpenVINO's CPU plugin computes int64 as int32: larger numbers would wrap."""
-
-Value = Output | tuple[Output | None, ...]
-"""What a rule gives: one output, or one for each element of an operator's tuple (None where nobody reads it)."""
-
-
-def output(node: Any) -> Output:
-    """Gives the only output of an OpenVINO node; an Output passes through."""
-    return node if isinstance(node, Output) else node.output(0)
-
-
-def constant(value: Any, dtype: torch.dtype) -> Output:
-    """Gives a constant from a number or nested list."""
-    return output(op.Constant(np.asarray(value, dtype=NUMPY_TYPES[dtype])))
-
-
-def indices(values: Sequence[int]) -> Output:
-    """Gives a vector of int64, clipped to the int32 range that OpenVINO keeps: ATen writes "to the end" as 2^63 - 1."""
-    return constant([max(-INT32_MAX, min(INT32_MAX, int(value))) for value in values], torch.int64)
-
-
-def convert(value: Output, dtype: torch.dtype) -> Output:
-    """Gives the value as another dtype, or itself where it has that dtype."""
-    wanted, found = OV_TYPES[dtype], value.get_element_type()
-    if found == wanted:
-        return value
-    if dtype is torch.bool:  # NaN is true, which OpenVINO's Convert forgets once it is fused with its neighbours
-        return output(ops.not_equal(value, output(op.Constant(found, Shape([]), [0]))))
-    return output(ops.convert(value, wanted.get_type_name()))
-
-
-def zero(dtype: torch.dtype) -> Output:
-    """Gives a scalar 0."""
-    return constant(0, dtype)
-
-
-def size_of(value: Output, dim: int) -> Output:
-    """Gives one size of a value as a vector of one int64, as a constant where it is known."""
-    shape = value.get_partial_shape()
-    if shape[dim].is_static:
-        return indices([shape[dim].get_length()])
-    return output(ops.gather(ops.shape_of(value), indices([dim]), constant(0, torch.int64)))
+from plugin_openvino.alarms import Alarms
+from plugin_openvino.operands import Value, constant, convert, indices, output
 
 
 class Call:
     """A node to lower, with the OpenVINO values of the nodes before it."""
 
-    def __init__(self, node: fx.Node, values: Mapping[fx.Node, Value], alarms: list[Output]) -> None:
+    def __init__(self, node: fx.Node, values: Mapping[fx.Node, Value], alarms: Alarms) -> None:
         self.node = node
         self._values, self._alarms = values, alarms
 
@@ -110,9 +53,12 @@ class Call:
         return [int(dim) % max(1, rank) for dim in (given if isinstance(given, (list, tuple)) else [given])]
 
     def raise_alarm_where(self, condition: Any) -> None:
-        """Makes a call run eagerly in which any element of the condition, a value of bools, is true."""
-        rank = output(condition).get_partial_shape().rank.get_length()
-        self._alarms.append(output(ops.reduce_logical_or(condition, indices(range(rank)), False) if rank else condition))
+        """Make a call run eagerly in which any element of the condition, a value of bools, is true."""
+        self._alarms.raise_where(output(condition))
+
+    def mark(self, elements: Any) -> None:
+        """Note elements of the result, as a value of bools, for which 0 stands in because OpenVINO cannot hold them."""
+        self._alarms.mark(self.node, output(elements))
 
     def value(self, raw: Any, dtype: torch.dtype | None = None) -> Output:
         """Gives a raw argument (node or number) as an OpenVINO value; a number needs `dtype`."""

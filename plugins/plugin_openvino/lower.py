@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,9 @@ from torch import fx
 from hub.errors import CompileError, ConstantsRefused
 from hub.graph import Cluster, ScalarSpec, Spec
 from hub.support import is_symbolic, operator_name
-from plugin_openvino.call import INT32_MAX, OV_TYPES, Call, Value, indices, output
+from plugin_openvino.alarms import Alarms
+from plugin_openvino.call import Call
+from plugin_openvino.operands import INT32_MAX, OV_TYPES, Value, indices, output
 from plugin_openvino.rules import RULES
 
 SCALAR_DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
@@ -45,7 +46,7 @@ def lower(cluster: Cluster) -> Lowered:
     Raises CompileError, naming the node, where a rule fails.
     """
     values: dict[fx.Node, Value] = {}
-    alarms: list[Output] = []
+    alarms = Alarms()
     parameters: list[op.Parameter] = []
     fed: list[int] = []
     for position, (node, spec) in enumerate(zip(_placeholders(cluster), cluster.inputs, strict=True)):
@@ -57,10 +58,12 @@ def lower(cluster: Cluster) -> Lowered:
         values[node] = weight_constant(getattr(cluster.module, str(node.target)), cluster.name, node.name)
     for node in cluster.nodes:
         values[node] = _lowered(node, values, alarms, cluster.name)
-    results = [_result(values[node]) for node in cluster.module.graph.output_node().args[0]]  # pyright: ignore
-    if alarms:
-        results.append(op.Result(reduce(lambda left, right: output(ops.logical_or(left, right)), alarms)))
-    return Lowered(Model(results, parameters, cluster.name), tuple(fed), bool(alarms))
+    leaving: Any = cluster.module.graph.output_node().args[0]
+    alarms.close(leaving)
+    results = [_result(values[node]) for node in leaving]
+    if (alarm := alarms.whole()) is not None:
+        results.append(op.Result(alarm))
+    return Lowered(Model(results, parameters, cluster.name), tuple(fed), alarm is not None)
 
 
 def weight_constant(value: torch.Tensor, cluster: str, node: str) -> Output:
@@ -97,12 +100,14 @@ def _parameter(name: str, spec: Spec) -> op.Parameter:
     return found
 
 
-def _lowered(node: fx.Node, values: dict[fx.Node, Value], alarms: list[Output], cluster: str) -> Value:
+def _lowered(node: fx.Node, values: dict[fx.Node, Value], alarms: Alarms, cluster: str) -> Value:
     if node.target is operator.getitem:
         return values[node.args[0]][node.args[1]]  # pyright: ignore
     name = operator_name(node)
     try:
-        found = _outputs(RULES[name](Call(node, values, alarms)))
+        call = Call(node, values, alarms)
+        found = _outputs(RULES[name](call))
+        alarms.follow(node, lambda: call.tensor("condition", torch.bool))
     except Exception as error:
         raise CompileError(
             f"{name} cannot be lowered: {type(error).__name__}: {error}",

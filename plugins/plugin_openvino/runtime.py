@@ -16,8 +16,8 @@ from hub.backend import Executable
 from hub.errors import InputRefused, RunError
 from hub.graph import Cluster, ScalarSpec, TensorSpec
 from hub.support import operator_name, value_of
-from plugin_openvino.call import INT32_MAX, NUMPY_TYPES
 from plugin_openvino.lower import SCALAR_DTYPES
+from plugin_openvino.operands import INT32_MAX, NUMPY_TYPES
 from plugin_openvino.sizes import output_shapes
 from plugin_openvino.support import NAN_BLIND
 

@@ -9,7 +9,8 @@ import torch
 from openvino import opset16 as ops
 from torch import fx
 
-from plugin_openvino.call import Call, constant
+from plugin_openvino.call import Call
+from plugin_openvino.operands import constant
 from plugin_openvino.rules.elementwise import Rule, unary
 
 _F32 = torch.float32

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from openvino import opset16 as ops
 
-from plugin_openvino.call import Call, constant
+from plugin_openvino.call import Call
+from plugin_openvino.operands import constant
 from plugin_openvino.rules.elementwise import Rule
 
 _I64 = torch.int64

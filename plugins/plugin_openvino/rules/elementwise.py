@@ -13,7 +13,8 @@ from torch import fx
 
 from hub.support import value_of
 from plugin_openvino.bounds import EXACT_IN_FLOAT32, largest
-from plugin_openvino.call import Call, constant, convert, output
+from plugin_openvino.call import Call
+from plugin_openvino.operands import constant, convert, output
 
 Rule = Callable[[Call], Any]
 
@@ -219,10 +220,12 @@ def _lerp(call: Call) -> Any:
 
 
 def _cast(call: Call) -> Any:
-    """To int64, floats that OpenVINO's int32 cannot hold, and NaN, raise an alarm."""
+    """To int64, floats that OpenVINO's int32 cannot hold, and NaN, are marked."""
     value = call.tensor("self")
     if call.dtype is torch.int64 and value.get_element_type() == Type.f32:
-        call.raise_alarm_where(ops.logical_not(ops.less(ops.abs(value), constant(2.0**31, torch.float32))))
+        is_beyond = ops.logical_not(ops.less(ops.abs(value), constant(2.0**31, torch.float32)))
+        call.mark(is_beyond)
+        value = output(ops.select(is_beyond, constant(0, torch.float32), value))
     return convert(value, call.dtype)
 
 

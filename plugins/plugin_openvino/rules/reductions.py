@@ -10,7 +10,8 @@ from openvino import Output
 from openvino import opset16 as ops
 
 from plugin_openvino.bounds import EXACT_IN_FLOAT32, largest
-from plugin_openvino.call import Call, constant, convert, indices, output
+from plugin_openvino.call import Call
+from plugin_openvino.operands import constant, convert, indices, output
 from plugin_openvino.rules.elementwise import Rule, not_a_number, raise_alarm_beyond, within_int32
 
 _F32 = torch.float32

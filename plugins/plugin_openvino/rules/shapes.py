@@ -9,7 +9,8 @@ import torch
 from openvino import Output
 from openvino import opset16 as ops
 
-from plugin_openvino.call import INT32_MAX, Call, constant, indices, output, size_of
+from plugin_openvino.call import Call
+from plugin_openvino.operands import INT32_MAX, constant, indices, output, size_of
 from plugin_openvino.rules.elementwise import Rule
 
 _I64 = torch.int64
