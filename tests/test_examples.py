@@ -28,8 +28,8 @@ def estimated(backends: str) -> object:
 
 def printed(command: list[str], settings: Mapping[str, str]) -> str:
     """Run a command from the repository's root; return what it prints. Raises AssertionError if it fails."""
-    # Standard output is no terminal: tables are cut to COLUMNS.
-    environment = {**os.environ, "COLUMNS": "200", "HUB_PROGRESS": "off", **settings}
+    users = {name: value for name, value in os.environ.items() if name not in ("HUB_BACKGROUND", "HUB_START")}
+    environment = {**users, "COLUMNS": "200", "HUB_PROGRESS": "off", **settings}  # without a terminal, tables need a width
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
