@@ -58,7 +58,7 @@ class Run(Executable):
 """A backend that never goes on from a moment for which a file of its name is there: in a compiler, or in a call."""
 
 PROGRAM = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 import torch
 from torch import nn
@@ -235,6 +235,33 @@ def test_a_program_that_is_terminated_while_planning_leaves_no_process(start: St
     status, output, errors = following.end()
     assert (status, output) == (0, "right\n"), errors
     assert following.left_behind() == []
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM], ids=["end", "SIGINT", "SIGTERM"])
+def test_a_program_that_ends_beside_its_planning_leaves_nothing(number: signal.Signals | None, start: Start) -> None:
+    """Where first calls answer in eager, the process that plans, its workers and its folders end with the program."""
+    program = start(
+        """
+        call = compiled(tune="fast", backends=("disc", "onnxruntime", "patient"), start="eager")
+        torch.testing.assert_close(call(x), model(x))
+        assert not hub.wait(call, 0.0)
+        print("answered", flush=True)
+        while not (folder / "compiling is reached").exists():
+            time.sleep(0.01)
+        if (folder / "stays").exists():
+            hub.wait(call)
+        """,
+        "compiling",
+    )
+    if number is not None:
+        (program.folder / "stays").touch()
+    program.await_moment("compiling")
+    if number is not None:
+        program.signal(number)
+    status, output, errors = program.end()
+    assert (status, output) == (-(number or 0), "answered\n"), errors
+    assert program.left_behind() == []
+    assert program.temporary == []
 
 
 def test_an_interruption_of_further_verification_stops_it_for_nobody(start: Start) -> None:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
+import shutil
+import sys
+import tempfile
+import threading
 from pathlib import Path
 
 import torch
 
+from hub.compilation.family import end_descendants
+from hub.compilation.pool import POOL
 from hub.compilation.transfer import read_sample
 from hub.modes import Modes, set_modes
 from hub.options import Options
@@ -22,13 +29,29 @@ to 1). With 19, the budget ends before anything is compiled where a model is cal
 
 
 def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) -> Plan:
-    """Return the plan for a sample; executables, measurements and the plan are in the cache then."""
+    """Return the plan for a sample; executables, measurements and the plan are in the cache then.
+
+    Temporary files go into `folder` too, which the user's process removes: this one may be killed at any moment.
+    """
+    tempfile.tempdir = folder
+    threading.Thread(target=_end_with_parent, args=(int(sys.argv[1]), folder), daemon=True).start()
+    POOL.prepare()  # while the graph is read
     os.nice(NICE)
     set_modes(modes)
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     sample = read_sample(Path(folder))
     return Maker(sample.graph, mode, options, registry(), SilentProgress()).make(sample.values).plan
+
+
+def _end_with_parent(requests: int, folder: str) -> None:
+    """End this process, what it started and its files once the user's process is gone, which then reads no answer."""
+    poll = select.poll()
+    poll.register(requests, 0)  # the end of the other side is told unasked
+    poll.poll()
+    end_descendants(os.getpid())
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
 
 
 HANDLERS = {"plan": plan}

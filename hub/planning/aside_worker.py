@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from hub.compilation.channel import serve
-from hub.compilation.pool import POOL
 from hub.planning.aside_tasks import HANDLERS
 
 if __name__ == "__main__":
-    POOL.prepare()  # while the graph is written and read
     serve(HANDLERS)
