@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 SLICES = 20
 VARIABLE = "HUB_TEST_SLICE"
@@ -27,6 +31,12 @@ def number() -> int:
 def is_drawn(place: int, slices: int = SLICES) -> bool:
     """Return True where the part at this place belongs to this commit's slice."""
     return place % slices == number() % slices
+
+
+def drawn(values: Iterable[Any], *, one_in: int) -> list[Any]:
+    """Return parameters of tests, of which all but this commit's slice are marked slow."""
+    places = enumerate(values)
+    return [pytest.param(value, marks=[] if is_drawn(at, one_in) else [pytest.mark.slow]) for at, value in places]
 
 
 NUMBER = number()

@@ -11,6 +11,7 @@ from tests.opdb.allowed import is_listed, not_allowed
 from tests.opdb.calls import Mode
 from tests.opdb.chosen import chosen
 from tests.opdb.findings import Examination
+from tests.slices import drawn
 
 GROUPS = 48
 COMPILED_SLOWLY = ("inductor", "iree")
@@ -18,7 +19,7 @@ COMPILED_SLOWLY = ("inductor", "iree")
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
-@pytest.mark.parametrize("group", range(GROUPS))
+@pytest.mark.parametrize("group", drawn(range(GROUPS), one_in=3))
 def test_chosen_calls_are_eagers(group: int, mode: Mode, tmp_path: Path) -> None:
     """Results, strides, shared memory, written arguments, gradients and errors are eager's."""
     calls = list(chosen(group, GROUPS, mode))
