@@ -22,8 +22,9 @@ AS_IT_IS = pytest.param({}, id="as it is", marks=pytest.mark.slow)
 
 
 def estimated(backends: str) -> object:
-    """Return variables with which a program takes some seconds for planning: these backends, by estimates."""
-    return pytest.param({"HUB_TUNE": "off", "HUB_BACKENDS": backends}, id="estimated")
+    """Return variables with which planning takes seconds: these backends, by estimates, and nothing steps back for others."""
+    at_once = {"HUB_START": "wait", "HUB_BACKGROUND": "0"}
+    return pytest.param({"HUB_TUNE": "off", "HUB_BACKENDS": backends, **at_once}, id="estimated")
 
 
 def printed(command: list[str], settings: Mapping[str, str]) -> str:
