@@ -22,7 +22,7 @@ AS_IT_IS = pytest.param({}, id="as it is", marks=pytest.mark.slow)
 
 
 def estimated(backends: str) -> object:
-    """Return variables with which planning takes seconds: these backends, by estimates, and nothing steps back for others."""
+    """Return variables with which planning takes seconds: these backends, by estimates, and nothing steps back."""
     at_once = {"HUB_START": "wait", "HUB_BACKGROUND": "0"}
     return pytest.param({"HUB_TUNE": "off", "HUB_BACKENDS": backends, **at_once}, id="estimated")
 
