@@ -133,11 +133,18 @@ class ForkServer:
         self._limit_s = START_S
         self._lock = threading.Lock()
         self._owner = os.getpid()
+        self._is_out_of_step = False
+        """True where an answer was not waited for: the next one that comes would be taken for another worker's."""
 
     @property
     def is_alive(self) -> bool:
-        """True while it can fork."""
+        """True while it runs, and tells how its workers end."""
         return self._process.poll() is None
+
+    @property
+    def can_fork(self) -> bool:
+        """True while it can be asked for more workers."""
+        return self.is_alive and not self._is_out_of_step
 
     def fork(self, requests: int, answers: int, log: Path) -> Child:
         """Gives a new worker that reads and writes these descriptors. Raises WorkerError where the server gives none."""
@@ -158,12 +165,14 @@ class ForkServer:
         request = json.dumps({"environment": environment_of_children(), "path": [*filter(None, sys.path)]})
         socket.send_fds(self._socket, [request.encode()], descriptors)
         self._socket.settimeout(self._limit_s)
+        self._is_out_of_step = True
         answer: Mapping[str, Any] = json.loads(self._socket.recv(_MESSAGE_BYTES) or b"{}")
+        self._is_out_of_step = False
         self._limit_s = FORK_S
         return answer
 
     def close(self) -> None:
-        """Ends the server; workers that it forked go on. A fork of this process only lets go of it."""
+        """End the server, and with it its workers. A fork of this process only lets go of it."""
         self._socket.close()
         if os.getpid() == self._owner:
             self._process.kill()

@@ -64,6 +64,8 @@ class Pool:
         self._resting: list[_Resting] = []
         self._server: tuple[str, ForkServer] | None = None
         """Forks new workers, with a digest of what it was started in."""
+        self._retired: list[ForkServer] = []
+        """Servers whose workers may still be at work; each ends by itself when it has had none for a while."""
         self._lock = freed_in_forks(threading.Lock())
         self._folder: Path | None = None
         self._started = 0
@@ -114,29 +116,41 @@ class Pool:
         with self._lock:
             resting, self._resting = self._resting, []
             folder, self._folder = self._folder, None
-            server, self._server = self._server, None
+            servers = self._take_servers()
         for item in resting:
             item.worker.kill()
-        if server is not None:
-            server[1].close()
+        for server in servers:
+            server.close()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
     def let_go(self) -> None:
         """Forget, in a fork, the workers and the server of the parent, which end with it."""
-        if self._server is not None:
-            self._server[1].close()
-        self._resting, self._server, self._folder = [], None, None
+        for server in self._take_servers():
+            server.close()
+        self._resting, self._folder = [], None
         self._owner = os.getpid()
 
+    def _take_servers(self) -> list[ForkServer]:
+        """Return all servers, and hold none of them any more."""
+        servers = [*self._retired, *((self._server[1],) if self._server is not None else ())]
+        self._retired, self._server = [], None
+        return servers
+
     def _forking(self) -> ForkServer | None:
-        """Gives the process that forks workers, started in this environment; None where this system has none."""
+        """Return the process that forks workers, started in this environment; None where this system has none.
+
+        One that is of no use any more is not ended: that would end the workers of every session.
+        """
         if not _CAN_FORK:
             return None
         surroundings = _read_at_start()
-        if self._server is not None and (self._server[0] != surroundings or not self._server[1].is_alive):
-            self._server[1].close()
-            self._server = None
+        if self._server is not None and (self._server[0] != surroundings or not self._server[1].can_fork):
+            servers = self._take_servers()
+            self._retired = [server for server in servers if server.is_alive]
+            for server in servers:
+                if not server.is_alive:
+                    server.close()
         if self._server is None:
             try:
                 self._server = surroundings, ForkServer(MODULE, self._next_log())

@@ -458,13 +458,15 @@ class Session:
 
     def eager_prices(self) -> dict[str, float]:
         """Measures what each node costs in eager, in seconds. Raises PluginError if the worker fails."""
-        return self._workers["eager"].ask("profile", RUN_LIMIT_S)
+        return self._living(EAGER).ask("profile", RUN_LIMIT_S)
 
     def lane(self, name: str, steps: Sequence[Step], offers: Sequence[Offer], home: str | None, *, spin: bool) -> Lane:
         """Build a whole plan in the worker `home`, which compiled all of it, or in a new one from saved clusters.
 
         Raises PluginError with the cause.
         """
+        if home is not None and home not in self._lent:
+            self._living(home)  # a new one in place of one that ended holds what is needed only
         if home is None or home in self._lent or not self._holds(home, offers):
             home = self._plan_home(name, offers)
         self._lent.add(home)
@@ -489,7 +491,7 @@ class Session:
         return home
 
     def _holds(self, home: str, offers: Sequence[Offer]) -> bool:
-        """True where a worker holds these clusters, or will once it lives again."""
+        """True where a worker holds these clusters."""
         held = {offer.order.name for offer in self._built.get(home, ())}
         return held >= {offer.order.name for offer in offers}
 

@@ -43,6 +43,34 @@ def test_other_surroundings_need_another_worker(pool: Pool, monkeypatch: pytest.
     second.kill()
 
 
+def test_other_surroundings_end_no_worker_that_is_at_work(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that is imported in the middle of planning may set a variable: plans that are timed go on."""
+    first = pool.lend("alpha", LIMITS)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
+    second = pool.lend("beta", LIMITS)
+    assert first.ask("rest", 60) is None
+    assert first.is_alive
+    pool.close()
+    assert not first.is_alive
+    second.kill()
+
+
+def test_an_answer_that_was_not_waited_for_is_taken_for_no_other_workers(pool: Pool) -> None:
+    """A server that forks too slowly for one request is asked for no more; its workers go on, and others are lent."""
+    first = pool.lend("alpha", LIMITS)
+    assert pool._server is not None
+    server = pool._server[1]
+    server._limit_s = 0.0
+    second = pool.lend("beta", LIMITS)  # is spawned
+    third = pool.lend("gamma", LIMITS)  # is forked by another server
+    assert pool._server is not None
+    assert pool._server[1] is not server
+    assert len({first.pid, second.pid, third.pid}) == 3
+    assert [worker.ask("rest", 60) for worker in (first, second, third)] == [None] * 3
+    for worker in (first, second, third):
+        worker.kill()
+
+
 def test_another_path_or_folder_needs_a_new_worker_but_no_new_server(
     pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
