@@ -124,6 +124,42 @@ def compared_strictly(cluster: Cluster, x: torch.Tensor, got: torch.Tensor, accu
     return real_error(Judge.of(cluster, "backend", accuracy), [got], Reference(cluster, (x,)), "these inputs")
 
 
+class Cancelled(nn.Module):
+    """Sums of what has no mean: nothing but roundings."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - x.mean(0)).sum(0)
+
+
+class Branched(nn.Module):
+    """Nothing in float64, and 100 wherever roundings make a sum larger than itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where((x + 1e8) - 1e8 > x + 0.25, 100.0, 0.0)
+
+
+def test_other_roundings_than_eagers_are_as_good_where_there_is_nothing_else() -> None:
+    """A bias before a normalization has no gradient, and every program another one: as large as eager's, and no larger."""
+    x = 8 + torch.randn(64, 16)
+    cluster, _ = whole_cluster(Cancelled(), (x,))
+    want = cluster.module(x)[0]
+    compared_strictly(cluster, x, -want)
+    compared_strictly(cluster, x, torch.zeros_like(want))
+    with pytest.raises(AccuracyError):
+        compared_strictly(cluster, x, want + 10 * want.abs().max())
+
+
+def test_a_branch_that_eager_takes_is_no_rounding() -> None:
+    """Where float64 takes the other one, eager's elements are something, however little float64 has."""
+    x = torch.randn(64)
+    cluster, _ = whole_cluster(Branched(), (x,))
+    want = cluster.module(x)[0]
+    assert (want == 0).any()
+    assert (want > 0).any()
+    with pytest.raises(AccuracyError):
+        compared_strictly(cluster, x, torch.where(want > 0, 0.0, want))
+
+
 class Chosen(nn.Module):
     """The row with the highest score, and scores that a rounding of `x` puts in another order."""
 
