@@ -275,8 +275,8 @@ class _Output:
         """Return what is allowed where the exact output is nothing, and eager's is roundings alone; None where it is more.
 
         Sums that cancel give such outputs: the gradient of a bias before a normalization. No program gives eager's
-        roundings. They are in all elements, about as large in each, and others where the inputs move by a rounding; where one
-        of two branches was taken, some elements are something.
+        roundings. They are in all elements, about as large in each, and others where the inputs move by a rounding;
+        where one of two branches was taken, some elements are something.
         """
         want = self.want.double()
         own = float((want - exact).abs().max())
