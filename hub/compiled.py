@@ -200,8 +200,10 @@ class CompiledGraph:
         check_backends(self.options, registry().configured(self.options).entries)
         if self._aside is not None and self._aside.is_pending:
             return self._waiting(args)
-        if self._may_answer_in_eager() and (maker := self._maker(self._with_guarded_weights(args))).is_quick() is False:
-            return self._planned_aside(maker, args)
+        if self._may_answer_in_eager():
+            maker = self._maker(self._with_guarded_weights(args))
+            if not maker.is_quick():
+                return self._planned_aside(maker, args)
         return self._planned(args, self.plan)
 
     def _maker(self, graph: Graph) -> Maker:
@@ -240,7 +242,11 @@ class CompiledGraph:
 
         Called by the thread that planned aside, while other threads call the model in eager.
         """
-        binding = self._planned(values, plan)
+        try:
+            binding = self._planned(values, plan)
+        except Exception as error:  # noqa: BLE001 - nobody waits for it here: the plan tells it
+            binding = self._waiting(values)
+            binding.run = self._in_eager(error)
         notes = (
             (Stage.LOAD, f"not planned in a process of its own: {problem}" if problem else ""),
             (Stage.TIME, f"timed beside the model, which was called {self._n_waited} times in eager meanwhile"),

@@ -33,7 +33,8 @@ _MODULE = "hub.planning.aside_worker"
 _LOOK_S = 0.1
 """Seconds between two looks at the process."""
 _ANSWER_S = 60.0
-_JOIN_S = 2.0
+_JOIN_S = 10.0
+"""Seconds that the end of this process waits for a plan that is being built: threads must not be cut off in a library."""
 
 _turn = freed_in_forks(threading.Lock())
 _all: weakref.WeakSet[Aside] = weakref.WeakSet()
@@ -53,7 +54,8 @@ class Aside:
     def __init__(self, target: Waiting, graph: Graph, args: Sequence[Any], facts: Mapping[str, Any]) -> None:
         """`facts` is what the process is told beside the sample. Nothing here keeps the target or its weights alive."""
         self._target = weakref.ref(target)
-        self._graph, self._values, self._facts = graph, _Values(graph, args), dict(facts)
+        self._graph, self._facts = graph, dict(facts)
+        self._values: _Values | None = _Values(graph, args)
         self._worker: Worker | None = None
         self._is_stopped = False
         self._lock = freed_in_forks(threading.Lock())
@@ -101,10 +103,15 @@ class Aside:
             finally:
                 _turn.release()
         finally:
+            self._values = None  # the copies go as soon as nobody needs them
             self._done.set()
 
+    def _arguments(self) -> list[Any] | None:
+        """Return the arguments of the first call; None where a weight is gone."""
+        return None if self._values is None else self._values.now()
+
     def _hand_over(self, plan: Plan | None, problem: str) -> None:
-        target, values = self._target(), self._values.now()
+        target, values = self._target(), self._arguments()
         if target is not None and values is not None and not self._is_stopped:
             with torch.no_grad():
                 target.settle(values, plan, problem)
@@ -114,7 +121,7 @@ class Aside:
         folder = Path(tempfile.mkdtemp(prefix="hub-aside-"))
         try:
             with planning():
-                values = self._values.now()
+                values = self._arguments()
                 if values is None:
                     return None, "the model is gone"
                 write_sample(folder, Sample(self._graph, tuple(values)))
