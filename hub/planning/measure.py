@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -106,6 +107,8 @@ class _Measuring:
         self.clock = Clock(scene.options.budget_s)
         self.events: list[Event] = []
         self.eager_s: Mapping[str, float] = {}
+        self._expected_s: Mapping[str, float] = {}
+        """By backend, seconds of a call with the best plan in which it has a part."""
         self.is_full = scene.options.tune == "full"
         self.is_away = is_on_accelerators(scene.graph)
         """True where other numbers of threads, or their spinning, would have everything compiled again for nothing."""
@@ -140,6 +143,7 @@ class _Measuring:
         """
         for _ in range(MOST_REPAIRS + 1):
             drafts = self._worth_compiling()
+            self._expected_s = self._expected_by_backend(drafts)
             if not self.is_full:  # there, the budget is what the user gave
                 self.clock.wait_for(self._worth_waiting_for(drafts))
             orders = [*self._orders(drafts), *self._orders(self._calm(drafts), is_needed=False), *self._first_pieces()]
@@ -171,11 +175,19 @@ class _Measuring:
 
     def _worth_waiting_for(self, drafts: Sequence[Draft]) -> Iterable[str]:
         """Gives the backends that can have the whole graph and are expected to take little longer than the best of them."""
-        alone = [draft for draft in drafts if len(draft.assignment.clusters) == 1]
-        eager_s = self.book.eager_s()
-        expected_s = {draft.assignment.backends[0]: self.book.total_s(draft, eager_s) for draft in alone}
+        expected_s = self._expected_by_backend([draft for draft in drafts if len(draft.assignment.clusters) == 1])
         best_s = min(expected_s.values(), default=0.0)
         return [backend for backend, seconds in expected_s.items() if seconds <= NEAR * best_s]
+
+    def _expected_by_backend(self, drafts: Sequence[Draft]) -> Mapping[str, float]:
+        """Return seconds of a call, as expected, with the best draft in which each backend has a part."""
+        eager_s = self.book.eager_s()
+        found: dict[str, float] = {}
+        for draft in drafts:
+            seconds = self.book.total_s(draft, eager_s)
+            for backend in draft.assignment.backends:
+                found[backend] = min(seconds, found.get(backend, seconds))
+        return found
 
     def _calm(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         """Under `tune="full"`, gives the backends alone as they would run beside others: mixes are predicted from that."""
@@ -228,6 +240,8 @@ class _Measuring:
         for order in new.values():
             if order not in hopeless:
                 by_backend.setdefault(order.group.backend, []).append(order)
+        # Those that may win get the cores first: of many backends, the last ones may be late.
+        by_backend = dict(sorted(by_backend.items(), key=lambda item: self._expected_s.get(item[0], math.inf)))
         most = {backend: self._most_at_once(backend) for backend in by_backend}
         found = [*away, *self.session.compile_all(by_backend, self._heard, self.clock, most)]
         self.offers |= {_key(offer): offer for offer in found}

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from hub.pricing.clock import Clock
 from hub.pricing.queue import Queue
 from hub.pricing.roofline import peaks, settled_accelerators
 from hub.pricing.timing import measured_cost, median
+from hub.pricing.turns import Turns
 from hub.verification.fingerprint import Fingerprint
 
 LOAD_LIMIT_S = 120.0
@@ -45,7 +46,7 @@ ESTIMATE_LIMIT_S = 10.0
 """Seconds that a backend may take to predict one price."""
 RUN_LIMIT_S = 120.0
 """Seconds that one request to run something may take, beyond its own length."""
-QUEUED_S = 10.0
+QUEUED_S = 60.0
 """Seconds that a backend waits at most for a core of its own before it compiles: some other one may hang."""
 ALONE_S = 0.2
 """Seconds for which a cluster is timed alone: it only has to tell which plans are worth timing whole."""
@@ -411,7 +412,9 @@ class Session:
         clock: Clock,
         most: Mapping[str, int] = MappingProxyType({}),
     ) -> tuple[Offer, ...]:
-        """Compiles each backend's orders in its own worker, as many at once as there are cores, or as options say.
+        """Compile each backend's orders in its own worker, as many at once as there are cores, or as options say.
+
+        What is needed goes before what only might help, and the backends that come first before the others.
 
         More at once would each take longer, and the slowest would be left alone in the end. Where there are fewer backends,
         further workers compile for one what it has saved, up to as many at once as `most` says of it. Gives offers without
@@ -419,12 +422,12 @@ class Session:
         what is not ready when it ends, and then its worker is gone.
         """
         at_once = self._at_once(most)
-        turns = threading.Semaphore(at_once)
+        turns = Turns(at_once)
         share = max(1, at_once // max(1, len(orders)))
         with ThreadPoolExecutor(max_workers=max(1, share * len(orders)), thread_name_prefix="hub-session") as pool:
             lanes = [
-                pool.submit(self._compile_lane, *item, done, clock, turns, min(share, most.get(item[0], 1)), pool)
-                for item in orders.items()
+                pool.submit(self._compile_lane, *item, done, clock, turns, number, min(share, most.get(item[0], 1)), pool)
+                for number, item in enumerate(orders.items())
             ]
             try:
                 return tuple(offer for lane in lanes for offer in lane.result())
@@ -516,7 +519,8 @@ class Session:
         orders: Sequence[Order],
         done: Callable[[Offer], None],
         clock: Clock,
-        turns: threading.Semaphore,
+        turns: Turns,
+        rank: int,
         n_workers: int,
         pool: ThreadPoolExecutor,
     ) -> list[Offer]:
@@ -530,7 +534,7 @@ class Session:
             while (place := queue.take(lambda each: not suffix or orders[each].folder is not None)) is not None:
                 order = orders[place]
                 try:
-                    with _turn(turns):
+                    with turns.turn((not order.is_needed, rank), QUEUED_S):
                         may_start = clock.may_start(backend, is_needed=order.is_needed)
                         offer = self._compile(backend, order, names, clock, suffix=suffix) if may_start else _late(order)
                 except BaseException as error:
@@ -674,16 +678,6 @@ def _suffix(number: int) -> str:
 
 def _folder_of(saving: Saving | None) -> dict[str, Any]:
     return {"folder": str(saving.folder), "most_saved_bytes": saving.most_bytes} if saving else {"folder": None}
-
-
-@contextlib.contextmanager
-def _turn(turns: threading.Semaphore) -> Generator[None]:
-    is_mine = turns.acquire(timeout=QUEUED_S)
-    try:
-        yield
-    finally:
-        if is_mine:
-            turns.release()
 
 
 def _late(order: Order) -> Offer:
