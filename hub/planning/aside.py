@@ -172,7 +172,7 @@ def _copied(value: Any) -> Any:
     """Return a copy that lies in memory as the tensor does, repeated elements included; anything else as it is."""
     if not isinstance(value, torch.Tensor):
         return value
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():  # copies of the user's mode could not be written to outside it
         plain = value.detach()
         once = plain
         for dim, stride in enumerate(plain.stride() if plain.layout is torch.strided else ()):

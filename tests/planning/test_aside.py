@@ -187,6 +187,19 @@ def test_eight_threads_call_it_before_there_is_a_plan(held: threading.Event) -> 
         torch.testing.assert_close(run(x), wanted)
 
 
+def test_inference_mode_is_the_users_alone() -> None:
+    """A model that is called in it is planned outside it."""
+    model = Net().eval()
+    run = compiled(model, tune="off", backends=["onnxruntime"])
+    with torch.inference_mode():
+        x = torch.randn(4, 32)
+        run(x)
+        assert hub.wait(run)
+        torch.testing.assert_close(run(x), model(x))
+    (plan,) = hub.plans(run)
+    assert plan.backends == ("onnxruntime",)
+
+
 def test_freezing_waits_for_the_plan() -> None:
     """What is frozen is the plan, not eager."""
     model, x = Net().eval(), torch.randn(4, 32)
