@@ -56,7 +56,7 @@ def process(what: str, cache: Path) -> dict[str, Any]:
     """Plans a small model in a process of its own. Gives the plan, rounds of compiling, and how often workers started."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT, what],
-        env={**os.environ, "HUB_CACHE_DIR": str(cache), "HUB_PROGRESS": "off"},
+        env={**os.environ, "HUB_CACHE_DIR": str(cache), "HUB_PROGRESS": "off", "HUB_START": "wait"},
         capture_output=True,
         text=True,
         timeout=300,
