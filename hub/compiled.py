@@ -247,12 +247,14 @@ class CompiledGraph:
         except Exception as error:  # noqa: BLE001 - nobody waits for it here: the plan tells it
             binding = self._waiting(values)
             binding.run = self._in_eager(error)
-        notes = (
-            (Stage.LOAD, f"not planned in a process of its own: {problem}" if problem else ""),
-            (Stage.TIME, f"timed beside the model, which was called {self._n_waited} times in eager meanwhile"),
-        )
         with self._lock:
             if self.plan is not None:
+                is_timed = self.plan.decided_by is DecidedBy.MEASURED_PLANS
+                calls = f"timed beside the model, which was called {self._n_waited} times in eager meanwhile"
+                notes = (
+                    (Stage.LOAD, f"not planned in a process of its own: {problem}" if problem else ""),
+                    (Stage.TIME, calls if is_timed else ""),
+                )
                 told = (Event(kind=EventKind.NOTE, stage=stage, message=text) for stage, text in notes if text)
                 self.plan = self.plan.with_events(*told)
             self._bindings, self._current, self._is_news = [binding], None, True

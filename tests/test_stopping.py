@@ -150,7 +150,7 @@ Start = Callable[..., Program]
 
 @pytest.fixture
 def start(tmp_path: Path, install_plugin: Any) -> Iterator[Start]:
-    """Gives `start(program, moment)`, which runs a program, to be held by the plugin at a moment; all with one cache."""
+    """Return `start(program, moment)`, which runs a program, to be held by the plugin at a moment; all with one cache."""
     install_plugin("patient", PATIENT)
     (tmp_path / "tmp").mkdir()
     started: list[Program] = []

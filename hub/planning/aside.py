@@ -7,9 +7,7 @@ at a time; planning steps back behind the user's own work, and ends with the mod
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import os
 import shutil
 import tempfile
 import threading
@@ -21,23 +19,16 @@ from typing import Any, Protocol
 import torch
 
 from hub.compilation.channel import Worker
-from hub.compilation.family import end_family
 from hub.compilation.transfer import Sample, write_sample
 from hub.errors import WorkerError, text_of
 from hub.forks import freed_in_forks
 from hub.graph import Graph
 from hub.plan import Plan
+from hub.planning.chore import LOOK_S, Chore
 from hub.planning.later import planning
 
 _MODULE = "hub.planning.aside_worker"
-_LOOK_S = 0.1
-"""Seconds between two looks at the process."""
 _ANSWER_S = 60.0
-_JOIN_S = 10.0
-"""Seconds that the end of this process waits for a plan that is being built: threads must not be cut off in a library."""
-
-_turn = freed_in_forks(threading.Lock())
-_all: weakref.WeakSet[Aside] = weakref.WeakSet()
 
 
 class Waiting(Protocol):
@@ -48,63 +39,33 @@ class Waiting(Protocol):
         ...
 
 
-class Aside:
+class Aside(Chore):
     """The planning of one graph, outside the user's process."""
+
+    name = "hub-aside"
+    turn = freed_in_forks(threading.Lock())
+    join_s = 10.0  # a plan may be being built: threads must not be cut off in a library
 
     def __init__(self, target: Waiting, graph: Graph, args: Sequence[Any], facts: Mapping[str, Any]) -> None:
         """`facts` is what the process is told beside the sample. Nothing here keeps the target or its weights alive."""
+        super().__init__()
         self._target = weakref.ref(target)
         self._graph, self._facts = graph, dict(facts)
         self._values: _Values | None = _Values(graph, args)
-        self._worker: Worker | None = None
-        self._is_stopped = False
-        self._lock = freed_in_forks(threading.Lock())
-        self._done = threading.Event()
-        self._owner = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="hub-aside", daemon=True)
         weakref.finalize(target, self.stop)
-        _all.add(self)
 
     def start(self) -> None:
         """Begin, and return at once."""
         self._thread.start()
 
-    @property
-    def is_pending(self) -> bool:
-        """True until the plan is in use. In a fork of this process nothing is: its threads are the parent's."""
-        return os.getpid() == self._owner and not self._done.is_set()
+    def work(self) -> None:
+        """Plan, and hand the plan over."""
+        plan, problem = self._planned()
+        self._hand_over(plan, problem)
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the plan is in use; return False where the time was over first."""
-        return not self.is_pending or threading.current_thread() is self._thread or self._done.wait(timeout_s)
-
-    def stop(self) -> None:
-        """End the process, without waiting for it. In a fork of this process it does nothing."""
-        if os.getpid() != self._owner:
-            return
-        self._is_stopped = True
-        with self._lock:
-            if self._worker is not None:
-                end_family(self._worker.pid)
-
-    def join(self) -> None:
-        """Wait a moment for what `stop` has ended."""
-        if os.getpid() == self._owner and self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_S)
-
-    def _run(self) -> None:
-        try:
-            while not _turn.acquire(timeout=_LOOK_S):
-                if self._is_stopped:
-                    return
-            try:
-                plan, problem = self._planned()
-                self._hand_over(plan, problem)
-            finally:
-                _turn.release()
-        finally:
-            self._values = None  # the copies go as soon as nobody needs them
-            self._done.set()
+    def clean_up(self) -> None:
+        """Drop the copies as soon as nobody needs them."""
+        self._values = None
 
     def _arguments(self) -> list[Any] | None:
         """Return the arguments of the first call; None where a weight is gone."""
@@ -139,16 +100,10 @@ class Aside:
                 raise WorkerError("the model is gone")
             self._worker = worker = Worker(_MODULE, folder / "log")
         worker.post("plan", folder=str(folder), **self._facts)
-        while not worker.is_ready(_LOOK_S):
+        while not worker.is_ready(LOOK_S):
             if self._is_stopped:
                 raise WorkerError("the model is gone")
         return worker.result(_ANSWER_S)
-
-    def _end_worker(self) -> None:
-        with self._lock:
-            worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.kill()
 
 
 class _Values:
@@ -182,12 +137,3 @@ def _copied(value: Any) -> Any:
             copy = torch.empty_strided(once.size(), once.stride(), dtype=once.dtype, device=once.device)
             return copy.copy_(once).expand(plain.size())
         return plain.clone()
-
-
-@atexit.register
-def _stop_all() -> None:
-    found = list(_all)
-    for aside in found:
-        aside.stop()
-    for aside in found:
-        aside.join()

@@ -25,7 +25,8 @@ from hub.report.progress import SilentProgress
 
 NICE = 5
 """Against the user's own threads, these and the workers get a quarter of a core that both want (Linux: 1.25 ** -5 = 0.33
-to 1). With 19, the budget ends before anything is compiled where a model is called in a loop."""
+to 1). With 19 it would be a sixty-seventh: beside a model
+that is called in a loop the budget would end first."""
 
 
 def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) -> Plan:

@@ -6,20 +6,17 @@ ends when the model goes, and with this process. One runs at a time.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import shutil
 import threading
 import time
-import weakref
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hub.backend import CompileSettings
-from hub.compilation.channel import Worker
 from hub.compilation.family import PROC, end_family, state_of
 from hub.compilation.limits import Limits
 from hub.compilation.pool import POOL
@@ -27,6 +24,7 @@ from hub.errors import AccuracyError, CompileError, ContractError, PluginError, 
 from hub.forks import freed_in_forks, in_forks
 from hub.modes import Modes
 from hub.options import Options
+from hub.planning.chore import Chore
 from hub.verification.standing import Standing
 
 LIMIT_S = 120.0
@@ -34,16 +32,13 @@ LIMIT_S = 120.0
 _LOAD_LIMIT_S = 600.0
 _LOOK_S = 0.25
 """Seconds between two looks at the worker."""
-_JOIN_S = 2.0
 _NO_FAULT = (-2, -9, -15)
 """Signals by which others end a process: a user, or a system without memory."""
 _VERDICTS = (AccuracyError, ContractError, RunError)
 _HOME = "later"
 
-_turn = freed_in_forks(threading.Lock())
 _planning = 0
 _planning_lock = freed_in_forks(threading.Lock())
-_all: weakref.WeakSet[Later] = weakref.WeakSet()
 
 
 @contextlib.contextmanager
@@ -119,66 +114,40 @@ class Outcome:
         return "; ".join(filter(None, parts))
 
 
-class Later:
+class Later(Chore):
     """The verification of one plan's executables. `tell` hears of each outcome, from another thread."""
+
+    name = "hub-later"
+    turn = freed_in_forks(threading.Lock())
+    join_s = 2.0
 
     def __init__(
         self, folder: Path, items: Sequence[Item], threads: int, modes: Modes, options: Options, limits: Limits
     ) -> None:
         """`folder` holds the sample; it is removed in the end."""
+        super().__init__()
         self._folder, self._items = folder, tuple(items)
         self._facts: dict[str, Any] = {"folder": str(folder), "threads": threads, "modes": modes, "options": options}
         self._limits = limits
         self._tell: Callable[[Outcome], object] = lambda _: None
-        self._worker: Worker | None = None
-        self._is_stopped = False
-        self._lock = freed_in_forks(threading.Lock())
-        self._done = threading.Event()
-        self._owner = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="hub-later", daemon=True)
-        _all.add(self)
 
     def start(self, tell: Callable[[Outcome], object]) -> None:
         """Begins, and returns at once."""
         self._tell = tell
         self._thread.start()
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until it is over; False where the time was over first. A fork of this process has nothing to wait for."""
-        return os.getpid() != self._owner or self._done.wait(timeout_s)
+    def work(self) -> None:
+        """Verify one executable after the other, and tell what came of each."""
+        for item in self._items:
+            if self._is_stopped:
+                return
+            outcome = self._outcome(item)
+            if not self._is_stopped:
+                self._tell(outcome)
 
-    def stop(self) -> None:
-        """Ends the worker, without waiting for it. In a fork of this process it does nothing."""
-        if os.getpid() != self._owner:
-            return
-        self._is_stopped = True
-        with self._lock:
-            if self._worker is not None:
-                end_family(self._worker.pid)
-
-    def join(self) -> None:
-        """Waits a moment for what `stop` has ended."""
-        if os.getpid() == self._owner and self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_S)
-
-    def _run(self) -> None:
-        try:
-            while not _turn.acquire(timeout=_LOOK_S):
-                if self._is_stopped:
-                    return
-            try:
-                for item in self._items:
-                    if self._is_stopped:
-                        return
-                    outcome = self._outcome(item)
-                    if not self._is_stopped:
-                        self._tell(outcome)
-            finally:
-                _turn.release()
-        finally:
-            self._end_worker()
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._done.set()
+    def clean_up(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _outcome(self, item: Item) -> Outcome:
         tried: list[str] = []
@@ -218,12 +187,6 @@ class Later:
             self._worker = POOL.lend(_HOME, self._limits)
         self._ask("step_back")
         self._ask("load", is_plugins=False, **self._facts)
-
-    def _end_worker(self) -> None:
-        with self._lock:
-            worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.kill()
 
     def _ask(self, command: str, *, is_plugins: bool = False, **facts: Any) -> Any:
         """Asks the worker. Raises RunError where an executable ends it, or hangs in it, and CompileError for all else."""
@@ -275,12 +238,3 @@ def _cpu_s(pid: int) -> float:
 
 def _path(item: Item) -> str | None:
     return None if item.folder is None else str(item.folder)
-
-
-@atexit.register
-def _stop_all() -> None:
-    found = list(_all)
-    for later in found:
-        later.stop()
-    for later in found:
-        later.join()

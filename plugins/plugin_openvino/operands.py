@@ -32,22 +32,22 @@ Value = Output | tuple[Output | None, ...]
 
 
 def output(node: Any) -> Output:
-    """Gives the only output of an OpenVINO node; an Output passes through."""
+    """Return the only output of an OpenVINO node; an Output passes through."""
     return node if isinstance(node, Output) else node.output(0)
 
 
 def constant(value: Any, dtype: torch.dtype) -> Output:
-    """Gives a constant from a number or nested list."""
+    """Return a constant from a number or nested list."""
     return output(op.Constant(np.asarray(value, dtype=NUMPY_TYPES[dtype])))
 
 
 def indices(values: Sequence[int]) -> Output:
-    """Gives a vector of int64, clipped to the int32 range that OpenVINO keeps: ATen writes "to the end" as 2^63 - 1."""
+    """Return a vector of int64, clipped to the int32 range that OpenVINO keeps: ATen writes "to the end" as 2^63 - 1."""
     return constant([max(-INT32_MAX, min(INT32_MAX, int(value))) for value in values], torch.int64)
 
 
 def convert(value: Output, dtype: torch.dtype) -> Output:
-    """Gives the value as another dtype, or itself where it has that dtype."""
+    """Return the value as another dtype, or itself where it has that dtype."""
     wanted, found = OV_TYPES[dtype], value.get_element_type()
     if found == wanted:
         return value
@@ -57,12 +57,12 @@ def convert(value: Output, dtype: torch.dtype) -> Output:
 
 
 def zero(dtype: torch.dtype) -> Output:
-    """Gives a scalar 0."""
+    """Return a scalar 0."""
     return constant(0, dtype)
 
 
 def size_of(value: Output, dim: int) -> Output:
-    """Gives one size of a value as a vector of one int64, as a constant where it is known."""
+    """Return one size of a value as a vector of one int64, as a constant where it is known."""
     shape = value.get_partial_shape()
     if shape[dim].is_static:
         return indices([shape[dim].get_length()])

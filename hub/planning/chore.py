@@ -1,0 +1,99 @@
+"""Work beside the user's calls: a thread with at most one worker process, which ends with this process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from hub.compilation.channel import Worker
+from hub.compilation.family import end_family
+from hub.forks import freed_in_forks
+
+LOOK_S = 0.1
+"""Seconds between two looks at whose turn it is."""
+
+_all: weakref.WeakSet[Chore] = weakref.WeakSet()
+
+
+class Chore(ABC):
+    """Some work, one of its kind at a time. In a fork of this process nothing is left to do."""
+
+    name: ClassVar[str]
+    """The thread's."""
+    turn: ClassVar[threading.Lock]
+    """Held by the one of its kind that works."""
+    join_s: ClassVar[float]
+    """Seconds that the end of this process waits for the thread."""
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._is_stopped = False
+        self._lock = freed_in_forks(threading.Lock())
+        self._done = threading.Event()
+        self._owner = os.getpid()
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        _all.add(self)
+
+    @abstractmethod
+    def work(self) -> None:
+        """Do it; `_is_stopped` says that nobody wants it any more."""
+
+    @abstractmethod
+    def clean_up(self) -> None:
+        """Let go of what is held, whether or not it was begun."""
+
+    @property
+    def is_pending(self) -> bool:
+        """True until it is over."""
+        return os.getpid() == self._owner and not self._done.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is over; return False where the time was over first."""
+        return not self.is_pending or threading.current_thread() is self._thread or self._done.wait(timeout_s)
+
+    def stop(self) -> None:
+        """End the worker, without waiting for it."""
+        if os.getpid() != self._owner:
+            return
+        self._is_stopped = True
+        with self._lock:
+            if self._worker is not None:
+                end_family(self._worker.pid)
+
+    def join(self) -> None:
+        """Wait a moment for what `stop` has ended."""
+        if os.getpid() == self._owner and self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(self.join_s)
+
+    def _run(self) -> None:
+        try:
+            while not self.turn.acquire(timeout=LOOK_S):
+                if self._is_stopped:
+                    return
+            try:
+                self.work()
+            finally:
+                self.turn.release()
+        finally:
+            self._end_worker()
+            self.clean_up()
+            self._done.set()
+
+    def _end_worker(self) -> None:
+        with self._lock:
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
+
+
+@atexit.register
+def _stop_all() -> None:
+    found = list(_all)
+    for chore in found:
+        chore.stop()
+    for chore in found:
+        chore.join()
