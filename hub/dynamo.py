@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub import environment
 from hub.cache.forecast import may_need_workers
 from hub.capture.attention import expand_attention
 from hub.capture.bodies import as_called, bodies_of
@@ -19,16 +18,17 @@ from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
 from hub.capture.traces import forget_last_trace
 from hub.capture.training import capture_with_autograd
-from hub.compilation.pool import POOL
 from hub.compiled import CompiledGraph, eager_plan
 from hub.errors import CaptureError, HubError, HubWarning, OptionError, PlanError
 from hub.graph import Graph
-from hub.interrupts import held_back
 from hub.options import Options, resolve
 from hub.ownership import calling_wrapper, register
 from hub.plan_file import read_plans
 from hub.planning.evidence import Mode
 from hub.pricing.roofline import measure_early
+from hub.process import environment
+from hub.process.interrupts import held_back
+from hub.workers.pool import POOL
 
 
 def hub_backend(

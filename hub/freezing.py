@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 
 from hub.compiled import CompiledGraph, is_autocast_on
 from hub.errors import FreezeError
-from hub.forks import in_forks, never_freed
 from hub.ownership import graphs_of, why_no_graphs
+from hub.process.forks import in_forks, never_freed
 
 
 @dataclass(frozen=True, slots=True)

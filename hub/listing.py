@@ -17,10 +17,10 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from hub.children import run_child
-from hub.compilation.family import adopt_orphans, end_descendants
 from hub.errors import ContractError, HubError, shortened, text_of
 from hub.options import resolve
+from hub.process.children import run_child
+from hub.process.family import adopt_orphans, end_descendants
 from hub.registry import Entry, Registry, installed_version, load_attribute, registry
 from hub.support import Support, refused
 

@@ -15,8 +15,8 @@ from hub.capture.frames import frames_of
 from hub.capture.nothing import Cause, Nothing, why_nothing
 from hub.compiled import CompiledGraph
 from hub.errors import CaptureError, HubWarning, OptionError
-from hub.forks import in_forks
 from hub.plan import Plan
+from hub.process.forks import in_forks
 
 _graphs: list[weakref.ref[CompiledGraph]] = []
 _FRAMES = 12

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 from packaging.requirements import Requirement
 
-from hub import environment, hookspecs
+from hub import hookspecs
 from hub.backend import API_VERSION, Backend, BackendInfo
-from hub.compilation.state import HERE, kept_state, refusal_beside_threads, told_changes
 from hub.errors import ContractError, HubError, OptionError, PluginLoadError, text_of
-from hub.forks import freed_in_forks, note_runtimes
 from hub.plugin_fault import is_plugins
+from hub.process import environment
+from hub.process.forks import freed_in_forks, note_runtimes
+from hub.process.state import HERE, kept_state, refusal_beside_threads, told_changes
 from hub.settings import Setting, from_environment, is_variable, of_backend
 from hub.support import ACCEPTED, Support, refused
 from hub.trial import Trials, registered, try_imports

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch._dynamo.convert_frame import compile_lock
 
-from hub.forks import freed_in_forks
+from hub.process.forks import freed_in_forks
 
 
 @contextmanager

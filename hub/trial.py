@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from hub.cache.imports import Imported, discard_imports, read_imports, write_imports
-from hub.children import Failed, Outcome, run_child, tell_children
-from hub.compilation.family import adopt_orphans, end_descendants
-from hub.compilation.state import claim_process, kept_state
 from hub.errors import CacheError, ContractError, OptionError
 from hub.hookspecs import PROJECT
+from hub.process.children import Failed, Outcome, run_child, tell_children
+from hub.process.family import adopt_orphans, end_descendants
+from hub.process.state import claim_process, kept_state
 from hub.settings import SLOW_IMPORTS, from_environment, from_file
 
 TRIAL_S = 60.0

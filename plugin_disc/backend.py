@@ -9,11 +9,9 @@ import torch
 from torch import fx
 
 from hub.backend import Backend, CompileSettings, Executable
-from hub.cost import Cost
 from hub.errors import CompileError, HubError
 from hub.graph import Cluster, TensorSpec
 from hub.lowering.operators import PLACES_IN_WINDOWS
-from hub.pricing.roofline import cluster_estimate
 from hub.support import Support, operator_name, refused
 
 from .compiler import NAME
@@ -22,11 +20,6 @@ from .mhlo import program
 from .runtime import build, restore
 from .settings import Settings
 from .support import OPERATORS
-
-EFFICIENCY = 0.8
-"""Share of the peaks: memory-bound loops come near the bandwidth, products are the BLAS of eager."""
-CALL_S = 8e-6
-"""Seconds to enter and leave: one call through ctypes, and tensors for the outputs."""
 
 
 class Disc(Backend):
@@ -62,10 +55,6 @@ class Disc(Backend):
     def keeps_order(self, node: fx.Node) -> bool:
         """Return True for the places of a maximum in a window: the first, or the last NaN, as in eager."""
         return operator_name(node) in PLACES_IN_WINDOWS
-
-    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
-        """Predicts one warm call by the roofline. Raises nothing for captured clusters."""
-        return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
         """Lowers, fuses, and compiles by LLVM; before that by BladeDISC's compiler, if set. `effort` changes nothing."""

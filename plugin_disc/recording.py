@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from hub.compilation.transfer import dump_module, load_module
 from hub.errors import RunError
 from hub.graph import Cluster, ScalarSpec, hint, output_arguments, spec_of
+from hub.workers.transfer import dump_module, load_module
 
 from .compiler import NAME
 

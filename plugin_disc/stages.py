@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hub.compilation.channel import Worker, serve
 from hub.errors import CompileError, HubError, LimitExceeded, PluginError, WorkerError
 from hub.graph import Cluster
+from hub.workers.channel import Worker, serve
 
 from .compiler import NAME
 from .mhlo import TO_BACKEND, TO_STABLEHLO, imported, program

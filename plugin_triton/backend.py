@@ -14,7 +14,6 @@ from hub.cache.measurements import Measurements
 from hub.cost import Cost
 from hub.errors import CompileError, HubError
 from hub.graph import Cluster, TensorSpec
-from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
 
 from .chosen import chosen_by, gpu_of
@@ -26,10 +25,6 @@ from .source import Choose, by_rules
 from .support import INTERPRETED, OPERATORS, capability_of, too_old
 from .tuning import Tuner
 
-EFFICIENCY = 0.8
-"""Share of the peaks that memory-bound kernels reach: a guess, not measured, until a cluster has run."""
-CALL_S = 1e-5
-"""Seconds to launch one kernel from Python: a guess likewise."""
 INTERPRETED_S = 0.05
 """Seconds that the interpreter takes for a node, or so. Nobody buys it by them: see `Settings.reference_on`."""
 
@@ -62,11 +57,10 @@ class Triton(Backend):
         found = OPERATORS.supports(node)
         return found if found.accepted or not self._own.interpret else INTERPRETED.supports(node)
 
-    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:
-        """Predicts one warm call; in the interpreter by the number of nodes."""
-        if device_of(cluster).type == "cpu":
-            return Cost(INTERPRETED_S * len(cluster.nodes), detail=REFERENCE)
-        return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
+    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:  # noqa: ARG002 - the same with any
+        """Predict one warm call of the interpreter by the number of nodes; None for a GPU: the hub's roofline holds."""
+        is_interpreted = device_of(cluster).type == "cpu"
+        return Cost(INTERPRETED_S * len(cluster.nodes), detail=REFERENCE) if is_interpreted else None
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
         """Writes, compiles and loads kernels, with the blocks that tuning has found. Raises CompileError."""

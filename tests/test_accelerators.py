@@ -25,9 +25,6 @@ from hub.bench.closeness import Difference
 from hub.bench.contenders import Contender
 from hub.bench.models import LoadedModel
 from hub.cache.measurements import Measurements
-from hub.compilation import tasks
-from hub.compilation.state import kept_state
-from hub.compilation.transfer import Sample
 from hub.compilation.values import values_at
 from hub.compiled import eager_plan
 from hub.dispatch.assemble import Loaded
@@ -43,6 +40,9 @@ from hub.pricing.eager import profile_eager
 from hub.pricing.features import features_of, kind_of
 from hub.pricing.roofline import Peaks
 from hub.pricing.timing import time_call
+from hub.process.state import kept_state
+from hub.workers import tasks
+from hub.workers.transfer import Sample
 from tests.toys import toy
 
 CUDA = torch.device("cuda", 0)

@@ -218,3 +218,19 @@ def test_every_hook_is_tested(hook: str) -> None:
     """Each hook has a test that bears its name."""
     pattern = re.compile(rf"^\s*def test_\w*{hook}\w*\(", flags=re.MULTILINE)
     assert any(pattern.search(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py"))
+
+
+def room_of(name: str) -> str:
+    """Gives the folder of a core module, "hub.planning"; "" for a module at the top."""
+    return ".".join(name.split(".")[:2]) if name.count(".") > 1 else ""
+
+
+def test_rooms_have_no_cycle() -> None:
+    """What one folder of the core stands on does not stand on that folder."""
+    rooms: dict[str, set[str]] = {}
+    for name, targets in module_graph().items():
+        if room := room_of(name):
+            rooms.setdefault(room, set()).update(filter(None, map(room_of, targets)))
+    graph = {name: frozenset(targets & rooms.keys()) - {name} for name, targets in rooms.items() if name.startswith("hub.")}
+    cycle = cycle_in({name: targets & graph.keys() for name, targets in graph.items()})
+    assert not cycle, " -> ".join(cycle)

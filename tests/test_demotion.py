@@ -24,7 +24,7 @@ import os, sys
 from hub import Backend, BackendInfo, Executable, Support, hookimpl
 
 FOLDER = Path({folder!r})
-IS_LIVE = "hub.compilation" not in str(sys.modules["__main__"].__spec__)  # in workers it behaves
+IS_LIVE = "hub.workers" not in str(sys.modules["__main__"].__spec__)  # in workers it behaves
 
 @hookimpl
 def hub_backends():

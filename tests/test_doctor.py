@@ -15,7 +15,8 @@ from hub.cache.measurements import Measurements
 from hub.cli import doctor
 from hub.cli.app import app
 from hub.listing import ListedBackend, list_backends
-from hub.pricing.profile import Profile, measure_profile, stored_profile
+from hub.pricing.profile import Profile, stored_profile
+from hub.workers.profiling import measure_profile
 
 TOY = ListedBackend("toy", "hub-toy", "1.2", "toylib", "3.4", True, "", "", ("cpu",), ("float32",), 2, False, False, True)
 EAGER = replace(TOY, name="eager", library="torch", library_version="2.13.0")

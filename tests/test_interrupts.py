@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hub.capture import inference, training
-from hub.interrupts import held_back
+from hub.process.interrupts import held_back
 
 
 def interrupt() -> None:

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 import hub
 from hub.cli.app import app
-from hub.compilation.pool import POOL
 from hub.errors import HubWarning, WorkerError
+from hub.workers.pool import POOL
 
 PLUGIN = """
 import ctypes, os, time

@@ -15,8 +15,8 @@ import pytest
 
 from hub import hookspecs, listing
 from hub.backend import BackendInfo
-from hub.children import Failed, Outcome, exit_text, run_child
 from hub.listing import ListedBackend, list_backends
+from hub.process.children import Failed, Outcome, exit_text, run_child
 from hub.registry import Entry, Registry
 from hub.support import ACCEPTED, OperatorTable, Support, refused
 

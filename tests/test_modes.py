@@ -13,12 +13,12 @@ from torch import nn
 
 from hub.backend import CompileSettings
 from hub.cache.measurements import modes_digest
-from hub.compilation.limits import Limits
-from hub.compilation.transfer import Sample
 from hub.modes import Modes, modes, set_modes
 from hub.partition.group import Group
-from hub.pricing.session import Session
 from hub.testing.single import capture
+from hub.workers.limits import Limits
+from hub.workers.session import Session
+from hub.workers.transfer import Sample
 
 PLUGIN = """
 from hub import Backend, BackendInfo, Support, hookimpl

@@ -17,10 +17,10 @@ import torch
 from torch import fx, nn
 
 import hub
-from hub.compilation import state
 from hub.compiled import CompiledGraph
 from hub.dynamo import hub_backend
 from hub.errors import HubWarning
+from hub.process import state
 from hub.registry import registry
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import hub
-from hub.compilation import state
 from hub.dispatch.shadow import Drift, Shadowed
 from hub.errors import AccuracyError, ContractError, HubWarning, OptionError, RunError
+from hub.process import state
 from hub.testing.operators import case_cluster
 from hub.testing.operators.sample import call, f
 
@@ -25,7 +25,7 @@ import sys
 
 FAULT = {fault!r}
 AFTER = {after}
-IS_LIVE = "hub.compilation" not in str(sys.modules["__main__"].__spec__)  # in workers it behaves
+IS_LIVE = "hub.workers" not in str(sys.modules["__main__"].__spec__)  # in workers it behaves
 
 @hookimpl
 def hub_backends():

@@ -12,10 +12,11 @@ import torch
 from typer.testing import CliRunner
 
 import hub
-from hub import children, trial
+from hub import trial
 from hub.cache.imports import IMPORTS, Imported, read_imports
-from hub.children import Failed, Outcome
 from hub.cli.app import app
+from hub.process import children
+from hub.process.children import Failed, Outcome
 from hub.registry import registry
 
 REGISTERING = """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from pydantic import BaseModel, ConfigDict
 
 from hub.listing import list_backends
 from hub.registry import installed_version
+
+_ROOT = Path(__file__).parents[2]
+"""The repository, or the folder that packages are installed in."""
 
 
 class Machine(BaseModel):
@@ -29,6 +34,10 @@ class Machine(BaseModel):
     python: str
     libraries: dict[str, str]
     """Version of the hub, of torch, and of the library under every available backend."""
+    commit: str = ""
+    """Of the hub's repository, where it runs from one: "1a2b3c4", or "1a2b3c4 with changes"."""
+    code: str = ""
+    """Digest of the sources of the hub and of its own plugins: another one may give other times."""
     load: float
     """Processes that wanted a core in the last minute, before the run began; above 0, the machine was not idle."""
 
@@ -48,8 +57,37 @@ def this_machine() -> Machine:
             for backend in list_backends()
             if backend.library and backend.library_version
         },
+        commit=this_commit(),
+        code=code_digest(),
         load=os.getloadavg()[0],
     )
+
+
+def this_commit() -> str:
+    """Return the commit that the hub runs from; "" where it was installed as a package."""
+    commit = _git("rev-parse", "--short", "HEAD")
+    return f"{commit} with changes" if commit and _git("status", "--porcelain", "--", *map(str, _packages())) else commit
+
+
+def code_digest() -> str:
+    """Return a digest of the sources of the hub and of its own plugins, whether they are committed or not."""
+    found = hashlib.sha256()
+    for path in sorted(path for package in _packages() for path in package.rglob("*.py")):
+        found.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _packages() -> tuple[Path, ...]:
+    names = ("hub", "plugin_disc", "plugin_mdla", "plugin_triton", "plugins")
+    return tuple(path for name in names if (path := _ROOT / name).is_dir())
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
 
 
 def _cpu_model() -> str:

@@ -41,12 +41,13 @@ def _heading(runs: Sequence[Benchmark]) -> list[str]:
     libraries = ", ".join(f"{name} {version}" for name, version in machine.libraries.items())
     options = ", ".join(f"{key}={value}" for key, value in runs[0].options.items()) or "defaults"
     rounds = sorted({run.rounds for run in runs})
+    commits = ", ".join(sorted({run.machine.commit for run in runs})) or "a version without a commit"
     return [
         "# Benchmark",
         "",
         f"{len(runs)} runs, {min(run.date for run in runs)} to {max(run.date for run in runs)}; {machine.cpu},",
         f"{runs[0].threads} threads on {machine.cores} cores; Python {machine.python}, {libraries};",
-        f"the hub with {options}; {' or '.join(map(str, rounds))} rounds of blocks of {runs[0].block_s:g} s.",
+        f"the hub at {commits} with {options}; {' or '.join(map(str, rounds))} rounds of blocks of {runs[0].block_s:g} s.",
         "The files beside this one hold the rest.",
     ]
 

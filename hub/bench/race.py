@@ -13,10 +13,10 @@ from typing import Any
 from hub.bench.contenders import HUB, Contender, backend_left_out
 from hub.bench.prepared import Prepared
 from hub.bench.result import FailureKind, Interval, Result
-from hub.compilation.channel import Worker
 from hub.errors import AccuracyError, CaptureError, HubError
 from hub.pricing.timing import in_turn, median
 from hub.report.progress import Progress
+from hub.workers.channel import Worker
 
 BLOCK_S = 0.2
 """Seconds of one block: tens of calls for most models, short against the slow phases of a shared machine."""

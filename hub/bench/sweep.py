@@ -123,15 +123,13 @@ def _run(job: Job, wanted: Sweep) -> Benchmark:
 
 
 def _is_done(job: Job, wanted: Sweep) -> bool:
-    """True where there is a result of the same request, versions and machine, and the hub's own time is in it."""
+    """True where there is a result of the same request, sources, versions and machine, and the hub's own time is in it."""
     found = read(wanted.folder / job.filename) if wanted.resume else None
     if found is None:
         return False
     here = this_machine()
-    same = (found.machine.cpu, found.machine.cores, found.machine.python, found.machine.libraries) == (
-        *(here.cpu, here.cores, here.python),
-        here.libraries,
-    )
+    facts = ("cpu", "cores", "python", "libraries", "code")
+    same = all(getattr(found.machine, fact) == getattr(here, fact) for fact in facts)
     return same and found.command == shlex.join(command_of(job, wanted))
 
 

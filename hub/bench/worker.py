@@ -18,11 +18,11 @@ from hub.bench.closeness import difference, least_tolerance
 from hub.bench.contenders import Contender, build
 from hub.bench.models import load_model
 from hub.bench.prepared import Prepared
-from hub.compilation.channel import serve
 from hub.ownership import captured_plans
 from hub.plan import TROUBLE, Plan
 from hub.pricing.timing import time_call
 from hub.report.numbers import count
+from hub.workers.channel import serve
 
 _WARM_S = 0.3
 """Seconds of calls before anything counts."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
 from hub.cache.database import damage_of, is_damage, open_database
@@ -17,7 +18,6 @@ from hub.cache.keys import available_cores, backend_parts, digest_of, machine_pa
 from hub.cost import Cost
 from hub.modes import Modes
 from hub.plan import Stage
-from hub.pricing.timing import median
 from hub.registry import Entry
 from hub.report.numbers import count
 

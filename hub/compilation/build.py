@@ -15,14 +15,14 @@ import torch
 from hub.backend import CompileSettings, Executable
 from hub.cache.artifacts import Saved, check_size, renew_seal, save_artifact, seal_of
 from hub.canonical import canonical_text
-from hub.compilation.leftovers import MANY_LEFT, leftovers, more
-from hub.compilation.state import kept_state
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
 from hub.errors import CompileError, ContractError, PluginError, RunError, text_of
 from hub.graph import Cluster
 from hub.plan import Stage
 from hub.plugin_fault import is_plugins
+from hub.process.leftovers import MANY_LEFT, leftovers, more
+from hub.process.state import kept_state
 from hub.registry import Registry
 from hub.verification.compare import Judge
 from hub.verification.endurance import Leisure

@@ -14,7 +14,7 @@ import weakref
 
 import torch
 
-from hub.forks import freed_in_forks
+from hub.process.forks import freed_in_forks
 
 _lock = freed_in_forks(threading.RLock())
 """Re-entrant, because garbage may be collected, and a holder with it, wherever something is allocated."""

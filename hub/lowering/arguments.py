@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hub.graph import Cluster, Spec, TensorSpec, hint
-from hub.interrupts import held_back
+from hub.process.interrupts import held_back
 from hub.tracing import tracing
 
 Decompositions = Mapping[Any, Callable[..., Any]]

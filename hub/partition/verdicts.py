@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import fx
@@ -44,6 +44,10 @@ class Verdicts:
         """Gives the verdicts after a backend lost some nodes, by failing on them."""
         answers = {**self.by_backend[backend], **dict.fromkeys(nodes, refused(reason))}
         return replace(self, by_backend={**self.by_backend, backend: answers})
+
+    def only(self, backends: Collection[str]) -> Verdicts:
+        """Return the verdicts of some backends."""
+        return replace(self, by_backend={name: found for name, found in self.by_backend.items() if name in backends})
 
     def refusals(self, backend: str, nodes: Sequence[str]) -> tuple[str, ...]:
         """Gives the reasons why a backend does not take some of these nodes, each once, in order."""

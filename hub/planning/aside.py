@@ -18,14 +18,15 @@ from typing import Any, Protocol
 
 import torch
 
-from hub.compilation.channel import Worker
-from hub.compilation.transfer import Sample, write_sample
 from hub.errors import WorkerError, text_of
-from hub.forks import freed_in_forks
 from hub.graph import Graph
 from hub.plan import Plan
 from hub.planning.chore import LOOK_S, Chore
 from hub.planning.later import planning
+from hub.process.forks import freed_in_forks
+from hub.process.traffic import COUNTS, TRAFFIC
+from hub.workers.channel import Worker
+from hub.workers.transfer import Sample, write_sample
 
 _MODULE = "hub.planning.aside_worker"
 _ANSWER_S = 60.0
@@ -91,6 +92,7 @@ class Aside(Chore):
         except Exception as error:  # noqa: BLE001 - whatever it was, planning in this process meets it, or does without
             return None, text_of(error)
         finally:
+            TRAFFIC.hide()
             self._end_worker()
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -99,6 +101,7 @@ class Aside(Chore):
             if self._is_stopped:
                 raise WorkerError("the model is gone")
             self._worker = worker = Worker(_MODULE, folder / "log")
+        TRAFFIC.show(folder / COUNTS)
         worker.post("plan", folder=str(folder), **self._facts)
         while not worker.is_ready(LOOK_S):
             if self._is_stopped:

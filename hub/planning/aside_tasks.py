@@ -12,16 +12,17 @@ from pathlib import Path
 
 import torch
 
-from hub.compilation.family import end_descendants
-from hub.compilation.pool import POOL
-from hub.compilation.transfer import read_sample
 from hub.modes import Modes, set_modes
 from hub.options import Options
 from hub.plan import Plan
 from hub.planning.evidence import Mode
 from hub.planning.make import Maker
+from hub.process.family import end_descendants
+from hub.process.traffic import COUNTS, GAPS
 from hub.registry import registry
 from hub.report.progress import SilentProgress
+from hub.workers.pool import POOL
+from hub.workers.transfer import read_sample
 
 NICE = 5
 """Against the user's own threads, these and the workers get a quarter of a core that both want (Linux: 1.25 ** -5 = 0.33
@@ -42,6 +43,7 @@ def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     sample = read_sample(Path(folder))
+    GAPS.watch(Path(folder) / COUNTS)
     return Maker(sample.graph, mode, options, registry(), SilentProgress()).make(sample.values).plan
 
 

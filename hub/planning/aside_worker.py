@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hub.compilation.channel import serve
 from hub.planning.aside_tasks import HANDLERS
+from hub.workers.channel import serve
 
 if __name__ == "__main__":
     serve(HANDLERS)

@@ -13,8 +13,6 @@ from typing import Any
 from hub.backend import CompileSettings
 from hub.cache.store import Store
 from hub.compilation.build import build_cluster, changes_of, load_and_verify, plugin_edge
-from hub.compilation.state import HERE, WORKER, is_alone, kept_state, refusal_beside_threads, told_changes
-from hub.compilation.transfer import cut_sample
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step
@@ -29,9 +27,12 @@ from hub.planning.later import Item
 from hub.planning.scene import Scene, limits_of
 from hub.planning.schedule import plain_names, reads, steps_for
 from hub.plugin_fault import is_plugins
-from hub.pricing.session import UNSAVED, Offer, Order, Session
+from hub.process.state import HERE, WORKER, is_alone, kept_state, refusal_beside_threads, told_changes
 from hub.registry import Registry
 from hub.verification.standing import Standing
+from hub.workers.orders import UNSAVED, Offer, Order
+from hub.workers.session import Session
+from hub.workers.transfer import cut_sample
 
 _log = logging.getLogger("hub")
 
@@ -87,8 +88,7 @@ class Builder:
         self._told.clear()
         self.served.clear()
         self.items.clear()
-        if self.scene.session is not None:
-            self.scene.session.end_plans()
+        self.scene.session.end_plans()
         steps = steps_for(self.scene.graph, groups, names)
         clusters = [(name, found) for name, found in zip(names, groups, strict=True) if found.backend != EAGER]
         served = {name: self._served(found, decision.settings) for name, found in clusters}
@@ -114,11 +114,10 @@ class Builder:
 
         Those behind one that is known to fail are left alone: without it, the plan will be another.
         """
-        scene, session = self.scene, self.scene.session
-        if session is None or not (orders := self._new_orders(session, settings, served)):
-            return
+        scene = self.scene
+        orders = self._new_orders(settings, served)
         most = {order.group.backend: scene.compile_workers(order.group.backend) for order in orders}
-        if len(orders) < 2 or max(most.values()) < 2:
+        if not scene.workers.is_apart or len(orders) < 2 or max(most.values()) < 2:
             return
         scene.progress.stage("compiling", len(orders))
         homes = {order.group.backend: order.name for order in orders}
@@ -130,14 +129,15 @@ class Builder:
         def advance(order: Order) -> None:
             scene.progress.advance(f"{order.group.backend} {order.name}")
 
-        offers = session.try_out_all(orders, most, advance, get_ready)
+        offers = scene.workers.try_out_all(orders, most, advance, get_ready)
         self._ahead |= {(order.group, settings): offer for order, offer in offers.items()}
 
-    def _new_orders(self, session: Session, settings: CompileSettings, served: Mapping[str, Served]) -> list[Order]:
+    def _new_orders(self, settings: CompileSettings, served: Mapping[str, Served]) -> list[Order]:
+        workers = self.scene.workers
         found: dict[Path, Order] = {}
         for name, item in served.items():
             group, folder = item.group, item.folder
-            if folder.exists() or (group, settings) in self._ahead or session.tried(group, settings) is not None:
+            if folder.exists() or (group, settings) in self._ahead or workers.tried(group, settings) is not None:
                 continue
             if failure_in_service(self.scene, item) is not None or known_failure(self.scene, group, settings) is not None:
                 break
@@ -152,10 +152,9 @@ class Builder:
         self.served[name] = served
         if (known := failure_in_service(self.scene, served)) is not None:
             raise known
-        session = self.scene.session
         if (offer := self._ahead.pop((found, settings), None)) is not None:
             self._learn(offer, name, settings)
-        elif session is not None and (earlier := session.tried(found, settings)) is not None:
+        elif (earlier := self.scene.workers.tried(found, settings)) is not None:
             self._heard(earlier, name)  # while plans were measured
         for _ in range(2):
             if not self._has_artifact(folder, found.backend, name):
@@ -171,7 +170,7 @@ class Builder:
                 message = f"the saved executable is of no use, compiled again: {error.message}"
                 self._note(message, Stage.LOAD, found.backend, name)
                 self.store.discard(folder)
-        earlier = None if session is None else session.tried(found, settings)
+        earlier = self.scene.workers.tried(found, settings)
         return self._compiled_here(cluster, found.backend, settings, inputs, folder, earlier)
 
     def _has_artifact(self, folder: Path, backend: str, name: str) -> bool:
@@ -201,7 +200,7 @@ class Builder:
     def _loaded(
         self, cluster: Cluster, settings: CompileSettings, inputs: Sequence[Any], folder: Path, found: Group
     ) -> Loaded:
-        earlier = None if self.scene.session is None else self.scene.session.tried(found, settings)
+        earlier = self.scene.workers.tried(found, settings)
         built = load_and_verify(
             cluster,
             found.backend,
@@ -224,7 +223,7 @@ class Builder:
         folder: Path,
         earlier: Offer | None,
     ) -> Loaded:
-        own = folder if self.scene.session is None else None  # else a worker has compiled it before, and could not save it
+        own = None if self.scene.workers.is_apart else folder  # a worker has compiled it before, and could not save it
         known = None if earlier is None else earlier.is_finite_only
         _check_threads(() if earlier is None else earlier.changed, cluster, backend)
         start = time.perf_counter()
@@ -249,13 +248,13 @@ class Builder:
     def _try_out(self, name: str, found: Group, settings: CompileSettings, folder: Path, values: Mapping[str, Any]) -> None:
         """Lets a worker compile, run, verify and save a cluster that none has tried. Raises PluginError with the cause."""
         scene = self.scene
-        if scene.session is None or scene.session.tried(found, settings) is not None:
+        if not scene.workers.is_apart or scene.workers.tried(found, settings) is not None:
             return
         if (known := known_failure(scene, found, settings)) is not None:
             raise known
         order = Order(name, found, settings, folder, reads(self.scene.graph, found), is_needed=False)
         try:
-            offer = scene.session.try_out(order, lambda: self._get_ready(found.backend, name))
+            offer = scene.workers.try_out(order, lambda: self._get_ready(found.backend, name))
         except WorkerError:
             offer = self._tried_alone(order, values)
         self._learn(offer, name, settings)

@@ -9,9 +9,9 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from hub.compilation.channel import Worker
-from hub.compilation.family import end_family
-from hub.forks import freed_in_forks
+from hub.process.family import end_family
+from hub.process.forks import freed_in_forks
+from hub.workers.channel import Worker
 
 LOOK_S = 0.1
 """Seconds between two looks at whose turn it is."""

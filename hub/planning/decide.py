@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hub.cost import Cost
-from hub.errors import text_of
+from hub.errors import PluginError, text_of
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
@@ -39,7 +39,20 @@ def decide(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
             note = Event(kind=EventKind.FAILED, stage=Stage.TIME, message=f"could not measure: {text_of(error)}")
         decision = _predicted(scene, verdicts, choices, book)
         return replace(decision, events=(*decision.events, note))
+    if may_measure:
+        _measure_eager(scene, book)
     return _predicted(scene, verdicts, choices, book)
+
+
+def _measure_eager(scene: Scene, book: PriceBook) -> None:
+    """Run the graph a few times in eager, once a machine: it costs little, and predictions beside it err half as much."""
+    if book.knows_eager:
+        return
+    try:
+        book.keep_eager(scene.workers.eager_prices())
+    except PluginError as error:
+        text = f"eager could not be timed: {error.message}"
+        book.note([Event(kind=EventKind.NOTE, stage=Stage.ESTIMATE, message=text)])
 
 
 def _predicted(

@@ -11,7 +11,7 @@ from hub.partition.assignments import Assignment
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import DecidedBy, Event, Plan, Search
-from hub.pricing.race import Proof
+from hub.planning.race import Proof
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ def _told(cluster: PlannedCluster, plan: Plan, scene: Scene, events: list[Event]
     if entry is None or not entry.info.explains or not entry.status.accepted:
         return cluster
     try:
-        said = scene.explain(Group(cluster.backend, cluster.nodes), cluster.name, settings_of(plan))
+        said = scene.workers.explain(Group(cluster.backend, cluster.nodes), cluster.name, settings_of(plan))
     except HubError as error:
         problem = error.message
     except BaseException as error:

@@ -15,10 +15,10 @@ from hub.capture.nothing import why_nothing
 from hub.capture.sources import weight_positions
 from hub.errors import HubError, PluginError, text_of
 from hub.graph import Cluster, Graph
-from hub.interrupts import held_back
 from hub.options import Options
 from hub.partition.extract import extract
 from hub.partition.group import group_alone
+from hub.process.interrupts import held_back
 from hub.registry import Registry, registry
 
 Captured = tuple[Graph, dict[str, torch.Tensor]]

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from hub.backend import CompileSettings
-from hub.compilation.family import PROC, end_family, state_of
-from hub.compilation.limits import Limits
-from hub.compilation.pool import POOL
 from hub.errors import AccuracyError, CompileError, ContractError, PluginError, RunError, WorkerError, text_of
-from hub.forks import freed_in_forks, in_forks
 from hub.modes import Modes
 from hub.options import Options
 from hub.planning.chore import Chore
+from hub.process.family import PROC, end_family, state_of
+from hub.process.forks import freed_in_forks, in_forks
 from hub.verification.standing import Standing
+from hub.workers.limits import Limits
+from hub.workers.pool import POOL
 
 LIMIT_S = 120.0
 """Seconds that one step may work, or wait for something, before it counts as hanging. Waiting for a core does not count."""

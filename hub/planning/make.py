@@ -16,7 +16,6 @@ from hub.cache.forecast import remember
 from hub.cache.keys import digest_of, plan_parts
 from hub.cache.measurements import Measurements
 from hub.cache.store import Store
-from hub.compilation.transfer import Sample
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step
 from hub.errors import CacheError, InputRefused, PlanError, WorkerError
@@ -35,10 +34,12 @@ from hub.planning.failures import Served
 from hub.planning.later import Item, Later, planning
 from hub.planning.replay import moved_to_eager, plan_from_file, under_plan
 from hub.planning.scene import Scene, limits_of
-from hub.pricing.session import Session
 from hub.registry import Registry
 from hub.report.progress import Progress
 from hub.support import operator_name
+from hub.workers.in_process import InProcess
+from hub.workers.session import Session
+from hub.workers.transfer import Sample
 
 _KEPT = (DecidedBy.OPTIONS, DecidedBy.NO_TAKER)
 """What decides plans, beside measuring, that a later process need not decide again."""
@@ -141,10 +142,9 @@ class Maker:
         return made, asked is None and _is_lasting(made.plan)
 
     def _verdicts(self, scene: Scene) -> Verdicts:
-        if scene.session is not None:
-            bidders = [name for name in self.registry.entries if self._may_bid(name)]
-            with contextlib.suppress(WorkerError):  # whoever is asked meets it again
-                scene.session.ask_early(bidders, self.options)
+        bidders = [name for name in self.registry.entries if self._may_bid(name)]
+        with contextlib.suppress(WorkerError):  # whoever is asked meets it again
+            scene.workers.ask_early(bidders, self.options)
         return ask_backends(self.graph, self.registry, self.options, scene.answers)
 
     def predict(self, values: Sequence[Any]) -> Plan:
@@ -199,7 +199,8 @@ class Maker:
             store.root / "artifacts",
             measurements,
             self.progress,
-            session if self.options.isolate else None,
+            session,
+            session if self.options.isolate else InProcess(session.sample, self.registry),
             demoted=self.demoted,
         )
         return scene, notes

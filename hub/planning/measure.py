@@ -9,27 +9,29 @@ from dataclasses import replace
 
 from hub.backend import CompileSettings
 from hub.cache.measurements import machine_digest
-from hub.compilation.state import WORKER, told_changes
 from hub.errors import AccuracyError, ContractError, InputRefused, PluginError
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import EAGER, Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import DecidedBy, Event, EventKind, Search, Stage
+from hub.planning.attempts import Attempt, deviation_of, most_promising
 from hub.planning.decision import Decision
 from hub.planning.explore import MOST_FAST, Wanted, worth_measuring
 from hub.planning.failures import known_failure, remember_failure
 from hub.planning.mixes import Mixer
 from hub.planning.pricebook import PriceBook
-from hub.planning.scene import Draft, Scene, draft_of, is_on_accelerators, limits_of
+from hub.planning.race import Proof, Race
+from hub.planning.scene import Draft, Scene, draft_of, is_on_accelerators
 from hub.planning.schedule import plain_names, reads, steps_for
-from hub.pricing.clock import Clock
-from hub.pricing.profile import measure_profile
-from hub.pricing.race import Proof, Race
 from hub.pricing.roofline import settle_peaks
-from hub.pricing.session import ALONE_S, UNSAVED, Lane, Offer, Order, Session
-from hub.report.numbers import count
+from hub.process.state import WORKER, told_changes
+from hub.report.numbers import count, duration
+from hub.workers.clock import Clock
+from hub.workers.orders import UNSAVED, Lane, Offer, Order
+from hub.workers.profiling import measure_profile
+from hub.workers.session import ALONE_S
 
-MOST_REPAIRS = 8
+MAX_REPAIRS = 8
 """Times that a cluster is compiled again without a node that made it fail."""
 MOST_MIXES: Mapping[str, int] = {"fast": 2, "full": 6}
 """Mixed plans that are timed whole, beside every backend alone and eager."""
@@ -45,10 +47,10 @@ NEAR = 2.0
 
 Estimates are off by as much: on Mamba, Inductor was expected to be the slowest of three, and is the fastest by far.
 """
-FAR = 10.0
-"""Under `tune="fast"`, a plan that is expected to take this many times another backend's time is not compiled: those that
-may win need the cores. TVM says itself that untuned products take a hundred times as long.
-"""
+MIN_GAIN: Mapping[str, float] = {"fast": 0.02, "full": 1e-4}
+"""Share of a call that trying a plan must be expected to save."""
+AT_ONCE = 3
+"""Plans that are tried before what is known now decides who comes next; the first one is tried alone."""
 SMALL_S = 2e-3
 """A graph below this many seconds may run best on one thread, and compiles fast: that is tried at once."""
 
@@ -66,10 +68,7 @@ def by_measuring(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment]
     A plugin's failure raises nothing: it costs the plugin's candidate, and is among the decision's events.
     """
     _measure_machine(scene, verdicts, book)
-    if scene.session is not None:
-        return _Measuring(scene, scene.session, book, verdicts, choices).decide()
-    with Session(scene.sample, scene.threads, limits_of(scene.options), options=scene.options) as session:
-        return _Measuring(scene, session, book, verdicts, choices).decide()
+    return _Measuring(scene, book, verdicts, choices).decide()
 
 
 def _measure_machine(scene: Scene, verdicts: Verdicts, book: PriceBook) -> None:
@@ -92,11 +91,9 @@ def _measure_machine(scene: Scene, verdicts: Verdicts, book: PriceBook) -> None:
 class _Measuring:
     """One run; holds what was compiled and priced so far."""
 
-    def __init__(
-        self, scene: Scene, session: Session, book: PriceBook, verdicts: Verdicts, choices: Sequence[Assignment]
-    ) -> None:
+    def __init__(self, scene: Scene, book: PriceBook, verdicts: Verdicts, choices: Sequence[Assignment]) -> None:
         self.scene = scene
-        self.session = session
+        self.session = scene.session
         self.book = book
         self.verdicts = verdicts
         self.drafts: list[Draft] = [draft_of(scene, choice) for choice in choices]
@@ -107,20 +104,22 @@ class _Measuring:
         self.clock = Clock(scene.options.budget_s)
         self.events: list[Event] = []
         self.eager_s: Mapping[str, float] = {}
-        self._expected_s: Mapping[str, float] = {}
-        """By backend, seconds of a call with the best plan in which it has a part."""
+        self._tried: set[tuple[Group, ...]] = set()
+        """Assignments that were compiled, or that failed."""
+        self.mixable = verdicts
+        """What mixes are made of: the backends whose whole plans were tried."""
         self.is_full = scene.options.tune == "full"
         self.is_away = is_on_accelerators(scene.graph)
         """True where other numbers of threads, or their spinning, would have everything compiled again for nothing."""
 
     def decide(self) -> Decision | None:
-        """Runs the whole of it."""
-        self.session.start([*self.verdicts.backends, EAGER])
-        self._compile_first()
+        """Run the whole of it."""
+        self.session.start([EAGER])
         self.session.await_start(EAGER)
         self.eager_s = self.session.eager_prices()
         self.book.keep_eager(self.eager_s)
-        self._time_alone()
+        self._try_plans()
+        self._price_pieces()
         self._explore()
         finalists = self._finalists()
         race = Race(self.session)
@@ -131,23 +130,53 @@ class _Measuring:
         proof = race.proof()
         self.events += [_race_failure(name, error) for name, error in race.failures]
         self.events += [_revival(name) for name in race.revived]
+        self.events += self._beside_notes(race)
         return None if proof is None else self._decision(proof, [*finalists, *variants])
 
-    # --- Compiling ----------------------------------------------------------------------------------------------------
+    # --- Attempts -----------------------------------------------------------------------------------------------------
 
-    def _compile_first(self) -> None:
-        """Compiles the whole-graph plans, and beside them pieces whose prices may help, as far as the time goes.
-
-        A node that a failure names is taken from its backend, and what is left of the cluster is tried again: one bad
-        operator must not cost a backend the whole graph.
-        """
-        for _ in range(MOST_REPAIRS + 1):
-            drafts = self._worth_compiling()
-            self._expected_s = self._expected_by_backend(drafts)
+    def _try_plans(self) -> None:
+        """Compile and time whole plans, the most promising first, until none is expected to be worth its time."""
+        while chosen := self._next_drafts():
+            self._tried.update(draft.assignment.groups for draft in chosen)
             if not self.is_full:  # there, the budget is what the user gave
-                self.clock.wait_for(self._worth_waiting_for(drafts))
-            orders = [*self._orders(drafts), *self._orders(self._calm(drafts), is_needed=False), *self._first_pieces()]
-            found = self._compile(orders)
+                self.clock.wait_for(self._worth_waiting_for(chosen))
+            self._compile_repaired(chosen)
+            self._time_alone()
+
+    def _next_drafts(self) -> Sequence[Draft]:
+        """Return the plans to try now: the most promising one at first, then a few."""
+        open_ = [draft for draft in self.drafts if draft.assignment.clusters and self._is_open(draft)]
+        effort = "full" if self.is_full else "fast"
+        count = AT_ONCE if self._tried else 1
+        chosen = most_promising(map(self._attempt, open_), self._incumbent_s(), min_gain=MIN_GAIN[effort], count=count)
+        return [attempt.draft for attempt in chosen]
+
+    def _is_open(self, draft: Draft) -> bool:
+        return draft.assignment.groups not in self._tried and not any(map(self.book.has_failed, draft.assignment.clusters))
+
+    def _incumbent_s(self) -> float:
+        """Return seconds of the best plan so far, by what its parts take alone; eager at first."""
+        ready = [draft for draft in self.drafts if self._is_ready(draft)]
+        return min((self._predicted_s(draft) for draft in ready), default=sum(self.eager_s.values()))
+
+    def _attempt(self, draft: Draft) -> Attempt:
+        clusters = draft.assignment.clusters
+        costs = [self.book.cost(found, draft.settings) for found in clusters]
+        run_s = sum(cost.run_s for cost in costs) + sum(self.eager_s[name] for name in draft.assignment.eager_nodes)
+        spread_s = math.sqrt(sum(cost.spread_s**2 for cost in costs))
+        is_estimated = any(cost.source == "estimated" for cost in costs)
+        new = [found for found in clusters if (found, draft.settings) not in self.offers]
+        compile_s = sum(self.book.compile_s(found, draft.settings) for found in new)
+        return Attempt(draft, run_s, deviation_of(run_s, spread_s, is_estimated=is_estimated), compile_s)
+
+    def _compile_repaired(self, drafts: Sequence[Draft]) -> None:
+        """Compile whole plans; without the nodes that failures name, again.
+
+        One bad operator must not cost a backend the whole graph.
+        """
+        for _ in range(MAX_REPAIRS + 1):
+            found = self._compile([*self._orders(drafts), *self._orders(self._calm(drafts), is_needed=False)])
             named = [offer for offer in found if offer.failure is not None and _names_a_node(offer)]
             if not named:
                 return
@@ -155,39 +184,27 @@ class _Measuring:
                 assert offer.failure is not None
                 nodes = (str(offer.failure.node),)
                 self.verdicts = self.verdicts.without(offer.order.group.backend, nodes, offer.failure.message)
+            repaired = {offer.order.group.backend for offer in named}
             choices = assignments(self.verdicts, self.scene.options)
             self.drafts = [draft_of(self.scene, choice) for choice in choices]
-
-    def _worth_compiling(self) -> Sequence[Draft]:
-        """Gives the drafts that are not hopeless: by what an earlier process measured, or by far, as is expected."""
-        drafts = self.drafts if self.is_full else self._not_far_off()
-        known = {draft.name: self._known_s(draft) for draft in drafts}
-        best_s = min((seconds for seconds in known.values() if seconds is not None), default=None)
-        if best_s is None:
-            return drafts
-        return [draft for draft in drafts if (seconds := known[draft.name]) is None or seconds <= HOPELESS * best_s]
-
-    def _not_far_off(self) -> Sequence[Draft]:
-        eager_s = self.book.eager_s()
-        expected_s = {draft: self.book.total_s(draft, eager_s) for draft in self.drafts}
-        best_s = min((seconds for draft, seconds in expected_s.items() if draft.assignment.clusters), default=0.0)
-        return [draft for draft in self.drafts if expected_s[draft] <= FAR * best_s or not draft.assignment.clusters]
+            drafts = [draft for draft in self.drafts if set(draft.assignment.backends) == repaired]
+            drafts = [draft for draft in drafts if self._is_open(draft)]
+            self._tried.update(draft.assignment.groups for draft in drafts)
 
     def _worth_waiting_for(self, drafts: Sequence[Draft]) -> Iterable[str]:
-        """Gives the backends that can have the whole graph and are expected to take little longer than the best of them."""
-        expected_s = self._expected_by_backend([draft for draft in drafts if len(draft.assignment.clusters) == 1])
-        best_s = min(expected_s.values(), default=0.0)
+        """Return the backends that can have the whole graph and are expected to take little longer than the best plan."""
+        whole = [draft for draft in drafts if len(draft.assignment.clusters) == 1]
+        expected_s = {draft.assignment.backends[0]: self._attempt(draft).run_s for draft in whole}
+        best_s = min(*expected_s.values(), self._incumbent_s()) if expected_s else 0.0
         return [backend for backend, seconds in expected_s.items() if seconds <= NEAR * best_s]
 
-    def _expected_by_backend(self, drafts: Sequence[Draft]) -> Mapping[str, float]:
-        """Return seconds of a call, as expected, with the best draft in which each backend has a part."""
-        eager_s = self.book.eager_s()
-        found: dict[str, float] = {}
-        for draft in drafts:
-            seconds = self.book.total_s(draft, eager_s)
-            for backend in draft.assignment.backends:
-                found[backend] = min(seconds, found.get(backend, seconds))
-        return found
+    def _price_pieces(self) -> None:
+        """Price the pieces that weigh most, of backends that were tried: a mix of them may beat each alone."""
+        tried = {name for draft in self.drafts if self._is_ready(draft) for name in draft.assignment.backends}
+        self.mixable = self.verdicts.only(tried)
+        if len(tried) > 1:
+            self._compile(self._first_pieces())
+            self._time_alone()
 
     def _calm(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         """Under `tune="full"`, gives the backends alone as they would run beside others: mixes are predicted from that."""
@@ -195,13 +212,9 @@ class _Measuring:
             return ()
         return [_variant(draft, spin=False) for draft in drafts if len(draft.assignment.backends) == 1]
 
-    def _known_s(self, draft: Draft) -> float | None:
-        costs = [self.book.measured(found, draft.settings) for found in draft.assignment.clusters]
-        return sum(cost.run_s for cost in costs if cost is not None) if costs and None not in costs else None
-
     def _first_pieces(self) -> list[Order]:
         """Gives orders for the pieces that weigh most, unless their prices are known: they fill what time there is."""
-        wanted = worth_measuring(self.mixer.sections(self.verdicts), self.book, self.scene.settings(spin=False), {})
+        wanted = worth_measuring(self.mixer.sections(self.mixable), self.book, self.scene.settings(spin=False), {})
         return self._piece_orders(wanted if self.is_full else wanted[:MOST_FAST])
 
     def _piece_orders(self, wanted: Iterable[Wanted]) -> list[Order]:
@@ -240,8 +253,6 @@ class _Measuring:
         for order in new.values():
             if order not in hopeless:
                 by_backend.setdefault(order.group.backend, []).append(order)
-        # Those that may win get the cores first: of many backends, the last ones may be late.
-        by_backend = dict(sorted(by_backend.items(), key=lambda item: self._expected_s.get(item[0], math.inf)))
         most = {backend: self._most_at_once(backend) for backend in by_backend}
         found = [*away, *self.session.compile_all(by_backend, self._heard, self.clock, most)]
         self.offers |= {_key(offer): offer for offer in found}
@@ -313,7 +324,7 @@ class _Measuring:
     def _explore(self) -> None:
         """Under `tune="full"`, goes on pricing pieces for as long as one could change the decision."""
         for _ in range(MOST_ROUNDS if self.is_full else 0):
-            sections = self.mixer.sections(self.verdicts)
+            sections = self.mixer.sections(self.mixable)
             known = self.mixer.best_known_s(sections, self.eager_s)
             wanted = worth_measuring(sections, self.book, self.scene.settings(spin=False), known)
             tried = [item for item in wanted if (item.piece, self.scene.settings(spin=False)) not in self.offers]
@@ -332,7 +343,7 @@ class _Measuring:
         singles = [draft for draft in hopeful if len(draft.assignment.backends) < 2]
         pairs = [draft for draft in hopeful if len(draft.assignment.backends) > 1]
         most = MOST_MIXES["full" if self.is_full else "fast"]
-        mixes = self.mixer.mixes(self.verdicts, self.drafts, self.eager_s, best_s, most)
+        mixes = self.mixer.mixes(self.mixable, self.drafts, self.eager_s, best_s, most)
         known = {draft.assignment.groups for draft in ready}
         new = self._compiled([draft for draft in mixes if draft.assignment.groups not in known])
         pairs = sorted((*new, *pairs), key=self._predicted_s)
@@ -416,9 +427,26 @@ class _Measuring:
             eager_s=self.eager_s,
             proof=proof,
             search=self._search(),
-            events=(*self.events, *self._late_notes(), *self.book.events),
+            events=(*self.events, *self._late_notes(), *self._untried_notes(), *self.book.events),
             verdicts=self.verdicts,
         )
+
+    def _untried_notes(self) -> Iterable[Event]:
+        """Say of each backend that nobody tried what was expected of it."""
+        tried = {name for groups in self._tried for found in groups for name in (found.backend,)}
+        for backend in self.verdicts.backends:
+            mine = [draft for draft in self.drafts if draft.assignment.backends == (backend,)]
+            if backend not in tried and mine and self._is_open(mine[0]):
+                text = f"not tried: expected to take {duration(self._attempt(mine[0]).run_s)} a call; `hub tune` tries more"
+                yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=text)
+
+    def _beside_notes(self, race: Race) -> Iterable[Event]:
+        """Say how much was timed beside the user's own calls."""
+        blocks = [block for entrant in race.entrants for block in entrant.blocks.values()]
+        if beside := sum(block.beside for block in blocks):
+            share = beside / sum(block.calls for block in blocks)
+            text = f"{share:.0%} of the timed calls ran beside the model's own, which left no gaps".replace("%", " %")
+            yield Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text)
 
     def _late_notes(self) -> Iterable[Event]:
         for backend, number in self._late.items():
@@ -427,7 +455,7 @@ class _Measuring:
 
     def _search(self) -> Search:
         compiled = [offer for offer in self.offers.values() if offer.failure is None]
-        return self.mixer.search(self.verdicts, n_compiled=len(compiled), n_timed=self.book.n_kept)
+        return self.mixer.search(self.mixable, n_compiled=len(compiled), n_timed=self.book.n_kept)
 
 
 def _key(offer: Offer) -> Key:

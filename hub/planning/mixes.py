@@ -52,7 +52,10 @@ class Mixer:
         self._scene = scene
         self._book = book
         self._trusts_estimates = trusts_estimates
-        """False where measured prices are at hand: beside them, a roofline looks cheap and would win by its optimism."""
+        """False where measured prices are at hand: beside them, a roofline looks cheap and would win by its optimism.
+
+        Learned prices are never mixed by: of hundreds of combinations, the one that looks cheapest is the luckiest error.
+        """
         self._regions = coarsened(scene.graph, regions(scene.graph), MOST_REGIONS, cost=flops)
         self._settings = scene.settings(spin=False)
         profile = settle_peaks(scene.measurements, scene.threads)
@@ -128,7 +131,8 @@ class Mixer:
     def _is_usable(self, found: Group) -> bool:
         if self._book.has_failed(found):
             return False
-        return self._trusts_estimates or self._book.cost(found, self._settings).source != "estimated"
+        source = self._book.cost(found, self._settings).source
+        return source == "measured" or (source == "estimated" and self._trusts_estimates)
 
     # --- Regions in a chain -------------------------------------------------------------------------------------------
 

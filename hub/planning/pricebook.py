@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,14 @@ from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.structure import structure_digest
 from hub.plan import Event, EventKind, Stage
 from hub.planning.scene import Draft, Scene
-from hub.pricing.features import device_number, features_of
-from hub.pricing.learned import LearnedPrices, Sample
-from hub.pricing.roofline import cluster_estimate, eager_estimate, least_seconds
-from hub.pricing.session import Offer
+from hub.pricing.compile_times import UNKNOWN_S, Compiled, CompileTimes
+from hub.pricing.features import EAGER_S, features_of
+from hub.pricing.learned import CPU, MIN_SAMPLES, LearnedPrices, Sample
+from hub.pricing.roofline import cluster_estimate, eager_estimate, least_seconds, peaks
+from hub.pricing.shipped import shipped_table
 from hub.pricing.timing import median
 from hub.report.numbers import count
+from hub.workers.orders import Offer
 
 
 class PriceBook:
@@ -33,11 +35,17 @@ class PriceBook:
         self.events: list[Event] = []
         self._scene = scene
         self._structures: dict[tuple[str, ...], str] = {}
+        self._eager_s: Mapping[str, float] = {}
+        self._unmeasured: Sequence[str] = ()
         self._costs: dict[tuple[str, str, CompileSettings], Cost] = {}
         """Measured prices, by structure, backend and settings."""
         self._guesses: dict[tuple[str, str, int], Cost] = {}
         self._models: dict[tuple[str, int, float], LearnedPrices | None] = {}
         """By backend, threads, and the kind of device as features number it."""
+        self._known: dict[tuple[str, int], tuple[Measurement, ...]] = {}
+        """What this machine measured so far, by backend and threads, oldest first."""
+        self._times: dict[tuple[str, int], CompileTimes | None] = {}
+        self._features: dict[tuple[str, ...], Mapping[str, float]] = {}
         self._missed: set[tuple[str, str, CompileSettings]] = set()
         self._failures: dict[Group, str] = {}
         self._failed_structures: set[tuple[str, str]] = set()
@@ -68,11 +76,41 @@ class PriceBook:
         return known if known is not None else self.guess(found, settings)
 
     def guess(self, found: Group, settings: CompileSettings) -> Cost:
-        """Gives what the past teaches about such clusters, else what the backend or the roofline estimates."""
+        """Return what the past teaches about such clusters, else what the backend or the roofline estimates.
+
+        A backend that predicts prices of its own knows more than what was measured on other machines, and less than what
+        was measured on this one.
+        """
         key = (self.structure(found), found.backend, settings.threads)
         if key not in self._guesses:
-            self._guesses[key] = self._learned(found, settings) or self._estimate(found, settings)
+            is_proven = len(self._measurements(found.backend, settings.threads)) >= MIN_SAMPLES
+            own = None if is_proven else self._own_estimate(found, settings)
+            learned = own or self._learned(found.backend, self.features(found), settings.threads)
+            self._guesses[key] = learned or self._roofline(found, settings)
         return self._guesses[key]
+
+    def compile_s(self, found: Group, settings: CompileSettings) -> float:
+        """Return seconds that compiling and verifying a cluster is expected to take, a worker's start included."""
+        key = found.backend, settings.threads
+        table = shipped_table()
+        if key not in self._times:
+            rows = [*(row for row in table.rows if row.backend == found.backend), *self._measurements(*key)]
+            self._times[key] = CompileTimes.fit([Compiled(row.features, row.compile_s) for row in rows])
+        times = self._times[key]
+        seconds = UNKNOWN_S if times is None else times.seconds(self.features(found))
+        return seconds + table.starts_s.get(found.backend, 0.0)
+
+    def features(self, found: Group) -> Mapping[str, float]:
+        """Return what a cluster looks like to what learns from the past, eager's time among it."""
+        plain = self._plain_features(found.nodes)
+        eager_s = self.eager_s()
+        return {**plain, EAGER_S: sum(eager_s[name] for name in found.nodes)}
+
+    def _plain_features(self, nodes: tuple[str, ...]) -> Mapping[str, float]:
+        if nodes not in self._features:
+            found = [self._scene.graph.by_name[name] for name in nodes]
+            self._features[nodes] = features_of(found, self._scene.graph.weights)
+        return self._features[nodes]
 
     def least_s(self, found: Group, settings: CompileSettings) -> float:
         """Gives seconds that no backend can stay below: the cluster's work at the machine's peaks."""
@@ -85,19 +123,25 @@ class PriceBook:
         found, settings = offer.order.group, offer.order.settings
         self._costs[self.structure(found), found.backend, settings] = offer.cost
         self._n_kept += 1
-        nodes = [self._scene.graph.by_name[name] for name in found.nodes]
-        features = features_of(nodes, self._scene.graph.weights)
-        self._scene.measurements.keep(
-            Measurement(self._subject(found, settings), offer.cost, offer.compile_s, features, _now())
-        )
+        subject = self._subject(found, settings)
+        self._scene.measurements.keep(Measurement(subject, offer.cost, offer.compile_s, self.features(found), _now()))
 
     def eager_s(self) -> Mapping[str, float]:
-        """Gives seconds of each node in eager: measured on this machine by any process so far, else the roofline's."""
-        scene = self._scene
-        subjects = {name: self._eager_subject(name) for name in self._worth_an_eager_price()}
-        known = scene.measurements.find_many(set(subjects.values()))
-        found = {name: known[subject].cost.run_s for name, subject in subjects.items() if subject in known}
-        return {node.name: found.get(node.name) or eager_estimate(node, scene.threads) for node in scene.graph.nodes}
+        """Return seconds of each node in eager: measured on this machine by any process, learned, or the roofline's."""
+        if not self._eager_s:
+            names = self._worth_an_eager_price()
+            subjects = {name: self._eager_subject(name) for name in names}
+            known = self._scene.measurements.find_many(set(subjects.values()))
+            measured = {name: known[subject].cost.run_s for name, subject in subjects.items() if subject in known}
+            self._unmeasured = [name for name in names if name not in measured]
+            learned = {name: self._learned_eager_s(name) for name in self._unmeasured}
+            rough = {node.name: eager_estimate(node, self._scene.threads) for node in self._scene.graph.nodes}
+            self._eager_s = rough | learned | measured
+        return self._eager_s
+
+    def _learned_eager_s(self, name: str) -> float:
+        cost = self._learned(EAGER, self._plain_features((name,)), self._scene.threads)
+        return eager_estimate(self._scene.graph.by_name[name], self._scene.threads) if cost is None else cost.run_s
 
     def keep_eager(self, seconds: Mapping[str, float]) -> None:
         """Writes down what each node took in eager, for later processes: nodes of equal structure share a price."""
@@ -109,13 +153,25 @@ class PriceBook:
             samples = [seconds[name] for name in names]
             spread_s = (max(samples) - min(samples)) / 2
             cost = Cost(median(samples), spread_s, 0, "measured", f"{count(len(names), 'node')}, {subject.threads} threads")
-            self._scene.measurements.keep(Measurement(subject, cost, 0.0, {}, _now()))  # nothing is learned about eager
+            features = self._plain_features((names[0],))
+            self._scene.measurements.keep(Measurement(subject, cost, 0.0, features, _now()))
+        self._eager_s, self._guesses = {**self.eager_s(), **seconds}, {}
+
+    @property
+    def knows_eager(self) -> bool:
+        """True where this machine has measured all operators in eager that weigh anything."""
+        self.eager_s()
+        return not self._unmeasured
 
     def _worth_an_eager_price(self) -> list[str]:
         return [node.name for node in self._scene.graph.nodes if not is_trifle(node)]
 
     def _eager_subject(self, name: str) -> Subject:
-        return self._subject(Group(EAGER, (name,)), CompileSettings(threads=self._scene.threads, spin=True))
+        return self._subject(Group(EAGER, (name,)), self._eager_settings)
+
+    @property
+    def _eager_settings(self) -> CompileSettings:
+        return CompileSettings(threads=self._scene.threads, spin=True)
 
     @property
     def n_kept(self) -> int:
@@ -161,33 +217,43 @@ class PriceBook:
     def _subject(self, found: Group, settings: CompileSettings) -> Subject:
         return self._scene.subject(found, self.structure(found), settings)
 
-    def _learned(self, found: Group, settings: CompileSettings) -> Cost | None:
-        nodes = [self._scene.graph.by_name[name] for name in found.nodes]
-        model = self._model(found.backend, settings.threads, device_number(nodes))
-        return None if model is None else model.price(features_of(nodes, self._scene.graph.weights))
+    def _learned(self, backend: str, features: Mapping[str, float], threads: int) -> Cost | None:
+        model = self._model(backend, threads, features["device"])
+        return None if model is None else model.price(features)
 
     def _model(self, backend: str, threads: int, device: float) -> LearnedPrices | None:
+        """Return what this machine's measurements teach, after those that the hub ships for the CPU."""
         key = backend, threads, device
         if key not in self._models:
-            rows = self._scene.measurements.samples(backend, machine_digest(), threads)
-            self._models[key] = LearnedPrices.fit([Sample(row.features, row.cost.run_s) for row in rows], device)
+            shipped = shipped_table().samples(backend, peaks(threads)) if device == CPU else ()
+            own = (Sample(row.features, row.cost.run_s) for row in self._measurements(backend, threads))
+            self._models[key] = LearnedPrices.fit([*shipped, *own], device)
         return self._models[key]
 
-    def _estimate(self, found: Group, settings: CompileSettings) -> Cost:
-        """Gives the backend's own estimate, else the roofline. What a plugin raises costs it only its say."""
-        cost: Any = None
-        if found.backend not in self._silent:
-            try:
-                said = self._scene.estimate(found, settings)
-                self._note_changed(found.backend, said.changed)
-                cost = said.answer
-                if cost is not None and not isinstance(cost, Cost):
-                    raise TypeError(f"estimate() gave a {type(cost).__name__}, no Cost")
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the roofline takes its place
-                self._silent.add(found.backend)
-                self._failed(found.backend, f"estimate raised {text_of(error)}")
-                cost = None
-        return cost if cost is not None else cluster_estimate(self._scene.cluster(found, "estimate"), settings.threads)
+    def _measurements(self, backend: str, threads: int) -> tuple[Measurement, ...]:
+        key = backend, threads
+        if key not in self._known:
+            self._known[key] = self._scene.measurements.samples(backend, machine_digest(), threads)[::-1]
+        return self._known[key]
+
+    def _roofline(self, found: Group, settings: CompileSettings) -> Cost:
+        return cluster_estimate(self._scene.cluster(found, "estimate"), settings.threads)
+
+    def _own_estimate(self, found: Group, settings: CompileSettings) -> Cost | None:
+        """Return the backend's own estimate, if it has one. What a plugin raises costs it only its say."""
+        if found.backend in self._silent:
+            return None
+        try:
+            said = self._scene.workers.estimate(found, settings)
+            self._note_changed(found.backend, said.changed)
+            cost: Any = said.answer
+            if cost is not None and not isinstance(cost, Cost):
+                raise TypeError(f"estimate() gave a {type(cost).__name__}, no Cost")
+            return cost
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the roofline takes its place
+            self._silent.add(found.backend)
+            self._failed(found.backend, f"estimate raised {text_of(error)}")
+            return None
 
     def _note_changed(self, backend: str, changed: str) -> None:
         if changed:

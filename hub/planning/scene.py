@@ -9,10 +9,6 @@ from pathlib import Path
 from hub.backend import CompileSettings
 from hub.cache.keys import artifact_parts, available_cores, digest_of
 from hub.cache.measurements import Measurements, Subject, machine_digest, modes_digest, versions_of
-from hub.compilation.limits import Limits, default_memory_bytes
-from hub.compilation.state import HERE, Said, kept_state, told_changes
-from hub.compilation.transfer import Sample
-from hub.compilation.values import values_at
 from hub.errors import WorkerError
 from hub.graph import Cluster, Graph, Pin
 from hub.modes import Modes, modes
@@ -22,10 +18,13 @@ from hub.partition.extract import extract
 from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.proposals import Offered, has_proposers, offered_by_plugins
 from hub.partition.verdicts import Answers, answers
-from hub.pricing.session import Session
 from hub.registry import Registry
 from hub.report.progress import Progress
 from hub.support import devices_of
+from hub.workers.limits import Limits, default_memory_bytes
+from hub.workers.protocol import Workers
+from hub.workers.session import Session
+from hub.workers.transfer import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,10 @@ class Scene:
     """Folder under which executables are saved: `BACKEND/KEY`."""
     measurements: Measurements
     progress: Progress
-    session: Session | None = None
-    """Worker processes in which plugins are asked and tried; None where they are in this process."""
+    session: Session
+    """Worker processes; none is started before it is needed."""
+    workers: Workers
+    """Whoever asks plugins and tries what they compile: the session, or this process."""
     modes: Modes = field(default_factory=modes)
     """PyTorch's settings in the user's process, which workers take over."""
     demoted: Mapping[Group, str] = field(default_factory=dict[Group, str])
@@ -63,47 +64,28 @@ class Scene:
         return CompileSettings(threads=threads or self.threads, spin=spin, accuracy=self.options.accuracy, effort=effort)
 
     def answers(self, backend: str) -> Answers:
-        """Gives what a backend says about the graph. Raises HubError where it cannot be loaded, or dies of the question.
+        """Return what a backend says about the graph. Raise HubError where it cannot be loaded, or dies of the question.
 
-        A graph that no worker can read, because it holds what only this process knows, is shown to it here. Raises
+        A graph that no worker can read, because it holds what only this process knows, is shown to it here. Raise
         WorkerError where no worker can be had: then nobody is asked.
         """
-        if self.session is not None:
-            try:
-                return self.session.answers(backend, self.options)
-            except WorkerError:
-                if not self.session.is_unreadable:
-                    raise
+        try:
+            return self.workers.answers(backend, self.options)
+        except WorkerError:
+            if not self.workers.is_unreadable:
+                raise
         return answers(self.graph, self.registry, self.options, backend)
 
     def offered(self) -> tuple[Offered, ...]:
-        """Gives what plugins propose as clusters; where no worker can be had, nobody proposes anything."""
-        if self.session is not None and has_proposers(self.registry):
-            try:
-                return self.session.offered()
-            except WorkerError as error:
-                if not self.session.is_unreadable:
-                    return (Offered("unknown", fault=f"failed: {error.message}"),)
+        """Return what plugins propose as clusters; where no worker can be had, nobody proposes anything."""
+        if not has_proposers(self.registry):
+            return ()
+        try:
+            return self.workers.offered()
+        except WorkerError as error:
+            if not self.workers.is_unreadable:
+                return (Offered("unknown", fault=f"failed: {error.message}"),)
         return offered_by_plugins(self.graph, self.registry)
-
-    def estimate(self, found: Group, settings: CompileSettings) -> Said:
-        """Gives what a backend itself predicts of a cluster. Raises whatever it raises."""
-        if self.session is not None:
-            return self.session.estimate(found, settings)
-        with kept_state() as changed:
-            answer = self.registry.backend(found.backend).estimate(self.cluster(found, "estimate"), settings)
-        return Said(answer, told_changes(changed, HERE))
-
-    def explain(self, found: Group, name: str, settings: CompileSettings) -> Said:
-        """Gives what a backend tells of a cluster on the sample. Raises whatever it raises."""
-        if self.session is not None:
-            return self.session.explain(found, name, settings)
-        cluster = self.cluster(found, name)
-        values = values_at(self.graph, self.sample.values, cluster.input_names)
-        inputs = [values[node] for node in cluster.input_names]
-        with kept_state() as changed:
-            answer = self.registry.backend(found.backend).explain(cluster, settings, inputs)
-        return Said(answer, told_changes(changed, HERE))
 
     def cluster(self, found: Group, name: str) -> Cluster:
         """Gives a group as a program of its own, weights as constants."""

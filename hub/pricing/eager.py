@@ -12,6 +12,7 @@ from torch import fx
 from hub.accelerators import accelerators_of, wait_for, wait_for_values
 from hub.graph import Graph
 from hub.pricing.timing import median
+from hub.process.traffic import GAPS
 from hub.support import tensors_of
 
 
@@ -20,13 +21,18 @@ def profile_eager(graph: Graph, inputs: Sequence[Any], *, runs: int = 3) -> dict
     laps: dict[str, list[float]] = {}
     with torch.no_grad():
         for number in range(runs + 1):
-            profiler = _Profiler(graph.module)
-            wait_for_values(inputs)
-            profiler.run(*inputs)
+            seconds_of = GAPS.sample(lambda: _profiled(graph, inputs))
             if number:
-                for name, seconds in profiler.seconds.items():
+                for name, seconds in seconds_of.items():
                     laps.setdefault(name, []).append(seconds)
     return {name: median(samples) for name, samples in laps.items()}
+
+
+def _profiled(graph: Graph, inputs: Sequence[Any]) -> dict[str, float]:
+    profiler = _Profiler(graph.module)
+    wait_for_values(inputs)
+    profiler.run(*inputs)
+    return profiler.seconds
 
 
 class _Profiler(fx.Interpreter):

@@ -16,8 +16,10 @@ from hub.graph import edges_into, edges_out_of, priced_size
 from hub.pricing.roofline import device_of, flops
 from hub.support import argument, elements, operator_name, value_of
 
-VERSION = 3
+VERSION = 4
 """Raised whenever a feature's meaning changes; samples with another version teach nothing."""
+EAGER_S = "eager_s"
+"""A feature that only planning knows: the seconds that a cluster's operators take in eager, one after the other."""
 
 _KINDS: Mapping[str, str] = {
     "product": "linear mm bmm matmul addmm baddbmm addbmm dot mv einsum bilinear",
@@ -56,6 +58,18 @@ _DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla")
 
 _KIND_OF: Mapping[str, str] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 KINDS = (*_KINDS, "depthwise", "pointwise")
+_PRODUCT = ("product_m", "product_n", "product_k", "product_batch")
+_CONVOLUTION = ("convolution_in", "convolution_out", "convolution_kernel", "convolution_pixels", "convolution_rank")
+_ATTENTION = ("attention_queries", "attention_keys", "attention_channels")
+NAMES = (
+    *("version", "device", "nodes", "flops", "inner_bytes", "intensity", "inputs", "outputs"),
+    *("read_bytes", "written_bytes", "weight_bytes", "share_floating", "share_half"),
+    *(f"{what}_{kind}" for kind in KINDS for what in ("count", "elements", "flops")),
+    *_PRODUCT,
+    *_CONVOLUTION,
+    *_ATTENTION,
+)
+"""All features, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +174,7 @@ def _largest_product(items: Sequence[_Item]) -> dict[str, float]:
     """Sizes of the product with most operations, as rows m, columns n and summed length k; a batch counts apart."""
     node = _largest(items, "product")
     if node is None:
-        return dict.fromkeys(("product_m", "product_n", "product_k", "product_batch"), 0.0)
+        return dict.fromkeys(_PRODUCT, 0.0)
     shape = tuple(map(priced_size, value_of(node).shape))
     columns = shape[-1] if shape else 1
     is_batched = len(shape) > 2 and ".linear." not in operator_name(node)
@@ -173,26 +187,23 @@ def _largest_product(items: Sequence[_Item]) -> dict[str, float]:
 def _largest_convolution(items: Sequence[_Item]) -> dict[str, float]:
     """Sizes of the convolution with most operations, depthwise ones included."""
     node = _largest(items, "convolution", "depthwise")
-    names = ("convolution_in", "convolution_out", "convolution_kernel", "convolution_pixels", "convolution_rank")
     if node is None:
-        return dict.fromkeys(names, 0.0)
+        return dict.fromkeys(_CONVOLUTION, 0.0)
     weight = tuple(map(priced_size, value_of(argument(node, "weight")).shape))
     output = tuple(map(priced_size, value_of(node).shape))
     pixels = math.prod(output) / max(weight[0], 1)
     sizes = (weight[1], weight[0], math.prod(weight[2:]), pixels, len(weight) - 2)
-    return dict(zip(names, map(float, sizes), strict=True))
+    return dict(zip(_CONVOLUTION, map(float, sizes), strict=True))
 
 
 def _largest_attention(items: Sequence[_Item]) -> dict[str, float]:
     """Sizes of the attention with most operations: queries, keys and channels of a head."""
     node = _largest(items, "attention")
-    names = ("attention_queries", "attention_keys", "attention_channels")
     if node is None:
-        return dict.fromkeys(names, 0.0)
+        return dict.fromkeys(_ATTENTION, 0.0)
     query, key = (value_of(argument(node, name)) for name in ("query", "key"))
-    return dict(
-        zip(names, (float(priced_size(size)) for size in (query.shape[-2], key.shape[-2], key.shape[-1])), strict=True)
-    )
+    sizes = (query.shape[-2], key.shape[-2], key.shape[-1])
+    return dict(zip(_ATTENTION, (float(priced_size(size)) for size in sizes), strict=True))
 
 
 def _largest(items: Sequence[_Item], *kinds: str) -> fx.Node | None:

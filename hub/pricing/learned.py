@@ -1,4 +1,4 @@
-"""Prices learned from measurements of other clusters: a calibrated roofline, and a Gaussian process over what it misses."""
+"""Prices learned from measurements of other clusters: ratios to eager's time, by a Gaussian process."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares  # pyright: ignore[reportUnknownVariableType] - untyped
+from scipy import linalg
 
 from hub.cost import Cost
-from hub.pricing.features import VERSION
+from hub.pricing.features import EAGER_S, VERSION
 from hub.pricing.timing import median
 
-LEAST_SAMPLES = 8
-MOST_SAMPLES = 300
-"""Fitting takes cubic time: one to six seconds for 250 samples, by how busy the machine is."""
+MIN_SAMPLES = 8
+MAX_SAMPLES = 300
+"""Fitting takes cubic time: 0.3 s for 300 samples on one core (2026-11)."""
 FOLDS = 5
 REACH = 1.96
 """Standard deviations on either side of the mean that hold 95 % of a normal distribution."""
+CPU = 0.0
+"""The feature `device` of what the CPU computes."""
 
 Vector = NDArray[np.float64]
+_LINALG: Any = linalg
+"""SciPy ships no types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,74 +35,82 @@ class Sample:
     """One measurement of a cluster: what it looks like (`features_of`), and what a warm call took."""
 
     features: Mapping[str, float]
+    """With `EAGER_S`, the seconds that its operators take in eager, where that is known."""
     run_s: float
+    doubt: float = 0.0
+    """Variance of log(run_s) beyond that of a measurement on this machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
-    """One part of the calibrated roofline: a sum of features, at so many seconds a unit before anything is known."""
-
-    names: tuple[str, ...]
-    unit_s: float
-    side: str = ""
-    """"compute" or "memory": of the two sides only the slower counts. Empty: comes on top."""
-    speedup: float = 50.0
-    """How many times as fast an accelerator starts."""
-
-
-_TERMS = (
-    _Term((), 15e-6, speedup=1.0),  # entering and leaving
-    _Term(("nodes",), 0.5e-6, speedup=1.0),
-    _Term(("flops_product", "flops_convolution", "flops_attention", "flops_recurrent"), 1 / 100e9, "compute", 200.0),
-    _Term(("flops_depthwise",), 1 / 80e9, "compute"),
-    _Term(("read_bytes", "written_bytes"), 1 / 30e9, "memory"),
-    _Term(("weight_bytes",), 1 / 40e9, "memory"),
-    _Term(("inner_bytes",), 1 / 60e9),
-    _Term(("elements_transcendental",), 0.7e-9),
-    _Term(("elements_normalisation", "elements_reduction"), 0.3e-9),
-    _Term(("elements_movement", "elements_gather"), 0.15e-9),
-)
-"""Typical of one core with AVX-512 (measured on a shared Xeon, 2026-11): a start, from which measurements pull each away.
-An accelerator's are those of NVIDIA's A100 40 GB (datasheet): 19.5 Tflop/s in float32, 1555 GB/s."""
-_CPU = 0.0
-"""The feature `device` of what the CPU computes."""
-_PRIOR = 0.5
-"""Standard deviation of the logarithm of a term's rate, before anything is measured: a factor of 2.7 either way, 95 %."""
-_NOISE = 0.3
-"""Standard deviation of log(run_s) around a calibrated roofline, for weighing measurements against `_PRIOR`."""
 _AMPLITUDES, _LENGTHS, _NOISES = (0.1, 0.3, 1.0), (2.0, 4.0, 8.0, 16.0), (0.01, 0.05, 0.2)
 """Variances and lengths (in standard deviations of the features) that the process may choose from. The least amplitude
 keeps the 95 % interval far from all samples at a factor of 1.9 or more, however well the samples agree."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Rates:
-    """The calibrated roofline: logarithms of seconds a unit, by term, and how uncertain they are."""
+class _Kernel:
+    """A squared exponential with noise: how alike two samples are that lie at a distance."""
 
-    logs: Vector
-    covariance: Vector
+    amplitude: float
+    length: float
+    noise: float
+
+    def __call__(self, squared_distances: Vector) -> Vector:
+        return self.amplitude * np.exp(squared_distances / (-2.0 * self.length**2))
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A Gaussian process of mean zero, as it is after some samples.
+
+    Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, algorithm 2.1.
+    """
+
+    kernel: _Kernel
+    positions: Vector
+    factor: Any
+    """Cholesky factor of the samples' covariance."""
+    weights: Vector
+    """The covariance's inverse, times the samples' values."""
+    log_likelihood: float
 
     @classmethod
-    def fit(cls, amounts: Vector, log_run_s: Vector, *, is_accelerated: bool) -> _Rates:
-        """Gives the most likely rates; a few outliers count little. `amounts` are [samples, terms]."""
-        start = np.log([term.unit_s / (term.speedup if is_accelerated else 1.0) for term in _TERMS])
+    def fit(cls, kernel: _Kernel, positions: Vector, values: Vector, doubts: Vector, squared: Vector) -> _Process:
+        """Learn from samples at some positions; `squared` are their squared distances."""
+        covariance = kernel(squared)
+        covariance[np.diag_indices_from(covariance)] += kernel.noise + doubts
+        factor: Any = _LINALG.cho_factor(covariance, lower=True, overwrite_a=True, check_finite=False)
+        weights: Vector = _LINALG.cho_solve(factor, values, check_finite=False)
+        determinant = 2.0 * float(np.log(np.diag(factor[0])).sum())
+        likelihood = -0.5 * (float(values @ weights) + determinant + len(values) * math.log(2.0 * math.pi))
+        return cls(kernel, positions, factor, weights, likelihood)
 
-        def residuals(logs: Vector) -> Vector:
-            errors = (np.log(_seconds(amounts, logs).sum(axis=1)) - log_run_s) / _NOISE
-            return np.concatenate([errors, (logs - start) / _PRIOR])
+    def predict(self, positions: Vector) -> tuple[Vector, Vector]:
+        """Return mean and variance at some positions, [points, features], noise included."""
+        near = self.kernel(_squared_distances(positions, self.positions))
+        known: Vector = np.einsum("ij,ji->i", near, _LINALG.cho_solve(self.factor, near.T, check_finite=False))
+        variance = np.maximum(self.kernel.amplitude - known, 0.0) + self.kernel.noise
+        return near @ self.weights, variance
 
-        logs = cast("Vector", cast("Any", least_squares(residuals, start, loss="soft_l1")).x)
-        shares = _shares(amounts, logs)
-        precision = shares.T @ shares / _NOISE**2 + np.eye(len(logs)) / _PRIOR**2
-        return cls(logs, np.asarray(np.linalg.inv(precision), dtype=np.float64))
 
-    def log_run_s(self, amounts: Vector) -> Vector:
-        return np.log(_seconds(amounts, self.logs).sum(axis=1))
+def _squared_distances(ones: Vector, others: Vector) -> Vector:
+    squares = (ones**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :] - 2.0 * ones @ others.T
+    return np.maximum(squares, 0.0)
 
-    def variance(self, amounts: Vector) -> Vector:
-        """Variance of log(run_s) from not knowing the rates: large where a term counts that no sample had."""
-        shares = _shares(amounts, self.logs)
-        return np.einsum("ij,jk,ik->i", shares, self.covariance, shares)
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """Centers features and gives them deviation one; those that never change keep theirs."""
+
+    mean: Vector
+    deviation: Vector
+
+    @classmethod
+    def of(cls, values: Vector) -> _Scale:
+        deviation = values.std(axis=0)
+        return cls(values.mean(axis=0), np.where(deviation > 0.0, deviation, 1.0))
+
+    def __call__(self, values: Vector) -> Vector:
+        return (values - self.mean) / self.deviation
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +118,25 @@ class _Model:
     """Everything fitted: gives mean and standard deviation of log(run_s)."""
 
     names: tuple[str, ...]
-    rates: _Rates
-    scaler: Any
-    process: Any
+    log_ratio: float
+    """Logarithm of the typical time over `_basis_s`."""
+    scale: _Scale
+    process: _Process
 
     def predict(self, features: Sequence[Mapping[str, float]]) -> tuple[Vector, Vector]:
-        amounts = _amounts(features)
-        found: Any = self.process.predict(self.scaler.transform(_logs(features, self.names)), return_std=True)
-        mean: Vector = self.rates.log_run_s(amounts) + found[0]
-        deviation: Vector = np.sqrt(found[1] ** 2 + self.rates.variance(amounts))
-        return mean, deviation
+        mean, variance = self.process.predict(self.scale(_logs(features, self.names)))
+        return _log_basis_s(features) + self.log_ratio + mean, np.sqrt(variance)
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """One ratio for everything: what is left where features teach nothing."""
+
+    log_ratio: float
+    deviation: float
+
+    def predict(self, features: Sequence[Mapping[str, float]]) -> tuple[Vector, Vector]:
+        return _log_basis_s(features) + self.log_ratio, np.full(len(features), self.deviation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,36 +153,36 @@ class LearnedPrices:
     """Median of |log(predicted / measured)| over samples that the model had not seen."""
     _widening: float
     """What standard deviations are multiplied with, so that 95 % of unseen samples fall into their intervals."""
-    _model: _Model
+    _model: _Model | _Constant
 
     @classmethod
-    def fit(cls, samples: Sequence[Sample], device: float = _CPU) -> LearnedPrices | None:
-        """Learns from the newest samples; they come oldest first.
+    def fit(cls, samples: Sequence[Sample], device: float = CPU) -> LearnedPrices | None:
+        """Learn from the newest samples; they come oldest first.
 
         Those of another feature version are left out, and those of other kinds of devices: an accelerator says nothing of
         what the CPU takes.
 
-        Gives None for fewer than `LEAST_SAMPLES`, and where it scores no better on samples it has not seen than a roofline
-        with one constant efficiency. Folds are runs of neighbours in time, which often come from the same model: errors
-        are then those on other models. Equal samples give equal prices.
+        Return None for fewer than `MIN_SAMPLES`. Where features score no better on samples that the model has not seen
+        than one ratio for everything, that is the model. Folds are runs of neighbours in time, which often come from the
+        same model: errors are then those on other models. Equal samples give equal prices.
         """
         alike = {"version": VERSION, "device": device}.items()
         usable = [sample for sample in samples if alike <= sample.features.items() and sample.run_s > 0.0]
-        usable = usable[-MOST_SAMPLES:]
-        if len(usable) < LEAST_SAMPLES:
+        usable = usable[-MAX_SAMPLES:]
+        if len(usable) < MIN_SAMPLES:
             return None
         start = _Start.of(usable)
         kernel = _best_kernel(start)
         trials = _trials(usable, kernel)
         widening = max(1.0, float(np.quantile([trial.error / trial.deviation for trial in trials], 0.95)) / REACH)
-        if not _beats_roofline(trials, widening):
-            return None
+        if not _beats_constant(trials, widening):
+            return cls(len(usable), device, median([trial.plain_error for trial in trials]), 1.0, _constant(start, trials))
         return cls(len(usable), device, median([trial.error for trial in trials]), widening, start.model(kernel))
 
     def price(self, features: Mapping[str, float]) -> Cost:
-        """Predicts one warm call, as median and half the width of the 95 % interval; far from all samples it is wide.
+        """Predict one warm call, as median and half the width of the 95 % interval; far from all samples it is wide.
 
-        Raises ValueError for features of another version, or kind of device.
+        Raise ValueError for features of another version, or kind of device.
         """
         if features.get("version") != VERSION:
             raise ValueError(f"features of version {features.get('version')}, learned from version {VERSION}")
@@ -176,30 +197,24 @@ class LearnedPrices:
         return Cost(run_s, spread_s, moved, "learned", detail)
 
 
-def _amounts(features: Iterable[Mapping[str, float]]) -> Vector:
-    """Gives [samples, terms]: how much of each term a sample has."""
-    return np.array(
-        [[sum(item[name] for name in term.names) if term.names else 1.0 for term in _TERMS] for item in features]
-    )
+def _log_basis_s(features: Sequence[Mapping[str, float]]) -> Vector:
+    """Return the logarithm of what times are compared with: eager's, or a typical machine's roofline where it is unknown.
+
+    Errors halve where eager's time is known (`docs/explanation/prices.md`): what is slow for one backend mostly is for all.
+    """
+    return np.log([item.get(EAGER_S) or _roofline_s(item) for item in features])
 
 
-def _seconds(amounts: Vector, logs: Vector) -> Vector:
-    """Gives [samples, terms]: seconds that each term takes; 0 for those of the faster side."""
-    seconds: Vector = amounts * np.exp(logs)
-    compute, memory = (np.array([term.side == side for term in _TERMS]) for side in ("compute", "memory"))
-    is_bound = seconds[:, compute].sum(axis=1) >= seconds[:, memory].sum(axis=1)
-    hidden = np.where(is_bound[:, None], memory, compute)
-    return np.where(hidden, 0.0, seconds)
-
-
-def _shares(amounts: Vector, logs: Vector) -> Vector:
-    """Gives [samples, terms]: the share of its seconds that each term takes, the gradient of log(run_s) by log(rate)."""
-    seconds = _seconds(amounts, logs)
-    return seconds / seconds.sum(axis=1, keepdims=True)
+def _roofline_s(features: Mapping[str, float]) -> float:
+    """Return max(flops / peak, bytes / bandwidth) and a call, for one core with AVX-512 (a shared Xeon, 2026-11)."""
+    moved = features["read_bytes"] + features["written_bytes"] + features["weight_bytes"]
+    return max(features["flops"] / 80e9, moved / 15e9) + 15e-6
 
 
 def _logs(features: Iterable[Mapping[str, float]], names: Sequence[str]) -> Vector:
-    return np.log1p(np.array([[item[name] for name in names] for item in features]))
+    """Return [samples, features]: logarithms, of eager's time in microseconds."""
+    rows = ([*(item[name] for name in names), 1e6 * item.get(EAGER_S, 0.0)] for item in features)
+    return np.log1p(np.array(list(rows)))
 
 
 def _log_run_s(samples: Sequence[Sample]) -> Vector:
@@ -208,48 +223,41 @@ def _log_run_s(samples: Sequence[Sample]) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What is known before a kernel is chosen: the calibrated roofline, scaled features, and what the roofline misses."""
+    """What is known before a kernel is chosen: the typical ratio, scaled features, and what that ratio misses."""
 
     names: tuple[str, ...]
-    rates: _Rates
-    scaler: Any
-    positions: Any
+    log_ratio: float
+    scale: _Scale
+    positions: Vector
     residuals: Vector
+    doubts: Vector
+    squared_distances: Vector
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> _Start:
-        from sklearn.preprocessing import StandardScaler  # a second to import, and only fitting needs it
-
         features = [sample.features for sample in samples]
-        names = tuple(name for name in sorted(features[0]) if name not in ("version", "device"))
-        amounts, log_run_s = _amounts(features), _log_run_s(samples)
-        rates = _Rates.fit(amounts, log_run_s, is_accelerated=features[0]["device"] != _CPU)
-        scaler: Any = StandardScaler()
-        positions = scaler.fit_transform(_logs(features, names))
-        return cls(names, rates, scaler, positions, log_run_s - rates.log_run_s(amounts))
+        names = tuple(name for name in sorted(features[0]) if name not in ("version", "device", EAGER_S))
+        logs = _logs(features, names)
+        scale = _Scale.of(logs)
+        positions = scale(logs)
+        log_ratios = _log_run_s(samples) - _log_basis_s(features)
+        log_ratio = float(np.median(log_ratios))
+        doubts = np.array([sample.doubt for sample in samples])
+        distances = _squared_distances(positions, positions)
+        return cls(names, log_ratio, scale, positions, log_ratios - log_ratio, doubts, distances)
 
-    def process(self, kernel: Any) -> Any:
-        """Gives the Gaussian process with this kernel, as it is, over the residuals."""
-        from sklearn.gaussian_process import GaussianProcessRegressor  # as above
+    def process(self, kernel: _Kernel) -> _Process:
+        """Return the Gaussian process with this kernel over what the ratio misses."""
+        return _Process.fit(kernel, self.positions, self.residuals, self.doubts, self.squared_distances)
 
-        regressor: Any = GaussianProcessRegressor
-        return regressor(kernel, optimizer=None, random_state=0).fit(self.positions, self.residuals)
-
-    def model(self, kernel: Any) -> _Model:
-        return _Model(self.names, self.rates, self.scaler, self.process(kernel))
-
-
-def _best_kernel(start: _Start) -> Any:
-    """Gives the kernel of largest marginal likelihood from a grid, which unlike a search has no start to depend on."""
-    return max(_kernels(), key=lambda kernel: start.process(kernel).log_marginal_likelihood_value_)
+    def model(self, kernel: _Kernel) -> _Model:
+        return _Model(self.names, self.log_ratio, self.scale, self.process(kernel))
 
 
-def _kernels() -> Iterator[Any]:
-    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel  # as above
-
-    for amplitude, length, noise in itertools.product(_AMPLITUDES, _LENGTHS, _NOISES):
-        kernel: Any = ConstantKernel(amplitude) * RBF(length) + WhiteKernel(noise)
-        yield kernel
+def _best_kernel(start: _Start) -> _Kernel:
+    """Return the kernel of largest marginal likelihood from a grid, which unlike a search has no start to depend on."""
+    kernels = itertools.starmap(_Kernel, itertools.product(_AMPLITUDES, _LENGTHS, _NOISES))
+    return max(kernels, key=lambda kernel: start.process(kernel).log_likelihood)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,28 +268,33 @@ class _Trial:
     """|log(predicted / measured)|."""
     deviation: float
     """The standard deviation that the model gave with its prediction."""
-    roofline_error: float
-    """What a roofline with one efficiency for everything misses by."""
+    plain_error: float
+    """What one ratio for everything misses by."""
 
 
-def _beats_roofline(trials: Sequence[_Trial], widening: float) -> bool:
-    """Compares logarithmic scores, which judge a prediction and how sure it claims to be in one number.
+def _constant(start: _Start, trials: Sequence[_Trial]) -> _Constant:
+    variance = sum(trial.plain_error**2 for trial in trials) / len(trials)
+    return _Constant(start.log_ratio, math.sqrt(variance))
 
-    A roofline claims the same spread everywhere, its own root mean square error: the best that it can claim.
+
+def _beats_constant(trials: Sequence[_Trial], widening: float) -> bool:
+    """Compare logarithmic scores, which judge a prediction and how sure it claims to be in one number.
+
+    A constant ratio claims the same spread everywhere, its own root mean square error: the best that it can claim.
     Source: Gneiting and Raftery, Strictly Proper Scoring Rules, Prediction, and Estimation, 2007, section 4.
     """
-    roofline_variance = sum(trial.roofline_error**2 for trial in trials) / len(trials)
+    variance = sum(trial.plain_error**2 for trial in trials) / len(trials)
     learned = sum(_log_score(trial.error, widening * trial.deviation) for trial in trials)
-    return learned > sum(_log_score(trial.roofline_error, math.sqrt(roofline_variance)) for trial in trials)
+    return learned > sum(_log_score(trial.plain_error, math.sqrt(variance)) for trial in trials)
 
 
 def _log_score(error: float, deviation: float) -> float:
-    """The logarithm of a normal density, without its constant; the larger, the better."""
+    """Return the logarithm of a normal density, without its constant; the larger, the better."""
     return -math.log(max(deviation, 1e-9)) - (error / max(deviation, 1e-9)) ** 2 / 2
 
 
-def _trials(samples: Sequence[Sample], kernel: Any) -> tuple[_Trial, ...]:
-    """Predicts each sample from the other folds."""
+def _trials(samples: Sequence[Sample], kernel: _Kernel) -> tuple[_Trial, ...]:
+    """Predict each sample from the other folds."""
     edges = [len(samples) * number // FOLDS for number in range(FOLDS + 1)]
     found: list[_Trial] = []
     for start, end in itertools.pairwise(edges):
@@ -289,20 +302,11 @@ def _trials(samples: Sequence[Sample], kernel: Any) -> tuple[_Trial, ...]:
     return tuple(found)
 
 
-def _fold(seen: Sequence[Sample], unseen: Sequence[Sample], kernel: Any) -> Iterator[_Trial]:
-    mean, deviation = _Start.of(seen).model(kernel).predict([sample.features for sample in unseen])
-    log_efficiency = float(np.median(_log_run_s(seen) - _log_roofline_s(seen)))
-    roofline = _log_roofline_s(unseen) + log_efficiency
+def _fold(seen: Sequence[Sample], unseen: Sequence[Sample], kernel: _Kernel) -> Iterator[_Trial]:
+    start = _Start.of(seen)
+    features = [sample.features for sample in unseen]
+    mean, deviation = start.model(kernel).predict(features)
+    plain = _log_basis_s(features) + start.log_ratio
     for number, measured in enumerate(_log_run_s(unseen)):
         error = abs(float(mean[number] - measured))
-        yield _Trial(error, float(deviation[number]), abs(float(roofline[number] - measured)))
-
-
-def _log_roofline_s(samples: Sequence[Sample]) -> Vector:
-    """The logarithm of max(flops / peak, bytes / bandwidth) and a call, for the typical machine of `_TERMS`."""
-    return np.log([_roofline_s(sample.features) for sample in samples])
-
-
-def _roofline_s(features: Mapping[str, float]) -> float:
-    moved = features["read_bytes"] + features["written_bytes"] + features["weight_bytes"]
-    return max(features["flops"] / 80e9, moved / 15e9) + 15e-6
+        yield _Trial(error, float(deviation[number]), abs(float(plain[number] - measured)))

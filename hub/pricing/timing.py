@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hub.accelerators import accelerators_of, wait_for
 from hub.cost import Cost
+from hub.process.traffic import GAPS
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +24,8 @@ class Timing:
     """Seconds of single calls, in order."""
 
     samples_s: tuple[float, ...]
+    beside: int = 0
+    """Calls that ran beside those of the user's model, which left no gaps."""
 
     @property
     def median_s(self) -> float:
@@ -41,22 +44,27 @@ def time_call(
 ) -> Timing:
     """Calls until `at_least_s` seconds have passed (3 calls at least, `most` at most), after `warmup` calls not counted.
 
-    Each sample ends when the accelerators `awaited`, and those on which lies what the calls not counted give, have done
-    their work.
+    Beside a running model, samples are taken in the gaps between its calls. Each ends when the accelerators `awaited`, and
+    those on which lies what the calls not counted give, have done their work.
     """
     devices = dict.fromkeys(awaited)
     for _ in range(warmup):
         devices |= dict.fromkeys(accelerators_of((call(),)))
     wait_for(devices)
     samples: list[float] = []
-    end = time.perf_counter() + at_least_s
-    while len(samples) < 3 or (time.perf_counter() < end and len(samples) < most):
+
+    def sample() -> float:
         start = time.perf_counter()
         call()
         if devices:
             wait_for(devices)
-        samples.append(time.perf_counter() - start)
-    return Timing(tuple(samples))
+        return time.perf_counter() - start
+
+    left_s, beside = at_least_s, GAPS.beside
+    while len(samples) < 3 or (left_s > 0.0 and len(samples) < most):
+        samples.append(GAPS.sample(sample))
+        left_s -= samples[-1]
+    return Timing(tuple(samples), GAPS.beside - beside)
 
 
 def median(samples: Sequence[float]) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from hub.compilation.leftovers import MANY_LEFT, leftovers, more
-from hub.compilation.state import kept_state
 from hub.errors import AccuracyError, InputRefused, RunError
+from hub.process.leftovers import MANY_LEFT, leftovers, more
+from hub.process.state import kept_state
 from hub.report.numbers import megabytes
 from hub.verification.compare import Snapshot, check_inputs, check_untouched, real_error
 from hub.verification.inputs import KINDS, Kind

@@ -10,10 +10,8 @@ from torch import fx
 from torch._subclasses import FakeTensorMode
 
 from hub.backend import Backend, CompileSettings
-from hub.cost import Cost
 from hub.errors import CompileError
 from hub.graph import Cluster, TensorSpec
-from hub.pricing.roofline import cluster_estimate
 from hub.support import Support, refused
 from plugin_inductor import stored
 from plugin_inductor.compiler import build, compiling, environment_kept
@@ -26,16 +24,6 @@ if TYPE_CHECKING:
     from hub.backend import Executable
 
 _NEEDS_COMPILER = "install a C++ compiler (`apt-get install g++`), or name one in the environment variable CXX"
-
-
-EFFICIENCY = 0.65
-"""Share of the floating-point peak.
-
-Inductor's CPU products are eager's own (47 ms against eager's 49 on BERT, where ORT takes 39)
-(2 cores, 2026-11).
-"""
-CALL_S = 2e-05
-"""Seconds to enter and leave, from the same measurements."""
 
 
 class InductorBackend(Backend):
@@ -60,10 +48,6 @@ class InductorBackend(Backend):
     def keeps_order(self, node: fx.Node) -> bool:
         """Return whether equal elements come in eager's order; see `plugin_inductor.support`."""
         return keeps_order(node)
-
-    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
-        """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""
-        return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
         """Compiles a cluster. Raises CompileError with Inductor's reason, and what to do about it where that is known."""

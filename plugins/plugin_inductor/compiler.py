@@ -23,8 +23,8 @@ from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 
-from hub import environment
 from hub.backend import CompileSettings
+from hub.process import environment
 from hub.tracing import tracing
 from plugin_inductor.aligned import for_device
 from plugin_inductor.folders import VARIABLE, trusted_place

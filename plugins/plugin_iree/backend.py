@@ -16,7 +16,6 @@ from hub.backend import Backend, CompileSettings
 from hub.errors import CompileError, HubError
 from hub.lowering.arguments import Sizes, captured_sizes
 from hub.lowering.open_sizes import is_open
-from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
 from plugin_iree.compiler import Refused, compiled
 from plugin_iree.device import device
@@ -28,18 +27,12 @@ from plugin_iree.support import OPERATORS
 if TYPE_CHECKING:
     from torch import fx
 
-    from hub.cost import Cost
     from hub.graph import Cluster
     from plugin_iree.lower import Lowered
     from plugin_iree.runtime import IreeExecutable, Program, Weights
 
 NAME = "iree"
 META = "iree.json"
-EFFICIENCY = 0.3
-"""Share of the floating-point peak, which `hub doctor` measures. Assumed: half of eager's 0.6 (`hub.pricing.roofline`),
-since ResNet-50 took 228 ms once (2 cores, 2026-11). A cluster's own time replaces it as soon as it has run."""
-CALL_S = 1.5e-05
-"""Seconds to enter and leave: a tiny call took 9 us in the caller's thread, 28 us with two workers (2 cores, Nov 2026)."""
 _PROBE = """
 func.func @main(%x: !torch.vtensor<[2],f32>) -> !torch.vtensor<[2],f32> {
   %one = torch.constant.int 1
@@ -74,10 +67,6 @@ class Iree(Backend):
     def supports(self, node: fx.Node) -> Support:
         """Looks the node up in the operator table."""
         return OPERATORS.supports(node)
-
-    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
-        """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""
-        return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> IreeExecutable:
         """Compiles a cluster for all sizes where that is right, else for those that it was captured with.

@@ -9,25 +9,14 @@ import torch
 from torch import fx
 
 from hub.backend import Backend, CompileSettings, Executable
-from hub.cost import Cost
 from hub.errors import HubError
 from hub.graph import Cluster, TensorSpec
-from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
 
 from .lower import lower
 from .program import NAME
 from .runtime import build, restore
 from .support import OPERATORS
-
-EFFICIENCY = 0.85
-"""Share of the floating-point peak.
-
-Prepacked products come near the peak on BERT (39 ms, Inductor 47); a 4x4 call takes 6 us in the session
-(2 cores, 2026-11).
-"""
-CALL_S = 1e-05
-"""Seconds to enter and leave, from the same measurements."""
 
 
 class OnnxRuntime(Backend):
@@ -45,10 +34,6 @@ class OnnxRuntime(Backend):
     def supports(self, node: fx.Node) -> Support:
         """Looks the node up in the operator table."""
         return OPERATORS.supports(node)
-
-    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
-        """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""
-        return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
         """Lowers to ONNX and opens a session, whose optimiser does the rest; `effort` changes nothing."""

@@ -12,7 +12,6 @@ from openvino import opset16 as ops
 
 from hub.backend import Backend, CompileSettings
 from hub.errors import CompileError, HubError
-from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
 from plugin_openvino.core import core
 from plugin_openvino.lower import lower
@@ -22,22 +21,11 @@ from plugin_openvino.support import OPERATORS
 if TYPE_CHECKING:
     from torch import fx
 
-    from hub.cost import Cost
     from hub.graph import Cluster
 
 BF16_ERROR = 1e-2
 """Largest max|error| / max|reference| expected of bf16. A 2-core Xeon with AMX gave 3e-3 on BERT and Llama (November 2026);
 this leaves a factor of 3."""
-
-
-EFFICIENCY = 0.9
-"""Share of the floating-point peak.
-
-Prepacked products come near the peak on BERT (36 ms, Inductor 47); an infer request takes 50 us or more
-(2 cores, 2026-11).
-"""
-CALL_S = 5e-05
-"""Seconds to enter and leave, from the same measurements."""
 
 
 def create() -> OpenVINOBackend:
@@ -61,10 +49,6 @@ class OpenVINOBackend(Backend):
     def supports(self, node: fx.Node) -> Support:
         """Looks the node up in the operator table."""
         return OPERATORS.supports(node)
-
-    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
-        """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""
-        return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> OpenVINOExecutable:
         """Lowers and compiles a cluster. Raises CompileError with OpenVINO's reason."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,28 +12,22 @@ import torch
 from torch import fx
 
 from hub.backend import Backend, CompileSettings
+from hub.cost import Cost
 from hub.errors import CompileError, HubError, PluginError
 from hub.graph import Cluster, TensorSpec
 from hub.lowering.operators import PLACES_IN_WINDOWS
 from hub.lowering.recurrence import written_out
 from hub.pricing.features import kind_of
-from hub.pricing.roofline import cluster_estimate, flops, peaks
+from hub.pricing.roofline import peaks
 from hub.support import ACCEPTED, Support, operator_name, refused
 from plugin_tvm.settings import Settings
 from plugin_tvm.support import OPERATORS
 
 if TYPE_CHECKING:
-    from hub.cost import Cost
     from plugin_tvm.runtime import TvmExecutable
 
 NAME = "tvm"
 PRODUCTS = ("product", "convolution", "depthwise", "attention", "recurrent")
-PLAIN = 0.1
-"""Share of the floating-point peak, which `hub doctor` measures, that kernels without products reach. Assumed, not
-measured: no schedule vectorises their loops, and most are bound by memory, for which this does not count."""
-UNTUNED = 0.01
-"""Share of the floating-point peak that products without tuning reach: 4.1e9 operations a second of 430e9 in a BERT of 2
-layers (`benchmarks/tuned.py`, 2 cores, 2026-11)."""
 CALL_S = 5e-05
 """Seconds to enter and leave. Assumed, not measured: Inductor's 15 us (`hub.pricing.roofline`) and a virtual machine's
 start. `hub doctor` measures it for plans that mix; a cluster's own time replaces it as soon as it has run."""
@@ -72,15 +65,11 @@ class Tvm(Backend):
         """Return True for the places of a maximum in a window: the first, or the last NaN, as in eager."""
         return operator_name(node) in PLACES_IN_WINDOWS
 
-    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
-        """Predicts one warm call: by what tuning measured, where it tuned all that is dear, else by the roofline."""
-        rough = cluster_estimate(cluster, settings.threads, efficiency=PLAIN, call_s=CALL_S)
-        products = sum(flops(node) for node in cluster.nodes if kind_of(node) in PRODUCTS)
-        untuned = rough.run_s + products / (peaks(settings.threads).flops_s * UNTUNED)
-        tuned = self._tuned_s(cluster, settings) if products and self._own.state else None
-        if tuned is None:
-            return replace(rough, run_s=untuned, detail=f"{rough.detail}, products without tuning")
-        return replace(rough, run_s=tuned + CALL_S, detail="sum of its kernels as tuning measured them")
+    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:
+        """Predict one warm call by what tuning measured, where it tuned all that is dear; else None: the hub knows more."""
+        has_products = any(kind_of(node) in PRODUCTS for node in cluster.nodes)
+        tuned_s = self._tuned_s(cluster, settings) if has_products and self._own.state else None
+        return None if tuned_s is None else Cost(tuned_s + CALL_S, detail="sum of its kernels as tuning measured them")
 
     def tune(
         self, clusters: Sequence[Cluster], settings: CompileSettings, budget_s: float, say: Callable[[str], None]

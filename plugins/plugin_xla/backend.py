@@ -13,7 +13,6 @@ import torch
 from hub.backend import Backend, CompileSettings
 from hub.errors import CompileError, HubError
 from hub.lowering.arguments import Sizes, captured_sizes
-from hub.pricing.roofline import cluster_estimate
 from hub.support import ACCEPTED, Support, refused
 from plugin_xla.client import client, options
 from plugin_xla.lower import lower
@@ -23,18 +22,11 @@ from plugin_xla.support import ON_GPU, OPERATORS
 if TYPE_CHECKING:
     from torch import fx
 
-    from hub.cost import Cost
     from hub.graph import Cluster
     from plugin_xla.runtime import Program, XlaExecutable
 
 NAME = "xla"
 META = "xla.json"
-EFFICIENCY = 0.5
-"""Share of the floating-point peak, which `hub doctor` measures. Assumed, not measured: below eager's 0.6
-(`hub.pricing.roofline`), since XLA packs no weights beforehand."""
-CALL_S = 3e-05
-"""Seconds to enter and leave. Assumed, not measured: twice Inductor's 15 us (`hub.pricing.roofline`), for DLPack both ways.
-`hub doctor` measures it for plans that mix; a cluster's own time replaces both as soon as it has run."""
 _PROBE = """
 func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
   %sum = stablehlo.add %x, %x : tensor<2xf32>
@@ -69,10 +61,6 @@ class Xla(Backend):
     def supports(self, node: fx.Node) -> Support:
         """Looks the node up in the operator table."""
         return self._operators.supports(node)
-
-    def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
-        """Predicts one warm call by the roofline. Reads the machine's peaks; raises nothing for captured clusters."""
-        return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=CALL_S)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> XlaExecutable:
         """Compiles a cluster for the sizes that it was captured with. Raises CompileError with the compiler's reason."""

@@ -22,15 +22,17 @@ from hub.backend_settings import BackendSettings
 from hub.cache import keys
 from hub.cache.keys import WITHOUT_EFFECT, artifact_parts, code_digest, digest_of, plan_parts
 from hub.cache.measurements import Measurements
-from hub.compilation.transfer import Sample
 from hub.graph import Cluster, Graph
 from hub.modes import modes
 from hub.options import Options
 from hub.partition.extract import extract
-from hub.planning.scene import Scene
+from hub.planning.scene import Scene, limits_of
 from hub.registry import Entry, registry
 from hub.report.progress import SilentProgress
 from hub.support import ACCEPTED
+from hub.workers.in_process import InProcess
+from hub.workers.session import Session
+from hub.workers.transfer import Sample
 
 aten = torch.ops.aten
 
@@ -683,7 +685,9 @@ def compiled_key(**given: Any) -> dict[str, str]:
     options = Options(**given)
     found = registry().configured(options)
     threads = options.threads or 2
-    scene = Scene(Sample(GRAPH, ()), options, threads, found, Path(), Measurements.open(Path("m"))[0], SilentProgress())
+    sample = Sample(GRAPH, ())
+    session, here = Session(sample, threads, limits_of(options)), InProcess(sample, found)
+    scene = Scene(sample, options, threads, found, Path(), Measurements.open(Path("m"))[0], SilentProgress(), session, here)
     return artifact_key(found.entries["triton"], scene.settings(spin=False))
 
 

@@ -14,20 +14,22 @@ import torch
 from hub import hookimpl, hookspecs
 from hub.backend import Backend, BackendInfo, CompileSettings, Proposal
 from hub.cache.measurements import Measurements
-from hub.compilation.transfer import Sample
 from hub.cost import Cost
 from hub.graph import Cluster, Graph
 from hub.options import Options
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts, ask_backends
 from hub.planning.pricebook import PriceBook
-from hub.planning.scene import Scene
+from hub.planning.scene import Scene, limits_of
 from hub.pricing.roofline import Peaks
-from hub.pricing.session import Offer, Order
 from hub.registry import Entry, Registry
 from hub.report.progress import SilentProgress
 from hub.support import ACCEPTED, Support, operator_name, refused
 from hub.testing.single import capture
+from hub.workers.in_process import InProcess
+from hub.workers.orders import Offer, Order
+from hub.workers.session import Session
+from hub.workers.transfer import Sample
 
 GFLOPS = 100e9
 
@@ -90,7 +92,7 @@ class Stage:
 
     def slow_eager(self) -> None:
         """Makes eager a bad choice in tests that are about backends."""
-        self.monkeypatch.setattr("hub.planning.pricebook.eager_estimate", lambda node, threads: 10e-3)
+        self.monkeypatch.setattr(PriceBook, "_learned_eager_s", lambda book, name: 10e-3)
 
     def price_whole(self, backend: str, run_s: float, *, spin: bool = True) -> None:
         """Writes down that a backend was measured on all of the graph that it takes."""
@@ -131,7 +133,8 @@ def set_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         assert note == ""
         sample = Sample(captured.graph, captured.inputs)
         folder = chosen.cache_root / "artifacts"
-        scene = Scene(sample, chosen, 1, registry, folder, measurements, SilentProgress())
+        session, here = Session(sample, 1, limits_of(chosen), options=chosen), InProcess(sample, registry)
+        scene = Scene(sample, chosen, 1, registry, folder, measurements, SilentProgress(), session, here)
         return Stage(scene, ask_backends(captured.graph, registry, chosen), PriceBook(scene), monkeypatch)
 
     return build

@@ -21,12 +21,12 @@ import torch
 from torch import nn
 
 import hub
-from hub.compilation.family import PROC, descendants, is_running
 from hub.errors import HubWarning
 from hub.ownership import graphs_of
 from hub.plan import DecidedBy, EventKind
 from hub.planning import aside
 from hub.planning.aside import _copied
+from hub.process.family import PROC, descendants, is_running
 
 BACKENDS = ["onnxruntime", "openvino"]
 

@@ -179,7 +179,7 @@ def test_prices_are_learned_from_the_same_kind_of_device(
     stage.book.guess(whole, stage.settings)
     move(stage.scene.graph)
     stage.again().book.guess(whole, stage.settings)
-    assert asked == [0.0, 1.0]
+    assert list(dict.fromkeys(asked)) == [0.0, 1.0]
 
 
 def test_backends_on_one_accelerator_mix_for_nothing(

@@ -18,7 +18,7 @@ SCRIPT = """
 import json, sys
 import torch
 import hub
-from hub.pricing.session import Session
+from hub.workers.session import Session
 
 rounds = []
 compile_all = Session.compile_all

@@ -84,7 +84,7 @@ def test_what_torch_mlir_cannot_express_is_in_the_log(tmp_path: Path) -> None:
 def test_where_torch_mlir_aborts_a_dump_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs in a process of its own: the next stage gets another one."""
     (tmp_path / "dying.py").write_text(
-        "import os\nfrom hub.compilation.channel import serve\n"
+        "import os\nfrom hub.workers.channel import serve\n"
         "serve({'write': lambda folder, stage: os.abort() if stage == 'linalg' else None})\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))

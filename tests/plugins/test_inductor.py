@@ -30,13 +30,13 @@ from torch.nn import functional as F
 from hub.backend import CompileSettings
 from hub.capture.inference import capture_inference
 from hub.capture.training import capture_with_autograd
-from hub.compilation.transfer import Sample, read_sample, write_sample
 from hub.errors import CompileError, RunError
 from hub.graph import Cluster, Graph
 from hub.partition.extract import extract
 from hub.registry import load_attribute
 from hub.testing.single import SETTINGS, capture, whole_cluster
 from hub.verification.verify import verify
+from hub.workers.transfer import Sample, read_sample, write_sample
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`torch.jit.:DeprecationWarning", "ignore:TypedStorage is deprecated", "ignore:Dynamo detected a call to a"
@@ -516,7 +516,7 @@ def test_training_graphs_compile() -> None:
 
 LOADER = """
 import pathlib, sys, torch
-from hub.compilation.transfer import read_sample
+from hub.workers.transfer import read_sample
 from hub.partition.extract import extract
 from hub.testing.single import SETTINGS
 from plugin_inductor.backend import create

@@ -12,7 +12,8 @@ import torch
 from hub.cache.measurements import Measurements, machine_digest
 from hub.graph import TensorSpec
 from hub.pricing import roofline
-from hub.pricing.profile import Profile, boundary_s, measure_profile, mixing_s, stored_profile
+from hub.pricing.profile import Profile, boundary_s, mixing_s, stored_profile
+from hub.workers.profiling import measure_profile
 from tests.toys import toy
 
 Install = Callable[[str, str], None]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hub.compilation.channel import Worker
+from hub.workers.channel import Worker
 
 MODULE = "hub.testing.conformance.worker"
 _HASH_SEED = "4711"

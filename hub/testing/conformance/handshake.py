@@ -17,9 +17,9 @@ import torch
 from packaging.requirements import InvalidRequirement, Requirement
 
 from hub.backend import Backend, BackendInfo, Executable
-from hub.children import run_child
 from hub.errors import HubError
 from hub.hookspecs import PROJECT
+from hub.process.children import run_child
 from hub.registry import Entry, registry
 from hub.support import Support
 from hub.testing.conformance.finding import Finding, failed, judged, not_applicable, passed, trouble

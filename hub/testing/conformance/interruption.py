@@ -8,7 +8,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from hub.compilation.channel import Worker
 from hub.errors import CompileError, HubError
 from hub.testing.conformance.elsewhere import process, unpacked
 from hub.testing.conformance.finding import Finding, judged, not_applicable, trouble
@@ -16,6 +15,7 @@ from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.conformance.programs import Program
 from hub.testing.conformance.target import Target
 from hub.testing.conformance.trail import at
+from hub.workers.channel import Worker
 
 KILLED, INTERRUPTED = "killed while compiling", "Ctrl-C while compiling"
 SUBJECTS = ("a broken compilation",)

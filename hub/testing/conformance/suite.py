@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hub.compilation.channel import Worker
 from hub.errors import HubError, OptionError, PluginLoadError, WorkerDied
 from hub.registry import installed_version
 from hub.report.progress import Progress, SilentProgress
@@ -20,6 +19,7 @@ from hub.testing.conformance.finding import CHECKS, Finding, Verdict, failed, no
 from hub.testing.conformance.score import Score
 from hub.testing.conformance.step import HANDSHAKE, Description, Step
 from hub.testing.conformance.trail import last_place
+from hub.workers.channel import Worker
 
 LIMIT_S = 600.0
 """Longest time that one subject may take: an operator with some thirty forms, each of which a slow compiler compiles."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from hub.compilation.channel import serve
 from hub.testing.conformance.tasks import HANDLERS
+from hub.workers.channel import serve
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -1,0 +1,240 @@
+"""Measure what models and parts of them take on every backend, and write the table of prices that the hub ships.
+
+Each model of the zoo is captured once. Its whole graph, and a few runs of neighbouring regions, are compiled in a worker
+of each backend, one after the other, verified as always, and timed there alone. What operators take in eager is measured
+inside one run of the whole graph. The table holds features and seconds, and the machine's peaks, by which prices are
+scaled elsewhere (`hub/pricing/shipped.py`). An hour or two on two cores, which nothing else may use meanwhile; it can be
+stopped at any time, and goes on where it stopped. Run it with `python -m benchmarks.price_table`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._dynamo.exc import BackendCompilerFailed
+
+from hub.backend import CompileSettings
+from hub.bench import zoo
+from hub.bench.machine import this_machine
+from hub.bench.models import load_model
+from hub.cache.measurements import Measurements
+from hub.errors import HubError
+from hub.graph import Graph
+from hub.options import Options, resolve
+from hub.partition.assignments import assignment
+from hub.partition.group import EAGER, Group, is_trifle
+from hub.partition.regions import regions
+from hub.partition.structure import structure_digest
+from hub.partition.verdicts import Verdicts, ask_backends
+from hub.planning.scene import Scene, draft_of, limits_of
+from hub.planning.schedule import reads
+from hub.pricing.features import EAGER_S, VERSION, features_of
+from hub.pricing.roofline import settle_peaks
+from hub.registry import registry
+from hub.report.progress import SilentProgress
+from hub.testing.single import capture
+from hub.workers.orders import Order
+from hub.workers.session import Session
+from hub.workers.transfer import Sample
+
+TABLE = Path(__file__).parents[1] / "hub" / "pricing" / "shipped.json"
+PARTS = 3
+"""Runs of neighbouring regions that are timed beside the whole graph."""
+MAX_EAGER = 24
+"""Operators of a model whose prices in eager are kept: those that weigh most, of distinct structure."""
+SLOW_S = 25.0
+"""A backend that compiles a whole graph for longer than this is not asked for its parts."""
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Measure, print, write after each model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(zoo.MODELS), help="names of the zoo, `NAME@BATCH` for another batch")
+    parser.add_argument("--backends", default="", help="only these, with commas; all by default")
+    parser.add_argument("--output", type=Path, default=TABLE)
+    given = parser.parse_args()
+    torch._dynamo.config.allow_rnn = True
+    written = json.loads(given.output.read_text()) if given.output.exists() else {"rows": []}
+    with tempfile.TemporaryDirectory() as folder:
+        limits = {"cache_dir": folder, "tune": "fast", "compile_limit_s": 90.0}
+        wanted = {"backends": given.backends.split(",")} if given.backends else {}
+        options = resolve({**limits, **wanted}, {}, Path.cwd())
+        written.setdefault("starts_s", {}).update(starts(options))
+        for name in given.models.split(","):
+            if any(row["model"] == name for row in written["rows"]):
+                continue
+            start = time.perf_counter()
+            written["rows"] += list(measured(name, options, Path(folder), written))
+            given.output.write_text(_text(written))
+            print(f"{name:24} {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def starts(options: Options) -> dict[str, float]:
+    """Return, by backend, the seconds that a worker takes to start, to import the library, and to warm the compiler up."""
+    captured = capture(torch.nn.Linear(8, 8).eval(), (torch.ones(2, 8),))
+    sample, found = Sample(captured.graph, captured.inputs), registry().configured(options)
+    nodes = tuple(node.name for node in captured.graph.nodes)
+    seconds: dict[str, float] = {}
+    for backend in found.available():
+        with Session(sample, 1, limits_of(options), options=options) as session:
+            start = time.perf_counter()
+            session.answers(backend, options)
+            first = _compile_once(session, "first", captured.graph, Group(backend, nodes)) - start
+            again = _compile_once(session, "second", captured.graph, Group(backend, nodes)) - start - first
+        seconds[backend] = _short(max(first - again, 0.0))
+    return seconds
+
+
+def _compile_once(session: Session, name: str, graph: Graph, found: Group) -> float:
+    session.try_out(Order(name, found, CompileSettings(threads=1), None, reads(graph, found)))
+    return time.perf_counter()
+
+
+def measured(name: str, options: Options, folder: Path, table: dict[str, Any]) -> Iterator[Row]:
+    """Give the rows of one model: operators in eager, then clusters on backends."""
+    base, _, batch = name.partition("@")
+    model = load_model(base, batch=int(batch) if batch else None)
+    with torch.no_grad():
+        model.module(*model.inputs)
+    try:
+        captured = capture(model.module, model.inputs)
+    except BackendCompilerFailed as error:
+        print(f"{name} cannot be captured as one graph: {str(error.inner_exception).splitlines()[0]}")
+        return
+    options = options.model_copy()
+    found = registry().configured(options)
+    threads = torch.get_num_threads()
+    sample = Sample(captured.graph, captured.inputs)
+    store, _ = Measurements.open(folder)
+    profile = settle_peaks(store, threads)
+    table |= {
+        "features_version": VERSION,
+        "threads": threads,
+        "flops_s": profile.flops_s,
+        "bytes_s": profile.bytes_s,
+        "machine": this_machine().model_dump(mode="json"),
+        "command": "python -m benchmarks.price_table",
+    }
+    with Session(sample, threads, limits_of(options), options=options) as session:
+        scene = Scene(sample, options, threads, found, folder / "artifacts", store, SilentProgress(), session, session)
+        session.start([EAGER])
+        session.await_start(EAGER)
+        seconds = session.eager_prices()
+        yield from eager_rows(name, captured.graph, seconds)
+        verdicts = ask_backends(captured.graph, found, options, scene.answers)
+        for event in verdicts.events:
+            print(f"  {event.backend}: {event.message}"[:160])
+        yield from cluster_rows(name, scene, session, verdicts, seconds)
+    store.close()
+
+
+def eager_rows(name: str, graph: Graph, seconds: Mapping[str, float]) -> Iterator[Row]:
+    """Give what the heaviest operators take in eager, one row a structure."""
+    seen: set[str] = set()
+    total = sum(seconds.values())
+    print(f"{name}: eager {total * 1e3:.3f} ms")
+    for node in sorted(graph.nodes, key=lambda node: -seconds.get(node.name, 0.0)):
+        structure = structure_digest(graph, (node.name,))
+        if is_trifle(node) or node.name not in seconds or structure in seen:
+            continue
+        seen.add(structure)
+        yield _row(name, "operator", EAGER, features_of([node], graph.weights), seconds[node.name], 0.0)
+        if len(seen) == MAX_EAGER:
+            break
+    yield _row(name, "graph", EAGER, features_of(graph.nodes, graph.weights), total, 0.0)
+
+
+def cluster_rows(
+    name: str, scene: Scene, session: Session, verdicts: Verdicts, eager_s: Mapping[str, float]
+) -> Iterator[Row]:
+    """Give what the clusters of whole plans, and some parts, take on each backend."""
+    parts = list(parts_of(scene.graph, random.Random(name)))
+    for number, backend in enumerate(verdicts.backends):
+        draft = draft_of(scene, assignment(verdicts, (backend,), scene.options))
+        clusters = sorted(draft.assignment.clusters, key=lambda found: -len(found.nodes))[:8]
+        whole_s = 0.0
+        for place, found in enumerate(clusters):
+            kind = "graph" if len(draft.assignment.clusters) == 1 else "cluster"
+            order = Order(f"w{number}_{place}", found, draft.settings, None, reads(scene.graph, found))
+            for row in timed(name, kind, scene, session, order, eager_s):
+                whole_s += row["compile_s"]
+                yield row
+        if whole_s > SLOW_S:
+            continue
+        for place, nodes in enumerate(parts):
+            taken = tuple(node for node in nodes if verdicts.takes(backend, node))
+            if len(taken) == len(nodes):
+                part = Group(backend, taken)
+                order = Order(f"p{number}_{place}", part, scene.settings(spin=False), None, reads(scene.graph, part))
+                yield from timed(name, "part", scene, session, order, eager_s)
+
+
+def timed(
+    name: str, kind: str, scene: Scene, session: Session, order: Order, eager_s: Mapping[str, float]
+) -> Iterator[Row]:
+    """Give the row of one cluster; none where it fails."""
+    try:
+        offer = session.try_out(order)
+        offer = session.price(offer) if offer.failure is None else offer
+    except HubError as error:
+        print(f"  {order.group.backend}: {error}"[:160])
+        return
+    if offer.failure is not None or offer.cost is None:
+        print(f"  {order.group.backend}: {str(offer.failure).splitlines()[0]}"[:160])
+        return
+    features = features_of([scene.graph.by_name[node] for node in order.group.nodes], scene.graph.weights)
+    features[EAGER_S] = sum(eager_s.get(node, 0.0) for node in order.group.nodes)
+    print(
+        f"  {order.group.backend:12}{kind:8}{len(order.group.nodes):5} nodes {offer.cost.run_s * 1e3:9.3f} ms"
+        f" compiled in {offer.compile_s:.1f} s",
+        flush=True,
+    )
+    yield _row(name, kind, order.group.backend, features, offer.cost.run_s, offer.compile_s)
+
+
+def parts_of(graph: Graph, rng: random.Random) -> Iterator[Sequence[str]]:
+    """Give a few runs of neighbouring regions of distinct structure, without what is pinned to eager."""
+    found = regions(graph)
+    seen: set[str] = set()
+    for _ in range(10 * PARTS):
+        start = rng.randrange(len(found))
+        nodes = tuple(name for region in found[start : start + rng.choice((1, 2, 4))] for name in region.nodes)
+        if len(nodes) < 2 or any(name in graph.pinned for name in nodes):
+            continue
+        structure = structure_digest(graph, nodes)
+        if structure not in seen:
+            seen.add(structure)
+            yield nodes
+        if len(seen) == PARTS:
+            return
+
+
+def _row(model: str, kind: str, backend: str, features: Mapping[str, float], run_s: float, compile_s: float) -> Row:
+    kept = {key: _short(value) for key, value in features.items() if value and key != "version"}
+    times = {"run_s": _short(run_s), "compile_s": _short(compile_s)}
+    return {"model": model, "kind": kind, "backend": backend, **times, "features": kept}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _text(table: Mapping[str, Any]) -> str:
+    """Give the table as JSON with one row a line, so that changes of it can be read."""
+    head = {key: value for key, value in table.items() if key != "rows"}
+    rows = ",\n  ".join(json.dumps(row) for row in table["rows"])
+    return json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n  {rows}\n ]\n}}\n'
+
+
+if __name__ == "__main__":
+    main()

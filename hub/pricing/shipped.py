@@ -1,0 +1,93 @@
+"""Prices that the hub ships, measured on another machine: what a first plan rests on before anything is measured here.
+
+`benchmarks/price_table.py` measures them. Those of backends are used as ratios to eager's time. Those of eager are scaled
+to the machine at hand by the roofline: what computing bounds by the peaks' operations a second, what memory bounds by their
+bytes a second; what a call itself costs stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hub.partition.group import EAGER
+from hub.pricing.features import NAMES, VERSION
+from hub.pricing.learned import Sample
+from hub.pricing.roofline import CALL_S, Peaks
+
+TABLE = Path(__file__).with_name("shipped.json")
+DOUBT = 0.04
+"""Variance of log(run_s) that another machine adds: a factor of 1.5 either way, 95 %."""
+PART_DOUBT = 0.3
+"""The same for parts of models: eager's time of a few operators is mostly what calling them takes. Of 0, 0.1, 0.3, 1 and
+leaving parts out, 0.3 chose best on models left out (`python -m benchmarks.prices`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one cluster, or one operator in eager, took."""
+
+    model: str
+    """Which model it is from: "bert", or "bert@4" for another batch."""
+    kind: str
+    """"graph" for all of a model, "cluster" for one of several in a whole plan, "part", or "operator"."""
+    backend: str
+    run_s: float
+    compile_s: float
+    features: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All rows, and what the machine they are from can do at most with its threads."""
+
+    rows: tuple[Row, ...]
+    peaks: Peaks
+    starts_s: Mapping[str, float]
+    """By backend: seconds that a worker takes to start and to load the compiler's library."""
+
+    def samples(self, backend: str, found: Peaks) -> tuple[Sample, ...]:
+        """Return what is known of a backend, or of single operators in eager, as a machine of such peaks would measure it.
+
+        Of a backend, ratios to eager count, which other machines share; of eager, seconds do.
+        """
+        rows = (row for row in self.rows if row.backend == backend)
+        if backend == EAGER:
+            return tuple(_scaled(row, self.peaks, found) for row in rows if row.kind == "operator")
+        doubts = {"part": DOUBT + PART_DOUBT}
+        return tuple(Sample(row.features, row.run_s, doubt=doubts.get(row.kind, DOUBT)) for row in rows)
+
+    def without(self, model: str) -> Table:
+        """Return the table as if nothing of a model were known, whatever its batch."""
+        rows = (row for row in self.rows if row.model.partition("@")[0] != model)
+        return replace(self, rows=tuple(rows))
+
+
+@cache
+def shipped_table() -> Table:
+    """Return the table that comes with the hub."""
+    return read_table(TABLE)
+
+
+def read_table(path: Path) -> Table:
+    """Return a table from its file; one of features of another version has no rows."""
+    said: dict[str, Any] = json.loads(path.read_text())
+    rows: Sequence[dict[str, Any]] = said["rows"] if said["features_version"] == VERSION else ()
+    zeros = dict.fromkeys(NAMES, 0.0) | {"version": float(VERSION)}
+    found = tuple(Row(**{**row, "features": zeros | row["features"]}) for row in rows)
+    return Table(found, Peaks(said["flops_s"], said["bytes_s"]), said["starts_s"])
+
+
+def bound_s(features: Mapping[str, float], found: Peaks, efficiency: float = 1.0) -> float:
+    """Return the roofline of a cluster: the larger of compute and memory time, and a call."""
+    moved = features["read_bytes"] + features["written_bytes"] + features["weight_bytes"]
+    return max(features["flops"] / (efficiency * found.flops_s), moved / found.bytes_s) + CALL_S
+
+
+def _scaled(row: Row, there: Peaks, here: Peaks) -> Sample:
+    run_s = row.run_s * bound_s(row.features, here) / bound_s(row.features, there)
+    return Sample(row.features, run_s, doubt=DOUBT)

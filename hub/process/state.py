@@ -1,0 +1,283 @@
+"""State that belongs to a process and not to a plugin: compared and restored around plugin code, where that is safe.
+
+It is safe in the hub's own worker processes, and in a user's process that has one thread. Where other threads of Python
+run, they may draw a random number, set a variable or add a filter at any moment: nothing can tell their changes from a
+plugin's, and restoring would undo theirs. There only the state of the calling thread itself is compared and restored, and
+what a plugin changes process-wide is known from the worker that ran it first (`refusal_beside_threads`).
+
+Nothing here imports torch or NumPy: plugins are also imported where neither is there, and then has nothing to change.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures.thread as futures_threads
+import ctypes
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hub.accelerators import random_state, set_random_state
+from hub.process import environment
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGALRM, signal.SIGCHLD)
+_MOST_NAMES = 5
+"""Environment variables that a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Thing:
+    """One piece of state: how to read it, and how to write it back."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], Any]
+    module: str = ""
+    """The module that it belongs to: where nobody has imported that, there is nothing to read."""
+    details: Callable[[Any, Any], str] = lambda _before, _after: ""
+    """What exactly differs, in a few words, where that can be said."""
+    is_told: bool = True
+    """False for what good libraries change as well, and what is harmless once it is restored."""
+    is_own: bool = False
+    """True for state of the calling thread, or that no other thread can write: safe to restore beside other threads."""
+
+    def told(self, before: Any, after: Any) -> str:
+        """Gives the name, with what exactly differs."""
+        details = self.details(before, after)
+        return f"{self.name} ({details})" if details else self.name
+
+
+def _set_environment(wanted: dict[str, str]) -> None:
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    os.environ.update(wanted)
+
+
+def _changed_variables(before: dict[str, str], after: dict[str, str]) -> str:
+    names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    return ", ".join(names[:_MOST_NAMES]) + (" ..." if len(names) > _MOST_NAMES else "")
+
+
+def _handlers() -> dict[signal.Signals, Any]:
+    return {number: signal.getsignal(number) for number in _SIGNALS}
+
+
+def _set_handlers(wanted: dict[signal.Signals, Any]) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        return  # only the main thread may; a plugin outside it could not have changed them either
+    for number, handler in wanted.items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
+class _SignalStack(ctypes.Structure):
+    """`stack_t` of Linux's `sigaltstack`."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+_NO_STACK = (None, 2, 0)
+"""Flag `SS_DISABLE`: handlers run on the thread's own stack."""
+
+
+def _signal_stack() -> tuple[int | None, int, int]:
+    """Where this thread runs signal handlers. OpenVINO sets one when it compiles, and any thread may free it.
+
+    Python's handlers ask for it: with a stack that is gone, the next Ctrl-C is a segmentation fault.
+    """
+    found = _SignalStack()
+    if sys.platform != "linux" or ctypes.CDLL(None).sigaltstack(None, ctypes.byref(found)) != 0:
+        return _NO_STACK
+    return found.address, found.flags, found.size
+
+
+def _set_signal_stack(wanted: tuple[int | None, int, int]) -> None:
+    """Sets it; where it has become too small, since the process uses wider registers by now, there is none."""
+    for stack in (wanted, _NO_STACK):
+        if ctypes.CDLL(None).sigaltstack(ctypes.byref(_SignalStack(*stack)), None) == 0:
+            return
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Filters:
+    """The filters of warnings. Equal to others where those that hold for all warnings are the same, and none is gone.
+
+    Libraries add filters for warnings of their own when they are imported: those are nobody else's business.
+    """
+
+    entries: Sequence[Any]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Filters):
+            return NotImplemented
+        now, then = self.entries, other.entries
+        return all(entry in now for entry in then) and list(filter(_is_general, now)) == list(filter(_is_general, then))
+
+
+def _is_general(entry: tuple[Any, ...]) -> bool:
+    _, message, category, module, line = entry
+    return (message, category, module, line) == (None, Warning, None, 0)
+
+
+def _set_filters(wanted: _Filters) -> None:
+    with warnings.catch_warnings():  # makes Python forget which filters it has looked up
+        pass
+    warnings.filters[:] = wanted.entries  # pyright: ignore[reportIndexIssue] - a list, whatever its stub says
+
+
+def _set_streams(wanted: tuple[Any, ...]) -> None:
+    sys.stdin, sys.stdout, sys.stderr = wanted
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
+
+
+def _numpy_state() -> Any:
+    name, keys, *rest = sys.modules["numpy"].random.get_state()
+    return (name, keys.tobytes(), *rest)
+
+
+def _set_numpy_state(wanted: Any) -> None:
+    numpy: Any = sys.modules["numpy"]
+    name, keys, *rest = wanted
+    numpy.random.set_state((name, numpy.frombuffer(keys, dtype=numpy.uint32), *rest))
+
+
+def _modes() -> list[Any]:
+    return sys.modules["torch.utils._python_dispatch"]._get_current_dispatch_mode_stack()
+
+
+def _set_modes(wanted: list[Any]) -> None:
+    dispatch: Any = sys.modules["torch.utils._python_dispatch"]
+    while _modes():
+        dispatch._pop_mode()
+    for mode in wanted:
+        dispatch._push_mode(mode)
+
+
+def _numeric() -> Any:
+    return sys.modules["hub.modes"].modes()
+
+
+def _set_numeric(wanted: Any) -> None:
+    sys.modules["hub.modes"].set_modes(wanted)
+
+
+def _changed_settings(before: Any, after: Any) -> str:
+    return ", ".join(name for name, value in before.parts.items() if after.parts[name] != value)
+
+
+def _of_torch(name: str, read: str, write: str, *, is_own: bool = False) -> _Thing:
+    """Return a setting of PyTorch, by the names of the functions that get and set it."""
+    return _Thing(
+        name, lambda: getattr(_torch(), read)(), lambda value: getattr(_torch(), write)(value), "torch", is_own=is_own
+    )
+
+
+_THINGS = (
+    # First: some of what is read below makes tensors, which a mode that was left on would get.
+    _Thing("PyTorch's modes", _modes, _set_modes, "torch.utils._python_dispatch", is_own=True),
+    _Thing("the environment", environment.snapshot, _set_environment, details=_changed_variables),
+    _Thing("the working directory", Path.cwd, os.chdir),
+    _Thing("signal handlers", _handlers, _set_handlers, is_own=True),  # the main thread alone may set them
+    _Thing("the stack of signal handlers", _signal_stack, _set_signal_stack, is_told=False, is_own=True),
+    _Thing("Python's random numbers", random.getstate, random.setstate),
+    _Thing("filters of warnings", lambda: _Filters(list(warnings.filters)), _set_filters),
+    _Thing("the standard streams", lambda: (sys.stdin, sys.stdout, sys.stderr), _set_streams),
+    _Thing("NumPy's random numbers", _numpy_state, _set_numpy_state, "numpy.random"),
+    _Thing(
+        "PyTorch's random numbers",
+        lambda: _torch().get_rng_state().numpy().tobytes(),
+        lambda state: _torch().set_rng_state(_torch().frombuffer(bytearray(state), dtype=_torch().uint8)),
+        "torch",
+    ),
+    _Thing("CUDA's random numbers", random_state, set_random_state, "torch"),
+    _of_torch("the default dtype", "get_default_dtype", "set_default_dtype"),
+    # PyTorch reads OpenMP's number, which each thread has for itself.
+    _of_torch("the number of threads", "get_num_threads", "set_num_threads", is_own=True),
+    _of_torch("whether gradients are on", "is_grad_enabled", "set_grad_enabled", is_own=True),
+    _of_torch("whether algorithms are deterministic", "get_deterministic_debug_mode", "set_deterministic_debug_mode"),
+    # Last: it covers two of those above, which are put back by now.
+    _Thing("PyTorch's numeric settings", _numeric, _set_numeric, "hub.modes", _changed_settings),
+)
+
+
+WORKER, HERE = "its worker process", "this process"
+"""Whose state it is that a plugin changed, in messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a plugin answered, and what it changed of the process on the way."""
+
+    answer: object
+    changed: str = ""
+    """A sentence for people; "" where it changed nothing."""
+
+
+def told_changes(changed: Sequence[str], where: str, who: str = "it") -> str:
+    """Gives the sentence about what was changed and restored; "" where nothing was."""
+    return f"{who} changed {', '.join(changed)} of {where}, which was restored" if changed else ""
+
+
+OWN_THREADS = "hub-"
+"""How the names of the hub's own threads begin. They change nothing of the process."""
+_IDLE = ("tqdm_monitor",)
+"""Names of other threads that change nothing of the process: that of progress bars, which many programs have."""
+
+_POOLS_LOOP = futures_threads._worker.__code__  # pyright: ignore[reportPrivateUsage]
+"""What threads of a `ThreadPoolExecutor` run; innermost in one of them, it waits for work."""
+_is_workers = False
+
+
+def claim_process() -> None:
+    """Declare this process the hub's own, a worker: its threads are the plugins', whose changes are to be found."""
+    global _is_workers
+    _is_workers = True
+
+
+def is_alone() -> bool:
+    """Return whether process-wide state can be compared here: in a worker, or where no other thread of Python runs."""
+    own = threading.current_thread()
+    return _is_workers or all(thread is own or _is_idle(thread) for thread in threading.enumerate())
+
+
+def _is_idle(thread: threading.Thread) -> bool:
+    """Return whether a thread runs nothing while this one does: one of a pool waits until somebody gives it work."""
+    if thread.name.startswith(OWN_THREADS) or thread.name in _IDLE:
+        return True
+    frame = sys._current_frames().get(thread.ident or 0)  # pyright: ignore[reportPrivateUsage] - there is no other way
+    return frame is not None and frame.f_code is _POOLS_LOOP
+
+
+def refusal_beside_threads(changed: Sequence[str]) -> str:
+    """Return why what makes these changes (found in a worker) must not run in this process now; "" where it may."""
+    if not changed or is_alone():
+        return ""
+    return f"it changes {', '.join(changed)}, which other threads of this process would notice"
+
+
+@contextmanager
+def kept_state() -> Generator[list[str]]:
+    """Restore state at the end: the process's where that is safe, else the calling thread's.
+
+    The list that it yields then names what had changed.
+    """
+    changed: list[str] = []
+    things = _THINGS if is_alone() else tuple(thing for thing in _THINGS if thing.is_own)
+    before = [(thing, thing.read()) for thing in things if not thing.module or thing.module in sys.modules]
+    try:
+        yield changed
+    finally:
+        for thing, value in before:
+            if (now := thing.read()) != value:
+                changed += [thing.told(value, now)] if thing.is_told else []
+                thing.write(value)

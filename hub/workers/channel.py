@@ -1,0 +1,252 @@
+"""Messages between the hub and its worker processes, over a pair of pipes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+from hub.cache.artifacts import discard_partial
+from hub.errors import CompileError, HubError, LimitExceeded, WorkerDied, WorkerError, WorkerGone, text_of
+from hub.process.children import environment_of_children
+from hub.process.family import WATCH_S, adopt_orphans
+from hub.process.forks import in_forks
+from hub.workers.forkserver import Child, ForkServer, Spawned
+from hub.workers.frames import is_readable, receive, send
+from hub.workers.limits import Limits, Saving
+
+ANSWER_S = 60.0
+"""Seconds from the first byte of an answer to its last."""
+_ENDING_S = 2.0
+_TAIL_LINES = 5
+_TAIL_BYTES = 64 * 1024
+_FATAL = "Fatal Python error"
+"""With which Python begins to tell, when a signal ends it, where all of its threads were."""
+
+
+_open: weakref.WeakSet[Worker] = weakref.WeakSet()
+"""Workers whose pipes this process holds open."""
+
+
+@in_forks
+def _let_go() -> None:
+    """Close a fork's copies of the pipes: workers end when their own parent is gone, not when all its forks are."""
+    for worker in list(_open):
+        worker.let_go()
+
+
+class Worker:
+    """A child process that answers requests one after the other.
+
+    Started as a fresh interpreter, never through multiprocessing's spawn, which would run the user's `__main__` again. Its
+    standard output and error go to a log file, so that a chatty compiler disturbs nobody. With `limits`, a process that
+    goes beyond one while it works is ended, and the request fails with the reason. With `server`, that process forks it,
+    and has imported `module`. Raises WorkerError where the system starts no process.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        log: Path,
+        *,
+        environment: dict[str, str] | None = None,
+        limits: Limits | None = None,
+        server: ForkServer | None = None,
+    ) -> None:
+        self.log = log
+        self.limits = limits
+        self.saving: Saving | None = None
+        """Where its present task saves something."""
+        theirs_in, ours_out = os.pipe()
+        ours_in, theirs_out = os.pipe()
+        try:
+            if server is not None:
+                self._process: Child | Spawned = server.fork(theirs_in, theirs_out, log)
+            else:
+                self._process = self._started(module, theirs_in, theirs_out, environment or {})
+        except (OSError, WorkerError) as error:
+            for descriptor in (theirs_in, ours_out, ours_in, theirs_out):
+                os.close(descriptor)
+            if isinstance(error, WorkerError):
+                raise
+            raise WorkerError(f"a worker process cannot be started: {error}") from error
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self._to_worker = ours_out
+        self._from_worker = ours_in
+        self._is_open = True
+        _open.add(self)
+
+    def _started(self, module: str, theirs_in: int, theirs_out: int, environment: dict[str, str]) -> Spawned:
+        # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
+        with self.log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, str(theirs_in), str(theirs_out)],
+                pass_fds=(theirs_in, theirs_out),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**environment_of_children(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
+                start_new_session=True,
+            )
+        return Spawned(process)
+
+    def post(self, command: str, **arguments: Any) -> None:
+        """Sends a request without waiting for the answer, which `result` gives. Raises WorkerGone if the worker died."""
+        try:
+            self._check_open()
+            send(self._to_worker, (command, arguments))
+        except OSError as error:
+            raise WorkerGone(f"the worker process is gone: {self._ending()}") from error
+
+    def result(self, timeout_s: float) -> Any:
+        """Gives the answer to the oldest unanswered request.
+
+        Raises what the request raised in the worker, or CompileError if the worker died, did not answer in time, took more
+        than its limits allow, or answered with something else than an answer; it is then killed.
+        """
+        self._watch(timeout_s)
+        try:
+            self._check_open()
+            is_error, value = receive(self._from_worker, ANSWER_S, self.limits.output_bytes if self.limits else None)
+        except (EOFError, OSError) as error:
+            raise WorkerDied(f"the worker process died: {self._ending()}{self._log_tail()}") from error
+        except CompileError:
+            self.kill()
+            raise
+        if is_error:
+            raise value
+        return value
+
+    def _watch(self, timeout_s: float) -> None:
+        """Waits for an answer. Raises CompileError, after killing the worker, where it takes too long or too much."""
+        end = time.monotonic() + timeout_s
+        while not self.is_ready(max(0.0, min(WATCH_S, end - time.monotonic()) if self.limits else timeout_s)):
+            reason = self.excess()
+            if reason or time.monotonic() >= end:
+                self.kill()
+                text = reason or f"no answer within {timeout_s:.0f} s"
+                raise LimitExceeded(text, hint="raise the limit, or exclude the backend")
+
+    def excess(self) -> str:
+        """Says which of its limits the worker is beyond; "" for none."""
+        reason = self.limits.excess(self.pid, self.log) if self.limits is not None else ""
+        return reason or (self.saving.excess(self.pid) if self.saving is not None else "")
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
+    def is_ready(self, within_s: float = 0.0) -> bool:
+        """True where an answer, or the worker's end, can be read, now or within some seconds."""
+        return not self._is_open or is_readable(self._from_worker, within_s)
+
+    def ask(self, command: str, timeout_s: float, **arguments: Any) -> Any:
+        """Sends a request and gives its answer; raises as `result` does."""
+        self.post(command, **arguments)
+        return self.result(timeout_s)
+
+    @property
+    def is_alive(self) -> bool:
+        """True where the process runs and was not killed."""
+        return self._process.poll() is None
+
+    @property
+    def exit_status(self) -> int | None:
+        """How the process ended, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """Ends the worker and everything it started."""
+        self._process.end()
+        if self.saving is not None:
+            discard_partial(self.saving.folder, self.pid)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close this process's ends of the pipes; the worker, another process's, goes on."""
+        if self._is_open:
+            self._is_open = False
+            _open.discard(self)
+            os.close(self._to_worker)
+            os.close(self._from_worker)
+
+    def _check_open(self) -> None:
+        """Raises OSError where the worker was killed: its descriptors may belong to somebody else by now."""
+        if not self._is_open:
+            raise BrokenPipeError("the worker was ended")
+
+    def _ending(self) -> str:
+        deadline = time.monotonic() + _ENDING_S
+        while self._process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        code = self._process.poll()
+        if code is None:
+            return "it closed its pipe"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+    def _log_tail(self) -> str:
+        with contextlib.suppress(OSError):
+            with self.log.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                lines = last_words(log.read().decode(errors="replace"))
+            return "".join(f"\n  {line}" for line in lines)
+        return ""
+
+
+def last_words(text: str) -> list[str]:
+    """Gives the lines of a log that say why its process ended.
+
+    What libraries print before they abort stands above Python's list of where its threads were, whose end says nothing.
+    """
+    lines = text.splitlines()
+    fatal = next((place for place in reversed(range(len(lines))) if lines[place].startswith(_FATAL)), None)
+    return lines[-_TAIL_LINES:] if fatal is None else lines[max(0, fatal + 1 - _TAIL_LINES) : fatal + 1]
+
+
+def serve(handlers: dict[str, Any]) -> None:
+    """The worker's main loop: answers requests until the other side goes away. Pipe numbers come from the command line.
+
+    A request with `idle_s` is the last one, unless another one comes within so many seconds. In a process that a plugin
+    forked and let return, it ends. What plugins start stays this process's, so that it can be counted, and ended with it.
+    """
+    adopt_orphans()
+    requests, answers = int(sys.argv[1]), int(sys.argv[2])
+    own, idle_s = os.getpid(), None
+    while is_readable(requests, idle_s):
+        try:
+            command, arguments = receive(requests, ANSWER_S)
+        except (EOFError, OSError):
+            return
+        idle_s = arguments.pop("idle_s", None)
+        try:
+            answer = (False, handlers[command](**arguments))
+        except BaseException as error:  # noqa: BLE001 - nobody interrupts a worker: all of these are the plugin's
+            answer = (True, _portable(error))
+        if os.getpid() != own:
+            os._exit(0)  # a fork that came back: the first process answers
+        send(answers, _sendable(answer))
+
+
+def _sendable(answer: tuple[bool, Any]) -> tuple[bool, Any]:
+    """Gives the answer, or in its place the reason why it cannot be pickled."""
+    try:
+        pickle.dumps(answer)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin put into its answer may raise anything
+        return True, CompileError(f"the answer cannot leave the worker process: {text_of(error)}")
+    return answer
+
+
+def _portable(error: BaseException) -> HubError:
+    """Gives an error that the parent can unpickle: the hub's own with their facts, others by name and text."""
+    if isinstance(error, HubError):
+        return error
+    return CompileError(text_of(error))

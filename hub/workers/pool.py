@@ -1,0 +1,217 @@
+"""Worker processes that outlive one planning session: starting one takes seconds, most of them for importing PyTorch."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from hub.cache.keys import digest_of
+from hub.errors import PluginError, WorkerError
+from hub.process import environment
+from hub.process.forks import freed_in_forks, in_forks
+from hub.settings import KEYS
+from hub.workers.channel import Worker
+from hub.workers.forkserver import ForkServer
+from hub.workers.limits import Limits
+
+MODULE = "hub.workers.worker"
+MOST_RESTING = 4
+"""Workers that are kept for later sessions: each holds some 300 MB."""
+REST_S = 60.0
+"""Seconds after which a worker that nobody asks for anything ends by itself."""
+_REST_LIMIT_S = 30.0
+_CAN_FORK = sys.platform == "linux"
+"""Elsewhere nobody tells how many threads a process has, and system libraries do not survive a fork."""
+_READ_AT_START = (
+    *("PYTHON", "LD_", "LC_", "LANG", "TZ", "HOME", "PATH", "TMPDIR", "XDG_", "GLIBC_", "MALLOC_", "VIRTUAL_ENV"),
+    *(
+        "OMP_",
+        "GOMP_",
+        "KMP_",
+        "MKL_",
+        "OPENBLAS_",
+        "ATEN_",
+        "DNNL_",
+        "ONEDNN_",
+        "NPY_",
+        "TORCH",
+        "PYTORCH_",
+        "CUDA_",
+        "HIP_",
+    ),
+)
+"""How the names of such variables begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Resting:
+    home: str
+    surroundings: str
+    worker: Worker
+
+
+class Pool:
+    """Lends workers by what they did before, so that a backend's library is imported once. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._resting: list[_Resting] = []
+        self._server: tuple[str, ForkServer] | None = None
+        """Forks new workers, with a digest of what it was started in."""
+        self._retired: list[ForkServer] = []
+        """Servers whose workers may still be at work; each ends by itself when it has had none for a while."""
+        self._lock = freed_in_forks(threading.Lock())
+        self._folder: Path | None = None
+        self._started = 0
+        self._owner = os.getpid()
+
+    def lend(self, home: str, limits: Limits) -> Worker:
+        """Gives a worker that last was `home`, else a new one. Raises WorkerError where none can be started."""
+        surroundings = _surroundings()
+        with self._lock:
+            fitting = [item for item in self._resting if (item.home, item.surroundings) == (home, surroundings)]
+            for item in fitting:
+                self._resting.remove(item)
+                if _is_free(item.worker):
+                    item.worker.limits, item.worker.saving = limits, None
+                    return item.worker
+                item.worker.kill()
+            log = self._next_log()
+            server = self._forking()
+        if server is not None:
+            with contextlib.suppress(WorkerError):  # it died, or has grown threads: workers can be spawned without it
+                return Worker(MODULE, log, limits=limits, server=server)
+        return Worker(MODULE, log, limits=limits)
+
+    def prepare(self) -> None:
+        """Starts what will be needed for the first worker, without waiting for it. Raises nothing."""
+        surroundings = _surroundings()
+        with self._lock:
+            if not any(item.surroundings == surroundings and item.worker.is_alive for item in self._resting):
+                self._forking()
+
+    def take_back(self, home: str, worker: Worker) -> None:
+        """Lets a worker free what it holds, and rest. Whoever needs it next waits for that, and meets its end."""
+        try:
+            worker.post("rest", idle_s=REST_S)
+        except PluginError:
+            worker.kill()
+            return
+        with self._lock:
+            self._resting.append(_Resting(home, _surroundings(), worker))
+            surplus = [self._resting.pop(0) for _ in range(len(self._resting) - MOST_RESTING)]
+        for item in surplus:
+            item.worker.kill()
+
+    def close(self) -> None:
+        """Ends all resting workers. In a fork of the process that started them it does nothing."""
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            resting, self._resting = self._resting, []
+            folder, self._folder = self._folder, None
+            servers = self._take_servers()
+        for item in resting:
+            item.worker.kill()
+        for server in servers:
+            server.close()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def let_go(self) -> None:
+        """Forget, in a fork, the workers and the server of the parent, which end with it."""
+        for server in self._take_servers():
+            server.close()
+        self._resting, self._folder = [], None
+        self._owner = os.getpid()
+
+    def _take_servers(self) -> list[ForkServer]:
+        """Return all servers, and hold none of them any more."""
+        servers = [*self._retired, *((self._server[1],) if self._server is not None else ())]
+        self._retired, self._server = [], None
+        return servers
+
+    def _forking(self) -> ForkServer | None:
+        """Return the process that forks workers, started in this environment; None where this system has none.
+
+        One that is of no use any more is not ended: that would end the workers of every session.
+        """
+        if not _CAN_FORK:
+            return None
+        surroundings = _read_at_start()
+        if self._server is not None and (self._server[0] != surroundings or not self._server[1].can_fork):
+            servers = self._take_servers()
+            self._retired = [server for server in servers if server.is_alive]
+            for server in servers:
+                if not server.is_alive:
+                    server.close()
+        if self._server is None:
+            try:
+                self._server = surroundings, ForkServer(MODULE, self._next_log())
+            except (WorkerError, OSError):
+                return None
+        return self._server[1]
+
+    def _next_log(self) -> Path:
+        self._started += 1
+        return self._logs() / f"{self._started}.log"
+
+    def _logs(self) -> Path:
+        if self._folder is None or not self._folder.exists():
+            self._folder = Path(tempfile.mkdtemp(prefix="hub-workers-"))
+        return self._folder
+
+
+def _is_free(worker: Worker) -> bool:
+    """Waits until a worker has freed what it held; False where it has died, or cannot."""
+    try:
+        worker.result(_REST_LIMIT_S)
+        os.truncate(worker.log, 0)
+    except (PluginError, OSError):
+        return False
+    return worker.is_alive
+
+
+def _surroundings() -> str:
+    """Gives a digest of what a new worker would find: a resting one was started under other conditions otherwise."""
+    return digest_of({"inherited": _inherited(), "path": sys.path, "folder": _folder()})
+
+
+def _inherited() -> str:
+    """Gives a digest of what a new process would inherit, less what each request for a fork carries.
+
+    The hub's own settings reach workers with each request, and so do not count; nor does what pytest writes for each test.
+    """
+    own = {f"HUB_{key.upper()}" for key in KEYS}
+    variables = environment.snapshot().items()
+    inherited = {name: value for name, value in variables if name not in own and not name.startswith("PYTEST_")}
+    return digest_of({"environment": inherited, "process": os.getpid()})
+
+
+def _read_at_start() -> str:
+    """Return a digest of the variables that Python, PyTorch and its libraries read when they are imported or started.
+
+    A worker is told all others when it is forked: a program that writes some in a loop must not cost a server each time.
+    """
+    variables = environment.snapshot().items()
+    read = {name: value for name, value in variables if name.startswith(_READ_AT_START)}
+    return digest_of({"environment": read, "process": os.getpid()})
+
+
+def _folder() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it was removed
+        return ""
+
+
+POOL = Pool()
+"""The workers of this process."""
+atexit.register(POOL.close)
+in_forks(POOL.let_go)

@@ -1,0 +1,150 @@
+"""Measures what this machine can do: peaks, what a call of each backend costs, and what it costs that two alternate."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from itertools import combinations, count
+from pathlib import Path
+
+from hub.errors import PluginError
+from hub.pricing.profile import Profile, pair_key
+from hub.workers.channel import Worker
+
+BUDGET_S = 20.0
+"""Seconds after which no further pair of backends is timed."""
+_READY_LIMIT_S = 90.0
+"""Seconds for one backend to start and to compile two clusters of one operator."""
+_TIME_LIMIT_S = 60.0
+_NOTE_LENGTH = 300
+_EAGER = "eager"
+
+
+def measure_profile(
+    threads: int, backends: Sequence[str], advance: Callable[[str], None], budget_s: float = BUDGET_S
+) -> Profile:
+    """Measures this machine: about 10 s, half of it the start of processes.
+
+    Each backend has a worker process of its own; a pair of backends shares one, in which calls of the two alternate. A
+    backend that fails is left out, with the reason in `notes`. Pairs come last, as far as `budget_s` goes; `advance` hears
+    of each step. Raises PluginError only where eager itself fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="hub-profile-") as folder:
+        profiling = _Profiling(threads, Path(folder), advance, time.monotonic() + budget_s)
+        try:
+            return profiling.measure(backends)
+        finally:
+            profiling.end()
+
+
+class _Profiling:
+    """The workers of one profile and what they found. Compiling is parallel; what is timed runs alone."""
+
+    def __init__(self, threads: int, folder: Path, advance: Callable[[str], None], end_s: float) -> None:
+        self._threads = threads
+        self._folder = folder
+        self._advance = advance
+        self._end_s = end_s
+        self._numbers = count()
+        self._workers: list[Worker] = []
+        self._notes: list[str] = []
+        self._call_s: dict[str, float] = {}
+        self._mix_s: dict[str, float] = {}
+
+    def measure(self, backends: Sequence[str]) -> Profile:
+        """Gives the profile."""
+        names = [name for name in dict.fromkeys(backends) if name != _EAGER]
+        with ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="hub-profile") as pool:
+            base = pool.submit(self._started)
+            homes = dict(zip(names, pool.map(self._home_of, names), strict=True))
+            eager = base.result()
+        flops_s, bytes_s = eager.ask("peaks", _TIME_LIMIT_S)
+        copy_bytes_s, cast_bytes_s = eager.ask("moves", _TIME_LIMIT_S)
+        self._advance("peaks")
+        for name, home in homes.items():
+            if home is not None:
+                self._time_backend(name, home)
+        self._time_pairs({name: home for name, home in homes.items() if home is not None and name in self._call_s})
+        return Profile(
+            threads=self._threads,
+            flops_s=flops_s,
+            bytes_s=bytes_s,
+            call_s=self._call_s,
+            copy_bytes_s=copy_bytes_s,
+            cast_bytes_s=cast_bytes_s,
+            mix_s=self._mix_s,
+            made=datetime.now(UTC).isoformat(timespec="seconds"),
+            notes=tuple(self._notes),
+        )
+
+    def end(self) -> None:
+        """Ends all workers."""
+        for worker in self._workers:
+            worker.kill()
+
+    def _started(self) -> Worker:
+        worker = Worker("hub.workers.profile_worker", self._folder / f"{next(self._numbers)}.log")
+        self._workers.append(worker)
+        worker.ask("begin", _READY_LIMIT_S, threads=self._threads, folder=str(self._folder))
+        return worker
+
+    def _home_of(self, backend: str) -> Worker | None:
+        """Starts a worker and compiles a backend's clusters there; None, with a note, if that fails."""
+        try:
+            worker = self._started()
+            worker.ask("make", _READY_LIMIT_S, backend=backend)
+        except PluginError as error:
+            self._notes.append(f"{backend} was left out: {_one_line(error)}")
+            return None
+        self._advance(f"{backend} compiled")
+        return worker
+
+    def _time_backend(self, name: str, home: Worker) -> None:
+        try:
+            call_s = home.ask("time_call_of", _TIME_LIMIT_S, backend=name)
+            self._mix_s[pair_key(name, _EAGER)] = home.ask("time_mix", _TIME_LIMIT_S, first=name, second=_EAGER)
+            self._call_s[name] = call_s
+        except PluginError as error:
+            self._notes.append(f"{name} was left out: {_one_line(error)}")
+        self._advance(name)
+
+    def _time_pairs(self, homes: Mapping[str, Worker]) -> None:
+        """Times each pair in a worker that holds no third backend: the home of one of the two, or a new one."""
+        free = dict(homes)
+        for first, second in _ring(list(homes)):
+            if time.monotonic() > self._end_s:
+                self._notes.append(f"{first} and {second} alternating were not timed: no time was left")
+                continue
+            try:
+                home, newcomers = self._place_for(free, first, second)
+                for name in newcomers:
+                    home.ask("make", _READY_LIMIT_S, backend=name)
+                self._mix_s[pair_key(first, second)] = home.ask("time_mix", _TIME_LIMIT_S, first=first, second=second)
+            except PluginError as error:
+                self._notes.append(f"{first} and {second} alternating were not timed: {_one_line(error)}")
+            self._advance(f"{first} and {second}")
+
+    def _place_for(self, free: dict[str, Worker], first: str, second: str) -> tuple[Worker, tuple[str, ...]]:
+        """Gives a worker for a pair, and which of the two it still lacks."""
+        for name, other in ((first, second), (second, first)):
+            if home := free.pop(name, None):
+                return home, (other,)
+        return self._started(), (first, second)
+
+
+def _one_line(error: PluginError) -> str:
+    return " ".join(error.message.split())[:_NOTE_LENGTH]
+
+
+def _ring(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Gives every pair, neighbours first: each of those can use the home of its first backend."""
+    neighbours = [(name, names[(index + 1) % len(names)]) for index, name in enumerate(names)]
+    pairs: dict[str, tuple[str, str]] = {}
+    for first, second in (*neighbours, *combinations(names, 2)):
+        if first != second:
+            pairs.setdefault(pair_key(first, second), (first, second))
+    return list(pairs.values())

@@ -1,0 +1,66 @@
+"""What planning asks of whoever runs plugins: worker processes, or the user's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from hub.backend import CompileSettings
+from hub.options import Options
+from hub.partition.group import Group
+from hub.partition.proposals import Offered
+from hub.partition.verdicts import Answers
+from hub.process.state import Said
+from hub.workers.orders import Offer, Order
+
+
+class Workers(Protocol):
+    """Runs plugins: asks them about a graph, and has them compile clusters. `Session` does so in worker processes."""
+
+    @property
+    def is_apart(self) -> bool:
+        """True where plugins run outside the user's process, which then loads what was compiled and tried there."""
+        ...
+
+    @property
+    def is_unreadable(self) -> bool:
+        """True where no worker process can have this graph: it holds what only this process knows."""
+        ...
+
+    def ask_early(self, backends: Iterable[str], options: Options) -> None:
+        """Begin to ask several backends at once. Raise WorkerError where nobody can be asked."""
+        ...
+
+    def answers(self, backend: str, options: Options) -> Answers:
+        """Return what a backend says about the graph's nodes. Raise HubError where it cannot be loaded, or dies of it."""
+        ...
+
+    def offered(self) -> tuple[Offered, ...]:
+        """Return what plugins propose as clusters. Raise WorkerError where nobody can be asked."""
+        ...
+
+    def estimate(self, found: Group, settings: CompileSettings) -> Said:
+        """Return what a backend predicts of a cluster, None where it predicts nothing. Raise whatever it raises."""
+        ...
+
+    def explain(self, found: Group, name: str, settings: CompileSettings) -> Said:
+        """Return what a backend tells of a cluster on the sample. Raise whatever it raises."""
+        ...
+
+    def eager_prices(self) -> Mapping[str, float]:
+        """Return seconds of each node in eager, where they can be measured without a trace. Raise PluginError."""
+        ...
+
+    def tried(self, found: Group, settings: CompileSettings) -> Offer | None:
+        """Return what came of a cluster that was compiled and verified before the user's process has it; else None."""
+        ...
+
+    def try_out(self, order: Order, meanwhile: Callable[[], None]) -> Offer:
+        """Compile, run, verify and, where possible, save one cluster. Raise WorkerError."""
+        ...
+
+    def try_out_all(
+        self, orders: Sequence[Order], most: Mapping[str, int], done: Callable[[Order], None], meanwhile: Callable[[], None]
+    ) -> Mapping[Order, Offer]:
+        """Do for several clusters at once what `try_out` does for one; what was not started has no offer."""
+        ...

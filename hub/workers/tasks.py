@@ -1,0 +1,350 @@
+"""What a worker process can be asked: what plugins say, and to compile, verify and time, apart from the user's process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hub.accelerators import accelerators_of, free_unused, wait_for
+from hub.backend import CompileSettings
+from hub.cache.artifacts import check_artifact
+from hub.compilation.build import build_cluster, leisure_of, load_cluster, plugin_edge, running
+from hub.compilation.values import values_at
+from hub.dispatch.assemble import Assembled, Loaded, assemble, is_lack_of_memory
+from hub.dispatch.codegen import Step
+from hub.dispatch.spinning import Calm
+from hub.errors import CompileError, ContractError, PluginError
+from hub.graph import Cluster
+from hub.modes import Modes, set_modes
+from hub.options import Options
+from hub.partition import verdicts
+from hub.partition.extract import extract
+from hub.partition.proposals import Offered, offered_by_plugins
+from hub.partition.verdicts import Answers
+from hub.plan import Event, EventKind, Stage
+from hub.pricing.eager import profile_eager
+from hub.pricing.roofline import Peaks, settle
+from hub.pricing.timing import Timing, time_call
+from hub.process.heap import trim
+from hub.process.leftovers import MANY_LEFT, leftovers, more
+from hub.process.state import WORKER, Said, kept_state, told_changes
+from hub.process.traffic import GAPS
+from hub.registry import Registry, registry
+from hub.report.numbers import count
+from hub.verification.endurance import Leisure
+from hub.verification.fingerprint import Fingerprint
+from hub.workers.transfer import Sample, read_sample
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What the parent learns about one compilation."""
+
+    compile_s: float
+    error: float
+    """Largest max|error| / max|reference| of its outputs on the sample."""
+    is_saved: bool
+    problem: str = ""
+    """Why it could not be saved, where that was tried."""
+    is_finite_only: bool = False
+    """True where calls with infinities or NaN are left to eager."""
+    notes: tuple[str, ...] = ()
+    """What verification found out beside that it can be trusted."""
+    verify_s: float = 0.0
+    """Seconds of these in which it was compared with eager."""
+    changed: tuple[str, ...] = ()
+    """What the plugin changed in the worker, and what was restored."""
+    fingerprint: Fingerprint | None = None
+    """What the saved executable gave on the real inputs."""
+    untried: tuple[str, ...] = ()
+    """Kinds of generated inputs for which no time was left."""
+    differs: bool = False
+    """True where something differs on unusual inputs."""
+
+
+@dataclass(slots=True)
+class _State:
+    sample: Sample | None = None
+    built: dict[str, Loaded] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    plan: Assembled | None = None
+    stepwise: Assembled | None = None
+    """The same plan with the seconds of each step; another one where each step has to be waited for."""
+    leisure: Leisure | None = None
+    """What is verified after the first answer."""
+    configured: Registry | None = None
+    """The registry under the session's options."""
+
+    @property
+    def registry(self) -> Registry:
+        return self.configured or registry()
+
+    @property
+    def loaded_sample(self) -> Sample:
+        if self.sample is None:
+            raise RuntimeError("no sample was loaded")
+        return self.sample
+
+
+_state = _State()
+_LAPPED_CALLS = 5
+"""Calls of a plan in which each step is waited for, beside those that count for the plan."""
+_NICE = 19
+_CALLS = 2
+"""Calls that are watched for what they leave behind, after the first ones, which may start a pool."""
+
+
+def load(folder: str, threads: int, modes: Modes, options: Options, traffic: str | None = None) -> None:
+    """Reads the sample, sets the thread count, the user's settings of PyTorch, and backends' own ones.
+
+    `traffic` is where the calls of a model are counted that runs meanwhile.
+    """
+    GAPS.watch(None if traffic is None else Path(traffic))
+    set_modes(modes)
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(threads)
+    _state.configured = registry().configured(options)
+    _state.sample = read_sample(Path(folder))
+
+
+def rest() -> None:
+    """Free what was loaded and built."""
+    GAPS.watch(None)
+    _state.sample = _state.plan = _state.stepwise = _state.configured = _state.leisure = None
+    for held in (_state.built, _state.values):
+        held.clear()
+    gc.collect()
+    free_unused()
+    trim()
+
+
+def answers(backend: str, options: Options) -> Answers:
+    """Asks a backend about every node of the graph. Raises HubError where it cannot be loaded."""
+    with kept_state() as changed:
+        found = verdicts.answers(_state.loaded_sample.graph, _state.registry, options, backend)
+    if not (message := told_changes(changed, WORKER)):
+        return found
+    return replace(
+        found, events=(*found.events, Event(kind=EventKind.NOTE, stage=Stage.SUPPORT, backend=backend, message=message))
+    )
+
+
+def estimate(
+    backend: str, nodes: Sequence[str], settings: CompileSettings, peaks: Peaks, accelerators: Mapping[str, Peaks]
+) -> Said:
+    """Asks a backend what a cluster would cost on a machine with such peaks."""
+    settle(settings.threads, peaks, accelerators)
+    with plugin_edge(backend, None, "estimate"), kept_state() as changed:
+        answer = _state.registry.backend(backend).estimate(_cut("estimate", nodes), settings)
+    return Said(answer, told_changes(changed, WORKER))
+
+
+def explain(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings) -> Said:
+    """Asks a backend what it has to tell of a cluster on its real inputs."""
+    cluster = _cut(name, nodes)
+    prepare(cluster.input_names)
+    with plugin_edge(backend, name, "explain"), kept_state() as changed:
+        answer = _state.registry.backend(backend).explain(cluster, settings, _inputs(cluster))
+    return Said(answer, told_changes(changed, WORKER))
+
+
+def offered() -> tuple[Offered, ...]:
+    """Asks every plugin for the clusters that it proposes."""
+    with kept_state():
+        return offered_by_plugins(_state.loaded_sample.graph, _state.registry)
+
+
+def prepare(names: Sequence[str]) -> None:
+    """Runs the graph once in eager, unless all are there, and keeps the named values: real inputs of clusters to come."""
+    if missing := set(names) - set(_state.values):
+        sample = _state.loaded_sample
+        _state.values |= values_at(sample.graph, sample.values, missing)
+
+
+def profile() -> dict[str, float]:
+    """Gives what each node costs in eager, in seconds."""
+    sample = _state.loaded_sample
+    return profile_eager(sample.graph, sample.values)
+
+
+def compile_cluster(
+    name: str,
+    backend: str,
+    nodes: Sequence[str],
+    settings: CompileSettings,
+    folder: str | None,
+    is_kept: bool,
+    most_saved_bytes: int | None = None,
+) -> Compiled:
+    """Compiles, runs, verifies and, where a folder is given, saves one cluster; keeps it at hand where asked to."""
+    start = time.perf_counter()
+    cluster = _cut(name, nodes)
+    before = leftovers()
+    built = build_cluster(
+        cluster,
+        backend,
+        settings,
+        inputs=_inputs(cluster),
+        registry=_state.registry,
+        folder=None if folder is None else Path(folder),
+        is_alone=True,
+        most_saved_bytes=most_saved_bytes,
+    )
+    try:
+        _check_leftovers(built.loaded, before, _inputs(cluster))
+    except PluginError:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)  # it was saved before, and nobody is to find it
+        raise
+    if is_kept:
+        _state.built[name] = built.loaded
+    return Compiled(
+        compile_s=time.perf_counter() - start,
+        error=built.verified.error,
+        is_saved=built.saved.is_done,
+        problem=built.saved.problem,
+        is_finite_only=built.verified.is_finite_only,
+        notes=built.verified.notes,
+        verify_s=built.verify_s,
+        changed=built.changed,
+        fingerprint=built.fingerprint,
+        untried=built.verified.untried,
+        differs=built.verified.differs,
+    )
+
+
+def _check_leftovers(loaded: Loaded, before: Counter[str], inputs: Sequence[Any]) -> None:
+    """Raises ContractError for what would be left in the user's process: by each call, or by compiling it there again."""
+    backend, name = loaded.backend, loaded.cluster.name
+    if not _state.registry.entries[backend].info.saveable and (left := more(before, MANY_LEFT)):
+        raise ContractError(f"compiling it leaves {left} behind", backend=backend, cluster=name)
+    before = leftovers()
+    for _ in range(_CALLS):
+        with plugin_edge(backend, name, "run"):
+            loaded.executable(*inputs)
+    if left := more(before, _CALLS):
+        raise ContractError(f"{count(_CALLS, 'call')} of it leave {left} behind", backend=backend, cluster=name)
+
+
+def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str) -> None:
+    """Loads one cluster that another worker saved, if its files are as they were saved. Raises PluginError."""
+    if not (found := check_artifact(Path(folder))).is_intact:
+        reason = found.problem or "it was removed meanwhile"
+        raise CompileError(f"the saved executable cannot be loaded: {reason}", backend=backend, cluster=name)
+    cluster = _cut(name, nodes)
+    with kept_state():  # what it changes was told when the worker that saved it loaded it back
+        _state.built[name] = load_cluster(cluster, backend, settings, Path(folder), _state.registry)
+
+
+def time_cluster(name: str, at_least_s: float, spin: bool) -> Timing:
+    """Times one compiled cluster alone; without `spin`, PyTorch's threads do not spin either."""
+    loaded = _state.built[name]
+    inputs = _inputs(loaded.cluster)
+    calm = None if spin else Calm()
+    timing = time_call(lambda: loaded.executable(*inputs), at_least_s, awaited=accelerators_of(inputs))
+    del calm
+    return timing
+
+
+def build_plan(steps: Sequence[Step], spin: bool) -> float:
+    """Puts a whole plan together from compiled clusters, runs it twice, and gives the second run's seconds."""
+    sample = _state.loaded_sample
+    loaded = {step.name: _state.built[step.name] for step in steps if not step.is_eager}
+    _state.plan = _state.stepwise = assemble(sample.graph, steps, loaded, strict=True, timed=True, spin=spin)
+    awaited = accelerators_of((_state.plan.run(sample.values), sample.values))
+    if awaited:  # they compute while the next step is prepared, unless each step is waited for
+        _state.plan = assemble(sample.graph, steps, loaded, strict=True, spin=spin)
+    wait_for(awaited)
+    start = time.perf_counter()
+    _state.plan.run(sample.values)
+    wait_for(awaited)
+    return time.perf_counter() - start
+
+
+def time_plan(at_least_s: float) -> tuple[Timing, list[float]]:
+    """Run the plan for a while; return seconds of each call, and seconds of each step per call."""
+    plan, stepwise, values = _state.plan, _state.stepwise, _state.loaded_sample.values
+    if plan is None or stepwise is None:
+        raise RuntimeError("no plan was built")
+    awaited = accelerators_of((plan.run(values), values))  # warms caches up after others had the cores
+    stepwise.laps[:] = [0.0] * len(stepwise.laps)
+    timing = time_call(lambda: plan.run(values), at_least_s, warmup=0, awaited=awaited)
+    calls = len(timing.samples_s) if stepwise is plan else _LAPPED_CALLS
+    for _ in range(_LAPPED_CALLS if stepwise is not plan else 0):
+        stepwise.run(values)
+    return timing, [lap / calls for lap in stepwise.laps]
+
+
+def step_back() -> None:
+    """Lets every other process go first, as long as this one lives."""
+    os.nice(_NICE)
+
+
+def verify_at_leisure(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str | None) -> None:
+    """Makes a cluster ready for what is verified after the first answer."""
+    cluster = _cut(name, nodes)
+    prepare(cluster.input_names)
+    place = None if folder is None else Path(folder)
+    _state.leisure = leisure_of(cluster, backend, settings, place, _inputs(cluster), _state.registry)
+
+
+def prepare_kind(kind: str) -> bool:
+    """Runs eager on a kind of generated inputs; False where there are none, or it raises."""
+    return _leisure().prepare(kind)
+
+
+def compare_kind(name: str, backend: str, kind: str) -> str:
+    """Compares the executable on what was prepared. Returns what differs on unusual inputs, or ""."""
+    with _enough_memory(), running(backend, name):
+        return _leisure().compare(kind)
+
+
+def endure(name: str, backend: str) -> int:
+    """Makes many calls of the executable. Returns how many."""
+    with _enough_memory(), plugin_edge(backend, name, "run"):
+        return _leisure().endure()
+
+
+@contextmanager
+def _enough_memory() -> Generator[None]:
+    """Turns a lack of memory, which is no executable's fault, into CompileError."""
+    try:
+        yield
+    except PluginError as error:
+        if is_lack_of_memory(error.__cause__):
+            raise CompileError(error.message) from error
+        raise
+
+
+def _leisure() -> Leisure:
+    assert _state.leisure is not None, "a cluster is made ready first"
+    return _state.leisure
+
+
+def _cut(name: str, nodes: Sequence[str]) -> Cluster:
+    sample = _state.loaded_sample
+    return extract(sample.graph, nodes, name, sample.weights)
+
+
+def _inputs(cluster: Cluster) -> list[Any]:
+    return [_state.values[name] for name in cluster.input_names]
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        *(load, rest, answers, estimate, explain, offered),
+        *(prepare, profile, compile_cluster, load_saved, time_cluster, build_plan, time_plan),
+        *(step_back, verify_at_leisure, prepare_kind, compare_kind, endure),
+    )
+}

@@ -1,0 +1,64 @@
+"""Which plan is tried next: the one that is expected to save most for each second of trying."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+from hub.planning.attempts import UNCALIBRATED, Attempt, deviation_of, most_promising
+
+NOBODY: Any = None
+
+
+def attempt(run_s: float, deviation: float = 0.3, compile_s: float = 1.0) -> Attempt:
+    return Attempt(NOBODY, run_s, deviation, compile_s)
+
+
+@pytest.mark.parametrize("run_s", [0.5, 0.9, 1.0, 1.5, 4.0])
+@pytest.mark.parametrize("deviation", [0.01, 0.3, 1.0])
+def test_the_gain_is_the_mean_of_what_is_saved(run_s: float, deviation: float) -> None:
+    """The closed form is the mean over random prices of what each would save."""
+    rng = random.Random(0)
+    samples = [run_s * math.exp(deviation * rng.gauss(0.0, 1.0)) for _ in range(40_000)]
+    mean = sum(max(0.0, 1.0 - sample) for sample in samples) / len(samples)
+    assert attempt(run_s, deviation).gain_s(1.0) == pytest.approx(mean, abs=0.01)
+
+
+def test_a_sure_price_saves_exactly_the_difference() -> None:
+    """Without doubt there is no hope beyond the price."""
+    assert attempt(0.75, 0.0).gain_s(1.0) == 0.25
+    assert attempt(1.25, 0.0).gain_s(1.0) == 0.0
+
+
+def test_doubt_is_hope() -> None:
+    """Of two plans that look equally slow, the one that nobody knows may save more."""
+    assert attempt(1.2, 0.5).gain_s(1.0) > attempt(1.2, 0.1).gain_s(1.0)
+
+
+def test_quick_compilers_come_first() -> None:
+    """What saves a little less, but compiles in a tenth of the time, is tried before."""
+    quick, best = attempt(0.5, compile_s=1.0), attempt(0.4, compile_s=10.0)
+    assert most_promising([best, quick], 1.0, min_gain=0.02, count=2) == [quick, best]
+
+
+def test_what_is_not_worth_it_is_left_out() -> None:
+    """A plan that would hardly ever beat the incumbent is not tried, and no more than were asked for are."""
+    hopeless, good, better = attempt(3.0), attempt(0.9), attempt(0.8)
+    assert most_promising([hopeless, good, better], 1.0, min_gain=0.02, count=3) == [better, good]
+    assert most_promising([hopeless, good, better], 1.0, min_gain=0.02, count=1) == [better]
+
+
+def test_a_hundred_slow_backends_cost_nothing() -> None:
+    """However many there are: only those that may win are tried."""
+    many = [attempt(2.5 + number / 100, 0.3) for number in range(100)]
+    assert most_promising([*many, attempt(0.9)], 1.0, min_gain=0.02, count=100) == [attempt(0.9)]
+
+
+def test_guesses_are_doubted() -> None:
+    """A price that rests on no measurement may be off by a factor of four, whatever it claims of itself."""
+    assert deviation_of(1.0, 0.01, is_estimated=True) == UNCALIBRATED
+    assert deviation_of(1.0, 0.01, is_estimated=False) < 0.01
+    assert deviation_of(0.0, 0.0, is_estimated=False) == 0.0

@@ -1,0 +1,135 @@
+"""Timing beside a running model: in the gaps between its calls, and said so where it leaves none."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hub.pricing.timing import time_call
+from hub.process import traffic
+from hub.process.traffic import GAPS, Gaps, Traffic
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> tuple[Traffic, Gaps]:
+    calls, gaps = Traffic(), Gaps()
+    calls.show(tmp_path / "traffic")
+    gaps.watch(tmp_path / "traffic")
+    return calls, gaps
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Traffic]:
+    """What this process times looks at these calls."""
+    calls = Traffic()
+    calls.show(tmp_path / "traffic")
+    GAPS.watch(tmp_path / "traffic")
+    yield calls
+    GAPS.watch(None)
+
+
+def test_without_a_file_nothing_waits() -> None:
+    """What is timed beside no model is taken at once."""
+    gaps = Gaps()
+    assert gaps.sample(lambda: 3) == 3
+    gaps.watch(Path("/nowhere/traffic"))
+    assert gaps.sample(lambda: 4) == 4
+    assert gaps.beside == 0
+
+
+def test_a_sample_waits_for_the_end_of_a_call(shown: tuple[Traffic, Gaps]) -> None:
+    """While a call runs, nothing is taken."""
+    calls, gaps = shown
+    taken: list[int] = []
+    calls.__enter__()
+    thread = threading.Thread(target=lambda: taken.append(gaps.sample(lambda: 1)))
+    thread.start()
+    time.sleep(0.05)
+    assert taken == []
+    calls.__exit__(None, None, None)
+    thread.join(10)
+    assert taken == [1]
+    assert gaps.beside == 0
+
+
+def test_a_sample_that_a_call_falls_into_is_taken_again(shown: tuple[Traffic, Gaps]) -> None:
+    """What was taken beside a call is forgotten, even where the call is over by the end."""
+    calls, gaps = shown
+    attempts: list[int] = []
+
+    def take() -> int:
+        attempts.append(len(attempts))
+        if len(attempts) < 3:
+            with calls:
+                pass
+        return attempts[-1]
+
+    assert gaps.sample(take) == 2
+    assert gaps.beside == 0
+
+
+def test_a_model_without_gaps_is_not_waited_for_endlessly(
+    shown: tuple[Traffic, Gaps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once patience is over, samples are taken beside the calls, and counted."""
+    calls, gaps = shown
+    monkeypatch.setattr(traffic, "PATIENCE_S", 0.05)
+    assert gaps.path is not None
+    gaps.watch(gaps.path)
+    with calls:
+        assert [gaps.sample(lambda: 1) for _ in range(3)] == [1, 1, 1]
+    assert gaps.beside == 3
+
+
+def test_calls_of_several_threads_are_counted_together(shown: tuple[Traffic, Gaps]) -> None:
+    """A gap is where no thread calls."""
+    calls, gaps = shown
+
+    def work() -> None:
+        for _ in range(500):
+            with calls:
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert gaps._counts() == (0, 2000)
+
+
+def test_calls_that_began_before_are_seen(tmp_path: Path) -> None:
+    """A file that is shown in the middle of a call says that it runs."""
+    calls, gaps = Traffic(), Gaps()
+    with calls:
+        calls.show(tmp_path / "traffic")
+        gaps.watch(tmp_path / "traffic")
+        assert gaps._counts()[0] == 1
+    assert gaps._counts()[0] == 0
+
+
+def test_timings_are_of_the_gaps(watched: Traffic) -> None:
+    """Samples that are slow because of a call beside them do not count: the median is that of a quiet machine."""
+    is_over = threading.Event()
+    is_busy = threading.Event()
+
+    def model() -> None:
+        while not is_over.wait(0.02):
+            with watched:
+                is_busy.set()
+                time.sleep(0.01)
+                is_busy.clear()
+
+    thread = threading.Thread(target=model)
+    thread.start()
+    try:
+        timing = time_call(lambda: time.sleep(0.02 if is_busy.is_set() else 0.001), 0.05)
+    finally:
+        is_over.set()
+        thread.join()
+    assert max(timing.samples_s) < 0.015
+    assert timing.beside == 0

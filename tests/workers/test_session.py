@@ -1,0 +1,189 @@
+"""Sessions: a worker that ends, for whatever reason, takes nothing with it that is still needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import pytest
+import torch
+from torch import nn
+
+from hub.backend import CompileSettings
+from hub.dispatch.codegen import Step
+from hub.errors import WorkerError
+from hub.options import Options
+from hub.partition.group import Group
+from hub.planning.race import MIN_ROUNDS, Race
+from hub.planning.schedule import reads, steps_for
+from hub.pricing import roofline
+from hub.testing.single import capture
+from hub.workers.clock import Clock
+from hub.workers.limits import Limits
+from hub.workers.orders import Offer, Order
+from hub.workers.session import Session
+from hub.workers.transfer import Sample
+
+PLUGIN = """
+import os
+from hub import Backend, BackendInfo, Executable, Support, hookimpl
+
+@hookimpl
+def hub_backends():
+    return [BackendInfo(name="frail", factory="hub_frail:create", summary="")]
+
+def create():
+    return Frail()
+
+class Frail(Backend):
+    def supports(self, node):
+        return Support(accepted=True)
+
+    def compile(self, cluster, settings):
+        if len(cluster.nodes) == 1:
+            os._exit(3)
+        return Run(cluster)
+
+class Run(Executable):
+    def __init__(self, cluster):
+        self.module = cluster.module
+
+    def __call__(self, *inputs):
+        import torch
+        with torch.no_grad():
+            return [value + 0 for value in self.module(*inputs)]
+"""
+ESTIMATE = """
+from hub import Cost
+from hub.pricing.roofline import peaks
+
+def estimate(self, cluster, settings):
+    return Cost(peaks(settings.threads).flops_s, 0.0, 0, "estimated", "")
+
+Frail.estimate = estimate
+"""
+SETTINGS = CompileSettings(threads=1)
+LIMITS = Limits(compile_s=60.0, memory_bytes=4_000_000_000, output_bytes=1_000_000)
+
+
+class Workshop:
+    """A session with one backend, which dies of clusters of one node."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.graph = session.sample.graph
+        self.names = tuple(node.name for node in self.graph.nodes)
+
+    def order(self, name: str, nodes: tuple[str, ...], *, is_needed: bool) -> Order:
+        """Gives an order that is not saved."""
+        group = Group("frail", nodes)
+        return Order(name, group, SETTINGS, None, reads(self.graph, group), is_needed)
+
+    def compiled(self, *orders: Order) -> tuple[Offer, ...]:
+        """Compiles in order."""
+        return self.session.compile_all({"frail": orders}, lambda _: None, Clock(60.0))
+
+    def steps(self, name: str) -> tuple[Step, ...]:
+        """Gives the plan of the whole graph."""
+        return tuple(steps_for(self.graph, (Group("frail", self.names),), (name,)))
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    """Gives a function that raises."""
+
+    def function(*_: Any) -> NoReturn:
+        raise error
+
+    return function
+
+
+@pytest.fixture
+def workshop(install_plugin: Callable[..., None]) -> Iterator[Workshop]:
+    """Gives a session on three products with activations between."""
+    install_plugin("frail", PLUGIN)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
+    captured = capture(model, (torch.ones(2, 8),))
+    with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
+        session.start(["frail"])
+        yield Workshop(session)
+
+
+def test_workers_estimate_by_the_peaks_of_the_process_that_they_work_for(
+    install_plugin: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None measures its own, beside others that would make the machine look slow."""
+    install_plugin("frail", PLUGIN + ESTIMATE)
+    monkeypatch.setitem(roofline._settled, 1, roofline.Peaks(123.0, 1.0))
+    captured = capture(nn.ReLU(), (torch.ones(2, 8),))
+    names = tuple(node.name for node in captured.graph.nodes)
+    with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
+        session.answers("frail", Options())
+        cost: Any = session.estimate(Group("frail", names), SETTINGS)
+    assert cost.answer.run_s == 123.0
+
+
+def test_without_workers_for_measuring_there_are_some_for_estimates(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that cannot be had ends measuring; what is planned by estimates is still tried out in one."""
+    order = workshop.order("all", workshop.names, is_needed=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(workshop.session, "_living", raising(WorkerError("none to be had")))
+        with pytest.raises(WorkerError, match="none to be had"):
+            workshop.compiled(order)
+    assert workshop.session.try_out(order).failure is None
+
+
+def test_fatal_piece_costs_only_itself(workshop: Workshop) -> None:
+    """After a piece that kills its worker, the whole graph is still priced and proven, and other pieces are only late."""
+    whole, piece, fatal = workshop.compiled(
+        workshop.order("whole", workshop.names, is_needed=True),
+        workshop.order("piece", workshop.names[:2], is_needed=False),
+        workshop.order("fatal", workshop.names[:1], is_needed=False),
+    )
+    assert fatal.failure is not None
+    assert not fatal.is_late
+    priced = workshop.session.price(whole, 0.01)
+    assert priced.cost is not None
+    late = workshop.session.price(piece, 0.01)
+    assert late.cost is None
+    assert late.is_late
+    lane = workshop.session.lane("frail", workshop.steps("whole"), (whole,), "frail", spin=False)
+    assert workshop.session.time_lane(lane, 0.01).calls > 0
+
+
+def test_what_only_might_help_compiles_apart_from_what_is_needed(workshop: Workshop) -> None:
+    """Giving up a piece ends its worker, which must not be the one in which the whole graph waits to be timed."""
+    (whole,) = workshop.compiled(workshop.order("whole", workshop.names, is_needed=True))
+    holder = workshop.session._workers["frail"]
+    workshop.compiled(workshop.order("fatal", workshop.names[:1], is_needed=False))
+    assert holder.is_alive
+    assert workshop.session._workers["frail"] is holder
+    assert workshop.session.price(whole, 0.01).cost is not None
+
+
+def test_a_plan_whose_worker_is_gone_is_built_again_and_wins(workshop: Workshop) -> None:
+    """A race goes on with it, in a new worker, and says so."""
+    offers = workshop.compiled(workshop.order("whole", workshop.names, is_needed=True))
+    lane = workshop.session.lane("frail", workshop.steps("whole"), offers, "frail", spin=False)
+    race = Race(workshop.session)
+    race.heat([lane], 0.0)
+    lane.worker.kill()
+    race.heat([], 0.0)
+    race.heat([], 0.0)
+    proof = race.proof()
+    assert proof is not None
+    assert proof.winner.lane is lane
+    assert race.revived == ("frail",)
+    assert len(proof.winner.blocks) > MIN_ROUNDS
+
+
+def test_backend_goes_on_after_its_plan_was_sent_home(workshop: Workshop) -> None:
+    """A plan whose worker was ended, because it is slow, does not keep its backend from compiling and proving others."""
+    first = workshop.compiled(workshop.order("first", workshop.names, is_needed=True))
+    lane = workshop.session.lane("frail", workshop.steps("first"), first, "frail", spin=False)
+    workshop.session.end(lane)
+    second: Any = workshop.compiled(workshop.order("second", workshop.names, is_needed=True))
+    assert second[0].failure is None
+    again = workshop.session.lane("frail again", workshop.steps("second"), second, "frail", spin=False)
+    assert workshop.session.time_lane(again, 0.01).calls > 0
