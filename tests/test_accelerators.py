@@ -94,7 +94,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
         "pricing.timing",
         "pricing.eager",
         "pricing.profile",
-        "compilation.tasks",
+        "workers.tasks",
         "dispatch.assemble",
         "bench.worker",
     ):
@@ -206,8 +206,8 @@ def test_a_plan_is_waited_for_once_a_call(queue: Queue, state: Any) -> None:
     with queue:
         assert tasks.build_plan(STEPS, spin=True) == pytest.approx(CALL_S + 2 * WORK_S)
         before = queue.waits
-        samples, laps = tasks.time_plan(0.0)
-    assert samples == pytest.approx([CALL_S + 2 * WORK_S] * 3)
+        timing, laps = tasks.time_plan(0.0)
+    assert timing.samples_s == pytest.approx([CALL_S + 2 * WORK_S] * 3)
     assert laps == pytest.approx([CALL_S + WORK_S] * 2)
     assert queue.waits - before == 1 + 3 + 2 * tasks._LAPPED_CALLS
 
@@ -217,7 +217,8 @@ def test_a_plan_on_the_cpu_is_one_program(state: Any) -> None:
     state.sample = Sample(two_steps("cpu").graph, (torch.ones(4, 4),))
     tasks.build_plan(STEPS, spin=True)
     assert state.stepwise is state.plan
-    samples, laps = tasks.time_plan(0.0)
+    timing, laps = tasks.time_plan(0.0)
+    samples = timing.samples_s
     assert 0 < sum(laps) <= sum(samples) / len(samples)
 
 

@@ -106,6 +106,12 @@ def scannable(node: fx.Node) -> str | None:
     return None if shape and all(shape) else f"shape {list(shape)}: no dims, or no elements"
 
 
+def pads_outwards(node: fx.Node) -> str | None:
+    """Padding by elements of the tensor adds, and never cuts: ORT fails where nothing is left to take them from."""
+    is_cut = any(isinstance(amount, int) and amount < 0 for amount in argument(node, "padding"))
+    return "negative padding" if is_cut else None
+
+
 def negative_pad_is_constant(node: fx.Node) -> str | None:
     """Padding by edge elements adds, and never cuts."""
     mode = argument(node, "mode")

@@ -41,6 +41,7 @@ from .conditions import (
     known_factors,
     leading_indices,
     negative_pad_is_constant,
+    pads_outwards,
     real_division,
     scannable,
     several_normalised,
@@ -220,8 +221,8 @@ OPERATORS = OperatorTable(
         **_rows("unfold.default", ANY, has_dims, static_dim("dimension")),
         **_rows("pad.default", NUMBER, negative_pad_is_constant),
         **_rows("constant_pad_nd.default", NUMBER),
-        **_rows("reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default", NUMBER),
-        **_rows("replication_pad1d.default replication_pad2d.default replication_pad3d.default", NUMBER),
+        **_rows("reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default", NUMBER, pads_outwards),
+        **_rows("replication_pad1d.default replication_pad2d.default replication_pad3d.default", NUMBER, pads_outwards),
         **_rows("diff.default", NUMBER, has_dims, attribute("n", lambda n: n > 0, "at least 1")),
         **_rows("tril.default triu.default", NUMBER),
         # gathering and scattering

@@ -209,7 +209,7 @@ def test_compilations_do_not_grow_with_layers(two_backends: Any, orders: Orders,
 
 def test_second_model_finds_the_first_ones_prices(two_backends: Any, orders: Orders, tmp_path: Path) -> None:
     """Another model with the same layers compiles no piece again, and times less."""
-    names = {"backends": list(two_backends), "cache_dir": str(tmp_path / "cache")}
+    names = {"backends": list(two_backends), "cache_dir": str(tmp_path / "cache"), "budget_s": 30.0}
     first = plan_for(layers(3), **names)
     assert sum(orders.pieces.values()) > 0
     orders.pieces.clear()
