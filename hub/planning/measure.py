@@ -50,7 +50,7 @@ Estimates are off by as much: on Mamba, Inductor was expected to be the slowest 
 MIN_GAIN: Mapping[str, float] = {"fast": 0.02, "full": 1e-4}
 """Share of a call that trying a plan must be expected to save."""
 AT_ONCE = 3
-"""Plans that are tried before what is known now decides who comes next; the first one is tried alone."""
+"""Plans that are tried before what is known now decides who comes next."""
 SMALL_S = 2e-3
 """A graph below this many seconds may run best on one thread, and compiles fast: that is tried at once."""
 
@@ -145,11 +145,10 @@ class _Measuring:
             self._time_alone()
 
     def _next_drafts(self) -> Sequence[Draft]:
-        """Return the plans to try now: the most promising one at first, then a few."""
+        """Return the plans to try now, the most promising first: never one alone, which might hang."""
         open_ = [draft for draft in self.drafts if draft.assignment.clusters and self._is_open(draft)]
         effort = "full" if self.is_full else "fast"
-        count = AT_ONCE if self._tried else 1
-        chosen = most_promising(map(self._attempt, open_), self._incumbent_s(), min_gain=MIN_GAIN[effort], count=count)
+        chosen = most_promising(map(self._attempt, open_), self._incumbent_s(), min_gain=MIN_GAIN[effort], count=AT_ONCE)
         return [attempt.draft for attempt in chosen]
 
     def _is_open(self, draft: Draft) -> bool:
