@@ -14,7 +14,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,9 @@ from hub.workers.transfer import Sample
 TABLE = Path(__file__).parents[1] / "hub" / "pricing" / "shipped.json"
 PARTS = 3
 """Runs of neighbouring regions that are timed beside the whole graph."""
-MAX_EAGER = 24
-"""Operators of a model whose prices in eager are kept: those that weigh most, of distinct structure."""
+MAX_EAGER = 12
+"""Operators of a model whose prices in eager are kept: those that weigh most, of distinct structure. Together no more than
+prices are learned from (`hub.pricing.learned.MAX_SAMPLES`)."""
 SLOW_S = 25.0
 """A backend that compiles a whole graph for longer than this is not asked for its parts."""
 
@@ -60,23 +61,32 @@ def main() -> None:
     """Measure, print, write after each model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(zoo.MODELS), help="names of the zoo, `NAME@BATCH` for another batch")
-    parser.add_argument("--backends", default="", help="only these, with commas; all by default")
     parser.add_argument("--output", type=Path, default=TABLE)
     given = parser.parse_args()
     torch._dynamo.config.allow_rnn = True
-    written = json.loads(given.output.read_text()) if given.output.exists() else {"rows": []}
+    written = json.loads(given.output.read_text()) if given.output.exists() else {"clusters": []}
     with tempfile.TemporaryDirectory() as folder:
-        limits = {"cache_dir": folder, "tune": "fast", "compile_limit_s": 90.0}
-        wanted = {"backends": given.backends.split(",")} if given.backends else {}
-        options = resolve({**limits, **wanted}, {}, Path.cwd())
-        written.setdefault("starts_s", {}).update(starts(options))
+        options = resolve({"cache_dir": folder, "tune": "fast", "compile_limit_s": 90.0}, {}, Path.cwd())
+        written.setdefault("starts_s", starts(options))
         for name in given.models.split(","):
-            if any(row["model"] == name for row in written["rows"]):
+            if any(cluster["model"] == name for cluster in written["clusters"]):
                 continue
             start = time.perf_counter()
-            written["rows"] += list(measured(name, options, Path(folder), written))
+            written["clusters"] += by_cluster(measured(name, options, Path(folder), written))
             given.output.write_text(_text(written))
             print(f"{name:24} {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def by_cluster(rows: Iterable[Row]) -> list[Row]:
+    """Return one row for each cluster, with the times of all backends that it was timed on."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        cluster = {name: row[name] for name in ("model", "kind", "features")}
+        times = found.setdefault(json.dumps(cluster), {**cluster, "run_s": {}, "compile_s": {}})
+        times["run_s"][row["backend"]] = row["run_s"]
+        if row["compile_s"]:
+            times["compile_s"][row["backend"]] = row["compile_s"]
+    return list(found.values())
 
 
 def starts(options: Options) -> dict[str, float]:
@@ -230,10 +240,10 @@ def _short(value: float) -> float:
 
 
 def _text(table: Mapping[str, Any]) -> str:
-    """Give the table as JSON with one row a line, so that changes of it can be read."""
-    head = {key: value for key, value in table.items() if key != "rows"}
-    rows = ",\n  ".join(json.dumps(row) for row in table["rows"])
-    return json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n  {rows}\n ]\n}}\n'
+    """Give the table as JSON with one cluster a line, so that changes of it can be read."""
+    head = {key: value for key, value in table.items() if key != "clusters"}
+    clusters = ",\n".join(json.dumps(cluster, separators=(",", ":")) for cluster in table["clusters"])
+    return json.dumps(head, indent=1)[:-2] + f',\n "clusters": [\n{clusters}\n]\n}}\n'
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class Options(BaseModel):
     renew: bool = False
     """True decides anew, with every price known so far, and replaces the plan that was kept."""
     tune: Literal["off", "fast", "full"] = "fast"
-    """How hard to look for the best plan: by estimates only, by measuring, or by measuring much."""
+    """How hard to look for the best plan: by prices alone, by measuring, or by measuring much."""
     start: Literal["eager", "wait"] = "eager"
     """What the first calls do: answer at once, in eager, while the model is planned beside them, or wait for the plan."""
     budget_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(

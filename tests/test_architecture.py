@@ -221,7 +221,7 @@ def test_every_hook_is_tested(hook: str) -> None:
 
 
 def room_of(name: str) -> str:
-    """Gives the folder of a core module, "hub.planning"; "" for a module at the top."""
+    """Return the folder of a core module, "hub.planning"; "" for a module at the top."""
     return ".".join(name.split(".")[:2]) if name.count(".") > 1 else ""
 
 

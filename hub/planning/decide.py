@@ -45,7 +45,7 @@ def decide(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
 
 
 def _measure_eager(scene: Scene, book: PriceBook) -> None:
-    """Run the graph a few times in eager, once a machine: it costs little, and predictions beside it err half as much."""
+    """Run the graph a few times in eager, once a machine: prices are predicted as ratios to that."""
     if book.knows_eager:
         return
     try:

@@ -186,8 +186,8 @@ class _Measuring:
             repaired = {offer.order.group.backend for offer in named}
             choices = assignments(self.verdicts, self.scene.options)
             self.drafts = [draft_of(self.scene, choice) for choice in choices]
-            drafts = [draft for draft in self.drafts if set(draft.assignment.backends) == repaired]
-            drafts = [draft for draft in drafts if self._is_open(draft)]
+            alone = [draft for draft in self.drafts if len(draft.assignment.backends) == 1]
+            drafts = [draft for draft in alone if draft.assignment.backends[0] in repaired and self._is_open(draft)]
             self._tried.update(draft.assignment.groups for draft in drafts)
 
     def _worth_waiting_for(self, drafts: Sequence[Draft]) -> Iterable[str]:
@@ -432,7 +432,7 @@ class _Measuring:
 
     def _untried_notes(self) -> Iterable[Event]:
         """Say of each backend that nobody tried what was expected of it."""
-        tried = {name for groups in self._tried for found in groups for name in (found.backend,)}
+        tried = {found.backend for groups in self._tried for found in groups}
         for backend in self.verdicts.backends:
             mine = [draft for draft in self.drafts if draft.assignment.backends == (backend,)]
             if backend not in tried and mine and self._is_open(mine[0]):

@@ -18,7 +18,7 @@ from hub.pricing.timing import median
 
 MIN_SAMPLES = 8
 MAX_SAMPLES = 300
-"""Fitting takes cubic time: 0.3 s for 300 samples on one core (2026-11)."""
+"""Fitting takes cubic time."""
 FOLDS = 5
 REACH = 1.96
 """Standard deviations on either side of the mean that hold 95 % of a normal distribution."""
@@ -200,7 +200,7 @@ class LearnedPrices:
 def _log_basis_s(features: Sequence[Mapping[str, float]]) -> Vector:
     """Return the logarithm of what times are compared with: eager's, or a typical machine's roofline where it is unknown.
 
-    Errors halve where eager's time is known (`docs/explanation/prices.md`): what is slow for one backend mostly is for all.
+    What is slow in eager mostly is slow for all.
     """
     return np.log([item.get(EAGER_S) or _roofline_s(item) for item in features])
 

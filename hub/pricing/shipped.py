@@ -8,7 +8,7 @@ bytes a second; what a call itself costs stays.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ DOUBT = 0.04
 """Variance of log(run_s) that another machine adds: a factor of 1.5 either way, 95 %."""
 PART_DOUBT = 0.3
 """The same for parts of models: eager's time of a few operators is mostly what calling them takes. Of 0, 0.1, 0.3, 1 and
-leaving parts out, 0.3 chose best on models left out (`python -m benchmarks.prices`)."""
+leaving parts out, 0.3 chose best on models left out, when each was put here and `python -m benchmarks.prices` was run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,16 @@ def shipped_table() -> Table:
 def read_table(path: Path) -> Table:
     """Return a table from its file; one of features of another version has no rows."""
     said: dict[str, Any] = json.loads(path.read_text())
-    rows: Sequence[dict[str, Any]] = said["rows"] if said["features_version"] == VERSION else ()
-    zeros = dict.fromkeys(NAMES, 0.0) | {"version": float(VERSION)}
-    found = tuple(Row(**{**row, "features": zeros | row["features"]}) for row in rows)
-    return Table(found, Peaks(said["flops_s"], said["bytes_s"]), said["starts_s"])
+    clusters: Sequence[dict[str, Any]] = said["clusters"] if said["features_version"] == VERSION else ()
+    rows = tuple(row for cluster in clusters for row in _rows_of(cluster))
+    return Table(rows, Peaks(said["flops_s"], said["bytes_s"]), said["starts_s"])
+
+
+def _rows_of(cluster: Mapping[str, Any]) -> Iterator[Row]:
+    """Give a row for each backend; features that are zero are not in the file."""
+    features = dict.fromkeys(NAMES, 0.0) | {"version": float(VERSION)} | cluster["features"]
+    for backend, run_s in cluster["run_s"].items():
+        yield Row(cluster["model"], cluster["kind"], backend, run_s, cluster["compile_s"].get(backend, 0.0), features)
 
 
 def bound_s(features: Mapping[str, float], found: Peaks, efficiency: float = 1.0) -> float:

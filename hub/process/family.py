@@ -101,7 +101,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def memory_bytes(pid: int) -> int:
-    """Gives the bytes of memory that a process and its descendants hold for themselves; 0 where the system does not say.
+    """Return the bytes of memory that a process and its descendants hold for themselves; 0 where the system does not say.
 
     Only Linux says so without a library; elsewhere this bound is not watched.
     """

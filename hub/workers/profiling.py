@@ -56,7 +56,7 @@ class _Profiling:
         self._mix_s: dict[str, float] = {}
 
     def measure(self, backends: Sequence[str]) -> Profile:
-        """Gives the profile."""
+        """Return the profile."""
         names = [name for name in dict.fromkeys(backends) if name != _EAGER]
         with ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="hub-profile") as pool:
             base = pool.submit(self._started)
@@ -129,7 +129,7 @@ class _Profiling:
             self._advance(f"{first} and {second}")
 
     def _place_for(self, free: dict[str, Worker], first: str, second: str) -> tuple[Worker, tuple[str, ...]]:
-        """Gives a worker for a pair, and which of the two it still lacks."""
+        """Return a worker for a pair, and which of the two it still lacks."""
         for name, other in ((first, second), (second, first)):
             if home := free.pop(name, None):
                 return home, (other,)
@@ -141,7 +141,7 @@ def _one_line(error: PluginError) -> str:
 
 
 def _ring(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Gives every pair, neighbours first: each of those can use the home of its first backend."""
+    """Return every pair, neighbours first: each of those can use the home of its first backend."""
     neighbours = [(name, names[(index + 1) % len(names)]) for index, name in enumerate(names)]
     pairs: dict[str, tuple[str, str]] = {}
     for first, second in (*neighbours, *combinations(names, 2)):

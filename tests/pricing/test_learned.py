@@ -130,6 +130,21 @@ def test_far_from_all_samples_a_price_is_unsure(prices: LearnedPrices) -> None:
     assert width(prices, far) > 1.0
 
 
+def test_an_operator_that_was_never_measured_makes_a_price_unsure() -> None:
+    """Work of a kind that no sample had widens the interval."""
+    samples = [sample for sample in samples_of("openvino") if not sample.features["count_depthwise"]]
+    new = {**samples[0].features, "flops_depthwise": 1e10, "count_depthwise": 1.0}
+    prices = fitted(samples)
+    assert width(prices, new) > 1.3 * width(prices, dict(samples[0].features))
+
+
+def test_twice_the_work_does_not_get_cheaper(prices: LearnedPrices) -> None:
+    """Doubling the operations of a measured cluster, and eager's time, lowers its price by no more than 10 %."""
+    for sample in samples_of("onnxruntime"):
+        twice = {name: value * (2 if "flops" in name or name == EAGER_S else 1) for name, value in sample.features.items()}
+        assert prices.price(twice).run_s >= 0.9 * prices.price(sample.features).run_s
+
+
 def test_prices_of_anything_are_positive_numbers(prices: LearnedPrices) -> None:
     """No features, however odd, give a price that is negative or no number."""
     nothing = dict.fromkeys(typical(), 0.0) | {"version": typical()["version"]}
