@@ -208,8 +208,9 @@ class CompiledGraph:
                 return self._planned_aside(maker, args)
         return self._planned(args, self.plan)
 
-    def _maker(self, graph: Graph) -> Maker:
-        return Maker(graph, self.mode, self.options, registry(), progress_for(self.graph.name), self._demoted)
+    def _maker(self, graph: Graph, *, may_go_on: bool = True) -> Maker:
+        options = self.options if may_go_on else self.options.model_copy(update={"background": False})
+        return Maker(graph, self.mode, options, registry(), progress_for(self.graph.name), self._demoted)
 
     def _may_answer_in_eager(self) -> bool:
         """True where the first calls may run in eager while the graph is planned in another process.
@@ -223,13 +224,18 @@ class CompiledGraph:
     def _waiting(self, args: Sequence[Any]) -> Binding:
         """Return a binding for any weights, which runs in eager."""
         binding = Binding((), args)
-        binding.run = self._run_waiting
+        binding.run = self._counted(self.run_in_eager)
         return binding
 
-    def _run_waiting(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        self._n_waited += 1
-        with TRAFFIC:
-            return self.run_in_eager(args)
+    def _counted(self, run: Run) -> Run:
+        """Return the same, whose calls are seen by what times plans beside them."""
+
+        def counted(args: Sequence[Any]) -> tuple[Any, ...]:
+            self._n_waited += 1
+            with TRAFFIC:
+                return run(args)
+
+        return counted
 
     def _planned_aside(self, maker: Maker, args: Sequence[Any]) -> Binding:
         options = self.options.model_copy(update={"background": False, "start": "wait", "origins": {}})
@@ -239,6 +245,19 @@ class CompiledGraph:
         self._aside = Aside(self, maker.graph, args, facts)
         self._aside.start()
         return self._waiting(args)
+
+    def improve(self, values: Sequence[Any], plan: Plan) -> None:
+        """Build the best plan so far, and use it from the next call on until a better one comes.
+
+        Where that fails, what runs goes on: the plan in the end tells what failed.
+        """
+        try:
+            binding = self._bound(values, plan, is_last=False)
+        except Exception:  # noqa: BLE001 - see above
+            return
+        binding.run = self._counted(binding.run)
+        with self._lock:
+            self._bindings, self._current = [binding], None
 
     def settle(self, values: Sequence[Any], plan: Plan | None, problem: str) -> None:
         """Build a plan for these arguments and use it from the next call on; make one first where there is none.
@@ -253,7 +272,7 @@ class CompiledGraph:
         with self._lock:
             if self.plan is not None:
                 is_timed = self.plan.decided_by is DecidedBy.MEASURED_PLANS
-                calls = f"timed in the gaps between {count(self._n_waited, 'call')} of the model in eager"
+                calls = f"timed in the gaps between {count(self._n_waited, 'call')} of the model"
                 notes = (
                     (Stage.LOAD, f"not planned in a process of its own: {problem}" if problem else ""),
                     (Stage.TIME, calls if is_timed else ""),
@@ -263,22 +282,32 @@ class CompiledGraph:
             self._bindings, self._current, self._is_news = [binding], None, True
 
     def _planned(self, args: Sequence[Any], plan: Plan | None) -> Binding:
-        """Return a binding that runs a plan: the one that is given, or a new one."""
-        graph = self._with_guarded_weights(args)
-        positions = [index for index, node in enumerate(graph.placeholders) if node.name in graph.weights]
-        binding = Binding(positions, args)
-        self._remember_weights(args)
-        maker = self._maker(graph)
+        """Return a binding that runs a plan, the one that is given or a new one; in eager where none could be made."""
         try:
-            if has_lost_threads():
-                raise PlanError(LOST_THREADS, hint="start processes by spawn, or compile in the forks alone")
-            made = maker.make(args, plan)
-            binding.run = self._recorded(self._assembled(graph, made).run)
+            return self._bound(args, plan)
         except Exception as error:
             asked = PlanError if self.options.plan is not None else OptionError
             if self.options.strict or isinstance(error, (OptionError, asked)):
                 raise
+            binding = self._guarded(self._with_guarded_weights(args), args)
             binding.run = self._in_eager(error)
+            return binding
+
+    def _guarded(self, graph: Graph, args: Sequence[Any]) -> Binding:
+        """Return a binding for the weights among these arguments; `run` is still to be set."""
+        positions = [index for index, node in enumerate(graph.placeholders) if node.name in graph.weights]
+        return Binding(positions, args)
+
+    def _bound(self, args: Sequence[Any], plan: Plan | None, *, is_last: bool = True) -> Binding:
+        """Return a binding that runs a plan. Raise where none can be made. Only the last plan is verified further."""
+        graph = self._with_guarded_weights(args)
+        binding = self._guarded(graph, args)
+        self._remember_weights(args)
+        maker = self._maker(graph, may_go_on=is_last)
+        try:
+            if has_lost_threads():
+                raise PlanError(LOST_THREADS, hint="start processes by spawn, or compile in the forks alone")
+            binding.run = self._recorded(self._assembled(graph, maker.make(args, plan)).run)
         finally:
             maker.progress.done()
             trim()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import fx
 
@@ -28,6 +28,8 @@ class Verdicts:
     graph: Graph
     by_backend: Mapping[str, Mapping[str, Support]]
     events: tuple[Event, ...] = ()
+    unasked: Mapping[str, Mapping[str, Support]] = field(default_factory=dict[str, Mapping[str, Support]])
+    """What backends that nobody has asked yet would answer at best: all but what is refused without asking."""
 
     @property
     def backends(self) -> tuple[str, ...]:
@@ -41,13 +43,20 @@ class Verdicts:
         return backend == EAGER or self.by_backend[backend][node].accepted
 
     def without(self, backend: str, nodes: Iterable[str], reason: str) -> Verdicts:
-        """Gives the verdicts after a backend lost some nodes, by failing on them."""
-        answers = {**self.by_backend[backend], **dict.fromkeys(nodes, refused(reason))}
-        return replace(self, by_backend={**self.by_backend, backend: answers})
+        """Return the verdicts after a backend lost some nodes, by failing on them."""
+        lost = dict.fromkeys(nodes, refused(reason))
+        if backend in self.unasked:
+            return replace(self, unasked={**self.unasked, backend: {**self.unasked[backend], **lost}})
+        return replace(self, by_backend={**self.by_backend, backend: {**self.by_backend[backend], **lost}})
 
     def only(self, backends: Collection[str]) -> Verdicts:
-        """Return the verdicts of some backends."""
-        return replace(self, by_backend={name: found for name, found in self.by_backend.items() if name in backends})
+        """Return the verdicts of some backends that were asked."""
+        kept = {name: found for name, found in self.by_backend.items() if name in backends}
+        return replace(self, by_backend=kept, unasked={})
+
+    def at_best(self) -> Verdicts:
+        """Return the verdicts of those that nobody has asked, as good as they can be."""
+        return replace(self, by_backend=self.unasked, unasked={})
 
     def refusals(self, backend: str, nodes: Sequence[str]) -> tuple[str, ...]:
         """Gives the reasons why a backend does not take some of these nodes, each once, in order."""
@@ -71,13 +80,16 @@ Ask = Callable[[str], Answers]
 
 
 def ask_backends(graph: Graph, registry: Registry, options: Options, ask: Ask | None = None) -> Verdicts:
-    """Gives the verdicts of every backend that the options allow and that can be used here.
+    """Return the verdicts of every backend that the options allow and that can be used here, each of them asked."""
+    verdicts = before_asking(graph, registry, options)
+    return verdicts_of(verdicts, verdicts.unasked, registry, options, ask)
 
-    A backend that cannot be loaded, or that raises, answers nothing more; an event says so. `ask` puts the question to a
-    backend, elsewhere perhaps; without it, it is put in this process.
-    """
+
+def before_asking(graph: Graph, registry: Registry, options: Options) -> Verdicts:
+    """Return what is known before any plugin is loaded: who takes no part and why, and what the others may take at best."""
     events: list[Event] = []
-    found: dict[str, Answers] = {}
+    asked: dict[str, Mapping[str, Support]] = {}
+    unasked: dict[str, Mapping[str, Support]] = {}
     for name, entry in registry.entries.items():
         if not options.allows(name):
             continue
@@ -85,16 +97,38 @@ def ask_backends(graph: Graph, registry: Registry, options: Options, ask: Ask | 
             events.append(Event(kind=EventKind.NOTE, stage=Stage.LOAD, backend=name, message=entry.note))
         if entry.status.accepted and (reason := _unfit(entry.info, graph, options)):
             events.append(Event(kind=EventKind.REFUSED, stage=Stage.SUPPORT, backend=name, message=reason))
-            continue
+        elif entry.status.accepted:
+            found = _answers(graph, entry, lambda _: ACCEPTED, options, [])
+            may_take = any(support.accepted for support in found.values())
+            (unasked if may_take else asked)[name] = found
+        elif _is_named(name, options):
+            unasked[name] = {}  # asking says why it cannot be used
+    return Verdicts(graph, asked, tuple(events), unasked)
+
+
+def verdicts_of(
+    verdicts: Verdicts, backends: Iterable[str], registry: Registry, options: Options, ask: Ask | None = None
+) -> Verdicts:
+    """Return the verdicts after some backends were asked.
+
+    A backend that cannot be loaded, or that raises, answers nothing more; an event says so. `ask` puts the question to a
+    backend, elsewhere perhaps; without it, it is put in this process.
+    """
+    unasked, asked, events = dict(verdicts.unasked), dict(verdicts.by_backend), list(verdicts.events)
+    for name in backends:
+        entry, at_best = registry.entries[name], unasked.pop(name)
         try:
             elsewhere = ask if entry.status.accepted else None
-            found[name] = elsewhere(name) if elsewhere else answers(graph, registry, options, name)
+            answer = elsewhere(name) if elsewhere else answers(verdicts.graph, registry, options, name)
         except HubError as error:
-            if entry.status.accepted or _is_named(name, options):
-                stage = Stage.LOAD if isinstance(error, PluginLoadError | ContractError) else Stage.SUPPORT
-                events.append(Event(kind=EventKind.FAILED, stage=stage, backend=name, message=str(error)))
-    events += [event for answer in found.values() for event in answer.events]
-    return Verdicts(graph, {name: answer.supports for name, answer in found.items()}, tuple(events))
+            stage = Stage.LOAD if isinstance(error, PluginLoadError | ContractError) else Stage.SUPPORT
+            events.append(Event(kind=EventKind.FAILED, stage=stage, backend=name, message=str(error)))
+            continue
+        lost = {node: support for node, support in at_best.items() if not support.accepted}  # it failed on them before
+        asked[name] = {**answer.supports, **lost}
+        events += answer.events
+    in_order = {name: asked[name] for name in registry.entries if name in asked}
+    return Verdicts(verdicts.graph, in_order, tuple(events), unasked)
 
 
 def answers(graph: Graph, registry: Registry, options: Options, backend: str) -> Answers:

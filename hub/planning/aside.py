@@ -1,7 +1,8 @@
-"""Plans a graph in a process of its own while its model runs in eager, and hands the plan over once it is proven.
+"""Plans a graph in a process of its own while its model runs in eager, and hands over each better plan.
 
 The process does what a first process would do in the same place: its plan, executables and measurements are in the cache in
-the end. The user's process then builds the plan from there, in a thread, as any later process would. One graph is planned
+the end. The user's process then builds the plan from there, in a thread, as any later process would; before the end, the
+best of what was tried so far. One graph is planned
 at a time; planning steps back behind the user's own work, and ends with the model, and with this process.
 """
 
@@ -21,6 +22,7 @@ import torch
 from hub.errors import WorkerError, text_of
 from hub.graph import Graph
 from hub.plan import Plan
+from hub.planning.better import take_better
 from hub.planning.chore import LOOK_S, Chore
 from hub.planning.later import planning
 from hub.process.forks import freed_in_forks
@@ -37,6 +39,10 @@ class Waiting(Protocol):
 
     def settle(self, values: Sequence[Any], plan: Plan | None, problem: str) -> None:
         """Build a plan for these arguments and use it from the next call on; make one first where there is none."""
+        ...
+
+    def improve(self, values: Sequence[Any], plan: Plan) -> None:
+        """Build the best plan so far, and use it from the next call on until a better one comes. Raise nothing."""
         ...
 
 
@@ -106,7 +112,15 @@ class Aside(Chore):
         while not worker.is_ready(LOOK_S):
             if self._is_stopped:
                 raise WorkerError("the model is gone")
+            if (better := take_better(folder)) is not None:
+                self._improve(better)
         return worker.result(_ANSWER_S)
+
+    def _improve(self, plan: Plan) -> None:
+        target, values = self._target(), self._arguments()
+        if target is not None and values is not None:
+            with torch.no_grad():
+                target.improve(values, plan)
 
 
 class _Values:

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from hub.modes import Modes, set_modes
 from hub.options import Options
 from hub.plan import Plan
+from hub.planning.better import tell_better
 from hub.planning.evidence import Mode
 from hub.planning.make import Maker
 from hub.process.family import end_descendants
@@ -44,7 +46,8 @@ def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) 
     torch.set_grad_enabled(False)
     sample = read_sample(Path(folder))
     GAPS.watch(Path(folder) / COUNTS)
-    return Maker(sample.graph, mode, options, registry(), SilentProgress()).make(sample.values).plan
+    tell = partial(tell_better, Path(folder))
+    return Maker(sample.graph, mode, options, registry(), SilentProgress(), tell_better=tell).make(sample.values).plan
 
 
 def _end_with_parent(requests: int, folder: str) -> None:

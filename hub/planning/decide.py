@@ -11,6 +11,7 @@ from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import DecidedBy, Event, EventKind, Stage
+from hub.planning.asking import AT_ONCE, ask_until_sure, ask_until_taken
 from hub.planning.decision import Decision
 from hub.planning.measure import by_measuring
 from hub.planning.mixes import Mixer
@@ -27,10 +28,16 @@ def decide(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
     settle_peaks(scene.measurements, scene.threads)
     settle_accelerators(scene.measurements, scene.graph)
     book = PriceBook(scene)
+    is_timed = may_measure and scene.options.tune != "off"
+    if may_measure and len(verdicts.unasked) > AT_ONCE:  # it takes a price to say whom to ask
+        _measure_eager(scene, book, is_anew=is_timed)
+    verdicts = ask_until_taken(scene, verdicts, book)
+    if not is_timed:
+        verdicts = ask_until_sure(scene, verdicts, book)
     choices = assignments(verdicts, scene.options)
-    if len(choices) == 1:
+    if len(choices) == 1 and not verdicts.unasked:
         return _predicted(scene, verdicts, choices, book, DecidedBy.OPTIONS if choices[0].clusters else DecidedBy.NO_TAKER)
-    if may_measure and scene.options.tune != "off":
+    if is_timed:
         try:
             if (decision := by_measuring(scene, verdicts, choices, book)) is not None:
                 return decision
@@ -44,9 +51,9 @@ def decide(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
     return _predicted(scene, verdicts, choices, book)
 
 
-def _measure_eager(scene: Scene, book: PriceBook) -> None:
+def _measure_eager(scene: Scene, book: PriceBook, *, is_anew: bool = False) -> None:
     """Run the graph a few times in eager, once a machine: prices are predicted as ratios to that."""
-    if book.knows_eager:
+    if book.knows_eager and not is_anew:
         return
     try:
         book.keep_eager(scene.workers.eager_prices())
@@ -86,6 +93,7 @@ def _predicted(
         eager_s=eager_s,
         search=search,
         events=tuple(book.events),
+        verdicts=verdicts,
     )
 
 

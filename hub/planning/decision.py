@@ -33,6 +33,6 @@ class Decision:
     search: Search | None = None
     events: tuple[Event, ...] = ()
     verdicts: Verdicts | None = None
-    """What the backends take after some of them failed; None where nothing changed."""
+    """What the backends that were asked take, after some of them failed; None where nobody was asked."""
     kept: Plan | None = None
     """The plan that is replayed, if one is."""

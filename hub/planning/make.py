@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from hub.graph import Graph
 from hub.options import Options
 from hub.partition.assignments import Assignment
 from hub.partition.group import EAGER, Group, is_trifle
-from hub.partition.verdicts import Verdicts, ask_backends
+from hub.partition.verdicts import Verdicts, ask_backends, before_asking
 from hub.plan import TROUBLE, DecidedBy, Event, EventKind, Plan, Stage
 from hub.planning.building import Builder, ClusterFailed
 from hub.planning.decide import decide
@@ -73,8 +73,12 @@ class Maker:
         registry: Registry,
         progress: Progress,
         demoted: Mapping[Group, str] | None = None,
+        tell_better: Callable[[Plan], None] | None = None,
     ) -> None:
-        """`demoted` are candidates that failed in this process while they served this graph, and why."""
+        """`demoted` are candidates that failed in this process while they served this graph, and why.
+
+        `tell_better` hears of plans that are a good deal faster than those before them, while others are still tried.
+        """
         self.graph = graph
         self.mode: Mode = mode
         self.options = options
@@ -82,6 +86,7 @@ class Maker:
         self.progress = progress
         self.demoted = demoted or {}
         self.threads = options.threads or torch.get_num_threads()
+        self._tell_better = tell_better
         self._early_notes: tuple[Event, ...] = ()
         """What was found in the cache before planning began."""
 
@@ -136,12 +141,17 @@ class Maker:
         events = (*events, *_cache_notes(store))
         if kept is not None and not self.options.strict:
             return self._build_until_it_runs(scene, store, None, kept, events), False
-        verdicts = self._verdicts(scene)
+        verdicts = self._verdicts(scene) if self.options.strict else self._unasked()
         decision = kept or decide(scene, verdicts, may_measure=asked is None)
         made = self._build_until_it_runs(scene, store, verdicts, decision, events)
         return made, asked is None and _is_lasting(made.plan)
 
+    def _unasked(self) -> Verdicts:
+        """Return what is known before anybody is asked."""
+        return before_asking(self.graph, self.registry, self.options)
+
     def _verdicts(self, scene: Scene) -> Verdicts:
+        """Return what everybody says, whether or not it could win: `strict` and `hub explain` name all reasons."""
         bidders = [name for name in self.registry.entries if self._may_bid(name)]
         with contextlib.suppress(WorkerError):  # whoever is asked meets it again
             scene.workers.ask_early(bidders, self.options)
@@ -201,9 +211,14 @@ class Maker:
             self.progress,
             session,
             session if self.options.isolate else InProcess(session.sample, self.registry),
+            tell_better=self._told,
             demoted=self.demoted,
         )
         return scene, notes
+
+    def _told(self, decision: Decision) -> None:
+        if self._tell_better is not None and decision.verdicts is not None:
+            self._tell_better(plan_of(self.graph, self.mode, decision, decision.verdicts, self.options, ()))
 
     def _store(self, spare: Path) -> tuple[Store, str]:
         """Gives the cache; one in the spare folder, and the reason, where it must not or cannot be used."""
@@ -257,7 +272,7 @@ class Maker:
                     raise failed.error from failed.error.__cause__
                 events = (*events, failed.event)
                 reason = str(failed.error).splitlines()[0]
-                verdicts = verdicts or self._verdicts(scene)
+                verdicts = verdicts or self._unasked()
                 verdicts = verdicts.without(failed.group.backend, failed.nodes, reason)
                 decision = self._patched(decision, failed, reason) or decide(scene, verdicts, may_measure=False)
                 continue

@@ -14,6 +14,7 @@ from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import EAGER, Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import DecidedBy, Event, EventKind, Search, Stage
+from hub.planning.asking import AT_ONCE, ask, at_best
 from hub.planning.attempts import Attempt, deviation_of, most_promising
 from hub.planning.decision import Decision
 from hub.planning.explore import MOST_FAST, Wanted, worth_measuring
@@ -24,6 +25,7 @@ from hub.planning.race import Proof, Race
 from hub.planning.scene import Draft, Scene, draft_of, is_on_accelerators
 from hub.planning.schedule import plain_names, reads, steps_for
 from hub.pricing.roofline import settle_peaks
+from hub.pricing.timing import median
 from hub.process.state import WORKER, told_changes
 from hub.report.numbers import count, duration
 from hub.workers.clock import Clock
@@ -49,8 +51,11 @@ Estimates are off by as much: on Mamba, Inductor was expected to be the slowest 
 """
 MIN_GAIN: Mapping[str, float] = {"fast": 0.02, "full": 1e-4}
 """Share of a call that trying a plan must be expected to save."""
-AT_ONCE = 3
-"""Plans that are tried before what is known now decides who comes next."""
+PATIENCE = 2.0
+"""Times its expected seconds of compiling for which the most promising plan is compiled alone."""
+MIN_ALONE_S = 5.0
+BETTER = 0.8
+"""A plan that takes less than this share of the one that runs meanwhile is built before planning ends."""
 SMALL_S = 2e-3
 """A graph below this many seconds may run best on one thread, and compiles fast: that is tried at once."""
 
@@ -73,12 +78,13 @@ def by_measuring(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment]
 
 def _measure_machine(scene: Scene, verdicts: Verdicts, book: PriceBook) -> None:
     """Measures what `hub doctor` would, once a machine, where there is time for it: switching pools has a price then."""
-    is_worth = len(verdicts.backends) > 1 and scene.options.tune == "full" and scene.options.budget_s >= PROFILE_BUDGET_S
+    backends = (*verdicts.backends, *verdicts.unasked)
+    is_worth = len(backends) > 1 and scene.options.tune == "full" and scene.options.budget_s >= PROFILE_BUDGET_S
     if not is_worth or settle_peaks(scene.measurements, scene.threads).call_s:
         return
     scene.progress.stage("measuring the machine")
     try:
-        profile = measure_profile(scene.threads, verdicts.backends, scene.progress.advance)
+        profile = measure_profile(scene.threads, backends, scene.progress.advance)
     except PluginError as error:
         book.note(
             [Event(kind=EventKind.NOTE, stage=Stage.TIME, message=f"the machine could not be measured: {error.message}")]
@@ -106,6 +112,8 @@ class _Measuring:
         self.eager_s: Mapping[str, float] = {}
         self._tried: set[tuple[Group, ...]] = set()
         """Assignments that were compiled, or that failed."""
+        self._told_s = 0.0
+        """Seconds of the plan that runs meanwhile."""
         self.mixable = verdicts
         """What mixes are made of: the backends whose whole plans were tried."""
         self.is_full = scene.options.tune == "full"
@@ -114,10 +122,10 @@ class _Measuring:
 
     def decide(self) -> Decision | None:
         """Run the whole of it."""
-        self.session.start([EAGER])
-        self.session.await_start(EAGER)
-        self.eager_s = self.session.eager_prices()
-        self.book.keep_eager(self.eager_s)
+        if not self.book.has_timed_eager:
+            self.book.keep_eager(self.session.eager_prices())
+        self.eager_s = self.book.eager_s()
+        self._told_s = sum(self.eager_s.values())
         self._try_plans()
         self._price_pieces()
         self._explore()
@@ -136,17 +144,82 @@ class _Measuring:
     # --- Attempts -----------------------------------------------------------------------------------------------------
 
     def _try_plans(self) -> None:
-        """Compile and time whole plans, the most promising first, until none is expected to be worth its time."""
-        while chosen := self._next_drafts():
-            self._tried.update(draft.assignment.groups for draft in chosen)
-            if not self.is_full:  # there, the budget is what the user gave
+        """Ask, compile and time, the most promising first, until no whole plan is expected to be worth its time."""
+        while self.clock.left_s > 0 and (chosen := self._next_drafts()):
+            backends = {name: None for draft in chosen for name in draft.assignment.backends}
+            if strangers := [name for name in backends if name in self.verdicts.unasked]:
+                self.verdicts = ask(self.scene, self.verdicts, self.book, strangers)
+                self.drafts = self._drafts()
+                continue
+            if self.is_full:  # there, the budget is what the user gave, and every core is put to use
+                self._compile_repaired(chosen)
+            else:
                 self.clock.wait_for(self._worth_waiting_for(chosen))
-            self._compile_repaired(chosen)
+                self._compile_first(*chosen)
+            self._tried.update(draft.assignment.groups for draft in chosen if draft is chosen[0] or self._is_decided(draft))
             self._time_alone()
+            self._tell_better()
+
+    def _tell_better(self) -> None:
+        """Tell of the best plan so far, where it is a good deal faster than the last one that was told, or than eager."""
+        ready = [draft for draft in self.drafts if draft.assignment.clusters and self._is_servable(draft)]
+        best = min(ready, key=self._predicted_s, default=None)
+        if best is None or self._predicted_s(best) > BETTER * self._told_s:
+            return
+        self._told_s = self._predicted_s(best)
+        message = "the best of what was tried so far: planning goes on, and `hub.wait` waits for its end"
+        self.scene.tell_better(
+            Decision(
+                assignment=best.assignment,
+                decided_by=DecidedBy.MEASURED,
+                settings=best.settings,
+                costs=self.book.all_costs([best]),
+                predicted_s=self._told_s,
+                eager_s=self.eager_s,
+                events=(Event(kind=EventKind.NOTE, stage=Stage.TIME, message=message),),
+                verdicts=self.verdicts,
+            )
+        )
+
+    def _is_servable(self, draft: Draft) -> bool:
+        """True where other processes can load all that a plan needs."""
+        clusters = draft.assignment.clusters
+        return self._is_ready(draft) and all(self.offers[found, draft.settings].is_saved for found in clusters)
+
+    def _hope(self) -> float:
+        """Return how much faster than expected whatever is not measured may be: as much as what was, at most 1.
+
+        Most prices are predicted as ratios to eager's, which may have been timed beside other work.
+        """
+        whole = [draft for draft in self.drafts if len(draft.assignment.groups) == 1 and draft.assignment.clusters]
+        found = [(draft.assignment.groups[0], draft.settings) for draft in whole]
+        known = [(self.book.measured(*one), self.book.guess(*one)) for one in found if one in self.offers]
+        ratios = [measured.run_s / guess.run_s for measured, guess in known if measured is not None]
+        return min(1.0, median(ratios)) if ratios else 1.0
+
+    def _compile_first(self, first: Draft, *others: Draft) -> None:
+        """Compile the most promising plan alone: what it takes decides who else is worth trying.
+
+        The others begin beside it only where it takes far longer than expected: it may hang.
+        """
+        backends = set(first.assignment.backends)
+        beside = [draft for draft in others if backends.isdisjoint(draft.assignment.backends)]
+        self._compile_repaired([first], beside, alone_s=max(MIN_ALONE_S, PATIENCE * self._attempt(first).compile_s))
+
+    def _is_decided(self, draft: Draft) -> bool:
+        """True where all that it needs was compiled, or failed."""
+        return all((found, draft.settings) in self.offers for found in draft.assignment.clusters)
+
+    def _drafts(self) -> list[Draft]:
+        return [draft_of(self.scene, choice) for choice in assignments(self.verdicts, self.scene.options)]
 
     def _next_drafts(self) -> Sequence[Draft]:
-        """Return the plans to try now, the most promising first: never one alone, which might hang."""
-        open_ = [draft for draft in self.drafts if draft.assignment.clusters and self._is_open(draft)]
+        """Return the plans to try now, the most promising first.
+
+        Whoever has not been asked takes part with the plan that it could have at best.
+        """
+        drafts = (*self.drafts, *at_best(self.scene, self.verdicts))
+        open_ = [draft for draft in drafts if draft.assignment.clusters and self._is_open(draft)]
         effort = "full" if self.is_full else "fast"
         chosen = most_promising(map(self._attempt, open_), self._incumbent_s(), min_gain=MIN_GAIN[effort], count=AT_ONCE)
         return [attempt.draft for attempt in chosen]
@@ -161,21 +234,26 @@ class _Measuring:
 
     def _attempt(self, draft: Draft) -> Attempt:
         clusters = draft.assignment.clusters
-        costs = [self.book.cost(found, draft.settings) for found in clusters]
-        run_s = sum(cost.run_s for cost in costs) + sum(self.eager_s[name] for name in draft.assignment.eager_nodes)
-        spread_s = math.sqrt(sum(cost.spread_s**2 for cost in costs))
+        costs = [self.book.expected(found, draft.settings) for found in clusters]
+        hope = self._hope()
+        scales = [1.0 if cost.source == "measured" else hope for cost in costs]
+        clusters_s = sum(cost.run_s * scale for cost, scale in zip(costs, scales, strict=True))
+        run_s = clusters_s + sum(self.eager_s[name] for name in draft.assignment.eager_nodes)
+        spread_s = math.sqrt(sum((cost.spread_s * scale) ** 2 for cost, scale in zip(costs, scales, strict=True)))
         is_estimated = any(cost.source == "estimated" for cost in costs)
         new = [found for found in clusters if (found, draft.settings) not in self.offers]
         compile_s = sum(self.book.compile_s(found, draft.settings) for found in new)
         return Attempt(draft, run_s, deviation_of(run_s, spread_s, is_estimated=is_estimated), compile_s)
 
-    def _compile_repaired(self, drafts: Sequence[Draft]) -> None:
+    def _compile_repaired(self, drafts: Sequence[Draft], beside: Sequence[Draft] = (), alone_s: float = 0.0) -> None:
         """Compile whole plans; without the nodes that failures name, again.
 
-        One bad operator must not cost a backend the whole graph.
+        One bad operator must not cost a backend the whole graph. For `beside` and `alone_s` see `_compile`.
         """
         for _ in range(MAX_REPAIRS + 1):
-            found = self._compile([*self._orders(drafts), *self._orders(self._calm(drafts), is_needed=False)])
+            calm = self._orders(self._calm(drafts), is_needed=False)
+            found = self._compile([*self._orders(drafts), *calm], self._orders(beside), alone_s)
+            beside = ()
             named = [offer for offer in found if offer.failure is not None and _names_a_node(offer)]
             if not named:
                 return
@@ -184,8 +262,7 @@ class _Measuring:
                 nodes = (str(offer.failure.node),)
                 self.verdicts = self.verdicts.without(offer.order.group.backend, nodes, offer.failure.message)
             repaired = {offer.order.group.backend for offer in named}
-            choices = assignments(self.verdicts, self.scene.options)
-            self.drafts = [draft_of(self.scene, choice) for choice in choices]
+            self.drafts = self._drafts()
             alone = [draft for draft in self.drafts if len(draft.assignment.backends) == 1]
             drafts = [draft for draft in alone if draft.assignment.backends[0] in repaired and self._is_open(draft)]
             self._tried.update(draft.assignment.groups for draft in drafts)
@@ -234,10 +311,13 @@ class _Measuring:
         folder = self.scene.folder(found, settings) if is_saved else None
         return Order(name, found, settings, folder, reads(self.scene.graph, found), is_needed)
 
-    def _compile(self, orders: Sequence[Order]) -> list[Offer]:
-        """Compiles what was not compiled yet. Of equal orders the first one counts: pieces come last, and are not saved."""
+    def _compile(self, orders: Sequence[Order], beside: Sequence[Order] = (), alone_s: float = 0.0) -> list[Offer]:
+        """Compile what was not compiled yet. Of equal orders the first one counts: pieces come last, and are not saved.
+
+        `beside` begins only where the orders are not done after `alone_s` seconds; what was not begun has no offer.
+        """
         new: dict[Key, Order] = {}
-        for order in orders:
+        for order in (*orders, *beside):
             if (order.group, order.settings) not in self.offers:
                 new.setdefault((order.group, order.settings), order)
         if not new:
@@ -253,7 +333,9 @@ class _Measuring:
             if order not in hopeless:
                 by_backend.setdefault(order.group.backend, []).append(order)
         most = {backend: self._most_at_once(backend) for backend in by_backend}
-        found = [*away, *self.session.compile_all(by_backend, self._heard, self.clock, most)]
+        first = {order.group.backend for order in orders} & by_backend.keys() if beside else ()
+        made = self.session.compile_all(by_backend, self._heard, self.clock, most, first=first, alone_s=alone_s)
+        found = [*away, *made]
         self.offers |= {_key(offer): offer for offer in found}
         for offer in found:
             self._note_failure(offer)
@@ -433,8 +515,9 @@ class _Measuring:
     def _untried_notes(self) -> Iterable[Event]:
         """Say of each backend that nobody tried what was expected of it."""
         tried = {found.backend for groups in self._tried for found in groups}
-        for backend in self.verdicts.backends:
-            mine = [draft for draft in self.drafts if draft.assignment.backends == (backend,)]
+        drafts = (*self.drafts, *at_best(self.scene, self.verdicts))
+        for backend in (*self.verdicts.backends, *self.verdicts.unasked):
+            mine = [draft for draft in drafts if draft.assignment.backends == (backend,)]
             if backend not in tried and mine and self._is_open(mine[0]):
                 text = f"not tried: expected to take {duration(self._attempt(mine[0]).run_s)} a call; `hub tune` tries more"
                 yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=text)

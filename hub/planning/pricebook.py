@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean, pvariance
 from typing import Any
 
 from hub.backend import CompileSettings
@@ -17,7 +19,7 @@ from hub.plan import Event, EventKind, Stage
 from hub.planning.scene import Draft, Scene
 from hub.pricing.compile_times import UNKNOWN_S, Compiled, CompileTimes
 from hub.pricing.features import EAGER_S, features_of
-from hub.pricing.learned import CPU, MIN_SAMPLES, LearnedPrices, Sample
+from hub.pricing.learned import CPU, MIN_SAMPLES, REACH, LearnedPrices, Sample
 from hub.pricing.roofline import cluster_estimate, eager_estimate, least_seconds, peaks
 from hub.pricing.shipped import shipped_table
 from hub.pricing.timing import median
@@ -52,6 +54,9 @@ class PriceBook:
         self._n_kept = 0
         self._silent: set[str] = set()
         """Backends whose estimates failed: they are not asked again."""
+        self._blind: set[tuple[str, str, int]] = set()
+        """Keys of guesses that rest on the roofline alone."""
+        self._has_timed_eager = False
 
     def structure(self, found: Group) -> str:
         """Gives the structural digest of a cluster's nodes."""
@@ -87,7 +92,35 @@ class PriceBook:
             own = None if is_proven else self._own_estimate(found, settings)
             learned = own or self._learned(found.backend, self.features(found), settings.threads)
             self._guesses[key] = learned or self._roofline(found, settings)
+            self._blind = self._blind - {key} if learned else self._blind | {key}
         return self._guesses[key]
+
+    def expected(self, found: Group, settings: CompileSettings) -> Cost:
+        """Return the best known price; for a backend of which nothing is known, what backends typically take.
+
+        The roofline is a bound that hardly any plan comes near: by it, whoever is new would always be tried first.
+        """
+        cost = self.cost(found, settings)
+        is_blind = cost.source == "estimated" and (self.structure(found), found.backend, settings.threads) in self._blind
+        return (self._typical(found, settings) if is_blind else None) or cost
+
+    def _typical(self, found: Group, settings: CompileSettings) -> Cost | None:
+        """Return the geometric mean of what each backend in the shipped table would take, and how far they are apart."""
+        features = self.features(found)
+        names = dict.fromkeys(row.backend for row in shipped_table().rows if row.backend != EAGER)
+        known = [self._learned(name, features, settings.threads) for name in names]
+        costs = [cost for cost in known if cost is not None]
+        if not costs:
+            return None
+        logs = [math.log(cost.run_s) for cost in costs]
+        within = fmean((math.asinh(cost.spread_s / cost.run_s) / REACH) ** 2 for cost in costs)
+        run_s, deviation = math.exp(fmean(logs)), math.sqrt(pvariance(logs) + within)
+        spread_s = run_s * math.sinh(REACH * deviation)
+        return Cost(run_s, spread_s, costs[0].transfer_bytes, "estimated", "what backends typically take")
+
+    def forget_guesses(self, backends: Collection[str]) -> None:
+        """Guess anew what these backends take: they can say now what they expect themselves."""
+        self._guesses = {key: cost for key, cost in self._guesses.items() if key[1] not in backends}
 
     def compile_s(self, found: Group, settings: CompileSettings) -> float:
         """Return seconds that compiling and verifying a cluster is expected to take, a worker's start included."""
@@ -156,6 +189,12 @@ class PriceBook:
             features = self._plain_features((names[0],))
             self._scene.measurements.keep(Measurement(subject, cost, 0.0, features, _now()))
         self._eager_s, self._guesses = {**self.eager_s(), **seconds}, {}
+        self._has_timed_eager = True
+
+    @property
+    def has_timed_eager(self) -> bool:
+        """True where eager was timed on this very graph."""
+        return self._has_timed_eager
 
     @property
     def knows_eager(self) -> bool:

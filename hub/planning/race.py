@@ -33,6 +33,8 @@ HOPELESS = 1.5
 """A plan this many times slower than the best in each of two or more rounds is timed no further."""
 SAME = 1.01
 """A plan that is slower than another one by less than this is tied with it, however sure the difference is."""
+EQUAL = 1.02
+"""A plan that is surely slower than the best by less than this, if at all, is not timed on to tell which is faster."""
 TIE = 1.05
 """A plan this many times slower than the best is not tied with it, however noisy both are."""
 PATIENCE_S = 30.0
@@ -211,7 +213,8 @@ class Race:
 
     def _is_decided(self, running: Sequence[Entrant]) -> bool:
         best = self._fastest(running)
-        return best is not None and all(_is_clear(entrant, best) for entrant in running if entrant is not best)
+        others = [entrant for entrant in running if entrant is not best]
+        return best is not None and all(_is_clear(other, best) or _is_equal(other, best) for other in others)
 
     def _still_in_it(self) -> list[Entrant]:
         """Return the plans of earlier heats that run again: what the incumbent does not clearly beat, two at least.
@@ -285,6 +288,12 @@ def _is_clear(slow: Entrant, fast: Entrant) -> bool:
     if len(ratios) < PROVEN_ROUNDS:
         return False
     return median(ratios) > (SAME if median_interval(ratios)[0] > 1.0 else TIE)
+
+
+def _is_equal(other: Entrant, best: Entrant) -> bool:
+    """True where the difference, whatever it is, is too small to be worth more time."""
+    ratios = _ratios(other, best)
+    return len(ratios) >= MIN_ROUNDS and median_interval(ratios)[1] < EQUAL
 
 
 def _is_tied(other: Entrant, best: Entrant) -> bool:

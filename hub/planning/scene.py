@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from hub.partition.extract import extract
 from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.proposals import Offered, has_proposers, offered_by_plugins
 from hub.partition.verdicts import Answers, answers
+from hub.planning.decision import Decision
 from hub.registry import Registry
 from hub.report.progress import Progress
 from hub.support import devices_of
@@ -44,6 +45,8 @@ class Scene:
     """Worker processes; none is started before it is needed."""
     workers: Workers
     """Whoever asks plugins and tries what they compile: the session, or this process."""
+    tell_better: Callable[[Decision], None] = lambda _: None
+    """Hears of each plan that is a good deal faster than those before it, while others are still tried."""
     modes: Modes = field(default_factory=modes)
     """PyTorch's settings in the user's process, which workers take over."""
     demoted: Mapping[Group, str] = field(default_factory=dict[Group, str])

@@ -29,13 +29,18 @@ class InProcess:
     def __init__(self, sample: Sample, registry: Registry) -> None:
         self._sample = sample
         self._registry = registry
+        self._estimating: set[str] = set()
+        """Backends that predict prices of their own."""
 
     def ask_early(self, backends: Iterable[str], options: Options) -> None:
         """Do nothing: here, backends are asked one after the other."""
 
     def answers(self, backend: str, options: Options) -> Answers:
         """Return what a backend says about the graph's nodes. Raise HubError where it cannot be loaded."""
-        return answers(self._sample.graph, self._registry, options, backend)
+        found = answers(self._sample.graph, self._registry, options, backend)
+        if found.estimates:
+            self._estimating.add(backend)
+        return found
 
     def offered(self) -> tuple[Offered, ...]:
         """Return what plugins propose as clusters."""
@@ -43,6 +48,8 @@ class InProcess:
 
     def estimate(self, found: Group, settings: CompileSettings) -> Said:
         """Return what a backend predicts of a cluster. Raise whatever it raises."""
+        if found.backend not in self._estimating:
+            return Said(None)
         cluster = extract(self._sample.graph, found.nodes, "estimate", self._sample.weights)
         with kept_state() as changed:
             answer = self._registry.backend(found.backend).estimate(cluster, settings)

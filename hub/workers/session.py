@@ -7,8 +7,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -348,6 +348,9 @@ class Session:
         done: Callable[[Offer], None],
         clock: Clock,
         most: Mapping[str, int] = MappingProxyType({}),
+        *,
+        first: Collection[str] = (),
+        alone_s: float = 0.0,
     ) -> tuple[Offer, ...]:
         """Compile each backend's orders in its own worker, as many at once as there are cores, or as options say.
 
@@ -357,15 +360,27 @@ class Session:
         further workers compile for one what it has saved, up to as many at once as `most` says of it. Gives offers without
         prices, in order; `done` hears of each, from any thread. What the clock does not let start comes back late; so does
         what is not ready when it ends, and then its worker is gone.
+
+        With `first`, the other backends begin only if those named are not done after `alone_s` seconds: one of them may
+        hang. What was not begun has no offer.
         """
         at_once = self._at_once(most)
         turns = Turns(at_once)
-        share = max(1, at_once // max(1, len(orders)))
-        with ThreadPoolExecutor(max_workers=max(1, share * len(orders)), thread_name_prefix="hub-session") as pool:
-            lanes = [
-                pool.submit(self._compile_lane, *item, done, clock, turns, number, min(share, most.get(item[0], 1)), pool)
-                for number, item in enumerate(orders.items())
-            ]
+        ahead: list[Future[list[Offer]]] = []
+        ranked = sorted(orders, key=lambda backend: backend not in first)
+        with ThreadPoolExecutor(max_workers=max(1, at_once * len(orders)), thread_name_prefix="hub-session") as pool:
+
+            def lane(rank: int, backend: str, rivals: int) -> list[Offer]:
+                if ahead and backend not in first and not wait(ahead, alone_s).not_done:
+                    return []
+                n_workers = min(max(1, at_once // rivals), most.get(backend, 1))
+                return self._compile_lane(backend, orders[backend], done, clock, turns, rank, n_workers, pool)
+
+            lanes: list[Future[list[Offer]]] = []
+            for rank, backend in enumerate(ranked):
+                is_ahead = backend in first
+                lanes.append(pool.submit(lane, rank, backend, len(first) if is_ahead else len(orders)))
+                ahead += lanes[-1:] if is_ahead else []
             try:
                 return tuple(offer for lane in lanes for offer in lane.result())
             except BaseException as error:  # noqa: BLE001 - raised again below

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 import hub
+from hub.compiled import CompiledGraph
 from hub.errors import HubWarning
 from hub.ownership import graphs_of
 from hub.plan import DecidedBy, EventKind
@@ -109,6 +110,42 @@ def test_first_calls_are_eagers_and_later_ones_run_as_planned(tune: str, held: t
         kept = hub.plans(again)[-1]  # nothing is planned aside where there is a plan
         assert kept.decided_by is DecidedBy.REPLAYED
         assert kept.backends == plan.backends
+
+
+def test_the_best_so_far_serves_while_planning_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that is a good deal faster than eager runs before the last one is known; in the end, that one runs."""
+    bound, goes_on = threading.Event(), threading.Event()
+    settle, improve = CompiledGraph.settle, CompiledGraph.improve
+
+    def improving(self: CompiledGraph, *given: Any) -> None:
+        improve(self, *given)
+        bound.set()
+
+    def settling(self: CompiledGraph, *given: Any) -> None:
+        goes_on.wait()
+        settle(self, *given)
+
+    monkeypatch.setattr(CompiledGraph, "improve", improving)
+    monkeypatch.setattr(CompiledGraph, "settle", settling)
+    layers = [part for _ in range(24) for part in (nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8))]
+    model, x = nn.Sequential(*layers).eval(), torch.randn(2, 8)
+    run = compiled(model, tune="fast", budget_s=3.0)
+    with torch.no_grad():
+        run(x)
+        assert bound.wait(240.0)
+        torch.testing.assert_close(run(x), model(x))
+        (plan,) = hub.plans(run)
+        assert plan.decided_by is DecidedBy.MEASURED
+        assert plan.backends != ("eager",)
+        assert any("planning goes on" in event.message for event in plan.events)
+        assert not hub.wait(run, 0.01)
+        model[0].weight.mul_(2)
+        torch.testing.assert_close(run(x), model(x))
+        goes_on.set()
+        assert hub.wait(run)
+        torch.testing.assert_close(run(x), model(x))
+    (plan,) = hub.plans(run)
+    assert plan.decided_by is DecidedBy.MEASURED_PLANS
 
 
 def test_what_the_user_writes_meanwhile_is_used_as_it_is(held: threading.Event) -> None:

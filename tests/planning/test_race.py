@@ -136,6 +136,22 @@ def test_at_least_some_rounds() -> None:
     assert race.proof().winner.name == "one"
 
 
+def test_what_is_surely_equal_is_not_timed_on() -> None:
+    """Two plans that are nearer to each other than one percent, in every round, take no more rounds than they must."""
+    blocks = Blocks(lambda name, number: (10.0 + 0.05 * (name == "two" and number % 2)) * MS)
+    race = Race(blocks)
+    race.heat([lane("one", 1), lane("two", 1)], 60.0)
+    assert len(blocks.asked) == 2 * MIN_ROUNDS
+    assert race.proof() is not None
+
+
+def test_what_may_be_better_by_more_than_noise_is_timed_on() -> None:
+    """Five rounds of wide noise are not the end: the difference could be worth having."""
+    blocks = Blocks(lambda name, number: 10 * MS * (1.05 if (name == "one") == bool(number % 2) else 1.0))
+    Race(blocks).heat([lane("one", 1), lane("two", 1)], 60.0)
+    assert len(blocks.asked) > 2 * MIN_ROUNDS
+
+
 @pytest.mark.parametrize(("variant_s", "winner"), [(9.99 * MS, "usual"), (9.5 * MS, "variant")])
 def test_incumbent_must_be_beaten_clearly(variant_s: float, winner: str) -> None:
     """A variant of the winner's settings that is no faster than noise can make it does not take its place."""

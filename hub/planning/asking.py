@@ -1,0 +1,70 @@
+"""Whom to ask about a graph: a plugin's library loads in a worker, so only those are asked that are expected to win."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+
+from hub.errors import WorkerError
+from hub.partition.assignments import assignment
+from hub.partition.verdicts import Verdicts, verdicts_of
+from hub.planning.pricebook import PriceBook
+from hub.planning.scene import Draft, Scene, draft_of
+
+AT_ONCE = 3
+"""Backends that are asked at once, each in a worker of its own."""
+
+
+def ask(scene: Scene, verdicts: Verdicts, book: PriceBook, backends: Iterable[str]) -> Verdicts:
+    """Return the verdicts after some backends were asked; what the book guessed of them is guessed anew."""
+    names = tuple(backends)
+    with contextlib.suppress(WorkerError):  # whoever is asked meets it again
+        scene.workers.ask_early(names, scene.options)
+    book.forget_guesses(names)
+    return verdicts_of(verdicts, names, scene.registry, scene.options, scene.answers)
+
+
+def at_best(scene: Scene, verdicts: Verdicts) -> Sequence[Draft]:
+    """Return, for each backend that nobody has asked, the plan that it could have if it took all it might."""
+    hoped = verdicts.at_best()
+    return [draft_of(scene, assignment(hoped, (name,), scene.options)) for name in hoped.backends]
+
+
+def ask_until_taken(scene: Scene, verdicts: Verdicts, book: PriceBook) -> Verdicts:
+    """Ask those first that are expected to be fastest, a few at a time, until one takes something.
+
+    Those that the options name for an operator, and those that can only say why they cannot be used, are asked at once.
+    """
+    forced = [name for name in verdicts.unasked if name in scene.options.force.values() or not verdicts.unasked[name]]
+    verdicts = ask(scene, verdicts, book, forced) if forced else verdicts
+    while verdicts.unasked and not verdicts.backends:
+        verdicts = ask(scene, verdicts, book, _fastest(scene, verdicts, book))
+    return verdicts
+
+
+def ask_until_sure(scene: Scene, verdicts: Verdicts, book: PriceBook) -> Verdicts:
+    """Ask until no backend that is left could be faster than the best plan of those that were asked.
+
+    What a backend refuses can only make its plan slower: the plan that it could have at best is a bound.
+    """
+    while verdicts.unasked:
+        orders = (*((name,) for name in verdicts.backends), ())
+        known = [draft_of(scene, assignment(verdicts, order, scene.options)) for order in orders]
+        best_s = min(book.total_s(draft, book.eager_s()) for draft in known)
+        if not (names := _fastest(scene, verdicts, book, below_s=best_s)):
+            return verdicts
+        verdicts = ask(scene, verdicts, book, names)
+    return verdicts
+
+
+def _fastest(scene: Scene, verdicts: Verdicts, book: PriceBook, below_s: float = float("inf")) -> Sequence[str]:
+    """Return whom to ask now: of those whose plans are below a bound, those that are expected to be fastest."""
+    plans = {draft.assignment.backends[0]: draft for draft in at_best(scene, verdicts)}
+    hopeful = [name for name, draft in plans.items() if book.total_s(draft, book.eager_s()) < below_s]
+    return sorted(hopeful, key=lambda name: _expected_s(plans[name], book))[:AT_ONCE]
+
+
+def _expected_s(draft: Draft, book: PriceBook) -> float:
+    eager_s = book.eager_s()
+    clusters_s = sum(book.expected(found, draft.settings).run_s for found in draft.assignment.clusters)
+    return clusters_s + sum(eager_s[name] for name in draft.assignment.eager_nodes)

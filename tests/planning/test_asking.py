@@ -1,0 +1,122 @@
+"""Who is asked about a graph: of many installed backends, those that are expected to win."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hub.options import Options
+from hub.partition.verdicts import Verdicts, before_asking
+from hub.planning.asking import AT_ONCE, ask_until_sure, ask_until_taken
+from hub.planning.decide import decide
+from hub.planning.scene import Scene
+from hub.support import ACCEPTED
+from tests.planning.conftest import Stage
+
+REAL = ("onnxruntime", "openvino", "inductor", "disc", "xla", "iree", "tvm")
+"""Those of which the shipped table knows something."""
+MANY = dict.fromkeys((*(f"unknown{number}" for number in range(93)), *REAL), "")
+
+
+class Listener:
+    """Workers that say who was asked."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.asked: list[str] = []
+
+    def answers(self, backend: str, options: Options) -> Any:
+        self.asked.append(backend)
+        return self.inner.answers(backend, options)
+
+    def eager_prices(self) -> dict[str, float]:
+        return {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def listening(stage: Stage) -> tuple[Scene, Listener, Verdicts]:
+    """Return a scene in which nobody has been asked yet, and who will hear of each question."""
+    listener = Listener(stage.scene.workers)
+    scene = replace(stage.scene, workers=listener)  # pyright: ignore[reportArgumentType]
+    return scene, listener, before_asking(scene.graph, scene.registry, scene.options)
+
+
+@pytest.fixture
+def perceptron() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256)), (torch.randn(32, 256),)
+
+
+def test_of_a_hundred_backends_three_are_asked(set_stage: Callable[..., Stage], perceptron: Any) -> None:
+    """Those that are known to be fast come first, not those of which nothing is known."""
+    stage = set_stage(*perceptron, MANY)
+    scene, listener, verdicts = listening(stage)
+    found = ask_until_taken(scene, verdicts, stage.book)
+    assert len(listener.asked) == AT_ONCE
+    assert set(listener.asked) <= set(REAL)
+    assert set(found.backends) == set(listener.asked)
+    assert len(found.unasked) == len(MANY) - AT_ONCE
+
+
+def test_refusals_bring_the_next_ones(set_stage: Callable[..., Stage], perceptron: Any) -> None:
+    """Where those that were asked take nothing, others are asked until one does, or nobody is left."""
+    stage = set_stage(*perceptron, {**dict.fromkeys(REAL, "aten"), "toy": ""})
+    scene, listener, verdicts = listening(stage)
+    found = ask_until_taken(scene, verdicts, stage.book)
+    assert found.backends == ("toy",)
+    assert listener.asked[-AT_ONCE:].count("toy") == 1
+    nobody = set_stage(*perceptron, dict.fromkeys(REAL, "aten"))
+    scene, listener, verdicts = listening(nobody)
+    assert ask_until_taken(scene, verdicts, nobody.book).backends == ()
+    assert sorted(listener.asked) == sorted(REAL)
+
+
+def test_whoever_could_be_faster_at_best_is_asked(set_stage: Callable[..., Stage], perceptron: Any) -> None:
+    """By prices alone, the choice is what it would be had all been asked; who is slower at best is not."""
+    names = [f"slow{number}" for number in range(9)]
+    stage = set_stage(*perceptron, {"refusing": "gelu", "taking": "", **dict.fromkeys(names, "")})
+    stage.slow_eager()
+    nodes = [node.name for node in stage.scene.graph.nodes]
+    for name, run_s in {"refusing": 1e-6, "taking": 2e-6, **dict.fromkeys(names, 1e-3)}.items():
+        stage.price(name, nodes, run_s, spin=True)
+    scene, listener, verdicts = listening(stage)
+    assert decide(scene, verdicts, may_measure=False).assignment.name == "taking"
+    assert len(listener.asked) == AT_ONCE
+    everybody = ask_until_sure(stage.scene, stage.verdicts, stage.book)
+    assert decide(stage.scene, everybody, may_measure=False).assignment.name == "taking"
+
+
+def test_forced_operators_name_who_is_asked(set_stage: Callable[..., Stage], perceptron: Any) -> None:
+    """A backend that an operator is forced to is asked, however slow it is expected to be."""
+    options = Options(force={"aten.gelu": "unknown7"})
+    stage = set_stage(*perceptron, MANY, options=options)
+    scene, listener, verdicts = listening(stage)
+    assert "unknown7" in ask_until_taken(scene, verdicts, stage.book).by_backend
+    assert listener.asked[0] == "unknown7"
+
+
+def test_what_was_lost_before_the_question_stays_lost(set_stage: Callable[..., Stage], perceptron: Any) -> None:
+    """A backend that failed on a node, by a plan that an earlier process kept, does not get it back by being asked."""
+    stage = set_stage(*perceptron, {"toy": ""})
+    scene, _, verdicts = listening(stage)
+    node = next(node.name for node in scene.graph.nodes if "gelu" in str(node.target))
+    found = ask_until_taken(scene, verdicts.without("toy", [node], "it fell over"), stage.book)
+    assert not found.takes("toy", node)
+    assert found.refusals("toy", [node]) == ("it fell over",)
+    others = [name for name, support in found.by_backend["toy"].items() if name != node]
+    assert all(found.by_backend["toy"][name] == ACCEPTED for name in others)
+
+
+def test_answers_are_in_the_order_of_registration(set_stage: Callable[..., Stage], perceptron: Any) -> None:
+    """Whoever is asked first: plans and messages list backends as they are installed."""
+    stage = set_stage(*perceptron, {"one": "", "two": "", "three": "", "four": "", **dict.fromkeys(REAL, "aten")})
+    scene, _, verdicts = listening(stage)
+    found = ask_until_taken(scene, verdicts, stage.book)
+    places = [list(scene.registry.entries).index(name) for name in found.by_backend]
+    assert places == sorted(places)
