@@ -12,12 +12,13 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import fx
 
 from hub.dispatch.assemble import Assembled, Shadow, Sizes, assemble
 from hub.dispatch.debug import write_debug_folder
 from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
 from hub.dispatch.shadow import Drift
-from hub.dispatch.weights import WeightGuard, can_guard
+from hub.dispatch.weights import WeightGuard, can_guard, held_at, on_held_storage
 from hub.errors import HubWarning, OptionError, PlanError, text_of
 from hub.graph import Graph
 from hub.modes import modes
@@ -268,12 +269,17 @@ class CompiledGraph:
         positions = [index for index, node in enumerate(graph.placeholders) if node.name in graph.weights]
         binding = Binding(positions, args)
         self._remember_weights(args)
+        inputs = self._weights_as_inputs(graph)
+        values = held_at(inputs, args)
+        for position, weight in zip(positions, binding.guard.held, strict=True):
+            values[position] = weight
+        held = {graph.placeholders[position].name: values[position] for position in positions}
         maker = self._maker(graph)
         try:
             if has_lost_threads():
                 raise PlanError(LOST_THREADS, hint="start processes by spawn, or compile in the forks alone")
-            made = maker.make(args, plan)
-            binding.run = self._recorded(self._assembled(graph, made).run)
+            made = maker.make(values, plan)
+            binding.run = on_held_storage(self._recorded(self._assembled(graph, made, held).run), inputs)
         except Exception as error:
             asked = PlanError if self.options.plan is not None else OptionError
             if self.options.strict or isinstance(error, (OptionError, asked)):
@@ -294,7 +300,13 @@ class CompiledGraph:
         """Run one call as PyTorch alone would."""
         return tuple(self.original(*args))
 
-    def _assembled(self, graph: Graph, made: Made) -> Assembled:
+    def _weights_as_inputs(self, graph: Graph) -> tuple[int, ...]:
+        """Return the positions of weights that are inputs of a plan for this graph, those left out that it returns."""
+        constants = frozenset((*graph.weights, *(value.name for value in graph.outputs if isinstance(value, fx.Node))))
+        names = frozenset(self.graph.weights) - constants
+        return tuple(place for place, node in enumerate(graph.placeholders) if node.name in names)
+
+    def _assembled(self, graph: Graph, made: Made, weights: Mapping[str, torch.Tensor]) -> Assembled:
         assembled = assemble(
             graph,
             made.steps,
@@ -306,6 +318,7 @@ class CompiledGraph:
             shadow=Shadow(self.options.shadow, made.plan.accuracy, self._drifted) if self.options.shadow else None,
             sizes=Sizes(made.plan.accuracy, partial(sure_of_sizes, made)),
             bodies=self.bodies,
+            weights=weights,
         )
         self.plan = made.plan
         self._later.begin(made, assembled.run)
