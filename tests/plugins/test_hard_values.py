@@ -54,6 +54,15 @@ CALLS: dict[str, tuple[Sample, ...]] = {
     "arange.start_step": (call(2**31 - 4, 2**31 + 9, 3, dtype=torch.int64),),
     "var.correction": (call(f(3, 4), [1], correction=4),),
     "roll.default": (call(f(3, 4), [-1, 5], [0, 1]),),
+    "conv2d.default": (
+        call(f(2, 1, 9, 4), f(2, 1, 3, 3), None, [1, 2]),
+        call(f(1, 1, 18, 2), f(1, 1, 3, 4), f(1), [1, 3], [0, 1], [5, 1]),
+        call(f(1, 1, 9, 3), f(2, 1, 1, 3), None, [1, 2]),
+        call(f(1, 1, 9, 5), f(2, 1, 3, 3), None, [1, 2]),
+        call(f(2, 4, 9, 4), f(8, 1, 3, 3), None, [1, 2], [0, 0], [1, 1], 4),
+    ),
+    "conv3d.default": (call(f(1, 1, 4, 5, 4), f(2, 1, 2, 2, 3), None, [2, 1, 2]),),
+    "convolution.default": (call(f(1, 1, 9, 4), f(2, 1, 3, 3), None, [1, 2], [0, 0], [1, 1], False, [0, 0], 1),),
     "conv_transpose1d.default": (
         call(f(2, 4, 5), f(4, 2, 2), None, [1], [2], [1], 2, [2]),
         call(f(2, 4, 5), f(4, 2, 2), None, [1], [1], [2], 2, [3]),
@@ -89,6 +98,7 @@ RUN = {
         "sum.default",
         "cumsum.default",
         "amax.default",
+        "conv2d.default",
     ],
 }
 """Operators of which each of these accepts a call, so that refusing everything does not pass."""
