@@ -97,7 +97,7 @@ def assemble(
 
     `bodies`, by the attribute that holds each, are called in place of programs that eager operators of the graph call.
 
-    `weights`, by the placeholder that each is given for, are what eager steps read in place of that argument, as clusters do.
+    `weights`, by placeholder, are what eager steps read in place of that argument, as clusters do.
 
     `original` runs the whole program in eager where inputs overlap in memory in a way the graph was not captured for.
     """

@@ -61,9 +61,7 @@ def generate(
 
 
 class _Writer:
-    def __init__(
-        self, graph: Graph, steps: Sequence[Step], *, timed: bool, weights: Mapping[str, torch.Tensor]
-    ) -> None:
+    def __init__(self, graph: Graph, steps: Sequence[Step], *, timed: bool, weights: Mapping[str, torch.Tensor]) -> None:
         self.graph = graph
         self.steps = steps
         self.timed = timed

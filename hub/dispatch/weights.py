@@ -37,7 +37,7 @@ class WeightGuard:
         self._pick = _picker(positions)
         weights = self._pick(args)
         self.held = tuple(map(_held, weights))
-        """The weights as they lie in memory, for what is built for them: `.data` of the weights may be swapped meanwhile."""
+        """The weights as they lie in memory, for what is built for them: their `.data` may be swapped meanwhile."""
         self._identities = tuple(map(id, weights))
         self._versions = tuple(map(_version, weights))
         self._addresses = tuple(map(_address, self.held))

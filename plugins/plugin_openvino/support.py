@@ -50,6 +50,9 @@ NAN_BLIND = frozenset(
 """Operators whose OpenVINO kernels lose NaN (relu gives 0, softmax spoils only the element). Kernels that keep it would no
 longer fuse into the convolution before them, so clusters with these look at their inputs instead: see `runtime.py`."""
 
+INFINITY_BLIND = frozenset(name for name in NAN_BLIND if "softmax" in name)
+"""Those that lose the NaN that infinity minus infinity is: softmax of infinity gives 0 beside it."""
+
 MAX_RANK = 6
 """OpenVINO's CPU kernels are tried up to this many dims."""
 
@@ -186,8 +189,8 @@ def no_ceiling_into_pads(node: fx.Node) -> str | None:
 def not_one_column(node: fx.Node) -> str | None:
     """Not one input channel, steps of 1 along the rows and longer ones along a line of which one result is left.
 
-    Such a convolution, plain or dilated, reads foreign memory for its later rows (OpenVINO 2026.4, 2-D and 3-D); with groups, two
-    channels, equal steps or two results in a line it is right.
+    Such a convolution, plain or dilated, reads foreign memory for its later rows (OpenVINO 2026.4, 2-D and 3-D); with
+    groups, two channels, equal steps or two results in a line it is right.
     """
     channels, stride = value_of(argument(node, "weight")).shape[1], argument(node, "stride")
     last = _first_result(node).shape[-1]
