@@ -20,6 +20,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
 _FLOATS = lit(0.5, nan, 4.0, -1.0, 9.0, inf, 3.0, -inf)
 _ROW = Made((1, 1, 6), torch.float32, "values", values=([[0.5, nan, 4.0, -1.0, inf, 3.0]],))
+_STEPS = tuple(
+    Made((2, 1, 2), torch.float32, "values", values=([[0.5, number]], [[1.0, -1.0]])) for number in (0.25, nan, inf, -inf)
+)
 _INT32 = lit(812345679, 2000000011, -1987654321, 33554433, 16777217, -16777219, 2**31 - 1, -(2**31), dtype=torch.int32)
 _NEAR = lit(16777216, 2000000012, -1987654320, 33554432, 16777216, -16777220, 2**31 - 2, -(2**31), dtype=torch.int32)
 _INT64 = lit(2**53 + 1, -(2**53) - 1, 2**31, 2**32 + 5, -(2**31) - 1, 2**62 + 1, -(2**63), 2**63 - 1)
@@ -57,6 +60,10 @@ CALLS: dict[str, tuple[Sample, ...]] = {
     "roll.default": (call(f(3, 4), [-1, 5], [0, 1]),),
     "softmax.int": (call(_FLOATS, 0), call(lit(inf, 1.0, inf), 0), call(lit(-inf, 1.0), 0)),
     "log_softmax.int": (call(_FLOATS, 0), call(lit(inf, 1.0, 2.0), 0), call(lit(-inf, 1.0), 0)),
+    "gru.input": tuple(call(steps, f(1, 1, 2), [f(6, 2), f(6, 2)], False, 1, 0.0, False, False, False) for steps in _STEPS),
+    "lstm.input": tuple(
+        call(steps, [f(1, 1, 2), f(1, 1, 2)], [f(8, 2), f(8, 2)], False, 1, 0.0, False, False, False) for steps in _STEPS
+    ),
     "max_pool1d.default": (call(_ROW, [2]),),
     "conv2d.default": (
         call(f(2, 1, 9, 4), f(2, 1, 3, 3), None, [1, 2]),
@@ -94,6 +101,8 @@ RUN = {
         "conv_transpose1d.default",
         "conv_transpose2d.input",
         "max_pool1d.default",
+        "gru.input",
+        "lstm.input",
     ],
     "openvino": [
         "clamp.default",
