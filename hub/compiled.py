@@ -12,12 +12,13 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import fx
 
 from hub.dispatch.assemble import Assembled, Shadow, Sizes, assemble
 from hub.dispatch.debug import write_debug_folder
 from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
 from hub.dispatch.shadow import Drift
-from hub.dispatch.weights import WeightGuard, can_guard
+from hub.dispatch.weights import WeightGuard, can_guard, held_at, on_held_storage
 from hub.errors import HubWarning, OptionError, PlanError, text_of
 from hub.graph import Graph
 from hub.modes import modes
@@ -289,25 +290,31 @@ class CompiledGraph:
             asked = PlanError if self.options.plan is not None else OptionError
             if self.options.strict or isinstance(error, (OptionError, asked)):
                 raise
-            binding = self._guarded(self._with_guarded_weights(args), args)
+            binding = Binding(self._positions(self._with_guarded_weights(args)), args)
             binding.run = self._in_eager(error)
             return binding
 
-    def _guarded(self, graph: Graph, args: Sequence[Any]) -> Binding:
-        """Return a binding for the weights among these arguments; `run` is still to be set."""
-        positions = [index for index, node in enumerate(graph.placeholders) if node.name in graph.weights]
-        return Binding(positions, args)
+    def _positions(self, graph: Graph) -> list[int]:
+        """Return the places of a graph's weights among the arguments of a call."""
+        return [index for index, node in enumerate(graph.placeholders) if node.name in graph.weights]
 
     def _bound(self, args: Sequence[Any], plan: Plan | None, *, is_last: bool = True) -> Binding:
         """Return a binding that runs a plan. Raise where none can be made. Only the last plan is verified further."""
         graph = self._with_guarded_weights(args)
-        binding = self._guarded(graph, args)
+        positions = self._positions(graph)
+        binding = Binding(positions, args)
         self._remember_weights(args)
+        inputs = self._weights_as_inputs(graph)
+        values = held_at(inputs, args)
+        for position, weight in zip(positions, binding.guard.held, strict=True):
+            values[position] = weight
+        held = {graph.placeholders[position].name: values[position] for position in positions}
         maker = self._maker(graph, may_go_on=is_last)
         try:
             if has_lost_threads():
                 raise PlanError(LOST_THREADS, hint="start processes by spawn, or compile in the forks alone")
-            binding.run = self._recorded(self._assembled(graph, maker.make(args, plan)).run)
+            made = maker.make(values, plan)
+            binding.run = on_held_storage(self._recorded(self._assembled(graph, made, held).run), inputs)
         finally:
             maker.progress.done()
             trim()
@@ -323,7 +330,13 @@ class CompiledGraph:
         """Run one call as PyTorch alone would."""
         return tuple(self.original(*args))
 
-    def _assembled(self, graph: Graph, made: Made) -> Assembled:
+    def _weights_as_inputs(self, graph: Graph) -> tuple[int, ...]:
+        """Return the positions of weights that are inputs of a plan for this graph, those left out that it returns."""
+        constants = frozenset((*graph.weights, *(value.name for value in graph.outputs if isinstance(value, fx.Node))))
+        names = frozenset(self.graph.weights) - constants
+        return tuple(place for place, node in enumerate(graph.placeholders) if node.name in names)
+
+    def _assembled(self, graph: Graph, made: Made, weights: Mapping[str, torch.Tensor]) -> Assembled:
         assembled = assemble(
             graph,
             made.steps,
@@ -335,6 +348,7 @@ class CompiledGraph:
             shadow=Shadow(self.options.shadow, made.plan.accuracy, self._drifted) if self.options.shadow else None,
             sizes=Sizes(made.plan.accuracy, partial(sure_of_sizes, made)),
             bodies=self.bodies,
+            weights=weights,
         )
         self.plan = made.plan
         self._later.begin(made, assembled.run)

@@ -86,6 +86,7 @@ def assemble(
     shadow: Shadow | None = None,
     sizes: Sizes | None = None,
     bodies: Mapping[str, Callable[..., Any]] | None = None,
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> Assembled:
     """Gives the callable for a schedule. `loaded` holds an entry for each step that is not eager.
 
@@ -96,9 +97,11 @@ def assemble(
 
     `bodies`, by the attribute that holds each, are called in place of programs that eager operators of the graph call.
 
+    `weights`, by placeholder, are what eager steps read in place of that argument, as clusters do.
+
     `original` runs the whole program in eager where inputs overlap in memory in a way the graph was not captured for.
     """
-    program = generate(graph, steps, timed=timed)
+    program = generate(graph, steps, timed=timed, weights=weights)
     laps = [0.0] * len(steps) if timed else []
     namespace: dict[str, Any] = {**program.namespace, "laps": laps, "now": time.perf_counter, "wait_for": wait_for}
     namespace["counts_writes"] = _counts_writes

@@ -40,7 +40,9 @@ class Program:
     namespace: Mapping[str, Any]
 
 
-def generate(graph: Graph, steps: Sequence[Step], *, timed: bool = False) -> Program:
+def generate(
+    graph: Graph, steps: Sequence[Step], *, timed: bool = False, weights: Mapping[str, torch.Tensor] | None = None
+) -> Program:
     """Writes `run(args)` for a schedule; `args` are the values of the graph's placeholders.
 
     The namespace still lacks, for each cluster `c0`, the names `c0` (called with the inputs, gives the outputs) and
@@ -49,21 +51,25 @@ def generate(graph: Graph, steps: Sequence[Step], *, timed: bool = False) -> Pro
     With `timed`, seconds spent in each step are added up in the list `laps`; steps on accelerators are waited for, with
     `wait_for`.
 
+    `weights` are read in place of the arguments of the same names, but for those that `run` returns or writes to.
+
     Versions, PyTorch's counts of writes, are read before each call: without them nobody could tell, once an
     executable has failed, whether it had written to what eager would go on from.
     """
-    writer = _Writer(graph, steps, timed=timed)
+    writer = _Writer(graph, steps, timed=timed, weights=weights or {})
     return Program(writer.write(), writer.namespace)
 
 
 class _Writer:
-    def __init__(self, graph: Graph, steps: Sequence[Step], *, timed: bool) -> None:
+    def __init__(self, graph: Graph, steps: Sequence[Step], *, timed: bool, weights: Mapping[str, torch.Tensor]) -> None:
         self.graph = graph
         self.steps = steps
         self.timed = timed
         self.namespace: dict[str, Any] = {}
         self.lines: list[str] = []
         self.late = _late_views(graph)
+        given_back = {*graph.mutated, *(value.name for value in graph.outputs if isinstance(value, fx.Node))}
+        self.weights = {name: value for name, value in weights.items() if name not in given_back}
 
     def write(self) -> str:
         for position, step in enumerate(self.steps):
@@ -78,9 +84,11 @@ class _Writer:
         lines = ["if overlaps(args):", "    return original(*args)"] if self.graph.mutated else []
         if "is_counted" in used:
             lines.append("versions = is_counted = counts_writes()")
-        lines += [
-            f"{node.name} = args[{position}]" for position, node in enumerate(self.graph.placeholders) if node.name in used
-        ]
+        for position, node in enumerate(self.graph.placeholders):
+            if node.name in used and node.name in self.weights:
+                self.namespace[node.name] = self.weights[node.name]
+            elif node.name in used:
+                lines.append(f"{node.name} = args[{position}]")
         for node in self.graph.module.graph.find_nodes(op="get_attr"):
             if node.name in used:
                 self.namespace[node.name] = getattr(self.graph.module, str(node.target))

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 
 from hub.backend import CompileSettings, Executable
-from hub.errors import CompileError, HubError, RunError
-from hub.graph import Cluster
-from hub.support import tensors_of
+from hub.errors import CompileError, HubError, InputRefused, RunError
+from hub.graph import Cluster, TensorSpec
+from hub.support import operator_name, tensors_of
 
 from .binding import compiled, run_source
 from .library import onnxruntime
@@ -21,6 +22,29 @@ from .lower.builder import array_of
 from .program import EDGES_FILE, MODEL_FILE, NAME, Edges, Program
 
 _ERRORS_ONLY = 3
+_NAN_BLIND = ("aten.max_pool",)
+"""Operators whose kernels lose NaN. A second pooling, for NaN, would double their price, so inputs are looked at."""
+
+_INFINITY_BLIND = ("aten.gru.", "aten.lstm.")
+"""Operators whose kernels clip their sums, and so lose infinities too."""
+
+
+def has_nan(value: torch.Tensor) -> bool:
+    """Return True where NaN is among the elements. The sum tells, on this thread alone, unless infinities cancel in it."""
+    if value.dtype is torch.bfloat16:  # which NumPy does not know
+        return bool(value.isnan().any())
+    with np.errstate(all="ignore"):
+        total = value.detach().resolve_neg().numpy().sum()
+    return bool(total != total) and bool(value.isnan().any())
+
+
+def is_infinite(value: torch.Tensor) -> bool:
+    """Return True where an infinity or NaN is among the elements, told by the sum as in `has_nan`."""
+    if value.dtype is torch.bfloat16:
+        return not bool(value.isfinite().all())
+    with np.errstate(all="ignore"):
+        array = value.detach().resolve_neg().numpy()
+        return not np.isfinite(array.sum()) and not bool(np.isfinite(array).all())
 
 
 Again = Callable[[], Program]
@@ -37,9 +61,24 @@ class OnnxExecutable(Executable):
         """Where the model comes from: lowering, or the folder it was loaded from."""
         self.source = run_source(cluster.inputs, cluster.outputs, edges)
         self._run = compiled(self.source, session, cluster)
+        names = tuple(map(operator_name, cluster.nodes))
+        self._is_clipped = any(name.startswith(_INFINITY_BLIND) for name in names)
+        is_blind = self._is_clipped or any(name.startswith(_NAN_BLIND) for name in names)
+        specs = enumerate(cluster.inputs) if is_blind else ()
+        self._watched = tuple(at for at, spec in specs if isinstance(spec, TensorSpec) and spec.dtype.is_floating_point)
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Runs one call; new contiguous tensors, or permuted ones where the cluster's specs say so."""
+        """Runs one call; new contiguous tensors, or permuted ones where the cluster's specs say so.
+
+        Raises InputRefused where an input holds NaN that max pooling would lose, or infinities that recurrent layers would.
+        """
+        for position in self._watched:
+            if self._is_clipped and is_infinite(inputs[position]):
+                reason = "an input holds an infinity or NaN, which recurrent layers in ONNX Runtime lose"
+                raise InputRefused(reason, backend=NAME, cluster=self._cluster.name)
+            if has_nan(inputs[position]):
+                reason = "an input holds NaN, which max pooling in ONNX Runtime loses"
+                raise InputRefused(reason, backend=NAME, cluster=self._cluster.name)
         try:
             return self._run(*inputs)
         except HubError:

@@ -19,7 +19,7 @@ from hub.support import operator_name, value_of
 from plugin_openvino.lower import SCALAR_DTYPES
 from plugin_openvino.operands import INT32_MAX, NUMPY_TYPES
 from plugin_openvino.sizes import output_shapes
-from plugin_openvino.support import NAN_BLIND
+from plugin_openvino.support import INFINITY_BLIND, NAN_BLIND
 
 BLOB = "compiled.blob"
 META = "openvino.json"
@@ -139,6 +139,7 @@ class Lane:
         is_blind = any(operator_name(node) in NAN_BLIND for node in cluster.nodes)
         self._watched = tuple(feed.position for feed in self._feeds if feed.is_float and is_blind)
         """Positions of the inputs whose NaN the kernels would lose."""
+        self._loses_infinity = any(operator_name(node) in INFINITY_BLIND for node in cluster.nodes)
 
     def run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """Runs one call; the results lie in fresh memory. Raises InputRefused for NaN that the kernels would lose."""
@@ -147,6 +148,8 @@ class Lane:
         for position in self._watched:
             if has_nan(inputs[position]):
                 raise self._refusal("an input holds NaN, which OpenVINO's kernels lose")
+            if self._loses_infinity and has_infinity(inputs[position]):
+                raise self._refusal("an input holds infinity, of which OpenVINO's softmax makes no NaN")
         if self._shapes is None:
             request.infer(share_outputs=True)
             self._check_alarm()
@@ -189,6 +192,15 @@ def has_nan(value: torch.Tensor) -> bool:
     with np.errstate(all="ignore"):
         total = value.detach().numpy().sum()
     return bool(total != total) and bool(value.isnan().any())
+
+
+def has_infinity(value: torch.Tensor) -> bool:
+    """Return True where positive infinity is among the elements, told by the sum as in `has_nan`; masks hold -inf."""
+    if value.dtype is torch.bfloat16:
+        return bool(value.isposinf().any())
+    with np.errstate(all="ignore"):
+        array = value.detach().numpy()
+        return bool(not array.sum() < np.inf) and bool(np.isposinf(array).any())
 
 
 def casts_to_int64(cluster: Cluster) -> Iterator[str]:

@@ -50,6 +50,9 @@ NAN_BLIND = frozenset(
 """Operators whose OpenVINO kernels lose NaN (relu gives 0, softmax spoils only the element). Kernels that keep it would no
 longer fuse into the convolution before them, so clusters with these look at their inputs instead: see `runtime.py`."""
 
+INFINITY_BLIND = frozenset(name for name in NAN_BLIND if "softmax" in name)
+"""Those that lose the NaN that infinity minus infinity is: softmax of infinity gives 0 beside it."""
+
 MAX_RANK = 6
 """OpenVINO's CPU kernels are tried up to this many dims."""
 
@@ -183,6 +186,22 @@ def no_ceiling_into_pads(node: fx.Node) -> str | None:
     return "ceil_mode with count_include_pad" if is_bad else None
 
 
+def not_one_column(node: fx.Node) -> str | None:
+    """Not one input channel, steps of 1 along the rows and longer ones along a line of which one result is left.
+
+    Such a convolution, plain or dilated, reads foreign memory for its later rows (OpenVINO 2026.4, 2-D and 3-D); with
+    groups, two channels, equal steps or two results in a line it is right.
+    """
+    channels, stride = value_of(argument(node, "weight")).shape[1], argument(node, "stride")
+    last = _first_result(node).shape[-1]
+    if channels != 1 or argument(node, "groups") != 1 or not isinstance(stride, (list, tuple)) or len(stride) < 2:
+        return None
+    is_transposed = operator_name(node) == "aten.convolution.default" and argument(node, "transposed")
+    if is_transposed or stride[-2] != 1 or stride[-1] == 1 or not (is_symbolic(last) or last == 1):
+        return None
+    return f"one channel in, stride {list(stride)} and a result of width {last}, for which OpenVINO reads foreign memory"
+
+
 def unprojected(node: fx.Node) -> str | None:
     """An LSTM without projections, inputs batched, weights of known size."""
     each = (4 if argument(node, "has_biases") else 2) * (2 if argument(node, "bidirectional") else 1)
@@ -222,7 +241,8 @@ FLOAT = dtypes("float32")
 NUMBER = gives("float32", "int64", "int32")
 INTEGER = gives("int64", "int32")
 MOVED: tuple[Condition, ...] = ()
-_CONV = (FLOAT, same_rank("input", "weight"), static("weight"), plain("stride", "padding", "dilation", "groups"))
+_DENSE = (FLOAT, same_rank("input", "weight"), static("weight"), plain("stride", "padding", "dilation", "groups"))
+_CONV = (*_DENSE, not_one_column)
 _POOL = (FLOAT, plain("kernel_size", "stride", "padding"))
 _NATIVE = (FLOAT, only_output(0))
 _SDPA = (
@@ -422,8 +442,8 @@ OPERATORS = OperatorTable(
         "aten.conv1d.padding": _CONV,
         "aten.conv2d.padding": _CONV,
         "aten.convolution.default": _CONV,
-        "aten.conv_transpose1d.default": (*_CONV, plain("output_padding")),
-        "aten.conv_transpose2d.input": (*_CONV, plain("output_padding")),
+        "aten.conv_transpose1d.default": (*_DENSE, plain("output_padding")),
+        "aten.conv_transpose2d.input": (*_DENSE, plain("output_padding")),
         "aten.max_pool1d.default": _POOL,
         "aten.max_pool2d.default": _POOL,
         "aten.max_pool2d_with_indices.default": (

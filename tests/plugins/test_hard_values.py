@@ -14,11 +14,15 @@ from hub.testing.conformance.cases import wanted_of
 from hub.testing.conformance.judge import run
 from hub.testing.conformance.target import Target, load_target
 from hub.testing.operators import case_cluster, check_close
-from hub.testing.operators.sample import Sample, call, f, i64, lit
+from hub.testing.operators.sample import Made, Sample, call, f, i64, lit
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
 _FLOATS = lit(0.5, nan, 4.0, -1.0, 9.0, inf, 3.0, -inf)
+_ROW = Made((1, 1, 6), torch.float32, "values", values=([[0.5, nan, 4.0, -1.0, inf, 3.0]],))
+_STEPS = tuple(
+    Made((2, 1, 2), torch.float32, "values", values=([[0.5, number]], [[1.0, -1.0]])) for number in (0.25, nan, inf, -inf)
+)
 _INT32 = lit(812345679, 2000000011, -1987654321, 33554433, 16777217, -16777219, 2**31 - 1, -(2**31), dtype=torch.int32)
 _NEAR = lit(16777216, 2000000012, -1987654320, 33554432, 16777216, -16777220, 2**31 - 2, -(2**31), dtype=torch.int32)
 _INT64 = lit(2**53 + 1, -(2**53) - 1, 2**31, 2**32 + 5, -(2**31) - 1, 2**62 + 1, -(2**63), 2**63 - 1)
@@ -54,6 +58,22 @@ CALLS: dict[str, tuple[Sample, ...]] = {
     "arange.start_step": (call(2**31 - 4, 2**31 + 9, 3, dtype=torch.int64),),
     "var.correction": (call(f(3, 4), [1], correction=4),),
     "roll.default": (call(f(3, 4), [-1, 5], [0, 1]),),
+    "softmax.int": (call(_FLOATS, 0), call(lit(inf, 1.0, inf), 0), call(lit(-inf, 1.0), 0)),
+    "log_softmax.int": (call(_FLOATS, 0), call(lit(inf, 1.0, 2.0), 0), call(lit(-inf, 1.0), 0)),
+    "gru.input": tuple(call(steps, f(1, 1, 2), [f(6, 2), f(6, 2)], False, 1, 0.0, False, False, False) for steps in _STEPS),
+    "lstm.input": tuple(
+        call(steps, [f(1, 1, 2), f(1, 1, 2)], [f(8, 2), f(8, 2)], False, 1, 0.0, False, False, False) for steps in _STEPS
+    ),
+    "max_pool1d.default": (call(_ROW, [2]),),
+    "conv2d.default": (
+        call(f(2, 1, 9, 4), f(2, 1, 3, 3), None, [1, 2]),
+        call(f(1, 1, 18, 2), f(1, 1, 3, 4), f(1), [1, 3], [0, 1], [5, 1]),
+        call(f(1, 1, 9, 3), f(2, 1, 1, 3), None, [1, 2]),
+        call(f(1, 1, 9, 5), f(2, 1, 3, 3), None, [1, 2]),
+        call(f(2, 4, 9, 4), f(8, 1, 3, 3), None, [1, 2], [0, 0], [1, 1], 4),
+    ),
+    "conv3d.default": (call(f(1, 1, 4, 5, 4), f(2, 1, 2, 2, 3), None, [2, 1, 2]),),
+    "convolution.default": (call(f(1, 1, 9, 4), f(2, 1, 3, 3), None, [1, 2], [0, 0], [1, 1], False, [0, 0], 1),),
     "conv_transpose1d.default": (
         call(f(2, 4, 5), f(4, 2, 2), None, [1], [2], [1], 2, [2]),
         call(f(2, 4, 5), f(4, 2, 2), None, [1], [1], [2], 2, [3]),
@@ -80,6 +100,9 @@ RUN = {
         "fmod.Scalar",
         "conv_transpose1d.default",
         "conv_transpose2d.input",
+        "max_pool1d.default",
+        "gru.input",
+        "lstm.input",
     ],
     "openvino": [
         "clamp.default",
@@ -89,6 +112,10 @@ RUN = {
         "sum.default",
         "cumsum.default",
         "amax.default",
+        "conv2d.default",
+        "softmax.int",
+        "log_softmax.int",
+        "max_pool1d.default",
     ],
 }
 """Operators of which each of these accepts a call, so that refusing everything does not pass."""

@@ -13,6 +13,7 @@ from hub.graph import Cluster
 from hub.testing.conformance.cases import Case, wanted_of
 from hub.testing.conformance.draw import Inputs
 from hub.testing.conformance.finding import Finding, judged, trouble
+from hub.testing.conformance.hard import hard_problems
 from hub.testing.conformance.judge import Outputs, eager, form_problem, run, same_bits, storages, value_problem
 from hub.testing.conformance.layouts import LAYOUTS, copied, differ_in_layout, expanded, laid_out
 from hub.testing.conformance.target import Target
@@ -58,7 +59,16 @@ def try_case(target: Target, case: Case, *, has_layouts: bool) -> Trial | Refusa
     except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
         return Trial(support=(f"{case}: {trouble(error)}",))
     answer = wanted_of(case.overload, case.sample)
-    return tried(target, str(case), cluster, inputs, answer, has_values=case.sample.has_values, has_layouts=has_layouts)
+    return tried(
+        target,
+        str(case),
+        cluster,
+        inputs,
+        answer,
+        has_values=case.sample.has_values,
+        has_layouts=has_layouts,
+        has_hard=has_layouts,
+    )
 
 
 def tried(
@@ -70,8 +80,9 @@ def tried(
     *,
     has_values: bool = True,
     has_layouts: bool = True,
+    has_hard: bool = False,
 ) -> Trial:
-    """Compiles an accepted cluster and calls it, twice with its own inputs and then with others."""
+    """Compiles an accepted cluster and calls it, twice with its own inputs and then with others, hard values if wished."""
     try:
         executable = target.compile(cluster)
         mine = copied(inputs)
@@ -87,6 +98,8 @@ def tried(
     problems.append(_later(lambda: run(executable, cluster, inputs), answer, "in a second call: "))
     if has_layouts:
         problems += _layout_problems(executable, cluster, inputs, answer)
+    if has_hard:
+        problems += hard_problems(target, cluster, executable, inputs)
     return Trial(numerics=tuple(f"{name}: {problem}" for problem in problems if problem), memory=memory)
 
 

@@ -1,0 +1,57 @@
+"""Hard values: the kinds of generated inputs that verification tries, on one compiled call of an operator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.backend import Executable
+from hub.errors import HubError, text_of
+from hub.graph import Cluster
+from hub.support import elements, operator_name, tensors_of, value_of
+from hub.testing.conformance.judge import granted
+from hub.testing.conformance.layouts import copied
+from hub.testing.conformance.target import Target
+from hub.verification.compare import Judge
+from hub.verification.inputs import INTEGERS, KINDS, Kind
+from hub.verification.verify import Trial
+
+ELSEWHERE = ("normal", "another size", "sizes apart", "half the size", "several times the size", "size one", "size zero")
+"""Kinds for which there are other samples, or examinations of their own."""
+_CASTS = ("aten.to.", "aten._to_copy.", "aten.type_as.")
+HARD = tuple(kind for kind in KINDS if kind.name not in ELSEWHERE)
+
+
+def hard_problems(target: Target, cluster: Cluster, executable: Executable, inputs: Sequence[Any]) -> tuple[str, ...]:
+    """Return where results differ from eager's by more than verification allows; nothing where the values are refused.
+
+    What verification only guards in a plan is a problem here: a table says what an operator does on any input.
+    """
+    judge = Judge.of(cluster, target.name, granted() or None)
+    try:
+        trial = Trial(judge, executable, copied(inputs), saturates=target.entry.info.saturates)
+        trial.run_generated(_kinds_for(cluster), math.inf)
+    except HubError as error:
+        return (text_of(error),)
+    return tuple(trial.differences)
+
+
+def _kinds_for(cluster: Cluster) -> Sequence[Kind]:
+    """Leave out infinities and NaN where eager's own answer to them depends on which of its kernels runs.
+
+    Only some multiply the pads of a convolution by weights that are NaN; as an integer, NaN is anything in C++.
+    """
+    has_weights = len(cluster.inputs) > 1 and any("conv" in operator_name(node) for node in cluster.nodes)
+    is_vague = has_weights or any(map(_casts_to_integers, cluster.nodes))
+    return tuple(kind for kind in HARD if not (is_vague and kind.unusual))
+
+
+def _casts_to_integers(node: fx.Node) -> bool:
+    has_floats = any(tensor.is_floating_point() for source in node.all_input_nodes for tensor in tensors_of(source))
+    has_integers = any(tensor.dtype in INTEGERS for tensor in elements(value_of(node)) if isinstance(tensor, torch.Tensor))
+    is_cast = operator_name(node).startswith(_CASTS) or "dtype" in node.kwargs
+    return is_cast and has_floats and has_integers
