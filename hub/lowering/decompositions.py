@@ -29,6 +29,11 @@ WRONG = ("clamp.Tensor",)
 SHIFTS = {"left": "__lshift__", "right": "__rshift__"}
 
 
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload)
+
+
 def completed(table: Decompositions) -> Decompositions:
     """Gives a table of torch-mlir's with what it leaves out or gets wrong."""
     return {**table, **_further()}
@@ -270,7 +275,25 @@ def _tensor(number: Any, like: torch.Tensor) -> torch.Tensor:
     return torch.full((), number, dtype=torch.result_type(like, number), device="cpu")  # whatever is the user's default
 
 
-_COMPOSITES = {"rms_norm.default": _rms_norm}
+def _averaged_to(name: str) -> Callable[[torch.Tensor, Sequence[int]], torch.Tensor]:
+    """Return what an adaptive average does. An average of everything is a mean.
+
+    PyTorch makes it one, too, but sets the result's strides in place where channels come last in memory, which torch-mlir
+    has no rule for.
+    """
+    operator, rank = _overload(f"adaptive_avg_pool{name}.default"), int(name[0])
+
+    def said(value: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+        is_whole = all(size == 1 for size in output_size)
+        return value.mean(list(range(-rank, 0)), True) if is_whole else operator(value, output_size)
+
+    return said
+
+
+_COMPOSITES = {
+    "rms_norm.default": _rms_norm,
+    **{f"adaptive_avg_pool{name}.default": _averaged_to(name) for name in ("1d", "2d", "3d")},
+}
 
 
 @cache
@@ -308,8 +331,3 @@ def _between(operator: Any) -> Callable[[Any, Any], Any]:
             _taken_as_it_is.pop()
 
     return taken
-
-
-def _overload(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload)
