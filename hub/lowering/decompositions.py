@@ -95,7 +95,7 @@ def _is_mixed(old: Sequence[Any], new: Sequence[Any]) -> bool:
 def by_elements() -> Decompositions:
     """Gives what torch-mlir 20261001 gets wrong of single elements, said so that it comes out right.
 
-    Remainders and floors of quotients, which it takes from rounded quotients; equality of a tensor with itself, which it
+    Remainders and floors of quotients, which it takes from rounded quotients; square roots written as powers; equality of a tensor with itself, which it
     says of NaN too, and comparisons of a known float with an integer, which it folds wrongly (2.0 < 0); and the places of
     the largest and smallest, where it passes over NaN.
     """
@@ -110,6 +110,7 @@ def by_elements() -> Decompositions:
         found[_overload(f"fmod.{form}")] = _fmod
         found[_overload(f"remainder.{form}")] = _remainder
         found[_overload(f"div.{form}_mode")] = _divided
+    found[_overload("pow.Tensor_Scalar")] = _root
     for form in ("default", "Scalar"):
         found[_overload(f"floor_divide.{form}")] = _floor_divided
     for name, extreme in (("max", "amax"), ("min", "amin")):
@@ -138,6 +139,16 @@ def _passing_over_nan(chosen: Callable[[Any, Any], torch.Tensor]) -> Callable[[A
         return found.to(dtype)
 
     return said
+
+
+def _root(value: torch.Tensor, exponent: Any) -> torch.Tensor:
+    """Return a root as PyTorch computes it: that of minus infinity is NaN, where as a power it is infinity.
+
+    PyTorch takes float16 to the power of a half like to any other.
+    """
+    if exponent not in (0.5, -0.5) or not value.dtype.is_floating_point or value.dtype == torch.float16:
+        return NotImplemented
+    return value.sqrt() if exponent > 0 else value.rsqrt()
 
 
 def _fmod(left: Any, right: Any) -> torch.Tensor:

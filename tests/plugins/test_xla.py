@@ -104,6 +104,20 @@ def test_averages_of_everything_with_channels_last(backend: Xla, function: Any, 
     torch.testing.assert_close(executable(x)[0], function(x))
 
 
+def test_floats_become_bytes_as_in_eager(backend: Xla) -> None:
+    """Floats beyond a byte keep the low bits of their integer part; XLA alone cuts them off at 0 and 255."""
+    x = torch.tensor([0.0, 1.9, 254.7, 256.0, 300.5, -1.0, 1e6])
+    _, executable = compiled(backend, lambda x: (x * 1).to(torch.uint8), x)
+    assert torch.equal(executable(x)[0], x.to(torch.int64).to(torch.uint8))
+
+
+def test_roots_of_infinities(backend: Xla) -> None:
+    """The root of minus infinity is NaN however it is written."""
+    x = torch.tensor([-inf, inf, 4.0, -4.0])
+    _, executable = compiled(backend, lambda x: x**0.5, x)
+    torch.testing.assert_close(executable(x)[0], x**0.5, equal_nan=True)
+
+
 # --- What is imported -------------------------------------------------------------------------------------------------
 
 
