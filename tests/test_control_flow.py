@@ -130,6 +130,37 @@ def test_gradients_go_through_branches() -> None:
     assert {plan.mode for plan in hub.plans(compiled) if ".cond" in plan.graph} == {"forward", "backward"}
 
 
+@pytest.mark.parametrize(
+    ("function", "first", "programs"),
+    [
+        pytest.param(
+            looped, (T(3),), {"while_loop_stack_output.body", "while_loop.cond", "while_loop.body"}, id="while_loop"
+        ),
+        pytest.param(scanned, (), {"scan.combine", "scan_1.combine"}, id="scan", marks=pytest.mark.slow),
+        pytest.param(mapped, (), {"map_impl.body"}, id="map", marks=pytest.mark.slow),
+    ],
+)
+def test_gradients_go_through_loops(function: Callable[..., Any], first: tuple[Any, ...], programs: set[str]) -> None:
+    """What a loop repeats, forward and backward, is planned, and gradients are eager's for all sizes.
+
+    PyTorch alone captures the gradient of `while_loop` only where users let graphs hold numbers read from tensors.
+    """
+    torch.manual_seed(5)
+    compiled, reference = planned(function, "onnxruntime"), torch.compile(function, backend="eager")
+    w = torch.randn(4, 4, requires_grad=True)
+    for rows in (5, 7):
+        x = torch.randn(rows, 4, requires_grad=True)
+        results = []
+        for run in (reference, compiled):
+            leaves = [value for value in torch.utils._pytree.tree_leaves(run(*first, x, w)) if value.requires_grad]
+            loss = torch.stack([value.square().sum() for value in leaves]).sum()
+            results.append([loss.detach(), *torch.autograd.grad(loss, (x, w))])
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+    plans = hub.plans(compiled)
+    assert {plan.mode for plan in plans} == {"forward", "backward"}
+    assert programs <= users_of(plans, "onnxruntime")
+
+
 def test_random_numbers_inside_branches_are_eagers() -> None:
     """An operator that calls a program with random numbers keeps its place among others that draw."""
 

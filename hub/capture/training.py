@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from functorch.compile import make_boxed_func
@@ -12,6 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
+from torch._ops import HigherOrderOperator
 
 from hub.capture.normalizations import IN_FLOAT32
 from hub.capture.pins import pins
@@ -53,7 +55,8 @@ def capture_with_autograd(
         decompositions=dict(IN_FLOAT32),
     )
     try:
-        return capture(module, inputs)
+        with _scalars_where_loops_need_them(module):
+            return capture(module, inputs)
     except RestartAnalysis:
         raise  # Dynamo's own: it captures the program anew, with less of it symbolic
     except Exception as error:
@@ -61,6 +64,33 @@ def capture_with_autograd(
             f"AOTAutograd cannot express the program: {type(error).__name__}: {error}",
             hint="it runs in eager; `TORCH_LOGS=aot` shows more",
         ) from error
+
+
+@contextmanager
+def _scalars_where_loops_need_them(module: fx.GraphModule) -> Iterator[None]:
+    """Let a graph hold a number read from a tensor, as the gradient of a `while_loop` does: the number of its round.
+
+    PyTorch captures that gradient only so; its users set `torch._dynamo.config.capture_scalar_outputs`, with which Dynamo
+    would also capture what the user's own code reads. Other programs stay as they were.
+    """
+    context = TracingContext.try_get()
+    mode = context.fake_mode if context else None
+    if mode is None or not _has_while_loop(module):
+        yield
+        return
+    before = mode.allow_scalar_outputs
+    mode.allow_scalar_outputs = True
+    try:
+        yield
+    finally:
+        mode.allow_scalar_outputs = before
+
+
+def _has_while_loop(module: fx.GraphModule) -> bool:
+    """Return whether a program or a body inside it holds a `while_loop`."""
+    programs = (inside for inside in module.modules() if isinstance(inside, fx.GraphModule))
+    targets = (node.target for program in programs for node in program.graph.nodes)
+    return any(isinstance(target, HigherOrderOperator) and target.name() == "while_loop" for target in targets)
 
 
 def _graph(captured: fx.GraphModule, name: str, mode: Mode, positions: Sequence[int], n_inputs: int) -> Graph:

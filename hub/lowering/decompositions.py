@@ -29,6 +29,11 @@ WRONG = ("clamp.Tensor",)
 SHIFTS = {"left": "__lshift__", "right": "__rshift__"}
 
 
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload)
+
+
 def completed(table: Decompositions) -> Decompositions:
     """Gives a table of torch-mlir's with what it leaves out or gets wrong."""
     return {**table, **_further()}
@@ -90,9 +95,9 @@ def _is_mixed(old: Sequence[Any], new: Sequence[Any]) -> bool:
 def by_elements() -> Decompositions:
     """Gives what torch-mlir 20261001 gets wrong of single elements, said so that it comes out right.
 
-    Remainders and floors of quotients, which it takes from rounded quotients; equality of a tensor with itself, which it
-    says of NaN too, and comparisons of a known float with an integer, which it folds wrongly (2.0 < 0); and the places of
-    the largest and smallest, where it passes over NaN.
+    Remainders and floors of quotients, which it takes from rounded quotients; square roots written as powers; equality of a
+    tensor with itself, which it says of NaN too, and comparisons of a known float with an integer, which it folds wrongly
+    (2.0 < 0); and the places of the largest and smallest, where it passes over NaN.
     """
     found: dict[Any, Callable[..., Any]] = {
         _overload("eq.Tensor"): _equal,
@@ -105,6 +110,7 @@ def by_elements() -> Decompositions:
         found[_overload(f"fmod.{form}")] = _fmod
         found[_overload(f"remainder.{form}")] = _remainder
         found[_overload(f"div.{form}_mode")] = _divided
+    found[_overload("pow.Tensor_Scalar")] = _root
     for form in ("default", "Scalar"):
         found[_overload(f"floor_divide.{form}")] = _floor_divided
     for name, extreme in (("max", "amax"), ("min", "amin")):
@@ -133,6 +139,16 @@ def _passing_over_nan(chosen: Callable[[Any, Any], torch.Tensor]) -> Callable[[A
         return found.to(dtype)
 
     return said
+
+
+def _root(value: torch.Tensor, exponent: Any) -> torch.Tensor:
+    """Return a root as PyTorch computes it: that of minus infinity is NaN, where as a power it is infinity.
+
+    PyTorch takes float16 to the power of a half like to any other.
+    """
+    if exponent not in (0.5, -0.5) or not value.dtype.is_floating_point or value.dtype == torch.float16:
+        return NotImplemented
+    return value.sqrt() if exponent > 0 else value.rsqrt()
 
 
 def _fmod(left: Any, right: Any) -> torch.Tensor:
@@ -270,7 +286,25 @@ def _tensor(number: Any, like: torch.Tensor) -> torch.Tensor:
     return torch.full((), number, dtype=torch.result_type(like, number), device="cpu")  # whatever is the user's default
 
 
-_COMPOSITES = {"rms_norm.default": _rms_norm}
+def _averaged_to(name: str) -> Callable[[torch.Tensor, Sequence[int]], torch.Tensor]:
+    """Return what an adaptive average does. An average of everything is a mean.
+
+    PyTorch makes it one, too, but sets the result's strides in place where channels come last in memory, which torch-mlir
+    has no rule for.
+    """
+    operator, rank = _overload(f"adaptive_avg_pool{name}.default"), int(name[0])
+
+    def said(value: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+        is_whole = all(size == 1 for size in output_size)
+        return value.mean(list(range(-rank, 0)), True) if is_whole else operator(value, output_size)
+
+    return said
+
+
+_COMPOSITES = {
+    "rms_norm.default": _rms_norm,
+    **{f"adaptive_avg_pool{name}.default": _averaged_to(name) for name in ("1d", "2d", "3d")},
+}
 
 
 @cache
@@ -308,8 +342,3 @@ def _between(operator: Any) -> Callable[[Any, Any], Any]:
             _taken_as_it_is.pop()
 
     return taken
-
-
-def _overload(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload)

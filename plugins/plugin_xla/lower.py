@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from hub.graph import Cluster
@@ -42,10 +43,18 @@ def lower(cluster: Cluster, sizes: Sizes, target: str) -> Lowered:
     """
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
-    program = specialised(cluster, sizes, completed(get_decomposition_table()), prepare=_prepare)
+    table = {**completed(get_decomposition_table()), torch.ops.aten._to_copy.default: _wrapped}
+    program = specialised(cluster, sizes, table, prepare=_prepare)
     given = len(cluster.inputs) if target == "tpu" else 0
     donated = tuple(place for place, position in enumerate(program.fed) if position < given)
     return Lowered(_stablehlo(program.module, is_exact=target != "cpu", donated=donated), program.fed)
+
+
+def _wrapped(value: torch.Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
+    """Return floats as bytes by way of wide integers, whose low bits eager keeps: XLA cuts floats off at 0 and 255."""
+    if dtype != torch.uint8 or not value.dtype.is_floating_point:
+        return NotImplemented
+    return value.to(torch.int64).to(torch.uint8)
 
 
 def _prepare(module: fx.GraphModule) -> None:

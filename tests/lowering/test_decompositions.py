@@ -78,6 +78,18 @@ def test_single_elements_are_eagers(function: Callable[..., Any], dtype: torch.d
     torch.testing.assert_close(said(function, *given)[1], function(*given), equal_nan=True, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("exponent", [0.5, -0.5])
+def test_roots_of_negative_values_are_eagers(exponent: float, dtype: torch.dtype) -> None:
+    """A power of a half is a square root where PyTorch makes it one: minus infinity gives NaN, and zero keeps its sign."""
+    value = torch.tensor([-inf, inf, nan, -0.0, 0.0, -4.0, 4.0]).to(dtype)
+    program, got = said(lambda x: x**exponent, value)
+    wanted = value**exponent
+    torch.testing.assert_close(got, wanted, equal_nan=True)
+    assert torch.equal(got.signbit()[3:5], wanted.signbit()[3:5])
+    assert any("pow" in str(node.target) for node in program.graph.nodes) == (dtype == torch.float16)
+
+
 @pytest.mark.parametrize("function", [lambda x: x // 3, lambda x: x % -3, lambda x: x.fmod(3), lambda x: x.argmax()])
 def test_integers_keep_all_bits(function: Callable[..., Any]) -> None:
     """Nothing goes through floating point."""

@@ -13,6 +13,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "product over nothing": (lambda x, y: (x + 1) @ y, (torch.ones(3, 0), torch.ones(0, 4))),
     "roll of nothing": (lambda x: (x * 2).roll(1, 0), (torch.ones(0, 3),)),
     "a slope for a number": (torch.nn.functional.prelu, (torch.tensor(-2.0), torch.tensor([0.5]))),
+    "product of unsqueezed vectors": (lambda x, y: x[None].t().mm(y[None]), (torch.arange(4.0), torch.arange(3.0))),
     "no difference": (lambda x: x.exp().diff(n=0, prepend=x[:1], dim=0), (torch.ones(3, 4),)),
 }
 

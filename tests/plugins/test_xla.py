@@ -85,6 +85,39 @@ def sized(cluster: Cluster, x: torch.Tensor) -> list[Any]:
     return [x if hasattr(other, "shape") else sizes[str(other.value)] for other in cluster.inputs]
 
 
+# --- Operators that PyTorch takes apart -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: nn.functional.adaptive_avg_pool1d(x.transpose(1, 2), 1), (2, 5, 3)),  # as in Swin
+        (lambda x: nn.functional.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), 1), (2, 4, 5, 3)),
+        (lambda x: nn.functional.adaptive_avg_pool3d(x.permute(0, 4, 1, 2, 3), 1), (2, 2, 4, 5, 3)),
+        (lambda x: nn.functional.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), (2, 1)), (2, 4, 5, 3)),
+    ],
+)
+def test_averages_of_everything_with_channels_last(backend: Xla, function: Any, shape: tuple[int, ...]) -> None:
+    """An adaptive average of everything is a mean: the strides that PyTorch gives it do not cost XLA the graph."""
+    x = torch.randn(shape)
+    _, executable = compiled(backend, function, x)
+    torch.testing.assert_close(executable(x)[0], function(x))
+
+
+def test_floats_become_bytes_as_in_eager(backend: Xla) -> None:
+    """Floats beyond a byte keep the low bits of their integer part; XLA alone cuts them off at 0 and 255."""
+    x = torch.tensor([0.0, 1.9, 254.7, 256.0, 300.5, -1.0, 1e6])
+    _, executable = compiled(backend, lambda x: (x * 1).to(torch.uint8), x)
+    assert torch.equal(executable(x)[0], x.to(torch.int64).to(torch.uint8))
+
+
+def test_roots_of_infinities(backend: Xla) -> None:
+    """The root of minus infinity is NaN however it is written."""
+    x = torch.tensor([-inf, inf, 4.0, -4.0])
+    _, executable = compiled(backend, lambda x: x**0.5, x)
+    torch.testing.assert_close(executable(x)[0], x**0.5, equal_nan=True)
+
+
 # --- What is imported -------------------------------------------------------------------------------------------------
 
 

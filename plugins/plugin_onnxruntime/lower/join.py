@@ -16,8 +16,11 @@ _END = 2**63 - 1
 
 @lowers("cat.default", "concat.default")
 def concatenate(call: Call) -> str:
-    """Tensors end to end along one dim; empty 1-d tensors are left out, as PyTorch does."""
-    nodes = [node for node in call["tensors"] if tuple(value_of(node).shape) != (0,)] or call["tensors"][:1]
+    """Tensors end to end along one dim; empty 1-d tensors among others are left out, as PyTorch does.
+
+    Ranks say which these are: a size that depends on data must not be compared with 0.
+    """
+    nodes = [node for node in call["tensors"] if value_of(node).dim() == len(call.out_shape)]
     names = [call.as_dtype(node, call.out_dtype) for node in nodes]
     axis = call["dim"] % max(len(call.out_shape), 1)
     return names[0] if len(names) == 1 else call.op("Concat", *names, axis=axis)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.support import tensors_of
+from hub.support import value_of
 
 from .builder import is_float32
 from .call import Call, lowers
@@ -64,7 +64,7 @@ def product(call: Call, left: str, right: str, left_rank: int, right_rank: int) 
 
 
 def _rank(value: Any) -> int:
-    return next(tensors_of(value)).dim()
+    return value_of(value).dim()
 
 
 @lowers("outer.default", "ger.default")
