@@ -95,9 +95,9 @@ def _is_mixed(old: Sequence[Any], new: Sequence[Any]) -> bool:
 def by_elements() -> Decompositions:
     """Gives what torch-mlir 20261001 gets wrong of single elements, said so that it comes out right.
 
-    Remainders and floors of quotients, which it takes from rounded quotients; square roots written as powers; equality of a tensor with itself, which it
-    says of NaN too, and comparisons of a known float with an integer, which it folds wrongly (2.0 < 0); and the places of
-    the largest and smallest, where it passes over NaN.
+    Remainders and floors of quotients, which it takes from rounded quotients; square roots written as powers; equality of a
+    tensor with itself, which it says of NaN too, and comparisons of a known float with an integer, which it folds wrongly
+    (2.0 < 0); and the places of the largest and smallest, where it passes over NaN.
     """
     found: dict[Any, Callable[..., Any]] = {
         _overload("eq.Tensor"): _equal,
