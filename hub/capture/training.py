@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -67,7 +67,7 @@ def capture_with_autograd(
 
 
 @contextmanager
-def _scalars_where_loops_need_them(module: fx.GraphModule) -> Iterator[None]:
+def _scalars_where_loops_need_them(module: fx.GraphModule) -> Generator[None]:
     """Let a graph hold a number read from a tensor, as the gradient of a `while_loop` does: the number of its round.
 
     PyTorch captures that gradient only so; its users set `torch._dynamo.config.capture_scalar_outputs`, with which Dynamo
@@ -90,7 +90,8 @@ def _has_while_loop(module: fx.GraphModule) -> bool:
     """Return whether a program or a body inside it holds a `while_loop`."""
     programs = (inside for inside in module.modules() if isinstance(inside, fx.GraphModule))
     targets = (node.target for program in programs for node in program.graph.nodes)
-    return any(isinstance(target, HigherOrderOperator) and target.name() == "while_loop" for target in targets)
+    operators = (target for target in targets if isinstance(target, HigherOrderOperator))
+    return any(str(operator) == "while_loop" for operator in operators)
 
 
 def _graph(captured: fx.GraphModule, name: str, mode: Mode, positions: Sequence[int], n_inputs: int) -> Graph:
