@@ -7,19 +7,22 @@ from typing import Any, cast
 import torch
 from torch import fx
 
+from hub.graph import hint
 from hub.support import argument, value_of
 
 _aten = torch.ops.aten
 
 
 def simplify(module: fx.GraphModule) -> None:
-    """Drops inactive dropout, detach, no-op casts and metadata assertions, then dead code. Meta values stay.
+    """Drops inactive dropout, detach, no-op casts, empty pieces and metadata assertions, then dead code. Meta values stay.
 
     Uninitialised tensors become zeros: whatever lies in memory may be that, and two runs can then be compared.
     """
     for node in list(module.graph.nodes):
         if node.op == "call_function" and node.target in _NOTHING and _NOTHING[node.target](node):
             _bypass(node)
+        elif node.target in _JOINS:
+            _join_no_empties(node)
         elif node.target in _DROPPED:
             module.graph.erase_node(node)
         elif node.target in _UNINITIALISED:
@@ -32,6 +35,35 @@ def simplify(module: fx.GraphModule) -> None:
 def _bypass(node: fx.Node) -> None:
     node.replace_all_uses_with(cast("fx.Node", node.args[0]))
     node.graph.erase_node(node)
+
+
+def _join_no_empties(node: fx.Node) -> None:
+    """Leave out `torch.tensor([])` among joined tensors of more dims: the start of a key and value cache.
+
+    Backends refuse tensors without elements. PyTorch leaves them out, too, but for dtypes and the order of dims in memory:
+    where one may decide on either, it stays.
+    """
+    pieces = cast("list[fx.Node]", node.args[0])
+    kept = [piece for piece in pieces if not _is_empty_row(piece)]
+    values = [value_of(piece) for piece in kept]
+    if len(kept) == len(pieces) or not any(value.dtype == node.meta["val"].dtype for value in values):
+        return
+    if any(value.dim() in (4, 5) for value in values) and not any(map(_has_channels_before_columns, values)):
+        return
+    node.args = (kept, *node.args[1:])
+
+
+def _is_empty_row(piece: fx.Node) -> bool:
+    shape = tuple(value_of(piece).shape)
+    return len(shape) == 1 and isinstance(shape[0], int) and shape[0] == 0
+
+
+def _has_channels_before_columns(value: torch.Tensor) -> bool:
+    """Return whether dim 1 surely does not come last in memory."""
+    try:
+        return hint(value.stride(1)) > hint(value.stride(-1))
+    except ValueError:  # a size that depends on data
+        return False
 
 
 def _define(node: fx.Node) -> None:
@@ -60,6 +92,8 @@ SET_GRAD_ENABLED: Any = torch._C._set_grad_enabled  # pyright: ignore[reportPriv
 
 _DROPPED = (_aten._assert_tensor_metadata.default, SET_GRAD_ENABLED)
 """Without users. Grad mode changes nothing in an inference graph, whose inputs need no gradients."""
+
+_JOINS = (_aten.cat.default, _aten.concat.default)
 
 _NOTHING: dict[Any, Any] = {
     _aten.dropout.default: _is_inactive_dropout,

@@ -89,11 +89,9 @@ def _scalars_where_loops_need_them(module: fx.GraphModule) -> Generator[None]:
 def _has_while_loop(module: fx.GraphModule) -> bool:
     """Return whether a program or a body inside it holds a `while_loop`."""
     programs = (inside for inside in module.modules() if isinstance(inside, fx.GraphModule))
-    return any(_is_while_loop(node) for program in programs for node in program.graph.nodes)
-
-
-def _is_while_loop(node: fx.Node) -> bool:
-    return isinstance(node.target, HigherOrderOperator) and str(node.target) == "while_loop"
+    targets = (node.target for program in programs for node in program.graph.nodes)
+    operators = (target for target in targets if isinstance(target, HigherOrderOperator))
+    return any(str(operator) == "while_loop" for operator in operators)
 
 
 def _graph(captured: fx.GraphModule, name: str, mode: Mode, positions: Sequence[int], n_inputs: int) -> Graph:

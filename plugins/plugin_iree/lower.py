@@ -64,7 +64,13 @@ def lower_open(cluster: Cluster, least: int) -> Lowered:
 def _table() -> Decompositions:
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
-    return {**completed(get_decomposition_table()), **said_by_pytorch(*SAID), **keeping_nan(), **views_through_one_dim()}
+    found = {**completed(get_decomposition_table()), **said_by_pytorch(*SAID), **keeping_nan(), **views_through_one_dim()}
+    return {**found, torch.ops.aten.neg.default: _negated}
+
+
+def _negated(value: torch.Tensor) -> torch.Tensor:
+    """Return integers negated by a product: torch-mlir's linalg negates them in floating point, 2^53 + 1 comes out even."""
+    return NotImplemented if value.dtype.is_floating_point else value * -1
 
 
 def _lowered(cluster: Cluster, program: Specialised, condition: str = "") -> Lowered:

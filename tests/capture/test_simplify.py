@@ -61,3 +61,24 @@ def test_uninitialised_tensors_of_other_layouts_stay() -> None:
     (found,) = captured.graph.module(*captured.inputs)
     assert torch.equal(found, image)
     assert found.is_contiguous(**wanted)
+
+
+@pytest.mark.parametrize(
+    ("function", "stays"),
+    [
+        (lambda x: torch.cat([torch.tensor([]), x.transpose(1, 2)], -2), False),  # a cache's first keys
+        (lambda x: torch.cat([x[0, 0], torch.tensor([]), x[0, 1]], 1), False),
+        (lambda x: torch.cat([torch.tensor([]), x.permute(0, 3, 1, 2)]), True),  # it decides on the order in memory
+        (lambda x: torch.cat([torch.tensor([]), x.to(torch.int64)]), True),  # and here on the dtype
+        (lambda x: torch.cat([torch.tensor([]), x[0, 0, 0]]), False),
+        (lambda x: torch.cat([torch.tensor([]), torch.tensor([])]) + x[0, 0, 0, :0], True),
+    ],
+)
+def test_empty_tensors_are_not_joined(function: Any, stays: bool) -> None:
+    """What `cat` leaves out is no part of the graph, and results keep dtype and strides."""
+    x = torch.randn(2, 3, 4, 5)
+    captured = capture(Function(function), (x,))
+    (join,) = [node for node in captured.graph.nodes if operator_name(node) in ("aten.cat.default", "aten.concat.default")]
+    assert any(tuple(piece.meta["val"].shape) == (0,) for piece in join.args[0]) == stays
+    (found,), wanted = captured.graph.module(*captured.inputs), function(x)
+    torch.testing.assert_close(found, wanted, check_stride=True)

@@ -422,6 +422,13 @@ def test_inputs_of_any_layout(backend: Iree, make: Callable[[], torch.Tensor]) -
 # --- Numbers and threads ----------------------------------------------------------------------------------------------
 
 
+def test_large_integers_are_negated(backend: Iree) -> None:
+    """Nothing goes through floating point."""
+    x = torch.tensor([2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 7, 0])
+    _, executable = compiled(backend, lambda x: -x, x)
+    assert torch.equal(executable(x)[0], -x)
+
+
 def test_wide_numbers_keep_all_their_bits(backend: Iree) -> None:
     """int64 beyond 32 bits and float64 beyond float32's precision go in and come out; IREE's default narrows float64."""
     x, y = torch.tensor([2**62, -(2**62) - 1, 2**40 + 3]), torch.tensor([1.0 + 2**-40], dtype=torch.float64)

@@ -118,6 +118,22 @@ def test_roots_of_infinities(backend: Xla) -> None:
     torch.testing.assert_close(executable(x)[0], x**0.5, equal_nan=True)
 
 
+@pytest.mark.slow
+def test_t5_with_a_mask_is_taken_whole() -> None:
+    """Neither infinities of masks nor the empty start of a cache cost XLA a part of the graph."""
+    transformers = pytest.importorskip("transformers")
+    settings = {"vocab_size": 100, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
+    model = transformers.T5Model(transformers.T5Config(**settings)).eval()
+    tokens, mask = torch.randint(0, 100, (2, 12)), torch.ones(2, 12, dtype=torch.long)
+    mask[1, 8:] = 0
+    call = torch.compile(model, backend="hub", options={"backends": ("xla",), "tune": "off"})
+    arguments = {"input_ids": tokens, "attention_mask": mask, "decoder_input_ids": tokens}
+    with torch.no_grad():
+        torch.testing.assert_close(call(**arguments).last_hidden_state, model(**arguments).last_hidden_state)
+    (plan,) = hub.plans(call)
+    assert [cluster.backend for cluster in plan.clusters] == ["xla"]
+
+
 # --- What is imported -------------------------------------------------------------------------------------------------
 
 
