@@ -29,15 +29,25 @@ def number() -> int:
 
 
 def is_drawn(place: int, slices: int = SLICES) -> bool:
-    """Return True where the part at this place belongs to this commit's slice."""
+    """Return True where the part at this place belongs to this commit's slice. Raise ValueError for too many slices."""
+    if not 1 <= slices <= SLICES:
+        raise ValueError(f"{slices} slices would take as many commits, and all is to run within {SLICES}")
     return place % slices == number() % slices
 
 
-def drawn(values: Iterable[Any], *, one_in: int) -> list[Any]:
-    """Return parameters of tests, of which all but this commit's slice are marked slow."""
-    places = enumerate(values)
-    return [pytest.param(value, marks=[] if is_drawn(at, one_in) else [pytest.mark.slow]) for at, value in places]
+def drawn(values: Iterable[Any], *, one_in: int = SLICES, first: int = 0) -> list[Any]:
+    """Return parameters of tests, of which all but this commit's slice are marked slow.
+
+    Values may be what `pytest.param` returns. Suites that count from another `first` are long in other commits.
+    """
+    found: list[Any] = []
+    for place, value in enumerate(values, first):
+        case = value if isinstance(value, _PARAMETERS) else pytest.param(value)
+        marks = () if is_drawn(place, one_in) else (pytest.mark.slow,)
+        found.append(case._replace(marks=(*case.marks, *marks)))
+    return found
 
 
+_PARAMETERS: Any = type(pytest.param())
 NUMBER = number()
 """Read when tests are collected: the variables of the hub are unset while they run."""

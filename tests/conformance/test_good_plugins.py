@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hub import registry as registry_module
 from hub.registry import registry
 from hub.testing.backends_ran import note
 from hub.testing.conformance.catalogue import EXAMINATIONS
-from hub.testing.conformance.step import Step
+from hub.testing.conformance.step import HANDSHAKE, Step
 from hub.testing.conformance.suite import Suite, check_backend
 from tests import slices
 
@@ -20,27 +21,29 @@ EXAMPLE = Path(__file__).parent.parent / "example_plugin" / "src"
 
 BACKENDS_RAN = 0.25
 """Share of a backend's steps in which something was examined and passed, and not only declared not applicable."""
-ONE_IN = 48
-"""Of so many operators of a backend, `make test` takes one, another one each commit; `make test-conformance` takes all."""
 COMPILED_SLOWLY = ("iree",)
-"""Backends that start a compiler for each program, of which most examinations compile several: `make test` makes few."""
-ONE_OF_THEIRS_IN = 120
+"""Backends that start a compiler for each program, of which most examinations compile several."""
 INTERRUPTED = ("onnxruntime", "openvino", "disc")
-"""Backends whose compilations `make test` interrupts, several times each: others have compilers that take seconds."""
+"""Backends whose compilations are interrupted each time, several times each: others have compilers that take seconds."""
 
 
 def steps() -> Iterator[Any]:
-    """Gives every step of every backend's examination."""
+    """Return every step of every backend's examination; what takes long has its turn once in `slices.SLICES` commits."""
+    turns = count()
     for name in registry().available():
         for examination, kind in EXAMINATIONS.items():
-            for place, subject in enumerate(kind.subjects(registry().entries[name])):
-                one_in = ONE_OF_THEIRS_IN if name in COMPILED_SLOWLY else ONE_IN
-                is_all = name not in COMPILED_SLOWLY or place == 0
-                is_drawn = slices.is_drawn(place, one_in) if examination == "operators" else is_all
-                is_drawn &= examination != "interruption" or name in INTERRUPTED
+            for subject in kind.subjects(registry().entries[name]):
                 step = Step(examination, subject, kind.checks[0])
+                is_drawn = not is_long(name, step) or slices.is_drawn(next(turns))
                 marks = () if is_drawn else (pytest.mark.slow,)
                 yield pytest.param(name, step, id=f"{name} {step.examination} {step.subject}", marks=marks)
+
+
+def is_long(backend: str, step: Step) -> bool:
+    """Return True for what `make test` has time for only by turns."""
+    if step.examination == "interruption":
+        return backend not in INTERRUPTED
+    return step.examination == "operators" or (backend in COMPILED_SLOWLY and step.examination != HANDSHAKE)
 
 
 @pytest.fixture(scope="module")

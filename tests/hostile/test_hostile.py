@@ -7,14 +7,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import slices
 from tests.hostile import hub_hostile
-from tests.hostile.faults import ALL, BEFORE_PLANNING, BY_NAME, STEPS, Fault
+from tests.hostile.faults import ALL, BEFORE_PLANNING, BY_NAME, SLOW_ACTS, STEPS, Fault
 from tests.hostile.harness import (
     DRIVER,
     PLUGINS,
@@ -30,8 +31,6 @@ from tests.hostile.harness import (
 
 MODELS = ("bert", "resnet")
 TUNES = ("off", "fast")
-MOST_AT_ONCE = 8
-"""Faults in one test."""
 LONG = pytest.mark.timeout(3600)
 """The faults that hang do so until a limit, each of them twice."""
 
@@ -41,72 +40,49 @@ def group(step: str) -> list[Fault]:
     return [fault for fault in ALL if fault.step == step]
 
 
-def chunks(faults: Sequence[Fault], size: int) -> Iterator[list[Fault]]:
-    """Cuts a list into lists."""
-    rest = iter(faults)
-    while chunk := list(islice(rest, size)):
-        yield chunk
-
-
 def check(outcomes: Sequence[Outcome]) -> None:
     """Fails with every broken promise of every case."""
     found = problems(outcomes)
     assert not found, f"{len(found)} broken promises:\n  " + "\n  ".join(found)
 
 
-# --- What `make test` has time for ------------------------------------------------------------------------------------
-
-QUICK: tuple[tuple[str, str, str, bool], ...] = (
-    *((name, "bert", "off", False) for name in ("compile_segfault", "compile_hang")),
-    *((name, "resnet", "off", False) for name in ("run_wrong_element", "run_same_buffer")),
-    *((name, "resnet", "fast", False) for name in ("compile_abort", "run_nan")),
-    *((name, "bert", "off", True) for name in ("load_hang", "save_symlink")),
-)
-"""Fault, model, way of planning, and whether the plugin's executables can be saved."""
-QUICK_BEFORE_PLANNING = (("import_segfault", "bert"), ("probe_exit", "resnet"))
-
-
-def quick_cases() -> list[Case]:
-    """Gives the cases of `QUICK` in order."""
-    return [Case(BY_NAME[name], model, tune, saves) for name, model, tune, saves in QUICK]
-
-
-def test_a_fault_costs_the_plugin_and_nobody_else(install_plugin: Any, tmp_path: Path) -> None:
-    """Some faults of each kind, one after the other in one process."""
-    check(run_cases(quick_cases(), tmp_path, install_plugin))
-
-
-@pytest.mark.parametrize(("name", "model"), QUICK_BEFORE_PLANNING)
-def test_a_plugin_that_fails_before_planning_is_left_out(
-    name: str, model: str, install_plugin: Any, tmp_path: Path
-) -> None:
-    """A plugin that ends its process where it is imported or probed ends no process of the user's."""
-    check(run_cases([Case(BY_NAME[name], model, "off")], tmp_path, install_plugin))
-
-
-# --- All of them ------------------------------------------------------------------------------------------------------
+# --- Every fault: a slice of them each commit, all of them within twenty ------------------------------------------------
 
 
 def before_planning() -> Iterator[Any]:
-    """Gives every fault that a process meets once, in both models."""
+    """Return every fault that a process meets once, in both models."""
     for fault in ALL:
         if fault.step in BEFORE_PLANNING:
             for model, tune in zip(MODELS, TUNES, strict=True):
                 yield pytest.param(fault, model, tune, id=f"{fault.name}-{model}-{tune}")
 
 
-def while_planning(*, saves: bool) -> Iterator[Any]:
-    """Gives every other fault in every model and way of planning, in groups that share processes."""
-    for step in ("compile", "save", "load", "run") if saves else STEPS:
-        for number, faults in enumerate(chunks(group(step), MOST_AT_ONCE)):
-            for model, tune in product(MODELS, TUNES):
-                if step not in BEFORE_PLANNING and (cases := cases_of(faults, model, tune, saves=saves)):
-                    yield pytest.param(cases, id=f"{step}{number}-{model}-{tune}")
+def while_planning(*, saves: bool) -> dict[str, list[list[Case]]]:
+    """Return every other fault in both ways of planning, for each model as many parts as there are slices.
+
+    Faults that hang are dealt out first, so that no part has many; the rest keeps its order, so that a part has faults of
+    every step.
+    """
+    steps = ("compile", "save", "load", "run") if saves else STEPS
+    parts: dict[str, list[list[Case]]] = {}
+    for model in MODELS:
+        faults = [fault for step in steps if step not in BEFORE_PLANNING for fault in group(step)]
+        faults.sort(key=lambda fault: fault.act not in SLOW_ACTS)
+        cases = [case for tune in TUNES for case in cases_of(faults, model, tune, saves=saves)]
+        parts[model] = [cases[first :: slices.SLICES] for first in range(slices.SLICES)]
+    return parts
 
 
-@pytest.mark.slow
+def drawn_parts(*, saves: bool) -> list[Any]:
+    """Return the parts of each model as parameters, of which all but this commit's are marked slow."""
+    found: list[Any] = []
+    for model, parts in while_planning(saves=saves).items():
+        found += slices.drawn(pytest.param(part, id=f"{model}-{number}") for number, part in enumerate(parts))
+    return found
+
+
 @LONG
-@pytest.mark.parametrize(("fault", "model", "tune"), list(before_planning()))
+@pytest.mark.parametrize(("fault", "model", "tune"), slices.drawn(before_planning()))
 def test_every_fault_before_planning_is_survived(
     fault: Fault, model: str, tune: str, install_plugin: Any, tmp_path: Path
 ) -> None:
@@ -114,17 +90,15 @@ def test_every_fault_before_planning_is_survived(
     check(run_cases([Case(fault, model, tune)], tmp_path, install_plugin))
 
 
-@pytest.mark.slow
 @LONG
-@pytest.mark.parametrize("cases", list(while_planning(saves=False)))
+@pytest.mark.parametrize("cases", drawn_parts(saves=False))
 def test_every_fault_is_survived(cases: Sequence[Case], install_plugin: Any, tmp_path: Path) -> None:
     """The model gives eager's answer before and after, the report says what happened, and nothing is left behind."""
     check(run_cases(cases, tmp_path, install_plugin))
 
 
-@pytest.mark.slow
 @LONG
-@pytest.mark.parametrize("cases", list(while_planning(saves=True)))
+@pytest.mark.parametrize("cases", drawn_parts(saves=True))
 def test_every_fault_is_survived_where_executables_are_saved(
     cases: Sequence[Case], install_plugin: Any, tmp_path: Path
 ) -> None:
@@ -132,12 +106,30 @@ def test_every_fault_is_survived_where_executables_are_saved(
     check(run_cases(cases, tmp_path, install_plugin))
 
 
+def test_every_fault_has_its_turn_in_every_model_and_way_of_planning() -> None:
+    """Over all parts each case that there is stands once, and no part has many faults that hang."""
+    for saves in (False, True):
+        steps = ("compile", "save", "load", "run") if saves else [step for step in STEPS if step not in BEFORE_PLANNING]
+        wanted = [
+            str(case)
+            for model, tune in product(MODELS, TUNES)
+            for step in steps
+            for case in cases_of(group(step), model, tune, saves=saves)
+        ]
+        for_model = while_planning(saves=saves)
+        parts = [part for parts in for_model.values() for part in parts]
+        assert sorted(wanted) == sorted(str(case) for part in parts for case in part)
+        assert all(len(parts) == slices.SLICES for parts in for_model.values())
+        assert max(sum(case.fault.act in SLOW_ACTS for case in part) for part in parts) <= 2
+
+
 # --- Memory, company, tools -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tune", TUNES)
-@pytest.mark.parametrize("model", MODELS)
+WAYS = [pytest.param(model, tune) for model, tune in product(MODELS, TUNES)]
+
+
+@pytest.mark.parametrize(("model", "tune"), slices.drawn(WAYS, first=10))
 def test_the_next_process_does_not_try_again(model: str, tune: str, install_plugin: Any, tmp_path: Path) -> None:
     """A candidate that failed is not tried by a later process with the same cache, which still says why."""
     names = ("compile_hang", "compile_segfault", "compile_raise", "run_exit", "run_wrong_element", "run_wrong_shape")
@@ -156,22 +148,24 @@ def journal(outcome: Outcome) -> str:
     return "\n".join(outcome.facts["journal"])
 
 
-@pytest.mark.slow
-def test_other_backends_lose_nothing(install_plugin: Any, tmp_path: Path) -> None:
+BESIDE_OTHERS = ("compile_segfault", "compile_hang", "run_wrong_value", "support_segfault", "run_exit")
+
+
+@pytest.mark.parametrize("name", slices.drawn(BESIDE_OTHERS, first=14))
+def test_other_backends_lose_nothing(name: str, install_plugin: Any, tmp_path: Path) -> None:
     """Beside a good backend the hostile one fails alone: the good one is compiled and timed as ever."""
-    names = ("compile_segfault", "compile_hang", "run_wrong_value", "support_segfault", "run_exit")
-    outcomes = run_cases(
-        cases_of([BY_NAME[name] for name in names], "resnet", "fast", again=False), tmp_path, install_plugin
-    )
-    check(outcomes)
-    assert [("decent" in outcome.facts["contenders"]) for outcome in outcomes] == [True] * len(names)
+    (outcome,) = run_cases(cases_of([BY_NAME[name]], "resnet", "fast", again=False), tmp_path, install_plugin)
+    check([outcome])
+    assert "decent" in outcome.facts["contenders"]
 
 
 COMMAND = "import sys; from hub.cli import main; sys.argv[0] = 'hub'; sys.exit(main())"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [fault.name for fault in ALL if fault.step in BEFORE_PLANNING and fault.is_refused])
+REFUSED = [fault.name for fault in ALL if fault.step in BEFORE_PLANNING and fault.is_refused]
+
+
+@pytest.mark.parametrize("name", slices.drawn(REFUSED, first=10))
 def test_listing_survives(name: str, install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
     """`hub list-backends --probe` shows the other backends, and what went wrong with this one.
 
@@ -205,7 +199,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def test_there_are_enough_faults_at_every_step() -> None:
-    """At least thirty faults over all steps, each with a name of its own, and the plugin can do what each is about."""
+    """At least a hundred faults over all steps, each with a name of its own, and the plugin can do what each is about."""
     assert len(ALL) >= 100
     assert len(BY_NAME) == len(ALL)
     assert {fault.step for fault in ALL} == set(STEPS)
