@@ -154,9 +154,18 @@ class CompiledGraph:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the plan and what is verified after the first answer; return False where the time was over first."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        if self._aside is not None and not self._aside.wait(timeout_s):
+        if self._aside is not None and not self._aside.wait_with(progress_for(self.graph.name), timeout_s):
             return False
         return self._later.wait(None if end_s is None else max(0.0, end_s - time.monotonic()))
+
+    def plan_now(self) -> Plan | None:
+        """Return the plan in use; while a better one is looked for, it says where that stands."""
+        plan, work = self.plan, self._aside
+        if plan is None or work is None or not work.is_pending:
+            return plan
+        where = f" ({work.stage})" if work.stage else ""
+        text = f"planning goes on{where}: `hub.wait` waits for its end, and `start='wait'` does in the first call"
+        return plan.with_events(Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text))
 
     def learn_later(self, served: Served, event: Event, error: BaseException | None = None) -> None:
         """Notes what was found out after the first answer; with an error, the candidate serves no more."""
@@ -462,9 +471,6 @@ def pending_plan(graph: Graph, mode: Mode, threads: int) -> Plan:
     """Return the plan of a graph that runs in eager until it is planned."""
     nodes = tuple(node.name for node in graph.nodes)
     cluster = PlannedCluster(name="e0", backend=EAGER, nodes=nodes, reason="planning goes on beside the model")
-    event = Event(
-        kind=EventKind.NOTE, stage=Stage.TIME, message="not planned yet: `hub.wait` waits for it, and `start='wait'` does"
-    )
     return Plan(
         graph=graph.name,
         graph_digest=graph.digest,
@@ -472,7 +478,6 @@ def pending_plan(graph: Graph, mode: Mode, threads: int) -> Plan:
         clusters=(cluster,),
         threads=threads,
         decided_by=DecidedBy.PENDING,
-        events=(event,),
     )
 
 

@@ -85,7 +85,7 @@ def captured_plans(compiled: Any) -> tuple[Plan, ...]:
     graphs = graphs_of(compiled)
     if not graphs and (why := why_no_graphs(compiled)).cause is not Cause.NOT_TRIED:
         raise why.error()
-    return tuple(graph.plan for graph in graphs if graph.plan is not None)
+    return tuple(plan for graph in graphs if (plan := graph.plan_now()) is not None)
 
 
 def why_no_graphs(compiled: Any) -> Nothing:
@@ -103,9 +103,9 @@ def refresh(compiled: Any) -> None:
 
 
 def wait(compiled: Any, timeout_s: float | None = None) -> bool:
-    """Waits until all that is verified after the first answer is done, and has acted on the plans in use.
+    """Wait until planning is over, and what is verified after the first answer has acted on the plans in use.
 
-    Returns False where the time was over first. Raises OptionError as `plans` does.
+    Shows progress as planning does. Return False where the time was over first. Raise OptionError as `plans` does.
     """
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
     return all(graph.wait(None if end_s is None else max(0.0, end_s - time.monotonic())) for graph in graphs_of(compiled))

@@ -9,9 +9,11 @@ at a time; planning steps back behind the user's own work, and ends with the mod
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,11 +24,12 @@ import torch
 from hub.errors import WorkerError, text_of
 from hub.graph import Graph
 from hub.plan import Plan
-from hub.planning.better import take_better
 from hub.planning.chore import LOOK_S, Chore
 from hub.planning.later import planning
+from hub.planning.news import stage_of, take_better
 from hub.process.forks import freed_in_forks
 from hub.process.traffic import COUNTS, TRAFFIC
+from hub.report.progress import Progress
 from hub.workers.channel import Worker
 from hub.workers.transfer import Sample, write_sample
 
@@ -56,6 +59,8 @@ class Aside(Chore):
     def __init__(self, target: Waiting, graph: Graph, args: Sequence[Any], facts: Mapping[str, Any]) -> None:
         """`facts` is what the process is told beside the sample. Nothing here keeps the target or its weights alive."""
         super().__init__()
+        self.stage = ""
+        """Where planning stands, in words."""
         self._target = weakref.ref(target)
         self._graph, self._facts = graph, dict(facts)
         self._values: _Values | None = _Values(graph, args)
@@ -64,6 +69,21 @@ class Aside(Chore):
     def start(self) -> None:
         """Begin, and return at once."""
         self._thread.start()
+
+    def wait_with(self, progress: Progress, timeout_s: float | None = None) -> bool:
+        """Wait as `wait` does, and show where planning stands meanwhile."""
+        end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        shown = ""
+        try:
+            while not self.wait(max(0.0, min(LOOK_S, end_s - time.monotonic()))):
+                if time.monotonic() >= end_s:
+                    return False
+                if self.stage != shown:
+                    shown = self.stage
+                    progress.stage(shown)
+            return True
+        finally:
+            progress.done()
 
     def work(self) -> None:
         """Plan, and hand the plan over."""
@@ -112,6 +132,7 @@ class Aside(Chore):
         while not worker.is_ready(LOOK_S):
             if self._is_stopped:
                 raise WorkerError("the model is gone")
+            self.stage = stage_of(folder)
             if (better := take_better(folder)) is not None:
                 self._improve(better)
         return worker.result(_ANSWER_S)

@@ -16,13 +16,12 @@ import torch
 from hub.modes import Modes, set_modes
 from hub.options import Options
 from hub.plan import Plan
-from hub.planning.better import tell_better
 from hub.planning.evidence import Mode
 from hub.planning.make import Maker
+from hub.planning.news import StageFile, tell_better
 from hub.process.family import end_descendants
 from hub.process.traffic import COUNTS, GAPS
 from hub.registry import registry
-from hub.report.progress import SilentProgress
 from hub.workers.pool import POOL
 from hub.workers.transfer import read_sample
 
@@ -46,8 +45,8 @@ def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) 
     torch.set_grad_enabled(False)
     sample = read_sample(Path(folder))
     GAPS.watch(Path(folder) / COUNTS)
-    tell = partial(tell_better, Path(folder))
-    return Maker(sample.graph, mode, options, registry(), SilentProgress(), tell_better=tell).make(sample.values).plan
+    tell, progress = partial(tell_better, Path(folder)), StageFile(Path(folder))
+    return Maker(sample.graph, mode, options, registry(), progress, tell_better=tell).make(sample.values).plan
 
 
 def _end_with_parent(requests: int, folder: str) -> None:

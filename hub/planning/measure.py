@@ -167,7 +167,6 @@ class _Measuring:
         if best is None or self._predicted_s(best) > BETTER * self._told_s:
             return
         self._told_s = self._predicted_s(best)
-        message = "the best of what was tried so far: planning goes on, and `hub.wait` waits for its end"
         self.scene.tell_better(
             Decision(
                 assignment=best.assignment,
@@ -176,7 +175,6 @@ class _Measuring:
                 costs=self.book.all_costs([best]),
                 predicted_s=self._told_s,
                 eager_s=self.eager_s,
-                events=(Event(kind=EventKind.NOTE, stage=Stage.TIME, message=message),),
                 verdicts=self.verdicts,
             )
         )

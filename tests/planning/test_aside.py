@@ -148,6 +148,34 @@ def test_the_best_so_far_serves_while_planning_goes_on(monkeypatch: pytest.Monke
     assert plan.decided_by is DecidedBy.MEASURED_PLANS
 
 
+def test_plans_say_where_planning_stands(held: threading.Event) -> None:
+    """Whoever looks at the plan meanwhile sees what is being done, and how far it is."""
+    run = compiled(Net().eval(), tune="fast", budget_s=3.0)
+    seen: set[str] = set()
+    with torch.no_grad():
+        run(torch.randn(4, 32))
+        while not any("timing" in message for message in seen):
+            (plan,) = hub.plans(run)
+            seen |= {event.message for event in plan.events if "planning goes on" in event.message}
+            time.sleep(0.02)
+        held.set()
+        assert hub.wait(run)
+    (plan,) = hub.plans(run)
+    assert not any("planning goes on" in event.message for event in plan.events)
+
+
+def test_waiting_shows_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever waits sees stages, as one who plans does; nobody else does."""
+    monkeypatch.setenv("HUB_PROGRESS", "plain")
+    run = compiled(Net().eval(), tune="fast", budget_s=3.0)
+    with torch.no_grad():
+        run(torch.randn(4, 32))
+        assert not capsys.readouterr().err
+        assert hub.wait(run)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hub, ")]
+    assert any("compiling" in line or "timing" in line for line in lines)
+
+
 def test_what_the_user_writes_meanwhile_is_used_as_it_is(held: threading.Event) -> None:
     """A plan is tried on what the first call had; no answer, before the plan or after it, is of old weights."""
     model, x = Net().eval(), torch.randn(4, 32)
