@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from hub.pricing.timing import time_call
+from hub.pricing import timing
 from hub.process import traffic
 from hub.process.traffic import GAPS, Gaps, Traffic
 
@@ -41,14 +42,21 @@ def test_without_a_file_nothing_waits() -> None:
     assert gaps.beside == 0
 
 
-def test_a_sample_waits_for_the_end_of_a_call(shown: tuple[Traffic, Gaps]) -> None:
+def test_a_sample_waits_for_the_end_of_a_call(shown: tuple[Traffic, Gaps], monkeypatch: pytest.MonkeyPatch) -> None:
     """While a call runs, nothing is taken."""
     calls, gaps = shown
     taken: list[int] = []
+    looks_again = threading.Event()
+
+    def slept(seconds: float) -> None:
+        looks_again.set()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(traffic, "time", SimpleNamespace(perf_counter=time.perf_counter, sleep=slept))
     calls.__enter__()
     thread = threading.Thread(target=lambda: taken.append(gaps.sample(lambda: 1)))
     thread.start()
-    time.sleep(0.05)
+    assert looks_again.wait(30)
     assert taken == []
     calls.__exit__(None, None, None)
     thread.join(10)
@@ -112,24 +120,20 @@ def test_calls_that_began_before_are_seen(tmp_path: Path) -> None:
     assert gaps._counts()[0] == 0
 
 
-def test_timings_are_of_the_gaps(watched: Traffic) -> None:
-    """Samples that are slow because of a call beside them do not count: the median is that of a quiet machine."""
-    is_over = threading.Event()
-    is_busy = threading.Event()
+def test_timings_are_of_the_gaps(watched: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that are slow because of a call beside them do not count: those that are kept are of a quiet machine."""
+    now_s, attempts = [0.0], 0
 
-    def model() -> None:
-        while not is_over.wait(0.02):
+    def timed() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts % 2:
             with watched:
-                is_busy.set()
-                time.sleep(0.01)
-                is_busy.clear()
+                now_s[0] += 0.02
+        else:
+            now_s[0] += 0.001
 
-    thread = threading.Thread(target=model)
-    thread.start()
-    try:
-        timing = time_call(lambda: time.sleep(0.02 if is_busy.is_set() else 0.001), 0.05)
-    finally:
-        is_over.set()
-        thread.join()
-    assert max(timing.samples_s) < 0.015
-    assert timing.beside == 0
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    found = timing.time_call(timed, 0.0, warmup=0)
+    assert found.samples_s == pytest.approx([0.001] * 3)
+    assert (attempts, found.beside) == (6, 0)
