@@ -7,31 +7,28 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from hub.backend import CompileSettings
 from hub.cache.measurements import machine_digest
-from hub.errors import AccuracyError, ContractError, InputRefused, PluginError
+from hub.errors import PluginError
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import EAGER, Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import DecidedBy, Event, EventKind, Search, Stage
 from hub.planning.asking import AT_ONCE, ask, at_best
 from hub.planning.attempts import Attempt, deviation_of, most_promising
+from hub.planning.candidates import Candidates
 from hub.planning.decision import Decision
-from hub.planning.explore import MOST_FAST, Wanted, worth_measuring
-from hub.planning.failures import known_failure, remember_failure
+from hub.planning.explore import MOST_FAST, worth_measuring
 from hub.planning.mixes import Mixer
 from hub.planning.pricebook import PriceBook
 from hub.planning.race import Proof, Race
 from hub.planning.scene import Draft, Scene, draft_of, is_on_accelerators
-from hub.planning.schedule import plain_names, reads, steps_for
+from hub.planning.schedule import plain_names, steps_for
 from hub.pricing.roofline import settle_peaks
 from hub.pricing.timing import median
-from hub.process.state import WORKER, told_changes
-from hub.report.numbers import count, duration
+from hub.report.numbers import duration
 from hub.workers.clock import Clock
-from hub.workers.orders import UNSAVED, Lane, Offer, Order
+from hub.workers.orders import Lane, Offer, Order
 from hub.workers.profiling import measure_profile
-from hub.workers.session import ALONE_S
 
 MAX_REPAIRS = 8
 """Times that a cluster is compiled again without a node that made it fail."""
@@ -59,16 +56,12 @@ BETTER = 0.8
 SMALL_S = 2e-3
 """A graph below this many seconds may run best on one thread, and compiles fast: that is tried at once."""
 
-_GO_ON = "`hub tune` goes on from here, and a larger `budget_s` gives more time"
-
 PROFILE_BUDGET_S = 120.0
 """Budget from which 20 s for measuring the machine are well spent."""
 
-Key = tuple[Group, CompileSettings]
-
 
 def by_measuring(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment], book: PriceBook) -> Decision | None:
-    """Gives the decision behind the fastest whole plan; None where no plan could be timed.
+    """Return the decision behind the fastest whole plan; None where no plan could be timed.
 
     A plugin's failure raises nothing: it costs the plugin's candidate, and is among the decision's events.
     """
@@ -104,10 +97,8 @@ class _Measuring:
         self.verdicts = verdicts
         self.drafts: list[Draft] = [draft_of(scene, choice) for choice in choices]
         self.mixer = Mixer(scene, book, trusts_estimates=False)
-        self.offers: dict[Key, Offer] = {}
-        self._names: dict[Key, str] = {}
-        self._late: Counter[str] = Counter()
         self.clock = Clock(scene.options.budget_s)
+        self.candidates = Candidates(scene, book, self.clock)
         self.events: list[Event] = []
         self.eager_s: Mapping[str, float] = {}
         self._tried: set[tuple[Group, ...]] = set()
@@ -156,13 +147,15 @@ class _Measuring:
             else:
                 self.clock.wait_for(self._worth_waiting_for(chosen))
                 self._compile_first(*chosen)
-            self._tried.update(draft.assignment.groups for draft in chosen if draft is chosen[0] or self._is_decided(draft))
-            self._time_alone()
+            self._tried.update(
+                draft.assignment.groups for draft in chosen if draft is chosen[0] or self.candidates.is_decided(draft)
+            )
+            self.candidates.time_alone()
             self._tell_better()
 
     def _tell_better(self) -> None:
         """Tell of the best plan so far, where it is a good deal faster than the last one that was told, or than eager."""
-        ready = [draft for draft in self.drafts if draft.assignment.clusters and self._is_servable(draft)]
+        ready = [draft for draft in self.drafts if draft.assignment.clusters and self.candidates.is_servable(draft)]
         best = min(ready, key=self._predicted_s, default=None)
         if best is None or self._predicted_s(best) > BETTER * self._told_s:
             return
@@ -179,11 +172,6 @@ class _Measuring:
             )
         )
 
-    def _is_servable(self, draft: Draft) -> bool:
-        """True where other processes can load all that a plan needs."""
-        clusters = draft.assignment.clusters
-        return self._is_ready(draft) and all(self.offers[found, draft.settings].is_saved for found in clusters)
-
     def _hope(self) -> float:
         """Return how much faster than expected whatever is not measured may be: as much as what was, at most 1.
 
@@ -191,8 +179,8 @@ class _Measuring:
         """
         whole = [draft for draft in self.drafts if len(draft.assignment.groups) == 1 and draft.assignment.clusters]
         found = [(draft.assignment.groups[0], draft.settings) for draft in whole]
-        known = [(self.book.measured(*one), self.book.guess(*one)) for one in found if one in self.offers]
-        ratios = [measured.run_s / guess.run_s for measured, guess in known if measured is not None]
+        known = [(self.book.measured(*one), self.book.forecast(*one)) for one in found if self.candidates.is_known(*one)]
+        ratios = [measured.run_s / forecast.run_s for measured, forecast in known if measured is not None]
         return min(1.0, median(ratios)) if ratios else 1.0
 
     def _compile_first(self, first: Draft, *others: Draft) -> None:
@@ -203,10 +191,6 @@ class _Measuring:
         backends = set(first.assignment.backends)
         beside = [draft for draft in others if backends.isdisjoint(draft.assignment.backends)]
         self._compile_repaired([first], beside, alone_s=max(MIN_ALONE_S, PATIENCE * self._attempt(first).compile_s))
-
-    def _is_decided(self, draft: Draft) -> bool:
-        """True where all that it needs was compiled, or failed."""
-        return all((found, draft.settings) in self.offers for found in draft.assignment.clusters)
 
     def _drafts(self) -> list[Draft]:
         return [draft_of(self.scene, choice) for choice in assignments(self.verdicts, self.scene.options)]
@@ -227,7 +211,7 @@ class _Measuring:
 
     def _incumbent_s(self) -> float:
         """Return seconds of the best plan so far, by what its parts take alone; eager at first."""
-        ready = [draft for draft in self.drafts if self._is_ready(draft)]
+        ready = [draft for draft in self.drafts if self.candidates.is_ready(draft)]
         return min((self._predicted_s(draft) for draft in ready), default=sum(self.eager_s.values()))
 
     def _attempt(self, draft: Draft) -> Attempt:
@@ -239,18 +223,20 @@ class _Measuring:
         run_s = clusters_s + sum(self.eager_s[name] for name in draft.assignment.eager_nodes)
         spread_s = math.sqrt(sum((cost.spread_s * scale) ** 2 for cost, scale in zip(costs, scales, strict=True)))
         is_estimated = any(cost.source == "estimated" for cost in costs)
-        new = [found for found in clusters if (found, draft.settings) not in self.offers]
+        new = [found for found in clusters if not self.candidates.is_known(found, draft.settings)]
         compile_s = sum(self.book.compile_s(found, draft.settings) for found in new)
         return Attempt(draft, run_s, deviation_of(run_s, spread_s, is_estimated=is_estimated), compile_s)
 
     def _compile_repaired(self, drafts: Sequence[Draft], beside: Sequence[Draft] = (), alone_s: float = 0.0) -> None:
         """Compile whole plans; without the nodes that failures name, again.
 
-        One bad operator must not cost a backend the whole graph. For `beside` and `alone_s` see `_compile`.
+        One bad operator must not cost a backend the whole graph. For `beside` and `alone_s` see `Candidates.compile`.
         """
         for _ in range(MAX_REPAIRS + 1):
-            calm = self._orders(self._calm(drafts), is_needed=False)
-            found = self._compile([*self._orders(drafts), *calm], self._orders(beside), alone_s)
+            calm = self.candidates.orders(self._calm(drafts), is_needed=False)
+            found = self.candidates.compile(
+                [*self.candidates.orders(drafts), *calm], self.candidates.orders(beside), alone_s
+            )
             beside = ()
             named = [offer for offer in found if offer.failure is not None and _names_a_node(offer)]
             if not named:
@@ -274,11 +260,11 @@ class _Measuring:
 
     def _price_pieces(self) -> None:
         """Price the pieces that weigh most, of backends that were tried: a mix of them may beat each alone."""
-        tried = {name for draft in self.drafts if self._is_ready(draft) for name in draft.assignment.backends}
+        tried = {name for draft in self.drafts if self.candidates.is_ready(draft) for name in draft.assignment.backends}
         self.mixable = self.verdicts.only(tried)
         if len(tried) > 1:
-            self._compile(self._first_pieces())
-            self._time_alone()
+            self.candidates.compile(self._first_pieces())
+            self.candidates.time_alone()
 
     def _calm(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
         """Under `tune="full"`, gives the backends alone as they would run beside others: mixes are predicted from that."""
@@ -289,116 +275,9 @@ class _Measuring:
     def _first_pieces(self) -> list[Order]:
         """Gives orders for the pieces that weigh most, unless their prices are known: they fill what time there is."""
         wanted = worth_measuring(self.mixer.sections(self.mixable), self.book, self.scene.settings(spin=False), {})
-        return self._piece_orders(wanted if self.is_full else wanted[:MOST_FAST])
-
-    def _piece_orders(self, wanted: Iterable[Wanted]) -> list[Order]:
-        settings = self.scene.settings(spin=False)
-        return [self._order(item.piece, settings, is_needed=False, is_saved=False) for item in wanted]
-
-    def _orders(self, drafts: Iterable[Draft], *, is_needed: bool = True) -> list[Order]:
-        """Gives one order for each cluster of any draft; backends alone come first, because one of them is the fallback."""
-        keys = {
-            (found, draft.settings): None
-            for draft in sorted(drafts, key=lambda draft: len(draft.assignment.clusters))
-            for found in draft.assignment.clusters
-        }
-        return [self._order(found, settings, is_needed=is_needed) for found, settings in keys]
-
-    def _order(self, found: Group, settings: CompileSettings, *, is_needed: bool = True, is_saved: bool = True) -> Order:
-        name = self._names.setdefault((found, settings), f"k{len(self._names)}")
-        folder = self.scene.folder(found, settings) if is_saved else None
-        return Order(name, found, settings, folder, reads(self.scene.graph, found), is_needed)
-
-    def _compile(self, orders: Sequence[Order], beside: Sequence[Order] = (), alone_s: float = 0.0) -> list[Offer]:
-        """Compile what was not compiled yet. Of equal orders the first one counts: pieces come last, and are not saved.
-
-        `beside` begins only where the orders are not done after `alone_s` seconds; what was not begun has no offer.
-        """
-        new: dict[Key, Order] = {}
-        for order in (*orders, *beside):
-            if (order.group, order.settings) not in self.offers:
-                new.setdefault((order.group, order.settings), order)
-        if not new:
-            return []
-        self.scene.progress.stage("compiling", len(new))
-        away = self._put_away(new.values())
-        for offer in away:
-            if offer.order.is_needed:
-                self.clock.arrived(offer.order.group.backend)
-        hopeless = {offer.order for offer in away}
-        by_backend: dict[str, list[Order]] = {}
-        for order in new.values():
-            if order not in hopeless:
-                by_backend.setdefault(order.group.backend, []).append(order)
-        most = {backend: self._most_at_once(backend) for backend in by_backend}
-        first = {order.group.backend for order in orders} & by_backend.keys() if beside else ()
-        made = self.session.compile_all(by_backend, self._heard, self.clock, most, first=first, alone_s=alone_s)
-        found = [*away, *made]
-        self.offers |= {_key(offer): offer for offer in found}
-        for offer in found:
-            self._note_failure(offer)
-            self._note_oddities(offer)
-        return found
-
-    def _most_at_once(self, backend: str) -> int:
-        """Gives how many clusters of a backend are compiled at once: another worker has to save what it has made."""
-        return self.scene.compile_workers(backend) if self.scene.registry.entries[backend].info.saveable else 1
-
-    def _put_away(self, orders: Iterable[Order]) -> list[Offer]:
-        """Gives those orders that failed in an earlier process: nobody tries them again."""
-        known = ((order, known_failure(self.scene, order.group, order.settings)) for order in orders)
-        return [Offer(order, failure=failure, is_remembered=True) for order, failure in known if failure is not None]
-
-    def _heard(self, offer: Offer) -> None:
-        order = offer.order
-        if order.is_needed:
-            self.clock.arrived(order.group.backend)
-        self.scene.progress.advance(f"{order.group.backend}, {len(order.group.nodes)} nodes")
-        if offer.failure is None:
-            self.clock.compiled(order.group.backend, offer.compile_s)
-            if order.is_needed:
-                self.clock.begin()
-
-    def _note_failure(self, offer: Offer) -> None:
-        if offer.failure is None:
-            return
-        if (not offer.is_late or offer.order.is_needed) and not self._has_other(offer.order):
-            self.book.fail(offer.order.group, str(offer.failure).splitlines()[0])
-        if not offer.is_late and not offer.is_remembered:
-            remember_failure(self.scene, offer.order.group, offer.order.settings, offer.failure)
-        if not offer.is_late:
-            self.events.append(_failure(offer))
-        elif offer.order.is_needed:
-            self._late[offer.order.group.backend] += 1
-
-    def _note_oddities(self, offer: Offer) -> None:
-        """Notes what costs a backend no candidate: once, though it may happen to each of its clusters."""
-        problem = UNSAVED.format(offer.problem) if offer.problem else ""
-        for message in filter(None, (told_changes(offer.changed, WORKER), problem)):
-            note = Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=offer.order.group.backend, message=message)
-            self.events += [] if note in self.events else [note]
-
-    def _has_other(self, order: Order) -> bool:
-        """True where the same cluster was compiled under other settings: the backend can have it then."""
-        same = (offer for (found, _), offer in self.offers.items() if found == order.group)
-        return any(offer.failure is None for offer in same)
+        return self.candidates.piece_orders(wanted if self.is_full else wanted[:MOST_FAST])
 
     # --- Prices -------------------------------------------------------------------------------------------------------
-
-    def _time_alone(self) -> None:
-        """Times every compiled cluster that has no price yet, one after the other."""
-        todo = [offer for offer in self.offers.values() if offer.failure is None and not self._is_priced(offer)]
-        self.scene.progress.stage("timing clusters", len(todo))
-        for offer in todo:
-            at_least_s = ALONE_S if offer.order.is_needed or self.is_full else ALONE_S / 2
-            priced = self.session.price(offer, at_least_s)
-            self.offers[_key(offer)] = priced
-            self.book.keep(priced)
-            self._note_failure(priced)
-            self.scene.progress.advance(f"{offer.order.group.backend}, {len(offer.order.group.nodes)} nodes")
-
-    def _is_priced(self, offer: Offer) -> bool:
-        return self.book.measured(offer.order.group, offer.order.settings) is not None
 
     def _explore(self) -> None:
         """Under `tune="full"`, goes on pricing pieces for as long as one could change the decision."""
@@ -406,16 +285,17 @@ class _Measuring:
             sections = self.mixer.sections(self.mixable)
             known = self.mixer.best_known_s(sections, self.eager_s)
             wanted = worth_measuring(sections, self.book, self.scene.settings(spin=False), known)
-            tried = [item for item in wanted if (item.piece, self.scene.settings(spin=False)) not in self.offers]
-            if not tried or not self._compile(self._piece_orders(tried)):
+            settings = self.scene.settings(spin=False)
+            tried = [item for item in wanted if not self.candidates.is_known(item.piece, settings)]
+            if not tried or not self.candidates.compile(self.candidates.piece_orders(tried)):
                 return
-            self._time_alone()
+            self.candidates.time_alone()
 
     # --- Finalists ----------------------------------------------------------------------------------------------------
 
     def _finalists(self) -> list[Draft]:
         """Gives the drafts worth timing whole: each backend alone, eager, and the mixes predicted to be fastest."""
-        ready = [draft for draft in self.drafts if self._is_ready(draft)]
+        ready = [draft for draft in self.drafts if self.candidates.is_ready(draft)]
         alone_s = {draft.name: self._predicted_s(draft) for draft in ready}
         best_s = min(alone_s.values(), default=0.0)
         hopeful = [draft for draft in ready if alone_s[draft.name] <= HOPELESS * best_s or not draft.assignment.clusters]
@@ -454,14 +334,8 @@ class _Measuring:
         return tuple(sorted({1, max(1, self.scene.threads // 2)} - {self.scene.threads}))
 
     def _compiled(self, drafts: Sequence[Draft]) -> list[Draft]:
-        self._compile(self._orders(drafts))
-        return [draft for draft in drafts if self._is_ready(draft)]
-
-    def _is_ready(self, draft: Draft) -> bool:
-        return all(
-            (offer := self.offers.get((found, draft.settings))) is not None and offer.failure is None
-            for found in draft.assignment.clusters
-        )
+        self.candidates.compile(self.candidates.orders(drafts))
+        return [draft for draft in drafts if self.candidates.is_ready(draft)]
 
     def _predicted_s(self, draft: Draft) -> float:
         return self.mixer.predicted_s(draft) or self.book.total_s(draft, self.eager_s)
@@ -484,7 +358,7 @@ class _Measuring:
         race.heat(lanes, self._heat_budget_s())
 
     def _lane(self, draft: Draft) -> Lane:
-        found = {item: self.offers[item, draft.settings] for item in draft.assignment.clusters}
+        found = self.candidates.offers_of(draft)
         names = [
             found[item].order.name if item in found else name
             for item, name in zip(draft.assignment.groups, plain_names(draft.assignment.groups), strict=True)
@@ -506,7 +380,13 @@ class _Measuring:
             eager_s=self.eager_s,
             proof=proof,
             search=self._search(),
-            events=(*self.events, *self._late_notes(), *self._untried_notes(), *self.book.events),
+            events=(
+                *self.candidates.events,
+                *self.events,
+                *self.candidates.late_notes(),
+                *self._untried_notes(),
+                *self.book.events,
+            ),
             verdicts=self.verdicts,
         )
 
@@ -528,18 +408,8 @@ class _Measuring:
             text = f"{share:.0%} of the timed calls ran beside the model's own, which left no gaps".replace("%", " %")
             yield Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text)
 
-    def _late_notes(self) -> Iterable[Event]:
-        for backend, number in self._late.items():
-            message = f"{count(number, 'cluster')} not compiled within the budget of {self.clock.budget_s:.0f} s: {_GO_ON}"
-            yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=message)
-
     def _search(self) -> Search:
-        compiled = [offer for offer in self.offers.values() if offer.failure is None]
-        return self.mixer.search(self.mixable, n_compiled=len(compiled), n_timed=self.book.n_kept)
-
-
-def _key(offer: Offer) -> Key:
-    return offer.order.group, offer.order.settings
+        return self.mixer.search(self.mixable, n_compiled=self.candidates.n_compiled, n_timed=self.book.n_kept)
 
 
 def _names_a_node(offer: Offer) -> bool:
@@ -568,24 +438,6 @@ def _with_own_names(drafts: Sequence[Draft]) -> list[Draft]:
         seen[draft.name] += 1
         named.append(draft if seen[draft.name] == 1 else replace(draft, name=f"{draft.name} ({seen[draft.name]})"))
     return named
-
-
-def _failure(offer: Offer) -> Event:
-    return Event(
-        kind=_kind(offer),
-        stage=Stage.VERIFY if isinstance(offer.failure, AccuracyError | ContractError) else Stage.COMPILE,
-        backend=offer.order.group.backend,
-        cluster=offer.order.name,
-        message=str(offer.failure),
-    )
-
-
-def _kind(offer: Offer) -> EventKind:
-    """A piece that cannot be priced, or that there was no time for, takes nothing from anybody: it is only noted."""
-    if offer.is_late or not offer.order.is_needed:
-        return EventKind.NOTE
-    is_known = offer.is_remembered or isinstance(offer.failure, InputRefused)
-    return EventKind.REFUSED if is_known else EventKind.FAILED
 
 
 def _race_failure(name: str, error: PluginError) -> Event:

@@ -96,13 +96,17 @@ class PriceBook:
         return self._guesses[key]
 
     def expected(self, found: Group, settings: CompileSettings) -> Cost:
-        """Return the best known price; for a backend of which nothing is known, what backends typically take.
+        """Return the best known price, or what is expected."""
+        return self.measured_at_all(found, settings) or self.forecast(found, settings)
+
+    def forecast(self, found: Group, settings: CompileSettings) -> Cost:
+        """Return what is expected before a cluster is measured: a guess, or else what backends typically take.
 
         The roofline is a bound that hardly any plan comes near: by it, whoever is new would always be tried first.
         """
-        cost = self.cost(found, settings)
-        is_blind = cost.source == "estimated" and (self.structure(found), found.backend, settings.threads) in self._blind
-        return (self._typical(found, settings) if is_blind else None) or cost
+        guess = self.guess(found, settings)
+        is_blind = (self.structure(found), found.backend, settings.threads) in self._blind
+        return (self._typical(found, settings) if is_blind else None) or guess
 
     def _typical(self, found: Group, settings: CompileSettings) -> Cost | None:
         """Return the geometric mean of what each backend in the shipped table would take, and how far they are apart."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,11 +182,11 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> Orders:
         found.sessions += 1
         return eager_prices(self)
 
-    def counted(self: Session, wanted: Mapping[str, Any], *rest: Any) -> Any:
-        for backend, items in wanted.items():
-            for order in items:
-                (found.wholes if order.is_needed else found.pieces)[backend] += 1
-        return compile_all(self, wanted, *rest)
+    def counted(self: Session, *given: Any, **named: Any) -> Any:
+        offers = compile_all(self, *given, **named)
+        for order in (offer.order for offer in offers):  # what was not begun has none
+            (found.wholes if order.is_needed else found.pieces)[order.group.backend] += 1
+        return offers
 
     monkeypatch.setattr(Session, "eager_prices", counted_prices)
     monkeypatch.setattr(Session, "compile_all", counted)
