@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from .call import Call, lowers
@@ -111,12 +113,17 @@ def layer_norm_backward(call: Call) -> tuple[str, ...]:
     """Gradients of input, weight and bias, of which `output_mask` says which are wanted."""
     gradient, normal = call.input("grad_out"), _normalised(call)
     rank, width = call.rank("input"), len(call["normalized_shape"])
-    inner, outer = call.ints(*range(rank - width, rank)), call.ints(*range(rank - width))
+    inner, outer = call.ints(*range(rank - width, rank)), range(rank - width)
     wanted = call["output_mask"]
     scaled = gradient if call["weight"] is None else call.op("Mul", gradient, call.input("weight"))
     of_input = _centred(call, scaled, normal, inner) if wanted[0] else ""
-    of_weight = call.op("ReduceSum", call.op("Mul", gradient, normal), outer, keepdims=0) if wanted[1] else ""
-    return of_input, of_weight, call.op("ReduceSum", gradient, outer, keepdims=0) if wanted[2] else ""
+    of_weight = _summed(call, call.op("Mul", gradient, normal), outer) if wanted[1] else ""
+    return of_input, of_weight, _summed(call, gradient, outer) if wanted[2] else ""
+
+
+def _summed(call: Call, value: str, dims: Sequence[int]) -> str:
+    """Sum over some dims, which may be none; ORT takes none for all."""
+    return call.op("ReduceSum", value, call.ints(*dims), keepdims=0) if dims else value
 
 
 def _normalised(call: Call) -> str:

@@ -79,6 +79,7 @@ def weight_norm(call: Call) -> str | tuple[str, ...]:
     """v g / norm(v), the norm over every dim but one; ORT computes it once where v and g are constants."""
     value = call.input("v")
     axes = [dim for dim in range(call.rank("v")) if dim != call.dim("dim", "v")]
-    norm = call.op("Sqrt", call.op("ReduceSum", call.op("Mul", value, value), call.ints(*axes), keepdims=1))
+    squares = call.op("Mul", value, value)  # of a vector, over nothing, which ORT takes for everything
+    norm = call.op("Sqrt", call.op("ReduceSum", squares, call.ints(*axes), keepdims=1) if axes else squares)
     result = call.op("Mul", value, call.op("Div", call.input("g"), norm))
     return result if len(call.outs) == 1 else (result, *[""] * (len(call.outs) - 1))
