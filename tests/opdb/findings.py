@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,10 +47,15 @@ class Examination:
         self.alone = alone
         self.calls = 0
         self._is_captured = False
-        self.bought = 0
-        """Operators that backends ran in the programs so far: none would mean that eager was compared with itself."""
+        self.ran: Counter[str] = Counter()
+        """Operators that each backend ran in the programs so far: none would mean that eager was compared with itself."""
         self.fallbacks: list[str] = []
         """What went wrong inside plugins, by the plans' own events; results are right all the same."""
+
+    @property
+    def bought(self) -> int:
+        """Return how many operators backends ran, all of them together."""
+        return self.ran.total()
 
     def findings(self, calls: Sequence[Call]) -> Iterator[Finding]:
         """Gives what the hub makes wrong of calls of one mode, with gradients or without."""
@@ -90,8 +96,8 @@ class Examination:
         yield from [perform(calls, compiled) for _ in range(2)]
         plans = _plans(compiled)
         self._is_captured = bool(plans)
-        bought = (cluster for plan in plans for cluster in plan.clusters if cluster.backend != "eager")
-        self.bought += sum(len(cluster.nodes) for cluster in bought)
+        for cluster in (cluster for plan in plans for cluster in plan.clusters if cluster.backend != "eager"):
+            self.ran[cluster.backend] += len(cluster.nodes)
         for event in (event for plan in plans for event in plan.events):
             if event.kind in ("failed", "fallback") and event.stage not in HARMLESS:
                 self.fallbacks.append(f"{calls[0]}: {event.backend}: {event.stage}: {event.message}")
