@@ -50,7 +50,8 @@ def test_without_an_interruption_nothing_is_raised() -> None:
 
 def test_an_ignored_interruption_stays_ignored() -> None:
     """A process that ignores Ctrl-C, as in a shell's background, goes on doing so."""
-    before, done = signal.signal(signal.SIGINT, signal.SIG_IGN), []
+    done: list[bool] = []
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with held_back():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

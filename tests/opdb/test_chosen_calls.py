@@ -19,7 +19,7 @@ GROUPS = 48
 COMPILED_SLOWLY = ("inductor", "iree")
 """Backends that start a compiler for each program: they may bid in the first group only."""
 MIN_SHARE, MIN_SHARE_ALONE = 1 / 20, 1 / 40
-"""Operators that backends run for each call at least, all together and one alone: TVM takes 5 in the 133 calls of a group."""
+"""Operators that backends run for each call at least, all together and alone: TVM takes 5 in 133 calls of a group."""
 ALONE = tuple(name for name in registry().available() if name not in COMPILED_SLOWLY)
 """Backends that have a group to themselves by turns: of all, the cheapest by estimate takes nearly all.
 

@@ -114,10 +114,11 @@ def test_a_worker_that_died_is_replaced() -> None:
     captured = capture(Calls(torch.sigmoid), (torch.ones(2, 3),))
     with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
         session.start(["one"])
-        dead = session._workers["one"]
+        workers = session._workers
+        dead = workers["one"]
         dead.kill()
         session.await_start("one")
-        alive = session._workers["one"]
+        alive = workers["one"]
         assert alive is not dead
         assert is_running(alive.pid)
 
