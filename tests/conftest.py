@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import textwrap
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hub import compiled
 from hub import registry as registry_module
 from hub.modes import modes, set_modes
 from hub.plan import Plan
+from tests import slices
 
 Install = Callable[[str, str], None]
 
@@ -26,16 +28,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has Ctrl-C igno
 
 
 COMPILED_SLOWLY = ("iree",)
-"""Backends that start a compiler for each program. What tests say of every backend is tried on them by `make test-slow`."""
+"""Backends that start a compiler for each program: tests of every backend are theirs once in twenty commits."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what goes through every backend slow where that is one of these. Conformance draws its steps itself."""
+    """Mark slow what goes through every backend where that is one of these and it is not its turn.
+
+    Conformance draws its steps itself. A test's turn follows from its name, as places
+    would differ where only some are collected.
+    """
     for item in items:
         call: Any = getattr(item, "callspec", None)
         values = () if call is None or "conformance" in item.path.parts else call.params.values()
-        if any(isinstance(value, str) and value in COMPILED_SLOWLY for value in values):
+        is_slow = any(isinstance(value, str) and value in COMPILED_SLOWLY for value in values)
+        if is_slow and not slices.is_drawn(zlib.crc32(item.nodeid.encode())):
             item.add_marker(pytest.mark.slow)
 
 

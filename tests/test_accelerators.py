@@ -154,10 +154,14 @@ def test_values_on_the_cpu_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -
     assert len(time_call(lambda: torch.empty(2), 0.0).samples_s) == 3
 
 
-def test_a_device_that_pytorch_cannot_use_here_is_not_waited_for() -> None:
+def test_a_device_that_pytorch_cannot_use_here_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Values on it are simulated, or it has no way to wait."""
-    if torch.accelerator.current_accelerator() is None:
+    waited: list[Any] = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    for own, expected in ((None, 0), (torch.device("mps"), 0), (torch.device("cuda", 0), 1)):
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda own=own: own)
         wait_for_values((on("cuda:0", 2),))
+        assert len(waited) == expected
 
 
 def test_a_call_takes_as_long_as_the_accelerator(queue: Queue) -> None:

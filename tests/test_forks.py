@@ -182,6 +182,8 @@ def test_a_program_that_ends_while_a_thread_plans_leaves_nothing(is_daemon: bool
     """The interpreter's end waits for no compiler, and no worker outlives it."""
     done = run(
         f"""
+        from hub.process.family import descendants
+
         def plan():
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -189,7 +191,9 @@ def test_a_program_that_ends_while_a_thread_plans_leaves_nothing(is_daemon: bool
         threads = [threading.Thread(target=plan, daemon={is_daemon}) for _ in range(2)]
         for thread in threads:
             thread.start()
-        time.sleep(6)
+        while sum(1 for _ in descendants(os.getpid())) < 2:  # a server of processes and what it forked: workers compile
+            assert all(thread.is_alive() for thread in threads), "planned without a worker"
+            time.sleep(0.01)
         print("ended", flush=True)
         """,
         tmp_path,

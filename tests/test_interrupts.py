@@ -50,11 +50,15 @@ def test_without_an_interruption_nothing_is_raised() -> None:
 
 def test_an_ignored_interruption_stays_ignored() -> None:
     """A process that ignores Ctrl-C, as in a shell's background, goes on doing so."""
+    done: list[bool] = []
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with held_back():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             interrupt()
+            done.append(True)
+        assert done
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
 

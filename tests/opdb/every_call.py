@@ -51,7 +51,7 @@ def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
 
     A choice by `-k` may hold nothing but what no backend takes.
     """
-    found = Tally(0.0) if BACKENDS else Tally()  # one backend alone may take few operators
+    found = Tally(0.0, backends=BACKENDS) if BACKENDS else Tally()  # one backend alone may take few operators
     yield found
     complaint = "" if request.config.option.keyword else found.complaint()
     assert not complaint, complaint

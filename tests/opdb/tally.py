@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from tests.opdb.findings import Examination
 
 LEAST_PART = 0.25
@@ -13,24 +16,32 @@ ENOUGH_CALLS, ENOUGH_OPERATORS = 200, 50
 class Tally:
     """Counts over many examinations."""
 
-    def __init__(self, least_part: float = LEAST_PART) -> None:
-        """With `least_part` 0, one operator that a backend runs is enough."""
+    def __init__(self, least_part: float = LEAST_PART, *, backends: Sequence[str] = ()) -> None:
+        """Each of `backends` must run an operator. With `least_part` 0, that is enough."""
         self.least_part = least_part
+        self.backends = tuple(backends)
         self.operators: set[str] = set()
         self.calls = 0
-        self.bought = 0
-        """Operators that backends ran."""
+        self.ran: Counter[str] = Counter()
+        """Operators that each backend ran."""
 
     def add(self, operator: str, examination: Examination) -> None:
         """Counts what an examination of one operator ran."""
         self.operators.add(operator)
         self.calls += examination.calls
-        self.bought += examination.bought
+        self.ran += examination.ran
+
+    @property
+    def bought(self) -> int:
+        """Return how many operators backends ran, all of them together."""
+        return self.ran.total()
 
     def complaint(self) -> str:
         """Says that backends ran too little; nothing where they ran enough, or where too little ran at all."""
         if self.calls < ENOUGH_CALLS or len(self.operators) < ENOUGH_OPERATORS:
             return ""
+        if idle := [name for name in self.backends if not self.ran[name]]:
+            return f"{', '.join(idle)} ran no operator in {self.calls} calls: eager or others were compared with eager"
         if self.bought and self.bought >= self.least_part * self.calls:
             return ""
         return f"backends ran {self.bought} operators in {self.calls} calls: most of eager was compared with itself"

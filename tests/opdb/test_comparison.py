@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from hub.plan import Event
 from tests.opdb import allowed, findings
 from tests.opdb.allowed import Entry, not_allowed
 from tests.opdb.calls import Call, Cell, calls_of, cells_of, copied, operators
@@ -193,3 +194,18 @@ def test_the_list_is_refused_without_reasons(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(ValueError, match="abs lacks a reason"):
         allowed.entries()
     allowed.entries.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage", "message", "expected"),
+    [
+        ("failed", "compile", "CompileError: no such operator", True),
+        ("fallback", "run", "RunError: shapes do not match", True),
+        ("fallback", "verify", "result 0 is wrong", False),
+        ("note", "compile", "it could not be saved", False),
+        ("failed", "compile", f"{findings.REFUSED}\n  [backend 'openvino']", False),
+    ],
+)
+def test_a_plugins_fault_is_told_from_what_it_may_refuse(kind: Any, stage: Any, message: str, expected: bool) -> None:
+    """A failure at what was accepted counts, verification's refusals and those of constants' values do not."""
+    assert findings.is_fault(Event(kind=kind, stage=stage, message=message, backend="openvino")) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.opdb.tally import ENOUGH_CALLS, ENOUGH_OPERATORS, Tally
 def examination(calls: int, bought: int) -> Examination:
     """Gives one that has run."""
     found = Examination({})
-    found.calls, found.bought = calls, bought
+    found.calls, found.ran = calls, Counter({"disc": bought})
     return found
 
 
@@ -45,6 +46,14 @@ def test_of_one_backend_an_operator_is_enough() -> None:
     assert tally.complaint() == ""
 
 
+def test_each_backend_that_was_named_has_to_run() -> None:
+    """One that refuses everything is told, however much the others run."""
+    tally = Tally(0.0, backends=("disc", "tvm"))
+    for number in range(ENOUGH_OPERATORS):
+        tally.add(f"operator {number}", examination(8, 8))
+    assert tally.complaint().startswith(f"tvm ran no operator in {tally.calls} calls")
+
+
 @pytest.mark.parametrize(("operators", "calls"), [(ENOUGH_OPERATORS - 1, 100), (ENOUGH_OPERATORS, 1)])
 def test_a_short_run_proves_nothing(operators: int, calls: int) -> None:
     """Of few calls, or of few operators, nobody need take any."""
@@ -56,7 +65,7 @@ def test_every_call_counts(tmp_path_factory: pytest.TempPathFactory, monkeypatch
     case = next(iter(every_call.CASES))
 
     def findings(self: Examination, calls: Any) -> Any:
-        self.calls, self.bought = len(calls), 7
+        self.calls, self.ran = len(calls), Counter({"disc": 7})
         return iter(())
 
     monkeypatch.setattr(every_call, "PASSED", frozenset())

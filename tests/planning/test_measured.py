@@ -277,7 +277,11 @@ def test_hanging_backend_is_given_up(
     kind: str, install_plugin: Callable[..., None], orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backend whose compilation outlasts the budget is stopped, with at most one note, and another one's plan is kept."""
-    monkeypatch.setattr(Clock, "may_start", lambda self, backend, *, is_needed: True)  # pieces too, on a slow machine
+
+    def may_always_start(self: Clock, backend: str, *, is_needed: bool) -> bool:
+        return True
+
+    monkeypatch.setattr(Clock, "may_start", may_always_start)  # pieces too, on a slow machine
     install_plugin(*plugin("alpha", kind, whole=20))
     install_plugin(*plugin("beta", "saves"))
     plan = plan_for(layers(2), backends=["alpha", "beta"], cache_dir=str(tmp_path / "cache"), budget_s=2.0)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from hub.errors import WorkerError
+from hub.process.family import is_running
 from hub.testing.single import capture
 from hub.workers.channel import Worker
 from hub.workers.limits import Limits
@@ -113,8 +114,13 @@ def test_a_worker_that_died_is_replaced() -> None:
     captured = capture(Calls(torch.sigmoid), (torch.ones(2, 3),))
     with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
         session.start(["one"])
-        session._workers["one"].kill()
+        workers = session._workers
+        dead = workers["one"]
+        dead.kill()
         session.await_start("one")
+        alive = workers["one"]
+        assert alive is not dead
+        assert is_running(alive.pid)
 
 
 def test_workers_that_die_condemn_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
