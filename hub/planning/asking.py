@@ -25,9 +25,13 @@ def ask(scene: Scene, verdicts: Verdicts, book: PriceBook, backends: Iterable[st
 
 
 def at_best(scene: Scene, verdicts: Verdicts) -> Sequence[Draft]:
-    """Return, for each backend that nobody has asked, the plan that it could have if it took all it might."""
+    """Return, for each backend that nobody has asked, the plan that it could have if it took all it might.
+
+    Those that could have no cluster at all, whatever they said, have none.
+    """
     hoped = verdicts.at_best()
-    return [draft_of(scene, assignment(hoped, (name,), scene.options)) for name in hoped.backends]
+    plans = (assignment(hoped, (name,), scene.options) for name in hoped.backends)
+    return [draft_of(scene, plan) for plan in plans if plan.clusters]
 
 
 def ask_until_taken(scene: Scene, verdicts: Verdicts, book: PriceBook) -> Verdicts:
@@ -37,8 +41,8 @@ def ask_until_taken(scene: Scene, verdicts: Verdicts, book: PriceBook) -> Verdic
     """
     forced = [name for name in verdicts.unasked if name in scene.options.force.values() or not verdicts.unasked[name]]
     verdicts = ask(scene, verdicts, book, forced) if forced else verdicts
-    while verdicts.unasked and not verdicts.backends:
-        verdicts = ask(scene, verdicts, book, _fastest(scene, verdicts, book))
+    while not verdicts.backends and (names := _fastest(scene, verdicts, book)):
+        verdicts = ask(scene, verdicts, book, names)
     return verdicts
 
 

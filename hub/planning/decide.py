@@ -11,7 +11,7 @@ from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import DecidedBy, Event, EventKind, Stage
-from hub.planning.asking import AT_ONCE, ask_until_sure, ask_until_taken
+from hub.planning.asking import AT_ONCE, ask_until_sure, ask_until_taken, at_best
 from hub.planning.decision import Decision
 from hub.planning.measure import by_measuring
 from hub.planning.mixes import Mixer
@@ -35,7 +35,7 @@ def decide(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
     if not is_timed:
         verdicts = ask_until_sure(scene, verdicts, book)
     choices = assignments(verdicts, scene.options)
-    if len(choices) == 1 and not verdicts.unasked:
+    if len(choices) == 1 and not at_best(scene, verdicts):
         return _predicted(scene, verdicts, choices, book, DecidedBy.OPTIONS if choices[0].clusters else DecidedBy.NO_TAKER)
     if is_timed:
         try:

@@ -12,6 +12,7 @@ from torch import nn
 
 from hub.options import Options
 from hub.partition.verdicts import Verdicts, before_asking
+from hub.plan import DecidedBy
 from hub.planning.asking import AT_ONCE, ask_until_sure, ask_until_taken
 from hub.planning.decide import decide
 from hub.planning.scene import Scene
@@ -120,3 +121,25 @@ def test_answers_are_in_the_order_of_registration(set_stage: Callable[..., Stage
     found = ask_until_taken(scene, verdicts, stage.book)
     places = [list(scene.registry.entries).index(name) for name in found.by_backend]
     assert places == sorted(places)
+
+
+def test_whoever_lost_everything_is_not_asked(set_stage: Callable[..., Stage], perceptron: Any) -> None:
+    """Where nobody is left who could take anything, asking ends, and eager has the graph."""
+    stage = set_stage(*perceptron, {"toy": ""})
+    scene, listener, verdicts = listening(stage)
+    lost = verdicts.without("toy", [node.name for node in scene.graph.nodes], "it fell over")
+    assert decide(scene, lost, may_measure=False).assignment.clusters == ()
+    assert not listener.asked
+
+
+def test_whoever_could_only_have_views_is_not_asked(set_stage: Callable[..., Stage]) -> None:
+    """A graph that computes nothing is nobody's."""
+    stage = set_stage(Turned(), (torch.randn(3, 4),), MANY)
+    scene, listener, verdicts = listening(stage)
+    assert decide(scene, verdicts, may_measure=False).decided_by is DecidedBy.NO_TAKER
+    assert not listener.asked
+
+
+class Turned(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.t()
