@@ -57,7 +57,7 @@ test-lifetimes: $(VENV)/.dev  ## see that models that come and go leave no memor
 	$(PYTEST) -m slow tests/memory
 
 test-conformance: $(VENV)/.dev  ## examine every operator of every backend
-	$(PYTEST) tests/conformance/test_good_plugins.py
+	CONFORMANCE_HARD=1 $(PYTEST) tests/conformance/test_good_plugins.py
 
 # Hours in all. What passed is noted in $(OPDB_DONE) and skipped when it is run again with the same torch; delete the file to
 # start over.

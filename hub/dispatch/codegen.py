@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._ops import OperatorBase
+from torch._ops import HigherOrderOperator, OperatorBase
 
 from hub.accelerators import accelerators_of
 from hub.capture.pins import alias_chain
@@ -51,13 +51,18 @@ def generate(
     With `timed`, seconds spent in each step are added up in the list `laps`; steps on accelerators are waited for, with
     `wait_for`.
 
-    `weights` are read in place of the arguments of the same names, but for those that `run` returns or writes to.
+    `weights` are read in place of the arguments of the same names, but for those that `run` returns, writes to, or hands on
+    to programs that have plans of their own, which guard them.
 
     Versions, PyTorch's counts of writes, are read before each call: without them nobody could tell, once an
     executable has failed, whether it had written to what eager would go on from.
     """
     writer = _Writer(graph, steps, timed=timed, weights=weights or {})
     return Program(writer.write(), writer.namespace)
+
+
+def _calls_programs(node: fx.Node) -> bool:
+    return isinstance(node.target, HigherOrderOperator)
 
 
 class _Writer:
@@ -69,7 +74,8 @@ class _Writer:
         self.lines: list[str] = []
         self.late = _late_views(graph)
         given_back = {*graph.mutated, *(value.name for value in graph.outputs if isinstance(value, fx.Node))}
-        self.weights = {name: value for name, value in weights.items() if name not in given_back}
+        handed_on = {one.name for node in graph.nodes if _calls_programs(node) for one in node.all_input_nodes}
+        self.weights = {name: value for name, value in weights.items() if name not in given_back | handed_on}
 
     def write(self) -> str:
         for position, step in enumerate(self.steps):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -23,6 +24,8 @@ BACKENDS_RAN = 0.25
 """Share of a backend's steps in which something was examined and passed, and not only declared not applicable."""
 COMPILED_SLOWLY = ("iree",)
 """Backends that start a compiler for each program, of which most examinations compile several."""
+HAS_HARD = os.environ.get("CONFORMANCE_HARD") == "1"
+"""True in `make test-conformance`: on hard values, not every table has been examined whole yet."""
 INTERRUPTED = ("onnxruntime", "openvino", "disc")
 """Backends whose compilations are interrupted each time, several times each: others have compilers that take seconds."""
 
@@ -49,7 +52,7 @@ def is_long(backend: str, step: Step) -> bool:
 @pytest.fixture(scope="module")
 def suites() -> Iterator[dict[str, Suite]]:
     """One suite a backend, so that its process starts once."""
-    begun = {name: Suite(name) for name in registry().available()}
+    begun = {name: Suite(name, has_hard=HAS_HARD) for name in registry().available()}
     yield begun
     for suite in begun.values():
         suite.close()

@@ -35,14 +35,18 @@ _LISTED = Step(HANDSHAKE, "registration", HANDSHAKE)
 class Suite:
     """The suite for one backend, step by step. To be closed; no thread but its own may use it."""
 
-    def __init__(self, backend: str, *, only: Sequence[str] = (), limit_s: float = LIMIT_S) -> None:
-        """Begins nothing yet. `only` are keys of `CHECKS`; none means all. Raises OptionError for what cannot be."""
+    def __init__(self, backend: str, *, only: Sequence[str] = (), limit_s: float = LIMIT_S, has_hard: bool = True) -> None:
+        """Begin nothing yet. `only` are keys of `CHECKS`; none means all. Raise OptionError for what cannot be.
+
+        With `has_hard`, operators are tried on hard values, too: NaN, infinities, ties, extreme integers.
+        """
         check_names(only)
         if not (math.isfinite(limit_s) and limit_s > 0):
             raise OptionError(f"the limit must be a number of seconds above 0, got {limit_s!r}")
         self.backend = backend
         self._only = tuple(only)
         self._limit_s = limit_s
+        self._has_hard = has_hard
         self._folder = tempfile.TemporaryDirectory(prefix="hub-conformance-", ignore_cleanup_errors=True)
         self._worker: Worker | None = None
         self._description: Description | None = None
@@ -104,7 +108,8 @@ class Suite:
         if self._deaths[step.examination] >= _PATIENCE:
             return (failed(step.check, step.subject, "not tried, because so many before it crashed or hung"),)
         try:
-            return self._asked("examine", self._limit_s, backend=self.backend, step=step, limit_s=self._limit_s)
+            facts = {"backend": self.backend, "step": step, "limit_s": self._limit_s, "has_hard": self._has_hard}
+            return self._asked("examine", self._limit_s, **facts)
         except HubError as error:
             place = last_place(self._log)
             self._deaths[step.examination] += 1 if isinstance(error, WorkerDied) else _HANG

@@ -31,6 +31,8 @@ class Target:
     backend: Backend
     limit_s: float = 600.0
     """Longest time that one look may take; processes that a check starts get part of it."""
+    has_hard: bool = True
+    """True where operators are tried on hard values, too."""
 
     @property
     def name(self) -> str:
@@ -120,9 +122,9 @@ def table_of(entry: Entry) -> OperatorTable | None:
     return table
 
 
-def load_target(name: str, limit_s: float) -> Target:
+def load_target(name: str, limit_s: float, *, has_hard: bool = True) -> Target:
     """Loads a backend. Raises HubError as the registry does."""
     backend = registry().backend(name)
     entry = registry().entries[name]
     grant(entry.info.error_class)
-    return Target(entry, backend, limit_s)
+    return Target(entry, backend, limit_s, has_hard)

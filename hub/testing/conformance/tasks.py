@@ -48,14 +48,14 @@ def describe(backend: str, only: tuple[str, ...]) -> Description:
     return Description(tuple(entries), f"{entry.package} {entry.package_version}", tuple(steps))
 
 
-def examine(backend: str, step: Step, limit_s: float) -> tuple[Finding, ...]:
+def examine(backend: str, step: Step, limit_s: float, *, has_hard: bool = True) -> tuple[Finding, ...]:
     """Examines one subject. Whatever the plugin raises, SystemExit and KeyboardInterrupt too, becomes a finding."""
     at(f"{step.examination}, {step.subject}")
     try:
         if step.examination == HANDSHAKE:
             return examine_handshake(backend, step.subject, limit_s)
         try:
-            target = _target(backend, limit_s)
+            target = _target(backend, limit_s, has_hard=has_hard)
         except HubError:
             return (not_applicable(step.check, step.subject, "the backend does not load"),)
         return EXAMINATIONS[step.examination].examine(target, step.subject)
@@ -64,8 +64,8 @@ def examine(backend: str, step: Step, limit_s: float) -> tuple[Finding, ...]:
 
 
 @cache
-def _target(backend: str, limit_s: float) -> Target:
-    return load_target(backend, limit_s)
+def _target(backend: str, limit_s: float, *, has_hard: bool) -> Target:
+    return load_target(backend, limit_s, has_hard=has_hard)
 
 
 # --- Parts in examinations elsewhere ----------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def try_case(target: Target, case: Case, *, has_layouts: bool) -> Trial | Refusa
         answer,
         has_values=case.sample.has_values,
         has_layouts=has_layouts,
-        has_hard=has_layouts,
+        has_hard=has_layouts and target.has_hard,
     )
 
 
