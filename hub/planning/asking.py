@@ -49,7 +49,8 @@ def ask_until_taken(scene: Scene, verdicts: Verdicts, book: PriceBook) -> Verdic
 def ask_until_sure(scene: Scene, verdicts: Verdicts, book: PriceBook) -> Verdicts:
     """Ask until no backend that is left could be faster than the best plan of those that were asked.
 
-    What a backend refuses can only make its plan slower: the plan that it could have at best is a bound.
+    What a backend refuses can only make its plan slower: the plan that it could have at best is a bound. Whoever nothing is
+    known of is asked: it may have a price of its own.
     """
     while verdicts.unasked:
         orders = (*((name,) for name in verdicts.backends), ())
@@ -64,8 +65,16 @@ def ask_until_sure(scene: Scene, verdicts: Verdicts, book: PriceBook) -> Verdict
 def _fastest(scene: Scene, verdicts: Verdicts, book: PriceBook, below_s: float = float("inf")) -> Sequence[str]:
     """Return whom to ask now: of those whose plans are below a bound, those that are expected to be fastest."""
     plans = {draft.assignment.backends[0]: draft for draft in at_best(scene, verdicts)}
-    hopeful = [name for name, draft in plans.items() if book.total_s(draft, book.eager_s()) < below_s]
+    hopeful = [name for name, draft in plans.items() if _is_blind(draft, book) or _bound_s(draft, book) < below_s]
     return sorted(hopeful, key=lambda name: _expected_s(plans[name], book))[:AT_ONCE]
+
+
+def _is_blind(draft: Draft, book: PriceBook) -> bool:
+    return any(book.is_blind(found, draft.settings) for found in draft.assignment.clusters)
+
+
+def _bound_s(draft: Draft, book: PriceBook) -> float:
+    return book.total_s(draft, book.eager_s())
 
 
 def _expected_s(draft: Draft, book: PriceBook) -> float:

@@ -104,9 +104,15 @@ class PriceBook:
 
         The roofline is a bound that hardly any plan comes near: by it, whoever is new would always be tried first.
         """
-        guess = self.guess(found, settings)
-        is_blind = (self.structure(found), found.backend, settings.threads) in self._blind
-        return (self._typical(found, settings) if is_blind else None) or guess
+        is_blind = self.is_blind(found, settings)
+        return (self._typical(found, settings) if is_blind else None) or self.guess(found, settings)
+
+    def is_blind(self, found: Group, settings: CompileSettings) -> bool:
+        """Return True where nothing is known of what a backend takes: it may say so itself once it is asked."""
+        if self.measured_at_all(found, settings) is not None:
+            return False
+        self.guess(found, settings)
+        return (self.structure(found), found.backend, settings.threads) in self._blind
 
     def _typical(self, found: Group, settings: CompileSettings) -> Cost | None:
         """Return the geometric mean of what each backend in the shipped table would take, and how far they are apart."""
