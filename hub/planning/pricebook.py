@@ -104,8 +104,9 @@ class PriceBook:
 
         The roofline is a bound that hardly any plan comes near: by it, whoever is new would always be tried first.
         """
-        is_blind = self.is_blind(found, settings)
-        return (self._typical(found, settings) if is_blind else None) or self.guess(found, settings)
+        guess = self.guess(found, settings)
+        is_blind = (self.structure(found), found.backend, settings.threads) in self._blind
+        return (self._typical(found, settings) if is_blind else None) or guess
 
     def is_blind(self, found: Group, settings: CompileSettings) -> bool:
         """Return True where nothing is known of what a backend takes: it may say so itself once it is asked."""
