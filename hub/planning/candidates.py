@@ -153,7 +153,7 @@ class Candidates:
             self.events += [] if note in self.events else [note]
 
     def _has_other(self, order: Order) -> bool:
-        """True where the same cluster was compiled under other settings: the backend can have it then."""
+        """Return True where the same cluster was compiled under other settings: the backend can have it then."""
         same = (offer for (found, _), offer in self._offers.items() if found == order.group)
         return any(offer.failure is None for offer in same)
 
@@ -173,7 +173,7 @@ class Candidates:
         return self._book.measured(offer.order.group, offer.order.settings) is not None
 
     def late_notes(self) -> Iterable[Event]:
-        """Say of each backend how much there was no time for."""
+        """Return a note for each backend on how much there was no time for."""
         for backend, number in self._late.items():
             message = f"{count(number, 'cluster')} not compiled within the budget of {self._clock.budget_s:.0f} s: {_GO_ON}"
             yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=message)
@@ -190,7 +190,7 @@ def _failure(offer: Offer) -> Event:
 
 
 def _kind(offer: Offer) -> EventKind:
-    """A piece that cannot be priced, or that there was no time for, takes nothing from anybody: it is only noted."""
+    """Return how grave a failure is: a piece without a price, or without time for it, takes nothing from anybody."""
     if offer.is_late or not offer.order.is_needed:
         return EventKind.NOTE
     is_known = offer.is_remembered or isinstance(offer.failure, InputRefused)

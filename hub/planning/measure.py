@@ -154,7 +154,7 @@ class _Measuring:
             self._tell_better()
 
     def _tell_better(self) -> None:
-        """Tell of the best plan so far, where it is a good deal faster than the last one that was told, or than eager."""
+        """Hand on the best plan so far, where it is a good deal faster than the last one handed on, or than eager."""
         ready = [draft for draft in self.drafts if draft.assignment.clusters and self.candidates.is_servable(draft)]
         best = min(ready, key=self._predicted_s, default=None)
         if best is None or self._predicted_s(best) > BETTER * self._told_s:
