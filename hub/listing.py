@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +20,7 @@ from hub.errors import ContractError, HubError, shortened, text_of
 from hub.options import resolve
 from hub.process.children import run_child
 from hub.process.family import adopt_orphans, end_descendants
+from hub.process.scratch import scratch
 from hub.registry import Entry, Registry, installed_version, load_attribute, registry
 from hub.support import Support, refused
 
@@ -161,8 +161,8 @@ def _with_probe(backend: ListedBackend) -> ListedBackend:
 
 def probe(name: str, timeout_s: float = PROBE_TIMEOUT_S) -> Support:
     """Runs a backend's own probe in a child process; a crash or a hang is a refusal that says so. Raises nothing."""
-    with tempfile.TemporaryDirectory(prefix="hub-probe-") as folder:
-        answer = Path(folder) / "verdict.json"
+    with scratch("probe") as folder:
+        answer = folder / "verdict.json"
         # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
         command = [sys.executable, "-P", "-m", "hub.listing", name, str(answer)]
         failure = run_child(command, timeout_s, most_bytes=PROBE_BYTES, most_output=PROBE_OUTPUT_BYTES)

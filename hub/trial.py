@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from hub.errors import CacheError, ContractError, OptionError
 from hub.hookspecs import PROJECT
 from hub.process.children import Failed, Outcome, run_child, tell_children
 from hub.process.family import adopt_orphans, end_descendants
+from hub.process.scratch import scratch
 from hub.process.state import claim_process, kept_state
 from hub.settings import SLOW_IMPORTS, from_environment, from_file
 
@@ -153,8 +153,8 @@ def _tried(points: Iterable[metadata.EntryPoint]) -> _Tried:
 
 def _imported_elsewhere(names: Sequence[str]) -> _Record:
     """Have a child import entry points; return what it wrote down, and how it failed."""
-    with tempfile.TemporaryDirectory(prefix="hub-trial-") as folder:
-        record = Path(folder) / "record"
+    with scratch("trial") as folder:
+        record = folder / "record"
         record.touch()
         # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
         failure = run_child(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -121,15 +122,22 @@ class Program:
         output, errors = self.process.communicate(timeout=REACH_S)
         return self.process.returncode, output, errors
 
+    def pids(self) -> list[int]:
+        """Return the numbers of the program and of all that it started, by a variable that they inherit."""
+        return [int(process.name) for process in Path("/proc").glob("[0-9]*") if self._is_ours(process)]
+
+    def _is_ours(self, process: Path) -> bool:
+        try:
+            return self.marker.encode() in (process / "environ").read_bytes()
+        except OSError:
+            return False  # it has ended, or is another user's
+
     def processes(self) -> list[str]:
-        """Return the command lines of the program and of all that it started, by a variable that they inherit."""
+        """Return their command lines."""
         found: list[str] = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if self.marker.encode() in (process / "environ").read_bytes():
-                    found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-            except OSError:
-                continue  # it has ended, or is another user's
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                found.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode())
         return found
 
     def left_behind(self) -> list[str]:
@@ -158,6 +166,7 @@ def start(tmp_path: Path, install_plugin: Any) -> Iterator[Start]:
     def run(program: str, moment: str = "") -> Program:
         for name in ("compiling", "timing clusters", "verifying", "wanted"):
             (tmp_path / name).unlink(missing_ok=True)
+            (tmp_path / f"{name} is reached").unlink(missing_ok=True)
         if moment:
             (tmp_path / ("wanted" if moment == "timing clusters" else moment)).touch()
         file, marker = tmp_path / "program.py", uuid.uuid4().hex
@@ -222,22 +231,27 @@ def test_a_session_that_interrupts_planning_goes_on(start: Start) -> None:
     assert program.temporary == []
 
 
-def test_a_program_that_is_terminated_while_planning_leaves_no_process(start: Start) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+def test_a_program_that_is_killed_while_planning_leaves_nothing(number: signal.Signals, start: Start) -> None:
     """Workers see the end of their parent; the next process, with the same cache, plans and is right."""
     program = start(PLANS.format(then="raise"), "compiling")
     program.await_moment("compiling")
     assert len(program.processes()) > 3, "workers run"
-    program.signal(signal.SIGTERM)
+    assert program.temporary
+    program.signal(number)
     status, output, errors = program.end()
-    assert (status, output) == (-signal.SIGTERM, ""), errors
+    assert (status, output) == (-number, ""), errors
     assert program.left_behind() == []
+    assert program.temporary == []
     following = start("check(compiled(tune='fast', backends=('disc', 'onnxruntime')))")
     status, output, errors = following.end()
     assert (status, output) == (0, "right\n"), errors
     assert following.left_behind() == []
 
 
-@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM], ids=["end", "SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number", [None, signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["end", "SIGINT", "SIGTERM", "SIGKILL"]
+)
 def test_a_program_that_ends_beside_its_planning_leaves_nothing(number: signal.Signals | None, start: Start) -> None:
     """Where first calls answer in eager, the process that plans, its workers and its folders end with the program."""
     program = start(
@@ -286,3 +300,35 @@ def test_an_interruption_of_further_verification_stops_it_for_nobody(start: Star
     assert (status, output) == (3, "right\ninterrupted\n"), errors
     assert program.left_behind() == []
     assert program.temporary == []
+
+
+def test_what_was_killed_with_all_its_workers_is_tidied_up_by_the_next_process(start: Start) -> None:
+    """Nobody is left who could do so at once; a living process's folder stays, however old it is."""
+    program = start(PLANS.format(then="raise"), "compiling")
+    program.await_moment("compiling")
+    (folder,) = program.temporary
+    owner = program.folder / "tmp" / folder / "owner"
+    _kill_all(program)
+    assert program.left_behind() == []
+    assert program.temporary == [folder]
+    os.utime(owner, (0, 0))
+    living = start(PLANS.format(then="raise"), "compiling")
+    living.await_moment("compiling")
+    (own,) = living.temporary
+    assert own != folder, "the first thing that the next process does is to remove what nobody owns"
+    os.utime(living.folder / "tmp" / own / "owner", (0, 0))
+    following = start("check(compiled(tune='fast', backends=('disc', 'onnxruntime')))")
+    assert following.end()[:2] == (0, "right\n")
+    assert following.temporary == [own]
+    living.signal(signal.SIGTERM)
+    living.end()
+    assert living.left_behind() == []
+
+
+def _kill_all(program: Program) -> None:
+    """Stop each process before any is killed, so that none sees the end of another."""
+    found = [process for process in program.pids() if process != os.getpid()]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in found:
+            os.kill(pid, number)
+    program.end()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from hub.bench.prepared import Prepared
 from hub.bench.result import FailureKind, Interval, Result
 from hub.errors import AccuracyError, CaptureError, HubError
 from hub.pricing.timing import in_turn, median
+from hub.process.scratch import scratch
 from hub.report.progress import Progress
 from hub.workers.channel import Worker
 
@@ -90,11 +90,11 @@ def race(contenders: Sequence[Contender], task: Task, progress: Progress) -> Rac
     time of a first call is a result.
     """
     runners = [_Runner(contender) for contender in contenders]
-    with tempfile.TemporaryDirectory(prefix="hub-bench-", ignore_cleanup_errors=True) as folder, _ended(runners):
+    with scratch("bench") as folder, _ended(runners):
         progress.stage("building", len(runners))
         for runner in runners:
             progress.advance(runner.contender.name)
-            _prepare(runner, runners, task, Path(folder))
+            _prepare(runner, runners, task, folder)
         progress.stage("timing", task.rounds)
         for number in range(task.rounds):
             progress.advance()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
-import tempfile
 import threading
 import time
 import weakref
@@ -28,6 +27,7 @@ from hub.planning.chore import LOOK_S, Chore
 from hub.planning.later import planning
 from hub.planning.news import stage_of, take_better
 from hub.process.forks import freed_in_forks
+from hub.process.scratch import scratch_folder
 from hub.process.traffic import COUNTS, TRAFFIC
 from hub.report.progress import Progress
 from hub.workers.channel import Worker
@@ -106,7 +106,7 @@ class Aside(Chore):
 
     def _planned(self) -> tuple[Plan | None, str]:
         """Return the plan that the process made; None, and the reason, where it made none."""
-        folder = Path(tempfile.mkdtemp(prefix="hub-aside-"))
+        folder = scratch_folder("aside")
         try:
             with planning():
                 values = self._arguments()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import sys
 import tempfile
 import threading
@@ -20,6 +19,7 @@ from hub.planning.evidence import Mode
 from hub.planning.make import Maker
 from hub.planning.news import StageFile, tell_better
 from hub.process.family import end_descendants
+from hub.process.scratch import remove_with_owner
 from hub.process.traffic import COUNTS, GAPS
 from hub.registry import registry
 from hub.workers.pool import POOL
@@ -37,7 +37,7 @@ def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) 
     Temporary files go into `folder` too, which the user's process removes: this one may be killed at any moment.
     """
     tempfile.tempdir = folder
-    threading.Thread(target=_end_with_parent, args=(int(sys.argv[1]), folder), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(int(sys.argv[1]), Path(sys.argv[3])), daemon=True).start()
     POOL.prepare()  # while the graph is read
     os.nice(NICE)
     set_modes(modes)
@@ -49,13 +49,13 @@ def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) 
     return Maker(sample.graph, mode, options, registry(), progress, tell_better=tell).make(sample.values).plan
 
 
-def _end_with_parent(requests: int, folder: str) -> None:
-    """End this process, what it started and its files once the user's process is gone, which then reads no answer."""
+def _end_with_parent(requests: int, root: Path) -> None:
+    """End this process, what it started and all temporary files once the user's process is gone."""
     poll = select.poll()
     poll.register(requests, 0)  # the end of the other side is told unasked
     poll.poll()
     end_descendants(os.getpid())
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_with_owner(root)
     os._exit(1)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +32,7 @@ from hub.planning.failures import Served
 from hub.planning.later import Item, Later, planning
 from hub.planning.replay import moved_to_eager, plan_from_file, under_plan
 from hub.planning.scene import Scene, limits_of
+from hub.process.scratch import scratch
 from hub.registry import Registry
 from hub.report.progress import Progress
 from hub.support import operator_name
@@ -97,8 +96,7 @@ class Maker:
         options are strict, and PlanError where they name a plan file that cannot be replayed.
         """
         start = time.perf_counter()
-        with planning(), tempfile.TemporaryDirectory(prefix="hub-") as spare, self._session(values, plan) as session:
-            store, problem = self._store(Path(spare))
+        with planning(), self._store() as (store, problem), self._session(values, plan) as session:
             scene, notes = self._scene(store, session)
             with contextlib.closing(scene.measurements):
                 made, is_news = self._made(scene, store, plan, (*_no_cache(problem), *notes, *self._early_notes))
@@ -162,8 +160,7 @@ class Maker:
 
         Backends that explain their clusters may run them.
         """
-        with tempfile.TemporaryDirectory(prefix="hub-") as spare, self._session(values, None, is_dry=True) as session:
-            store, problem = self._store(Path(spare))
+        with self._store() as (store, problem), self._session(values, None, is_dry=True) as session:
             scene, notes = self._scene(store, session)
             with contextlib.closing(scene.measurements):
                 return explained(self._predicted(scene, store, (*_no_cache(problem), *notes)), scene)
@@ -220,12 +217,15 @@ class Maker:
         if self._tell_better is not None and decision.verdicts is not None:
             self._tell_better(plan_of(self.graph, self.mode, decision, decision.verdicts, self.options, ()))
 
-    def _store(self, spare: Path) -> tuple[Store, str]:
-        """Gives the cache; one in the spare folder, and the reason, where it must not or cannot be used."""
-        try:
-            return Store(self.options.cache_root), ""
-        except CacheError as error:
-            return Store(spare), str(error)
+    @contextlib.contextmanager
+    def _store(self) -> Generator[tuple[Store, str]]:
+        """Lend the cache; where it must not or cannot be used, one for the moment, and the reason."""
+        with contextlib.ExitStack() as stack:
+            try:
+                store, problem = Store(self.options.cache_root), ""
+            except CacheError as error:
+                store, problem = Store(stack.enter_context(scratch("cache"))), str(error)
+            yield store, problem
 
     def _found(self, store: Store) -> Plan | None:
         """Gives the plan that was kept for such a graph: one that was tuned fully also serves those who ask for less."""

@@ -18,6 +18,7 @@ from hub.errors import CompileError, HubError, LimitExceeded, WorkerDied, Worker
 from hub.process.children import environment_of_children
 from hub.process.family import WATCH_S, adopt_orphans
 from hub.process.forks import in_forks
+from hub.process.scratch import remove_with_owner, scratch_root
 from hub.workers.forkserver import Child, ForkServer, Spawned
 from hub.workers.frames import is_readable, receive, send
 from hub.workers.limits import Limits, Saving
@@ -88,7 +89,7 @@ class Worker:
         # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
         with self.log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(theirs_in), str(theirs_out)],
+                [sys.executable, "-P", "-m", module, str(theirs_in), str(theirs_out), str(scratch_root())],
                 pass_fds=(theirs_in, theirs_out),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -215,7 +216,8 @@ def last_words(text: str) -> list[str]:
 def serve(handlers: dict[str, Any]) -> None:
     """The worker's main loop: answers requests until the other side goes away. Pipe numbers come from the command line.
 
-    A request with `idle_s` is the last one, unless another one comes within so many seconds. In a process that a plugin
+    Behind them is the folder of temporary files of the process that started this one, which is removed if that is gone. A
+    request with `idle_s` is the last one, unless another one comes within so many seconds. In a process that a plugin
     forked and let return, it ends. What plugins start stays this process's, so that it can be counted, and ended with it.
     """
     adopt_orphans()
@@ -225,6 +227,8 @@ def serve(handlers: dict[str, Any]) -> None:
         try:
             command, arguments = receive(requests, ANSWER_S)
         except (EOFError, OSError):
+            for root in sys.argv[3:]:  # not in a worker that was forked: the server does so
+                remove_with_owner(Path(root))
             return
         idle_s = arguments.pop("idle_s", None)
         try:

@@ -28,6 +28,7 @@ from hub.errors import WorkerError
 from hub.process.children import environment_of_children
 from hub.process.family import adopt_orphans, children, end_family, end_session, is_running
 from hub.process.forks import freed_in_forks
+from hub.process.scratch import remove_with_owner, scratch_root
 
 START_S = 120.0
 """Seconds that starting it may take: importing PyTorch, on a machine that is busy."""
@@ -115,8 +116,9 @@ class ForkServer:
         try:
             with log.open("ab") as output:
                 # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
+                facts = map(str, (theirs.fileno(), module, rest_s, scratch_root()))
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "hub.workers.forkserver", str(theirs.fileno()), module, str(rest_s)],
+                    [sys.executable, "-P", "-m", "hub.workers.forkserver", *facts],
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -206,19 +208,19 @@ class _Server:
         self.statuses: dict[int, int] = {}
         """Where the exit status of each worker goes."""
 
-    def run(self) -> None:
+    def run(self) -> bool:
         """Forks on request, and tells how workers ended, until the other side is gone or has asked nothing for long.
 
-        Where it is gone, its workers are ended: nobody wants what they compile.
+        Where it is gone, its workers are ended: nobody wants what they compile. Returns whether it may still be there.
         """
         try:
-            self._serve()
+            return self._serve()
         finally:
             for pid in self.statuses:
                 end_family(pid)
             self.end_orphans()
 
-    def _serve(self) -> None:
+    def _serve(self) -> bool:
         adopt_orphans()  # of workers that end by themselves; while they live, they adopt their own
         wake_out, wake_in = os.pipe()
         os.set_blocking(wake_in, False)
@@ -236,9 +238,9 @@ class _Server:
                 os.read(wake_out, 4096)
                 self.reap()
             if self.connection.fileno() in ready and not self.answer((wake_out, wake_in)):
-                return
+                return False
             if not ready and not self.statuses:
-                return
+                return True
 
     def answer(self, own: Sequence[int]) -> bool:
         """Forks a worker for one request; False where there will be no more."""
@@ -346,9 +348,15 @@ def _close(descriptors: Sequence[int]) -> None:
 
 
 def main() -> None:
-    """Serves the socket whose number is on the command line, with the module and the seconds of rest behind it."""
+    """Serves the socket whose number is on the command line.
+
+    Behind it are the module, the seconds of rest, and the folder of temporary files of the process that started this one,
+    which is removed if that is gone.
+    """
     connection = socket.socket(fileno=int(sys.argv[1]))
-    _Server(connection, sys.argv[2], float(sys.argv[3])).run()
+    is_wanted = _Server(connection, sys.argv[2], float(sys.argv[3])).run()
+    if not is_wanted:
+        remove_with_owner(Path(sys.argv[4]))
 
 
 if __name__ == "__main__":

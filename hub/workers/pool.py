@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 import sys
-import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from hub.cache.keys import digest_of
 from hub.errors import PluginError, WorkerError
 from hub.process import environment
 from hub.process.forks import freed_in_forks, in_forks
+from hub.process.scratch import scratch_folder
 from hub.settings import KEYS
 from hub.workers.channel import Worker
 from hub.workers.forkserver import ForkServer
@@ -164,7 +164,7 @@ class Pool:
 
     def _logs(self) -> Path:
         if self._folder is None or not self._folder.exists():
-            self._folder = Path(tempfile.mkdtemp(prefix="hub-workers-"))
+            self._folder = scratch_folder("workers")
         return self._folder
 
 

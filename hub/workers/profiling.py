@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from hub.errors import PluginError
 from hub.pricing.profile import Profile, pair_key
+from hub.process.scratch import scratch
 from hub.workers.channel import Worker
 
 BUDGET_S = 20.0
@@ -33,8 +33,8 @@ def measure_profile(
     backend that fails is left out, with the reason in `notes`. Pairs come last, as far as `budget_s` goes; `advance` hears
     of each step. Raises PluginError only where eager itself fails.
     """
-    with tempfile.TemporaryDirectory(prefix="hub-profile-") as folder:
-        profiling = _Profiling(threads, Path(folder), advance, time.monotonic() + budget_s)
+    with scratch("profile") as folder:
+        profiling = _Profiling(threads, folder, advance, time.monotonic() + budget_s)
         try:
             return profiling.measure(backends)
         finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ from hub.partition.verdicts import Answers
 from hub.pricing.roofline import peaks, settled_accelerators
 from hub.pricing.timing import measured_cost
 from hub.process.family import WATCH_S
+from hub.process.scratch import scratch_folder
 from hub.process.state import Said
 from hub.process.traffic import GAPS
 from hub.workers.channel import Worker
@@ -169,7 +169,7 @@ class Session:
             if self._fault is not None:
                 raise self._fault
             if self._folder is None:
-                folder = Path(tempfile.mkdtemp(prefix="hub-session-"))
+                folder = scratch_folder("session")
                 try:
                     write_sample(folder, self.sample)
                 except Exception as error:
