@@ -92,7 +92,7 @@ def test_a_fork_of_a_program_that_has_planned_runs_in_eager(tmp_path: Path) -> N
                 torch.testing.assert_close(y, expected)
                 if found is not frozen:
                     assert any("fork" in str(item.message) for item in caught), [str(item.message) for item in caught]
-            assert hub.plans(call)[-1].backends == ("eager",), hub.plans(call)  # the last: threads may have asked for a capture
+            assert hub.plans(call)[-1].backends == ("eager",), hub.plans(call)  # captured again, with fewer threads
 
         assert forked(work) == 0
         torch.testing.assert_close(call(x), expected)
