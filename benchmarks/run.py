@@ -1,4 +1,4 @@
-"""Benchmarks the zoo with `tune="full"` and writes `benchmarks/results/`: what `make bench` runs.
+"""Benchmark the zoo, by default settings and tuned for a minute, and write `benchmarks/results/`: what `make bench` runs.
 
 It takes hours and may be stopped at any time: what is done stays, and the next run goes on. Run slices with
 `python -m benchmarks.run --models bert,vit --batches 1`; every flag of `hub bench --zoo` may follow and wins.
@@ -14,6 +14,6 @@ from hub.cli import main
 RESULTS = Path(__file__).parent / "results"
 
 if __name__ == "__main__":
-    usual = ["--zoo", "--tune", "full", "--budget", "120", "--rounds", "15", "--ablation", "--warm", "--resume"]
+    usual = ["--zoo", "--rounds", "15", "--warm", "--resume"]
     sys.argv = ["hub", "bench", *usual, "--output", str(RESULTS), *sys.argv[1:]]
     main()

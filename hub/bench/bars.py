@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hub.bench.contenders import FROZEN, HUB
-from hub.bench.summary import AT_PAR, INDUCTOR, Comparison, Compiling, Summary
+from hub.bench.summary import AT_PAR, INDUCTOR, WAYS, Comparison, Compiling, Summary
 
 MOST_CLUSTERS = 12
-FAST_SHARE = 0.95
-FAST_EXTRA_S = 20.0
+TUNED_SHARE = 0.95
+EXTRA_S = 15.0
 WARM_SHARE = 0.30
 ISOLATION_SHARE = 0.10
 VERIFICATION_SHARE = 0.15
 
-_MEANS = (("the best peer", 1.05), ("the best fixed library", 1.2), (INDUCTOR, 1.6))
+_MEANS = (("the best peer", 1.02), ("the best fixed library", 1.2), (INDUCTOR, 1.6))
 """How the name of what is compared with begins, and the geometric mean that is asked of it."""
 
 
@@ -32,15 +32,15 @@ class Bar:
 def bars(summary: Summary) -> tuple[Bar, ...]:
     """Gives every goal with what was found."""
     return (
-        *_speed_bars([one for one in summary.comparisons if one.who == HUB]),
-        *_speed_bars([one for one in summary.comparisons if one.who == FROZEN and one.speeds]),
+        *(bar for who in WAYS for bar in _speed_bars(who, summary)),
         *_compile_bars(list(summary.compiling.items())),
         _all_of(f"at most {MOST_CLUSTERS} clusters", summary.clusters, lambda n: n <= MOST_CLUSTERS),
     )
 
 
-def _speed_bars(comparisons: Sequence[Comparison]) -> tuple[Bar, ...]:
-    """Gives the goals for speed: one for every model, and the means for those comparisons that have one."""
+def _speed_bars(who: str, summary: Summary) -> tuple[Bar, ...]:
+    """Return the goals for the speed of one way: one for every model, and the means for comparisons that have one."""
+    comparisons = [one for one in summary.comparisons if one.who == who and one.speeds]
     if not comparisons:
         return ()
     best = comparisons[0]
@@ -56,22 +56,23 @@ def _mean(comparison: Comparison, goal: float) -> Bar:
 
 
 def _compile_bars(runs: Sequence[tuple[str, Compiling]]) -> tuple[Bar, ...]:
-    speeds = {key: one.fast_speed for key, one in runs if one.fast_speed is not None}
-    extra_s = {
-        key: one.fast_s - one.inductor_s for key, one in runs if one.fast_s is not None and one.inductor_s is not None
-    }
-    warm = {key: one.fast_warm_s / one.fast_s for key, one in runs if one.fast_s and one.fast_warm_s is not None}
-    warm_full = {key: one.warm_s / one.hub_s for key, one in runs if one.hub_s and one.warm_s is not None}
+    speeds = {key: one.share_of_tuned for key, one in runs if one.share_of_tuned is not None}
+    extra_s = [one.hub_s - one.inductor_s for _, one in runs if one.hub_s is not None and one.inductor_s is not None]
+    warm = {key: one.warm_s / one.hub_s for key, one in runs if one.hub_s and one.warm_s is not None}
     apart = {key: share for key, one in runs if (share := one.isolation_share) is not None}
     verifying = {key: share for key, one in runs if (share := one.verification_share) is not None}
-    warm_text = f"a second process takes at most {WARM_SHARE:.0%} of the first one's time to the first result"
     return (
-        _all_of(f"fast reaches {FAST_SHARE:.0%} of the speed", speeds, lambda value: value >= FAST_SHARE),
-        _all_of(
-            f"fast compiles in Inductor's time plus {FAST_EXTRA_S:.0f} s", extra_s, lambda value: value <= FAST_EXTRA_S
+        _all_of(f"{TUNED_SHARE:.0%} of the speed that tuning reaches", speeds, lambda value: value >= TUNED_SHARE),
+        Bar(
+            f"the plan is there within Inductor's compile time and {EXTRA_S:.0f} s, in the median",
+            f"{statistics.median(extra_s):+.1f} s" if extra_s else "-",
+            statistics.median(extra_s) <= EXTRA_S if extra_s else None,
         ),
-        _all_of(f"fast: {warm_text}", warm, lambda value: value <= WARM_SHARE),
-        _all_of(f"as benchmarked: {warm_text}", warm_full, lambda value: value <= WARM_SHARE),
+        _all_of(
+            f"a second process takes at most {WARM_SHARE:.0%} of the first one's time to the first result",
+            warm,
+            lambda value: value <= WARM_SHARE,
+        ),
         _all_of(
             f"worker processes cost at most {ISOLATION_SHARE:.0%} of a cold compilation",
             apart,

@@ -16,15 +16,15 @@ WARM = "hub@warm"
 """A second process with what the first one left in the cache."""
 FROZEN = "hub@frozen"
 """What `hub.freeze` makes of the hub's model: the same plan without Dynamo in front of every call."""
-FAST = "hub@fast"
-"""The hub with `tune="fast"` and a cache of its own."""
-FAST_WARM = "hub@fast-warm"
-"""A second process with what `hub@fast` left."""
+TUNED = "hub@tuned"
+"""The hub with `tune="full"`, a budget of a minute, and a cache of its own: what `hub tune --budget 60` leads to."""
+TUNED_FROZEN = "hub@tuned-frozen"
+"""The same, frozen."""
 ISOLATED, INLINE = "hub@isolated", "hub@inline"
 """The first plan that comes to mind, `tune="off"`: tried in worker processes, and all of it in the user's process."""
 _ONLY = "hub:"
 _WITHOUT = "hub-"
-_FAST = {"tune": "fast", "budget_s": 20.0}
+_TUNED = {"tune": "full", "budget_s": 60.0}
 _ISOLATED: Mapping[str, Any] = {"tune": "off"}
 _INLINE: Mapping[str, Any] = {"tune": "off", "isolate": False}
 
@@ -95,22 +95,25 @@ def contenders(wanted: Sequence[str] | None = None) -> tuple[Contender, ...]:
 
 
 def zoo_names() -> tuple[str, ...]:
-    """Gives the contenders of a whole benchmark: eager, every peer, the hub frozen, and every backend alone."""
+    """Return the contenders of a whole benchmark: eager, every peer, and the hub as it is, frozen, and tuned."""
     known = _known(registry().entries.values())
     peers = _names(known, lambda one: not one.is_hub)
-    return (*peers, FROZEN, *_names(known, lambda one: bool(backend_alone(one.name))))
+    return (*peers, FROZEN, TUNED, TUNED_FROZEN)
 
 
-def more_names(*, ablation: bool = False, warm: bool = False, isolation: bool = False) -> tuple[str, ...]:
-    """Gives contenders that are asked for by a word of their own.
+def more_names(
+    *, alone: bool = False, ablation: bool = False, warm: bool = False, isolation: bool = False
+) -> tuple[str, ...]:
+    """Return contenders that are asked for by a word of their own.
 
-    `ablation`: the hub without each backend that can run here. `warm`: second processes, and the hub with `tune="fast"`.
+    `alone`: the hub with each backend that can run here alone. `ablation`: the hub without each. `warm`: a second process.
     `isolation`: what worker processes cost a cold compilation.
     """
     known = _known(registry().entries.values())
+    by_itself = _names(known, lambda one: bool(backend_alone(one.name))) if alone else ()
     left_out = _names(known, lambda one: bool(backend_left_out(one.name))) if ablation else ()
     apart = (ISOLATED, INLINE) if isolation else ()
-    return (*((WARM, FAST, FAST_WARM) if warm else ()), *apart, *left_out)
+    return (*((WARM,) if warm else ()), *apart, *by_itself, *left_out)
 
 
 def _names(known: Mapping[str, Contender], is_wanted: Callable[[Contender], bool]) -> tuple[str, ...]:
@@ -122,8 +125,8 @@ def _known(entries: Iterable[Entry]) -> Mapping[str, Contender]:
         Contender(HUB, cache=HUB),
         Contender(FROZEN, cache=HUB),
         Contender(WARM, cache=HUB, is_timed=False),
-        Contender(FAST, options=_FAST, cache=FAST),
-        Contender(FAST_WARM, options=_FAST, cache=FAST, is_timed=False),
+        Contender(TUNED, options=_TUNED, cache=TUNED),
+        Contender(TUNED_FROZEN, options=_TUNED, cache=TUNED),
         Contender(ISOLATED, options=_ISOLATED, is_timed=False),
         Contender(INLINE, options=_INLINE, is_timed=False),
     )
@@ -171,7 +174,7 @@ def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mappi
     if not contender.is_hub:
         return Built(lambda: module(*inputs))
     compiled = compiled_by_hub(module, options_of(contender, given))
-    if contender.name == FROZEN:
+    if contender.name in (FROZEN, TUNED_FROZEN):
         from hub.freezing import freeze  # needs torch
 
         frozen = freeze(compiled, *inputs)

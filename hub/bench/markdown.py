@@ -108,8 +108,8 @@ def _ablations(summary: Summary) -> list[str]:
 
 
 def _compiling(summary: Summary) -> list[str]:
-    hubs = ("hub", "second process", "hub, fast", "fast, second process", "hub, off", "without workers", "verifying")
-    headers = ("run", "inductor", *hubs, "speed of fast")
+    hubs = ("hub", "second process", "tuned", "off", "off, without workers", "verifying")
+    headers = ("run", "inductor", *hubs, "speed, of the tuned hub's")
     return _table(headers, [(key, *_compile_cells(one)) for key, one in summary.compiling.items()])
 
 
@@ -118,13 +118,12 @@ def _compile_cells(one: Compiling) -> list[str]:
         one.inductor_s,
         one.hub_s,
         one.warm_s,
-        one.fast_s,
-        one.fast_warm_s,
+        one.tuned_s,
         one.isolated_s,
         one.inline_s,
         one.verify_s,
     )
-    return [*(_number(value, 1) for value in seconds), _number(one.fast_speed, 3)]
+    return [*(_number(value, 1) for value in seconds), _number(one.share_of_tuned, 3)]
 
 
 def _scores(summary: Summary) -> list[str]:

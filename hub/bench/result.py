@@ -12,7 +12,7 @@ from hub.bench.contenders import HUB, is_hub
 from hub.bench.machine import Machine
 from hub.pricing.timing import median, median_interval
 
-FORMAT = 2
+FORMAT = 3
 
 
 class FailureKind(StrEnum):

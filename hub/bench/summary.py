@@ -8,12 +8,12 @@ from pydantic import BaseModel, ConfigDict
 
 from hub.bench.contenders import (
     EAGER,
-    FAST,
-    FAST_WARM,
     FROZEN,
     HUB,
     INLINE,
     ISOLATED,
+    TUNED,
+    TUNED_FROZEN,
     WARM,
     backend_alone,
     backend_left_out,
@@ -24,8 +24,12 @@ from hub.bench.score import TOLERANCES, Sample, error_aware_score, geometric_mea
 
 INDUCTOR = "inductor"
 """The peer that compile times are compared with: what `torch.compile` does by itself."""
-AT_PAR = 0.98
-"""Speed relative to another from which on the hub counts as no slower."""
+AT_PAR = 0.97
+"""Speed relative to another from which on the hub counts as no slower: blocks of one contender differ by as much."""
+
+
+WAYS = (HUB, FROZEN, TUNED, TUNED_FROZEN)
+"""The ways of running a model through the hub that are compared with peers."""
 
 
 class _Value(BaseModel):
@@ -68,16 +72,15 @@ class Compiling(_Value):
     inductor_s: float | None
     hub_s: float | None
     warm_s: float | None
-    fast_s: float | None
-    fast_warm_s: float | None
+    tuned_s: float | None
     isolated_s: float | None = None
     """The first plan that comes to mind, tried in worker processes."""
     inline_s: float | None = None
     """The same in the user's process."""
     verify_s: float | None = None
     """What of `isolated_s` went into comparing executables with eager."""
-    fast_speed: float | None
-    """Speed of the hub with `tune="fast"` relative to the hub as benchmarked."""
+    share_of_tuned: float | None
+    """Speed of the hub relative to the tuned hub, both frozen where both were."""
 
     @property
     def isolation_share(self) -> float | None:
@@ -170,17 +173,19 @@ def names_in(runs: Iterable[Benchmark], is_wanted: Callable[[str], bool] = lambd
 
 def _comparisons(runs: Sequence[Benchmark]) -> tuple[Comparison, ...]:
     library, backend = best_fixed(runs, is_library), best_fixed(runs, is_alone)
+    rivals: tuple[tuple[str, Callable[[Benchmark], str]], ...] = (
+        ("the best peer of each model", lambda run: _best(run, is_peer)),
+        (f"the best fixed library ({library})", lambda run: _or_eager(run, library)),
+        (INDUCTOR, lambda _: INDUCTOR),
+        (EAGER, lambda _: EAGER),
+    )
+    alone: tuple[tuple[str, Callable[[Benchmark], str]], ...] = (
+        ("the best backend alone of each model", lambda run: _best(run, is_alone)),
+        (f"the best fixed backend alone ({backend})", lambda run: _or_eager(run, backend)),
+    )
     return (
-        _compare(runs, "the best peer of each model", lambda run: _best(run, is_peer)),
-        _compare(runs, "the best backend alone of each model", lambda run: _best(run, is_alone)),
-        _compare(runs, f"the best fixed library ({library})", lambda run: _or_eager(run, library)),
-        _compare(runs, f"the best fixed backend alone ({backend})", lambda run: _or_eager(run, backend)),
-        _compare(runs, INDUCTOR, lambda _: INDUCTOR),
-        _compare(runs, EAGER, lambda _: EAGER),
-        _compare(runs, "the best peer of each model", lambda run: _best(run, is_peer), FROZEN),
-        _compare(runs, f"the best fixed library ({library})", lambda run: _or_eager(run, library), FROZEN),
-        _compare(runs, INDUCTOR, lambda _: INDUCTOR, FROZEN),
-        _compare(runs, EAGER, lambda _: EAGER, FROZEN),
+        *(_compare(runs, against, other_in, who) for who in WAYS for against, other_in in rivals),
+        *(_compare(runs, against, other_in) for against, other_in in alone),
     )
 
 
@@ -241,17 +246,16 @@ def compiling(run: Benchmark) -> Compiling:
         inductor_s=first_s.get(INDUCTOR),
         hub_s=first_s.get(HUB),
         warm_s=first_s.get(WARM),
-        fast_s=first_s.get(FAST),
-        fast_warm_s=first_s.get(FAST_WARM),
+        tuned_s=first_s.get(TUNED),
         isolated_s=first_s.get(ISOLATED),
         inline_s=first_s.get(INLINE),
         verify_s=isolated.verify_s if (isolated := find(run, ISOLATED)) else None,
-        fast_speed=relative_speed(run, FAST, HUB),
+        share_of_tuned=relative_speed(run, FROZEN, TUNED_FROZEN) or relative_speed(run, HUB, TUNED),
     )
 
 
 def _curves(runs: Sequence[Benchmark]) -> tuple[Curve, ...]:
-    names = names_in(runs, lambda name: name != EAGER and (name in (HUB, FROZEN) or not is_hub(name) or is_alone(name)))
+    names = names_in(runs, lambda name: name != EAGER and (name in WAYS or not is_hub(name) or is_alone(name)))
     return tuple(curve for curve in (_curve(runs, name) for name in names) if curve.samples)
 
 

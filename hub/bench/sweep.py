@@ -12,12 +12,12 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from hub.bench import zoo
-from hub.bench.contenders import EAGER, FROZEN, HUB, backend_left_out
+from hub.bench.contenders import EAGER, HUB, backend_left_out
 from hub.bench.machine import this_machine
 from hub.bench.markdown import summary_text
 from hub.bench.plot import score_figure, speedup_figure
 from hub.bench.result import FORMAT, Benchmark
-from hub.bench.summary import Summary, is_library, label, names_in, relative_speed, summarize
+from hub.bench.summary import WAYS, Summary, is_library, label, names_in, relative_speed, summarize
 from hub.bench.whole import ROUNDS, benchmark
 from hub.errors import HubError
 from hub.report.numbers import count
@@ -170,7 +170,7 @@ def write_summary(folder: Path) -> Summary:
 
 
 def _figures(runs: Sequence[Benchmark], summary: Summary) -> Iterator[tuple[str, str]]:
-    names = names_in(runs, lambda name: name in (HUB, FROZEN) or is_library(name))
+    names = names_in(runs, lambda name: name in WAYS or is_library(name))
     speeds = {label(run): _over_eager(run, names) for run in runs}
     yield SPEEDUPS, speedup_figure(speeds, HUB, "Speed over eager PyTorch")
     shown = [curve for curve in summary.curves if curve.name in names]

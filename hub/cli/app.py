@@ -246,7 +246,8 @@ def bench(
     json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON; - is standard output.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin with empty caches, so that first calls are cold.")] = False,
     ablation: Annotated[bool, typer.Option("--ablation", help="Add the hub without each backend.")] = False,
-    warm: Annotated[bool, typer.Option("--warm", help="Add second processes, and the hub with tune=fast.")] = False,
+    alone: Annotated[bool, typer.Option("--alone", help="Add the hub with each backend alone.")] = False,
+    warm: Annotated[bool, typer.Option("--warm", help="Add a second process.")] = False,
     isolation: Annotated[bool, typer.Option("--isolation", help="Add what worker processes cost a compilation.")] = False,
     zoo: Annotated[bool, typer.Option("--zoo", help="Run the built-in models, and summarize.")] = False,
     models: Annotated[str | None, typer.Option("--models", metavar="A,B", help="With --zoo: only these.")] = None,
@@ -265,7 +266,7 @@ def bench(
     from hub.cli.bench import CommonFlags, ZooFlags, print_bench, print_zoo
 
     common = CommonFlags(
-        against, rounds, given, ablation=ablation, warm=warm, isolation=isolation, small=small, fresh=fresh
+        against, rounds, given, alone=alone, ablation=ablation, warm=warm, isolation=isolation, small=small, fresh=fresh
     )
     if zoo:
         print_zoo(common, ZooFlags(model, models, batches, batch, json, output, resume=resume))

@@ -28,6 +28,7 @@ class CommonFlags:
     against: str | None
     rounds: int
     given: Mapping[str, Any]
+    alone: bool = False
     ablation: bool = False
     warm: bool = False
     isolation: bool = False
@@ -102,7 +103,8 @@ def print_zoo(flags: CommonFlags, wanted: ZooFlags) -> None:
 def _against(flags: CommonFlags, usual: Callable[[], Sequence[str]]) -> tuple[str, ...]:
     """Gives the names of those who compete beside the hub: the usual ones, or those that were named, and more."""
     named = usual() if flags.against is None else _names(flags.against)
-    return (*named, *more_names(ablation=flags.ablation, warm=flags.warm, isolation=flags.isolation))
+    more = more_names(alone=flags.alone, ablation=flags.ablation, warm=flags.warm, isolation=flags.isolation)
+    return (*named, *more)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ def hub_backends() -> tuple[BackendInfo, ...]:
             peers={
                 "inductor": "plugin_inductor.peers:default",
                 "inductor-max-autotune": "plugin_inductor.peers:max_autotune",
+                "inductor-exported": "plugin_inductor.peers:exported",
+                "aot-inductor": "plugin_inductor.peers:ahead_of_time",
             },
         ),
     )

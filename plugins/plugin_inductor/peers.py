@@ -1,11 +1,14 @@
-"""Contenders for `hub bench`: Inductor through its own API, `torch.compile`, without the hub."""
+"""Contenders for `hub bench`: Inductor through its own APIs, without the hub."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import _inductor
 from torch._inductor import config
 
 
@@ -18,6 +21,21 @@ def max_autotune(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[],
     """Gives the strong form: mode "max-autotune" with weights frozen. Compiles at once, which may take minutes."""
     with config.patch(freezing=True):
         return _compiled(torch.compile(module, mode="max-autotune"), inputs)
+
+
+def exported(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
+    """Gives what Inductor makes of the exported model, weights frozen: nothing guards it. Compiles at once."""
+    with torch.no_grad(), config.patch(freezing=True):
+        program = torch.export.export(module, tuple(inputs)).module()
+        return _compiled(_inductor.compile(program, list(inputs)), inputs)
+
+
+def ahead_of_time(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
+    """Gives the package of AOTInductor, weights frozen, loaded again: no Python runs in a call. Compiles at once."""
+    with torch.no_grad(), config.patch(freezing=True), tempfile.TemporaryDirectory() as folder:
+        program = torch.export.export(module, tuple(inputs))
+        package = _inductor.aoti_compile_and_package(program, package_path=str(Path(folder) / "model.pt2"))
+        return _compiled(_inductor.aoti_load_package(package), inputs)
 
 
 def _compiled(compiled: Any, inputs: Sequence[Any]) -> Callable[[], Any]:
