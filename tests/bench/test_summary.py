@@ -51,10 +51,9 @@ RUNS = (
         result("inductor", 20.0, first_call_s=10.0),
         result("openvino", 10.0),
         result("hub:openvino", 10.0),
-        result("hub", 8.0, clusters=2, first_call_s=60.0, backends=["openvino", "inductor"], note="two clusters"),
-        result("hub@fast", 8.0, first_call_s=25.0),
+        result("hub", 8.0, clusters=2, first_call_s=24.0, backends=["openvino", "inductor"], note="two clusters"),
+        result("hub@tuned", 8.0, first_call_s=80.0),
         Result(name="hub@warm", first_call_s=6.0),
-        Result(name="hub@fast-warm", first_call_s=10.0),
         result("hub-openvino", 16.0),
         Result(name="hub-inductor", same_as="hub"),
     ),
@@ -87,7 +86,8 @@ def test_the_hub_is_compared_with_the_best_peer_of_each_model(summary: Summary) 
 
 def test_the_hub_is_compared_with_the_best_backend_alone(summary: Summary) -> None:
     """Backends through the hub are compared apart from libraries through their own APIs."""
-    assert summary.comparisons[1].speeds == pytest.approx({"bert b1": 1.25, "mamba b4": 3.2})
+    (alone,) = [one for one in summary.comparisons if one.against == "the best backend alone of each model"]
+    assert alone.speeds == pytest.approx({"bert b1": 1.25, "mamba b4": 3.2})
 
 
 def test_a_library_that_fails_runs_in_eager() -> None:
@@ -110,15 +110,17 @@ def test_the_frozen_hub_has_goals_of_its_own() -> None:
     found = [one for one in summarize([frozen]).comparisons if one.who == "hub@frozen" and one.speeds]
     assert [one.geomean for one in found] == pytest.approx([1.25, 1.25, 1.25, 5.0])
     goals = {one.text: one.is_met for one in bars(summarize([frozen]))}
-    assert goals["hub@frozen: at least 0.98 x as fast as the best peer on every model"] is True
-    assert goals["hub: at least 0.98 x as fast as the best peer on every model"] is False
+    assert goals["hub@frozen: at least 0.97 x as fast as the best peer on every model"] is True
+    assert goals["hub: at least 0.97 x as fast as the best peer on every model"] is False
 
 
 def test_goals_say_what_was_found(summary: Summary) -> None:
     """Each is met, missed with the runs that miss it, or not measured."""
     found = {one.text: one for one in bars(summary)}
-    assert [one.is_met for one in found.values()] == [False, False, True, False, True, True, False, True, None, None, False]
-    assert "mamba b4 0.8" in found["hub: at least 0.98 x as fast as the best peer on every model"].found
+    hub, tuned, starts = [False, False, True, False], [True] * 4, [True, True, True, None, None]
+    assert [one.is_met for one in found.values()] == [*hub, *tuned, *starts, False]
+    assert found["the plan is there within Inductor's compile time and 15 s, in the median"].found == "+14.0 s"
+    assert "mamba b4 0.8" in found["hub: at least 0.97 x as fast as the best peer on every model"].found
     assert found["at most 12 clusters"].found == "1 of 2; not mamba b4 13"
     assert {one.is_met for one in bars(summarize(RUNS[1:]))} == {False, None}
 
@@ -144,7 +146,7 @@ def test_the_page_has_a_table_for_each_question(summary: Summary) -> None:
     assert "| bert b1 | 8.00 | 40.00 | 20.00 | 10.00 | 10.00 | 8.00 |" in page
     assert "- mamba b4, openvino: cannot\n" in page
     assert label(RUNS[1]) == "mamba b4"
-    assert goals_text(summary)[0].startswith("missed: hub: at least 0.98")
+    assert goals_text(summary)[0].startswith("missed: hub: at least 0.97")
 
 
 def test_figures_are_well_formed_and_name_everything() -> None:

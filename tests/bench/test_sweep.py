@@ -99,13 +99,15 @@ def test_flags_that_contradict_the_zoo_are_named() -> None:
         print_zoo(CommonFlags(None, 3, {}), ZooFlags("bert", None, 1, None, None, "out"))
 
 
-def test_the_zoo_runs_peers_and_backends_alone() -> None:
-    """The hub without each backend, and second processes, are added where they are asked for."""
+def test_the_zoo_runs_peers_and_the_hub_in_four_ways() -> None:
+    """The hub as it is, frozen and tuned; with or without one backend, and second processes, where they are asked for."""
     names = zoo_names()
-    assert {"eager", "inductor", "inductor-max-autotune", "onnxruntime", "openvino"} <= set(names)
-    assert {backend_alone(name) for name in names if is_hub(name)} >= {"inductor", "onnxruntime", "openvino"}
+    peers = {"inductor", "inductor-max-autotune", "inductor-exported", "aot-inductor", "onnxruntime", "openvino"}
+    assert {"eager", *peers} <= set(names)
+    assert [name for name in names if is_hub(name)] == ["hub@frozen", "hub@tuned", "hub@tuned-frozen"]
     assert more_names() == ()
-    assert more_names(warm=True) == ("hub@warm", "hub@fast", "hub@fast-warm")
+    assert more_names(warm=True) == ("hub@warm",)
+    assert {backend_alone(name) for name in more_names(alone=True)} >= {"inductor", "onnxruntime", "openvino"}
     assert "hub-openvino" in more_names(ablation=True)
 
 
@@ -126,6 +128,7 @@ def test_a_plan_is_for_the_hub_with_all_backends() -> None:
 
 
 def test_second_processes_share_a_cache_with_the_first() -> None:
-    """And the hub with `tune="fast"` has one of its own, so that it is cold."""
-    caches = {one.name: one.cache for one in contenders(more_names(warm=True))}
-    assert caches[HUB] == caches["hub@warm"] != caches["hub@fast"] == caches["hub@fast-warm"]
+    """And the tuned hub has one of its own, so that it is cold; its frozen form replays what it found."""
+    caches = {one.name: one.cache for one in contenders([*zoo_names(), *more_names(warm=True)])}
+    assert caches[HUB] == caches["hub@warm"] == caches["hub@frozen"]
+    assert caches[HUB] != caches["hub@tuned"] == caches["hub@tuned-frozen"]
