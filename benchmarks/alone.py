@@ -27,7 +27,7 @@ BACKENDS = ("disc", "inductor", "onnxruntime", "openvino", "xla", "iree")
 
 
 def main() -> None:
-    """Times each model, and writes what was found."""
+    """Time each model, and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--backends", default=",".join(BACKENDS))
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _kept(path: Path) -> dict[str, Any]:
-    """Gives what was written before on this machine with these versions, with this run's command."""
+    """Return what was written before on this machine with these versions, with this run's command."""
     machine = this_machine().model_dump(mode="json")
     before = json.loads(path.read_text()) if path.exists() else {}
     is_same = {**before.get("machine", {}), "load": None} == {**machine, "load": None}
@@ -56,7 +56,7 @@ def _kept(path: Path) -> dict[str, Any]:
 
 
 def timed(model: str, contenders: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Gives seconds of a call, seconds to the first result, clusters and relative error, or why there are none."""
+    """Return seconds of a call, seconds to the first result, clusters and relative error, or why there are none."""
     with tempfile.TemporaryDirectory(prefix="hub-alone-") as folder:
         into = Path(folder) / "found.json"
         command = ["bench", model, "--against", ",".join(contenders), "--tune", "off", "--rounds", str(rounds)]
@@ -73,7 +73,7 @@ def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table(models: Mapping[str, Mapping[str, Any]], what: str, unit: float, title: str) -> str:
-    """Gives a table as Markdown: a row a model, a column a contender, the smallest of each row in bold."""
+    """Return a table as Markdown: a row a model, a column a contender, the smallest of each row in bold."""
     names = sorted({name for found in models.values() for name in found}, key=lambda name: (name != "eager", name))
     lines = [f"{title}:\n", f"| model | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     for model, found in models.items():

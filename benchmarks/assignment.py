@@ -58,7 +58,7 @@ class Taken(NamedTuple):
 
 
 def region_chain(size: int, rng: random.Random) -> RegionChain:
-    """Prices for regions of 0.1 to 0.9 ms; entering costs 20 to 200 us."""
+    """Price for regions of 0.1 to 0.9 ms; entering costs 20 to 200 us."""
     inside_s = tuple(tuple(rng.uniform(1e-4, 9e-4) for _ in BACKENDS) for _ in range(size))
     enter_s = tuple(tuple(rng.uniform(2e-5, 2e-4) for _ in BACKENDS) for _ in range(size))
     return RegionChain(BACKENDS, inside_s, enter_s, (1e-3,) * size, mix_s=MIX_S)
@@ -102,7 +102,7 @@ def grown(
 
 
 def closed(reads: Sequence[Sequence[int]], nodes: set[int]) -> set[int]:
-    """Adds every node on a path between two of a set."""
+    """Add every node on a path between two of a set."""
     first, last = min(nodes), max(nodes)
     below: set[int] = set()
     for node in range(first, last + 1):
@@ -116,7 +116,7 @@ def closed(reads: Sequence[Sequence[int]], nodes: set[int]) -> set[int]:
 
 
 def priced(reads: tuple[tuple[int, ...], ...], sets: Sequence[tuple[int, ...]], rng: random.Random) -> Problem:
-    """Gives every set to every backend, at 50 to 110 % of eager and 10 us a call."""
+    """Return every set to every backend, at 50 to 110 % of eager and 10 us a call."""
     eager_s = tuple(rng.uniform(5e-6, 5e-5) for _ in reads)
     candidates = tuple(
         Candidate(nodes, backend, 1e-5 + rng.uniform(0.5, 1.1) * sum(eager_s[node] for node in nodes))
@@ -204,7 +204,7 @@ def solved(kind: str, problem: Problem) -> Taken:
 
 
 def unrolled(chain: RegionChain) -> Taken:
-    """Finds the ten best routes of one chain of regions."""
+    """Find the ten best routes of one chain of regions."""
     seconds, _ = seconds_of(lambda: k_best(chain, 10))
     size = len(chain.eager_s)
     return Taken("regions", size, size * len(chain.backends), "chain", seconds, 0.0)

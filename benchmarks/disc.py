@@ -45,7 +45,7 @@ Contenders = Mapping[str, Callable[[], object]]
 
 
 def main() -> None:
-    """Prints one line a program and size, and the geometric means, and writes them."""
+    """Print one line a program and size, and the geometric means, and write them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=15)
@@ -109,7 +109,7 @@ def _shown(run: Mapping[str, Any]) -> str:
 
 
 def timed(name: str, size: tuple[int, int], threads: int, rounds: int) -> dict[str, Any]:
-    """Gives median seconds of a call and of compiling of each contender, and the bytes of inputs and outputs."""
+    """Return median seconds of a call and of compiling of each contender, and the bytes of inputs and outputs."""
     rows, columns = size
     inputs = inputs_of(name, rows // 2, columns // 2) if name in IMAGES else inputs_of(name, rows, columns)
     cluster, values = whole_cluster(Wrapped(PROGRAMS[name]), inputs)
@@ -153,7 +153,7 @@ def _dynamic_figures(chosen: argparse.Namespace) -> dict[str, object]:
 
 
 def dynamic_ratios(name: str, threads: int, rounds: int) -> list[float]:
-    """Gives the time of one executable with symbolic sizes over that of one for the size, at random sizes."""
+    """Return the time of one executable with symbolic sizes over that of one for the size, at random sizes."""
     settings = CompileSettings(threads=threads)
     given = inputs_of(name, 6, 24)
     cluster, inputs = whole_cluster(Wrapped(PROGRAMS[name]), given, dynamic=True)
@@ -178,7 +178,7 @@ def dynamic_ratios(name: str, threads: int, rounds: int) -> list[float]:
 
 
 def _in_range(value: Any, sizes: Iterable[int]) -> Any:
-    """Gives integers that are indices under every size."""
+    """Return integers that are indices under every size."""
     is_index = isinstance(value, torch.Tensor) and value.dtype == torch.int64
     return value % min(sizes) if is_index else value
 
@@ -187,7 +187,7 @@ def _in_range(value: Any, sizes: Iterable[int]) -> Any:
 
 
 def interleaved(contenders: Contenders, rounds: int, block_s: float = BLOCK_S) -> dict[str, float]:
-    """Gives median seconds of a call of each contender; blocks of calls take turns."""
+    """Return median seconds of a call of each contender; blocks of calls take turns."""
     with torch.no_grad():
         counts = {label: max(1, int(block_s / max(_block(call, 3), 1e-7))) for label, call in contenders.items()}
         found: dict[str, list[float]] = {label: [] for label in contenders}
@@ -198,7 +198,7 @@ def interleaved(contenders: Contenders, rounds: int, block_s: float = BLOCK_S) -
 
 
 def _block(call: Callable[[], object], count: int) -> float:
-    """Gives the mean seconds of some calls."""
+    """Return the mean seconds of some calls."""
     begin = time.perf_counter()
     for _ in range(count):
         call()
@@ -206,7 +206,7 @@ def _block(call: Callable[[], object], count: int) -> float:
 
 
 def copied_bytes_per_s() -> float:
-    """Gives the bytes read and written in a second by a copy, into memory that is there already."""
+    """Return the bytes read and written in a second by a copy, into memory that is there already."""
     source = torch.ones(COPIED)
     target = torch.zeros(COPIED)
     seconds = interleaved({"copy": lambda: target.copy_(source)}, 9)["copy"]
@@ -214,7 +214,7 @@ def copied_bytes_per_s() -> float:
 
 
 def _mean(ratios: Sequence[float] | Any) -> float:
-    """Gives the geometric mean."""
+    """Return the geometric mean."""
     return math.exp(statistics.fmean(map(math.log, ratios)))
 
 

@@ -181,7 +181,7 @@ def further_clusters() -> dict[str, float]:
 
 
 def main() -> None:
-    """Times, prints, writes."""
+    """Time, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=RESULTS)
     output = parser.parse_args().output

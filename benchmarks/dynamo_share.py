@@ -22,7 +22,7 @@ MOST_POINTERS = 100_000
 
 
 def main() -> None:
-    """Times the parts of a call with the model running in between, and Dynamo's part with the graph's work left out."""
+    """Time the parts of a call with the model running in between, and Dynamo's part with the graph's work left out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--backend", default="onnxruntime")
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def parts_us(compiled: Any, inputs: Any, stamps: list[tuple[float, float]]) -> str:
-    """Gives the medians before, in and after the graph."""
+    """Return the medians before, in and after the graph."""
     rows: list[tuple[float, float, float]] = []
     for _ in range(CALLS + 5):
         begin = time.perf_counter()

@@ -48,7 +48,7 @@ class Forced:
 
 
 def main() -> None:
-    """Prints a row for each model and backend."""
+    """Print a row for each model and backend."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--backends", default=",".join(BACKENDS))
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def forced(model: str, backend: str, *, small: bool) -> Forced:
-    """Compiles a model of the zoo with one backend alone, and runs it. Raises whatever the hub raises."""
+    """Compile a model of the zoo with one backend alone, and run it. Raises whatever the hub raises."""
     module, inputs = build(model, small=small)
     torch.compiler.reset()
     options = {"tune": "off", "start": "wait", "backends": [backend]}
@@ -84,25 +84,25 @@ def forced(model: str, backend: str, *, small: bool) -> Forced:
 
 
 def reasons_in(plans: Iterable[Plan]) -> Iterable[str]:
-    """Gives why nodes were left to eager."""
+    """Return why nodes were left to eager."""
     clusters = (cluster for plan in plans for cluster in plan.clusters if cluster.backend == EAGER)
     return (bid.refusal for cluster in clusters for bid in cluster.bids if bid.refusal)
 
 
 def problems_in(plans: Iterable[Plan]) -> Iterable[str]:
-    """Gives what failed, or fell back."""
+    """Return what failed, or fell back."""
     events = (event for plan in plans for event in plan.events if event.kind in ("failed", "fallback"))
     return (f"{event.stage}: {event.message}" for event in events)
 
 
 def difference(got: Any, wanted: Any) -> float:
-    """Gives the largest difference between tensors in two results, relative to each tensor's largest value."""
+    """Return the largest difference between tensors in two results, relative to each tensor's largest value."""
     pairs = zip(pytree.tree_leaves(got), pytree.tree_leaves(wanted), strict=True)
     return max(float((mine - other).abs().max() / other.abs().max()) for mine, other in pairs)
 
 
 def row_of(found: Forced) -> str:
-    """Gives a row of the table."""
+    """Return a row of the table."""
     why = "; ".join((*found.reasons, *found.problems))
     cells = (found.model, found.backend, found.taken, found.left, found.clusters, f"{found.difference:.0e}", why)
     return f"| {' | '.join(map(str, cells))} |"

@@ -43,7 +43,7 @@ def first_result(name: str, batch: int, way: str, tune: str, cache: Path) -> dic
 
 
 def in_new_process(model: str, way: str, tune: str) -> dict[str, float]:
-    """Runs `first_result` in a fresh process with an empty cache."""
+    """Run `first_result` in a fresh process with an empty cache."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "HF_HUB_OFFLINE": "1"}
         command = [sys.executable, "-m", "benchmarks.isolation", "--one", model, way, tune, folder]
@@ -63,7 +63,7 @@ def compared(model: str, rounds: int, tune: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Times, prints, writes."""
+    """Time, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=MODELS, help="NAME:BATCH, with commas")
     parser.add_argument("--rounds", type=int, default=3)

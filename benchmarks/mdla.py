@@ -88,7 +88,7 @@ def resnet18_s() -> float:
 
 
 def main() -> None:
-    """Measures, prints, writes."""
+    """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", default=",".join(NETS), help="names, with commas")
     parser.add_argument("--formats", default=",".join(FORMATS), help="names, with commas")

@@ -55,7 +55,7 @@ class Step:
     """None for eager."""
 
     def run(self, values: dict[str, Any]) -> None:
-        """Reads its inputs from values by name, and adds its outputs."""
+        """Read its inputs from values by name, and add its outputs."""
         inputs = [values[name] for name in self.cluster.input_names]
         is_eager = self.executable is None
         found = self.cluster.module(*inputs) if is_eager else run(self.executable, self.cluster, inputs)
@@ -63,7 +63,7 @@ class Step:
 
 
 def main() -> None:
-    """Times all pairs, or one thing in a process of its own."""
+    """Time all pairs, or one thing in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--backends", default=",".join(BACKENDS))
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def timed(model: str, backends: Sequence[str]) -> dict[str, Any]:
-    """Gives each backend's parts alone, and each pair's whole; what went wrong stands in their place."""
+    """Return each backend's parts alone, and each pair's whole; what went wrong stands in their place."""
     alone = {name: in_a_process("alone", model, name) for name in backends}
     able = [name for name in backends if alone[name] and max(alone[name]["parts_s"]) < SLOW_S]
     pairs: dict[str, Any] = {}
@@ -98,7 +98,7 @@ def timed(model: str, backends: Sequence[str]) -> dict[str, Any]:
 
 
 def in_a_process(way: str, model: str, *backends: str) -> dict[str, Any] | None:
-    """Gives what a process of its own measures; None, with what it said on standard error, where it fails."""
+    """Return what a process of its own measures; None, with what it said on standard error, where it fails."""
     command = [sys.executable, "-m", "benchmarks.pairs", "--one", way, model, ",".join(backends)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
@@ -110,7 +110,7 @@ def in_a_process(way: str, model: str, *backends: str) -> dict[str, Any] | None:
 
 
 def print_table(model: str, able: Sequence[str], pairs: Mapping[str, Any]) -> None:
-    """Prints the ratios, the backend of the first part down, that of the second across."""
+    """Print the ratios, the backend of the first part down, that of the second across."""
     print(f"\n| {model} | " + " | ".join(able) + " |\n|---|" + "---|" * len(able))
     for first in able:
         cells = [_cell(pairs.get(f"{first}, {second}"), is_pair=first != second) for second in able]
@@ -127,7 +127,7 @@ def _cell(found: Any, *, is_pair: bool) -> str:
 
 
 def alone(model: str, backends: Sequence[str]) -> dict[str, Any]:
-    """Times each part's clusters by themselves, in a process with one backend."""
+    """Time each part's clusters by themselves, in a process with one backend."""
     (name,) = backends
     captured = captured_model(model)
     values = values_of(captured)
@@ -142,7 +142,7 @@ def alone(model: str, backends: Sequence[str]) -> dict[str, Any]:
 
 
 def chain(model: str, backends: Sequence[str]) -> dict[str, Any]:
-    """Times the whole model, its parts with two backends in turn, and says how far it is from eager."""
+    """Time the whole model, its parts with two backends in turn, and say how far it is from eager."""
     captured = captured_model(model)
     wanted = values_of(captured)
     steps = steps_of(captured, [backends[place % len(backends)] for place in range(PARTS)])
@@ -165,7 +165,7 @@ _WAYS = {"alone": alone, "chain": chain}
 
 
 def captured_model(model: str) -> Captured:
-    """Gives a model of the zoo, captured."""
+    """Return a model of the zoo, captured."""
     module, inputs = build(model)
     with torch.no_grad():
         module.eval()(*inputs)
@@ -173,18 +173,18 @@ def captured_model(model: str) -> Captured:
 
 
 def given_values(captured: Captured) -> dict[str, Any]:
-    """Gives the values of a graph's inputs, by name."""
+    """Return the values of a graph's inputs, by name."""
     return dict(zip((node.name for node in captured.graph.placeholders), captured.inputs, strict=True))
 
 
 def values_of(captured: Captured) -> dict[str, Any]:
-    """Gives the value of every node, from eager."""
+    """Return the value of every node, from eager."""
     names = (node.name for node in (*captured.graph.placeholders, *captured.graph.nodes))
     return values_at(captured.graph, captured.inputs, names)
 
 
 def steps_of(captured: Captured, parts: Sequence[str]) -> list[Step]:
-    """Compiles the parts of a graph, each for its backend; "" stands for eager."""
+    """Compile the parts of a graph, each for its backend; "" stands for eager."""
     settings = CompileSettings(threads=torch.get_num_threads(), spin=False)
     steps: list[Step] = []
     for place, found in enumerate(group(captured.graph, backends_of(captured.graph, parts))):
@@ -195,7 +195,7 @@ def steps_of(captured: Captured, parts: Sequence[str]) -> list[Step]:
 
 
 def backends_of(graph: Graph, parts: Sequence[str]) -> dict[str, str]:
-    """Gives the backend of each node."""
+    """Return the backend of each node."""
     found: dict[str, str] = {}
     for place, node in enumerate(graph.nodes):
         name = parts[place * len(parts) // len(graph.nodes)]

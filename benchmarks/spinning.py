@@ -45,7 +45,7 @@ HABITS = {
 
 
 def main() -> None:
-    """Prints both tables."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--habit", choices=HABITS, help="only this line of the second table")
     habit = parser.parse_args().habit
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def report_openmp() -> None:
-    """Times a product in eager and one in OpenVINO with OpenMP's spinning, without, and with it again."""
+    """Time a product in eager and one in OpenVINO with OpenMP's spinning, without, and with it again."""
     eager, other = eager_product(), openvino_product()
     print(f"{'OpenMP':24}{'eager':>8}{'OpenVINO':>10}")
     line("idle threads spin", eager, other)
@@ -71,13 +71,13 @@ def report_openmp() -> None:
 
 
 def line(title: str, eager: Call, other: Call) -> None:
-    """Prints one line of the first table."""
+    """Print one line of the first table."""
     first, second = medians_us(eager, other)
     print(f"{title:24}{first:8.0f}{second:10.0f}")
 
 
 def report_onnxruntime(habit: str) -> None:
-    """Prints one line of the second table."""
+    """Print one line of the second table."""
     products, eager, other = onnxruntime_products(habit), eager_product(), openvino_product()
     calm = Calm()
     (alone,), with_openvino, with_eager = medians_us(products), medians_us(products, other), medians_us(products, eager)
@@ -87,7 +87,7 @@ def report_onnxruntime(habit: str) -> None:
 
 
 def medians_us(*calls: Call) -> tuple[float, ...]:
-    """Gives the median of each call, the calls taking turns."""
+    """Return the median of each call, the calls taking turns."""
     samples: list[list[float]] = [[] for _ in calls]
     for _ in range(CALLS):
         for call, taken in zip(calls, samples, strict=True):
@@ -98,7 +98,7 @@ def medians_us(*calls: Call) -> tuple[float, ...]:
 
 
 def random_values(seed: int, *shape: int) -> Any:
-    """Gives float32 values that sums of `WIDTH` products leave at the same size."""
+    """Return float32 values that sums of `WIDTH` products leave at the same size."""
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32) / np.float32(WIDTH**0.5)
 
 

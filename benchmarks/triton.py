@@ -71,14 +71,14 @@ WRONG = 0.05
 
 Call = Callable[[], Any]
 Contender = Callable[[], AbstractContextManager[Call]]
-"""Gives what runs it once, in whatever that has to be run in."""
+"""Return what runs it once, in whatever that has to be run in."""
 Row = dict[str, Any]
 Cases = Iterable[tuple[str, Callable[[], Row]]]
 """Runs by name, each made when its turn comes."""
 
 
 def main() -> None:
-    """Prints a line for each figure and bar, and writes them. Ends with status 1 without a GPU, and after a failed run."""
+    """Print a line for each figure and bar, and write them. Ends with status 1 without a GPU, and after a failed run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--tune", type=float, default=0.0, metavar="SECONDS", help="time block sizes first")
@@ -102,7 +102,7 @@ def _has_gpu() -> bool:
 
 
 def _written(part: str, chosen: argparse.Namespace) -> bool:
-    """Runs a part and writes it, run by run and then what became of its bars; says whether all of its runs were made."""
+    """Run a part and write it, run by run and then what became of its bars; says whether all of its runs were made."""
     facts = _facts(chosen)
     rows: list[Row] = []
     for row in _runs(part, chosen):
@@ -125,7 +125,7 @@ def _facts(chosen: argparse.Namespace) -> Row:
 
 
 def _write(file: Path, part: str, section: Row) -> None:
-    """Puts a part's section into the file, whole or not at all."""
+    """Put a part's section into the file, whole or not at all."""
     before = json.loads(file.read_text()) if file.is_file() else {}
     partial = file.with_suffix(".partial")
     partial.write_text(json.dumps({**before, part: section}, indent=2) + "\n")
@@ -133,7 +133,7 @@ def _write(file: Path, part: str, section: Row) -> None:
 
 
 def _runs(part: str, chosen: argparse.Namespace) -> Iterator[Row]:
-    """Gives a part's rows. What raises is a row with its error."""
+    """Return a part's rows. What raises is a row with its error."""
     try:
         for label, run in PARTS[part](chosen):
             yield _attempted(label, run)
@@ -163,7 +163,7 @@ def _failure(label: str, error: Exception) -> Row:
 
 
 def _line(row: Row) -> str:
-    """Gives a run's ratios."""
+    """Return a run's ratios."""
     call_s: Mapping[str, float] = row["call_s"]
     own = "triton" if "triton" in call_s else "hub"
     ratios = "  ".join(f"{other} / {own} {call_s[other] / call_s[own]:.2f}" for other in call_s if other != own)
@@ -191,7 +191,7 @@ def memory_bound(chosen: argparse.Namespace) -> Cases:
 
 
 def _copied_bytes_s() -> float:
-    """Gives the bytes read and written in a second by a copy."""
+    """Return the bytes read and written in a second by a copy."""
     source = torch.ones(COPIED, device=DEVICE)
     target = torch.empty_like(source)
     return 2 * source.nbytes / _kernel_s(lambda: target.copy_(source))
@@ -241,7 +241,7 @@ def _linear_gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> t
 def _timed(
     module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], tune_s: float, others: Mapping[str, Contender]
 ) -> Row:
-    """Gives median seconds of a call of Triton and of others, and the bytes of inputs and outputs.
+    """Return median seconds of a call of Triton and of others, and the bytes of inputs and outputs.
 
     Another one that cannot run is absent, with its reason. Raises what Triton raises, and ValueError where it is wrong.
     """
@@ -272,7 +272,7 @@ def _eager(module: torch.nn.Module, inputs: Sequence[Any]) -> Contender:
 
 
 def _inductors(module: torch.nn.Module, inputs: Sequence[Any]) -> dict[str, Contender]:
-    """Gives Inductor as it is, and tuned; kernels are timed one by one, so without CUDA graphs."""
+    """Return Inductor as it is, and tuned; kernels are timed one by one, so without CUDA graphs."""
     modes = {"inductor": None, "max-autotune": "max-autotune-no-cudagraphs"}
 
     @contextlib.contextmanager
@@ -286,7 +286,7 @@ def _inductors(module: torch.nn.Module, inputs: Sequence[Any]) -> dict[str, Cont
 
 
 def _within(kernel: SDPBackend, module: torch.nn.Module, inputs: Sequence[Any]) -> Contender:
-    """Gives eager with one of PyTorch's kernels for attention and no other."""
+    """Return eager with one of PyTorch's kernels for attention and no other."""
 
     @contextlib.contextmanager
     def alone() -> Iterator[Call]:
@@ -298,7 +298,7 @@ def _within(kernel: SDPBackend, module: torch.nn.Module, inputs: Sequence[Any]) 
 
 
 def _wrong_by(found: Any, wanted: Any) -> float:
-    """Gives by how much results differ at most, as a share of the largest value of each; NaN is no difference to NaN."""
+    """Return by how much results differ at most, as a share of the largest value of each; NaN is no difference to NaN."""
     pairs = zip(_tensors(found), _tensors(wanted), strict=True)
     return max((_apart(mine.float(), theirs.float()) for mine, theirs in pairs), default=0.0)
 
@@ -332,7 +332,7 @@ def models(chosen: argparse.Namespace) -> Cases:
 
 
 def _model(name: str, batch: int, dtype: torch.dtype, chosen: argparse.Namespace) -> Row:
-    """Gives median seconds of a call of each contender, and what the hub's plan is; others that fail are absent."""
+    """Return median seconds of a call of each contender, and what the hub's plan is; others that fail are absent."""
     loaded = load_model(name, batch=batch)
     module = loaded.module.to(DEVICE, dtype)
     inputs = tuple(value.to(DEVICE, dtype if value.is_floating_point() else value.dtype) for value in loaded.inputs)
@@ -377,7 +377,7 @@ def _hub_way(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def _warm(module: torch.nn.Module, inputs: Sequence[Any], way: Mapping[str, Any]) -> Any:
-    """Compiles a module and calls it until its CUDA graphs are recorded."""
+    """Compile a module and call it until its CUDA graphs are recorded."""
     compiled: Any = torch.compile(module, **way)
     for _ in range(WARM_CALLS):
         compiled(*inputs)
@@ -385,14 +385,14 @@ def _warm(module: torch.nn.Module, inputs: Sequence[Any], way: Mapping[str, Any]
 
 
 def _skipped_graphs() -> int:
-    """Gives how often Inductor has done without a CUDA graph so far."""
+    """Return how often Inductor has done without a CUDA graph so far."""
     from torch._dynamo.utils import counters
 
     return int(counters["inductor"]["cudagraph_skips"])
 
 
 def _as_graph(call: Call) -> Call:
-    """Gives the replay of a call that is recorded. Raises what no graph may hold; the stream is then what it was."""
+    """Return the replay of a call that is recorded. Raises what no graph may hold; the stream is then what it was."""
     for _ in range(WARM_CALLS):
         call()
     torch.cuda.synchronize()
@@ -403,7 +403,7 @@ def _as_graph(call: Call) -> Call:
 
 
 def _interleaved(contenders: Mapping[str, Call]) -> dict[str, float]:
-    """Gives median seconds of a call of each contender; blocks of calls take turns."""
+    """Return median seconds of a call of each contender; blocks of calls take turns."""
     counts = {label: max(1, int(BLOCK_S / _block_s(call, 3))) for label, call in contenders.items()}
     found: dict[str, list[float]] = {label: [] for label in contenders}
     for _ in range(ROUNDS):

@@ -26,7 +26,7 @@ class Bar:
 
 
 def over(other: str, own: str) -> Callable[[Row], float | None]:
-    """Gives how many times as long another contender takes."""
+    """Return how many times as long another contender takes."""
 
     def figure(row: Row) -> float | None:
         times: Mapping[str, float] = row["call_s"]
@@ -36,7 +36,7 @@ def over(other: str, own: str) -> Callable[[Row], float | None]:
 
 
 def best_over(others: Sequence[str], own: str, *, needs_all: bool = False) -> Callable[[Row], float | None]:
-    """Gives how many times as long the fastest of some others takes; with `needs_all` nothing where one is missing."""
+    """Return how many times as long the fastest of some others takes; with `needs_all` nothing where one is missing."""
 
     def figure(row: Row) -> float | None:
         times: Mapping[str, float] = row["call_s"]
@@ -76,7 +76,7 @@ BARS: Mapping[str, tuple[Bar, ...]] = {
 
 
 def judged(part: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """Gives a part's geometric means of each contender's time over our own, and what became of each bar."""
+    """Return a part's geometric means of each contender's time over our own, and what became of each bar."""
     own = "hub" if part == "models" else "triton"
     timed = [row for row in rows if "call_s" in row]
     others = dict.fromkeys(name for row in timed for name in row["call_s"] if name != own)
@@ -85,7 +85,7 @@ def judged(part: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _outcome(bar: Bar, rows: Sequence[Row]) -> dict[str, Any]:
-    """Says what was found; a run that failed, or lacks a contender, leaves a bar unproven, and so not reached."""
+    """Return what was found; a run that failed, or lacks a contender, leaves a bar unproven, and so not reached."""
     about = [row for row in rows if "call_s" not in row or bar.is_about(row)]
     found = {row["program"]: bar.figure(row) if "call_s" in row else None for row in about}
     figures = {program: figure for program, figure in found.items() if figure is not None}
@@ -103,13 +103,13 @@ def _outcome(bar: Bar, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    """Gives the geometric mean; None of nothing."""
+    """Return the geometric mean; None of nothing."""
     found = list(values)
     return statistics.geometric_mean(found) if found else None
 
 
 def told(outcome: Mapping[str, Any]) -> str:
-    """Gives a line about a bar."""
+    """Return a line about a bar."""
     found = "nothing was measured" if outcome["found"] is None else f"{outcome['found']:.2f}"
     worst = f", worst {outcome['worst']}" if outcome["worst"] is not None else ""
     lacking = f"; not measured: {', '.join(outcome['lacking'])}" if outcome["lacking"] else ""
@@ -118,5 +118,5 @@ def told(outcome: Mapping[str, Any]) -> str:
 
 
 def is_time(seconds: float) -> bool:
-    """True for a number that a clock can have given."""
+    """Return True for a number that a clock can have given."""
     return math.isfinite(seconds) and seconds > 0

@@ -36,7 +36,7 @@ def small_bert() -> Any:
 
 
 def main() -> None:
-    """Tunes and times each model, and writes what was found."""
+    """Tune and time each model, and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--budget", default="10m", help="of each model's search, as `hub tune` takes it")
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def tuned(model: str, budget: str, kept: Path | None) -> dict[str, Any]:
-    """Gives seconds of a call before and after a search, by contender, and what the search said."""
+    """Return seconds of a call before and after a search, by contender, and what the search said."""
     with tempfile.TemporaryDirectory(prefix="hub-tuned-") as folder:
         cache = ["--cache-dir", str(kept or folder)]
         alone = _alone(model)
@@ -88,14 +88,14 @@ def _alone(model: str) -> float:
 
 
 def run_hub(*arguments: str) -> str:
-    """Runs the hub's command line, and gives what it printed. Raises CalledProcessError."""
+    """Run the hub's command line, and return what it printed. Raises CalledProcessError."""
     print("$ hub", shlex.join(arguments), file=sys.stderr, flush=True)
     command = [sys.executable, "-c", "from hub.cli import main; main()", *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def row_of(name: str, found: Mapping[str, Any]) -> str:
-    """Gives a row of the table, times in milliseconds."""
+    """Return a row of the table, time in milliseconds."""
     before, after = found["before_s"], found["after_s"]
     tuned_s = after.get(TVM)
     cells = [found["alone_s"], before.get(TVM), tuned_s, *(after.get(each) for each in AGAINST[1:])]

@@ -21,7 +21,7 @@ CALLS = 7
 
 
 def main() -> None:
-    """Times one model with as many threads as PyTorch has, which `TVM_NUM_THREADS` has to say too."""
+    """Time one model with as many threads as PyTorch has, which `TVM_NUM_THREADS` has to say too."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     loaded = load_model(parser.parse_args().model)
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def seconds(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> float:
-    """Gives the median seconds of a call. Raises AssertionError where TVM's result is not eager's."""
+    """Return the median seconds of a call. Raises AssertionError where TVM's result is not eager's."""
     import tvm
     from tvm import relax
     from tvm.relax.frontend.torch import from_exported_program

@@ -36,7 +36,7 @@ Tokens = tuple[torch.Tensor, torch.Tensor]
 
 
 def main() -> None:
-    """Plans, embeds, compares, times."""
+    """Plan, embeds, compare, time."""
     lines, batches = read_batches()
     encoder = trained_encoder()
     print(f"{len(lines)} sentences in {len(batches)} batches of {BATCH}; the trained MiniLM encoder, all float32")
@@ -57,24 +57,24 @@ def main() -> None:
 
 
 def read_batches() -> tuple[tuple[str, ...], list[Tokens]]:
-    """Gives the sentences, and their tokens in batches, all padded to one length so that one plan serves them all."""
+    """Return the sentences, and their tokens in batches, all padded to one length so that one plan serves them all."""
     lines = tuple(line for line in SENTENCES.read_text(encoding="utf-8").splitlines() if line.strip())
     ids, mask = tokenized(lines)
     return lines, list(zip(ids.split(BATCH), mask.split(BATCH), strict=True))
 
 
 def first_batch() -> tuple[SentenceEncoder, Tokens]:
-    """Gives the encoder and one batch: a factory for `hub bench examples/minilm_demo.py:first_batch`."""
+    """Return the encoder and one batch: a factory for `hub bench examples/minilm_demo.py:first_batch`."""
     return trained_encoder(), read_batches()[1][0]
 
 
 def embedded(run: Callable[..., torch.Tensor], batches: Sequence[Tokens]) -> torch.Tensor:
-    """Gives one vector of length 1 a sentence, [sentences, 384]."""
+    """Return one vector of length 1 a sentence, [sentences, 384]."""
     return torch.cat([run(*batch) for batch in batches])
 
 
 def show_plans(compiled: Any) -> None:
-    """Prints the plan of every captured graph."""
+    """Print the plan of every captured graph."""
     console = Console()
     for plan in hub.plans(compiled):
         console.print()
@@ -82,7 +82,7 @@ def show_plans(compiled: Any) -> None:
 
 
 def show_nearest(lines: Sequence[str], vectors: torch.Tensor) -> None:
-    """Prints the nearest other sentence of every third one, by the cosine of the angle between vectors."""
+    """Print the nearest other sentence of every third one, by the cosine of the angle between vectors."""
     cosines = (vectors @ vectors.T).fill_diagonal_(-1.0)
     nearest = cosines.argmax(dim=1).tolist()
     rows = [(lines[i], lines[nearest[i]], f"{cosines[i, nearest[i]]:.2f}") for i in range(0, len(lines), 3)]
@@ -92,13 +92,13 @@ def show_nearest(lines: Sequence[str], vectors: torch.Tensor) -> None:
 
 
 def show_difference(vectors: torch.Tensor, expected: torch.Tensor) -> None:
-    """Prints how far the hub's vectors are from eager's."""
+    """Print how far the hub's vectors are from eager's."""
     apart = difference(vectors, expected)
     print(f"\nlargest difference from eager: {apart.absolute:.1e}, {apart.relative:.1e} of the largest value")
 
 
 def show_times() -> None:
-    """Prints the time of one batch through the hub, eager and Inductor, each in its own process, taking turns."""
+    """Print the time of one batch through the hub, eager and Inductor, each in its own process, taking turns."""
     print(f"\ntiming one batch against {' and '.join(AGAINST)}, each in its own process ...", flush=True)
     run: Benchmark = benchmark(f"{Path(__file__).resolve()}:first_batch", AGAINST, rounds=ROUNDS)
     print(benchmark_text(run.model_copy(update={"model": "MiniLM, one batch"})))

@@ -15,7 +15,7 @@ class Net(torch.nn.Module):
         self.head = torch.nn.Linear(64, 10)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        """Gives class probabilities [B, 10] of images [B, 3, H, W]."""
+        """Return class probabilities [B, 10] of images [B, 3, H, W]."""
         x = torch.relu(self.stem(image)).flatten(2).transpose(1, 2)
         x = x + self.attention(x, x, x, need_weights=False)[0]
         return torch.fft.rfft(self.head(x).mean(1)).abs().softmax(-1)

@@ -33,17 +33,17 @@ _HOSTS = ("cpu", "meta")
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """True for a device that computes beside the CPU, which has to wait for it."""
+    """Return True for a device that computes beside the CPU, which has to wait for it."""
     return device.type not in _HOSTS
 
 
 def accelerators_of(values: Iterable[Any]) -> tuple[torch.device, ...]:
-    """Gives the accelerators that tensors among some values lie on, each once, in order; looks into containers."""
+    """Return the accelerators that tensors among some values lie on, each once, in order; looks into containers."""
     return tuple(dict.fromkeys(tensor.device for tensor in _tensors_in(values) if is_accelerator(tensor.device)))
 
 
 def wait_for(devices: Iterable[torch.device]) -> None:
-    """Waits until accelerators have done all that they were given; for none it takes no time."""
+    """Wait until accelerators have done all that they were given; for none it takes no time."""
     for device in devices:
         torch = sys.modules["torch"]
         own = torch.accelerator.current_accelerator()
@@ -52,12 +52,12 @@ def wait_for(devices: Iterable[torch.device]) -> None:
 
 
 def wait_for_values(values: Iterable[Any]) -> None:
-    """Waits for every accelerator that tensors among some values lie on."""
+    """Wait for every accelerator that tensors among some values lie on."""
     wait_for(accelerators_of(values))
 
 
 def name_of(device: torch.device) -> str:
-    """Gives what an accelerator calls itself, "NVIDIA A100-SXM4-40GB"; its kind where it does not say."""
+    """Return what an accelerator calls itself, "NVIDIA A100-SXM4-40GB"; its kind where it does not say."""
     try:
         return str(sys.modules["torch"].get_device_module(device).get_device_name(device))
     except Exception:  # noqa: BLE001 - kinds without such a function, and builds of PyTorch without the kind
@@ -80,7 +80,7 @@ class RandomState:
 
 
 def random_state() -> RandomState:
-    """Gives where the random numbers of all CUDA devices stand. Starts CUDA for nobody."""
+    """Return where the random numbers of all CUDA devices stand. Starts CUDA for nobody."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return RandomState(())
@@ -88,14 +88,14 @@ def random_state() -> RandomState:
 
 
 def set_random_state(wanted: RandomState) -> None:
-    """Puts the random numbers of CUDA devices back to where they stood."""
+    """Put the random numbers of CUDA devices back to where they stood."""
     for index, state in enumerate(wanted.states):
         torch = sys.modules["torch"]
         torch.cuda.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8), index)
 
 
 def is_full(text: str) -> bool:
-    """True where an error's text, or the last words of a process, say that an accelerator's memory was full.
+    """Return whether an error's text, or the last words of a process, say that an accelerator's memory was full.
 
     Only by text: libraries under plugins raise types of their own, and drivers end processes. The one place that reads it.
     """
@@ -103,7 +103,7 @@ def is_full(text: str) -> bool:
 
 
 def free_unused() -> None:
-    """Gives memory of CUDA devices back that PyTorch keeps for tensors to come."""
+    """Return memory of CUDA devices back that PyTorch keeps for tensors to come."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

@@ -95,28 +95,28 @@ class Executable(Protocol):
 
     @abstractmethod
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Runs one call. On the hot path.
+        """Run one call. On the hot path.
 
         `inputs` follow `cluster.inputs`: tensors of any stride (never to be written to), or plain ints, floats and bools.
-        Gives new tensors in the order of `cluster.outputs`, with their shape, dtype and device, that alias neither inputs
+        Return new tensors in the order of `cluster.outputs`, with their shape, dtype and device, that alias neither inputs
         nor memory that a later call writes. Raises InputRefused for values that it cannot compute faithfully: eager then
         runs this call, and the next one comes here again. Whatever else it raises ends its use.
         """
         ...
 
     def save(self, folder: Path) -> None:  # noqa: ARG002 - for overriding methods
-        """Writes files from which `Backend.load` restores the executable. Called at most once, in the compiling process."""
+        """Write files from which `Backend.load` restores the executable. Called at most once, in the compiling process."""
         raise CompileError("this executable cannot be saved")
 
     def dump(self, folder: Path) -> None:
-        """Writes whatever helps a person debug: the program received, the program lowered to, sources, logs."""
+        """Write whatever helps a person debug: the program received, the program lowered to, sources, logs."""
 
 
 class Backend(Protocol):
     """A compiler or runtime that can execute clusters. Created once a process; methods may be called from any thread."""
 
     def probe(self) -> Support:
-        """Runs a real one-operator program and says whether the backend works here. Called in a child process.
+        """Run a real one-operator program and say whether the backend works here. Called in a child process.
 
         A reason beside an acceptance is shown to people as a note.
         """
@@ -124,7 +124,7 @@ class Backend(Protocol):
 
     @abstractmethod
     def supports(self, node: fx.Node) -> Support:
-        """Says whether it takes a call_function node, from `node.target`, its arguments, and `meta["val"]` of its inputs.
+        """Return whether it takes a call_function node, from `node.target`, its arguments, and `meta["val"]` of its inputs.
 
         Called once for each node while planning; must not touch the device.
         """
@@ -139,11 +139,11 @@ class Backend(Protocol):
         return False
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:  # noqa: ARG002 - for overriding methods
-        """Predicts one warm call, without compiling. None means "cannot say" and the hub uses its own roofline."""
+        """Predict one warm call, without compiling. None means "cannot say" and the hub uses its own roofline."""
         return None
 
     def explain(self, cluster: Cluster, settings: CompileSettings, inputs: Sequence[Any]) -> str:  # noqa: ARG002 - as above
-        """Tells people, in lines, what only the backend knows of a cluster that a plan gives it: "" where that is nothing.
+        """Tell people, in lines, what only the backend knows of a cluster that a plan gives it: "" where that is nothing.
 
         Called by `hub explain` alone, once for each such cluster, on the cluster's real inputs. May use the device.
         """
@@ -156,7 +156,7 @@ class Backend(Protocol):
         budget_s: float,  # noqa: ARG002 - as above
         say: Callable[[str], None],  # noqa: ARG002 - as above
     ) -> str:
-        """Searches for faster code for clusters of one model, for about `budget_s`, and gives in a line what it found.
+        """Search for faster code for clusters of one model, for about `budget_s`, and return in a line what it found.
 
         Called by `hub tune` alone, before it plans, and only where `BackendInfo.tunes` is set. What is found is kept as it
         is found, where `compile` looks for it and `BackendSettings.state` shows it: the call may end by Ctrl-C at any time,
@@ -166,9 +166,9 @@ class Backend(Protocol):
 
     @abstractmethod
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Compiles a cluster all of whose nodes it supports. Raises CompileError with the reason if it cannot."""
+        """Compile a cluster all of whose nodes it supports. Raises CompileError with the reason if it cannot."""
         ...
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - as above
-        """Restores what `Executable.save` wrote, for an equal cluster and equal settings."""
+        """Restore what `Executable.save` wrote, for an equal cluster and equal settings."""
         raise CompileError("this backend cannot load saved executables")

@@ -34,7 +34,7 @@ class BackendSettings(BaseModel):
         return self._cache_folder or resolve(None, os.environ, Path.cwd()).cache_root
 
     def kept_in(self, cache_folder: Path) -> Self:
-        """Gives the same settings beside another cache folder."""
+        """Return the same settings beside another cache folder."""
         found = self.model_copy()
         found._cache_folder = cache_folder
         return found
@@ -83,12 +83,12 @@ class BackendSettings(BaseModel):
 
     @property
     def saturates(self) -> bool | None:
-        """True where the user accepts what is cut off; None means what `BackendInfo.saturates` says."""
+        """Return whether the user accepts what is cut off; None means what `BackendInfo.saturates` says."""
         return None
 
 
 def checked(backend: str, kind: type[BackendSettings], given: Mapping[str, Setting]) -> BackendSettings:
-    """Gives a backend's settings. Raises OptionError, naming setting and origin, for an unknown one or a wrong value."""
+    """Return a backend's settings. Raises OptionError, naming setting and origin, for an unknown one or a wrong value."""
     for key, setting in given.items():
         if key not in kind.model_fields:
             raise OptionError(

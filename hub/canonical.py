@@ -25,7 +25,7 @@ class Relation:
 
 
 def canonical_text(module: fx.GraphModule, relations: Iterable[Relation] = ()) -> str:
-    """Prints a program with nodes renamed by position, and of the relations those between its own symbolic sizes.
+    """Print a program with nodes renamed by position, and of the relations those between its own symbolic sizes.
 
     Constants print by form, not by value; see `constants_read`.
     """
@@ -37,7 +37,7 @@ def canonical_text(module: fx.GraphModule, relations: Iterable[Relation] = ()) -
 
 
 def constants_read(module: fx.GraphModule, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Gives each tensor that a node reads, node by node, also those of programs inside the program, with its name.
+    """Return each tensor that a node reads, node by node, also those of programs inside the program, with its name.
 
     One that is read twice comes twice: which node reads which tensor is part of what a program does.
     """
@@ -50,7 +50,7 @@ def constants_read(module: fx.GraphModule, path: str = "") -> Iterator[tuple[str
 
 
 def relations_in(module: fx.GraphModule) -> tuple[Relation, ...]:
-    """Gives what PyTorch knows by now of the symbolic sizes in a program: the range of each, and every guard."""
+    """Return what PyTorch knows by now of the symbolic sizes in a program: the range of each, and every guard."""
     size = next(_symbolic_sizes(module), None)
     if size is None:
         return ()
@@ -79,7 +79,7 @@ def tensor_digest(tensor: torch.Tensor) -> str:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Gives a dense tensor's elements in order, as bytes; without a copy where they lie so."""
+    """Return a dense tensor's elements in order, as bytes; without a copy where they lie so."""
     flat = tensor.contiguous().reshape(-1)
     if flat.stride() != (1,):  # one element may lie anywhere, and still count as contiguous
         flat = flat.clone(memory_format=torch.contiguous_format)
@@ -115,7 +115,7 @@ class _Printer:
         """By memory: the first input that lies in it."""
 
     def line(self, node: fx.Node) -> str:
-        """Gives the line of a node. Nodes come in order."""
+        """Return the line of a node. Nodes come in order."""
         number, value = self._number[node], node.meta.get("val")
         arguments = map_arg((node.args, node.kwargs), self._reference)
         marks = self._input_marks(number, value) if node.op in ("placeholder", "get_attr") else ""
@@ -133,7 +133,7 @@ class _Printer:
         return "" if value is None or isinstance(value, torch.Tensor) else f"{type(value).__name__} {value!r}"
 
     def _input_marks(self, number: int, value: Any) -> str:
-        """Says what else a compiler could take for granted of an input: where it starts, and with whom it shares memory."""
+        """Return what else a compiler could assume of an input: where it starts, and with whom it shares memory."""
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             return ""
         memory = value.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage] - fake tensors have no address
@@ -171,7 +171,7 @@ def _attribute(module: fx.GraphModule, node: fx.Node) -> Any:
 
 
 def _symbols(module: fx.GraphModule) -> frozenset[str]:
-    """Gives the names of the symbols in a program's sizes."""
+    """Return the names of the symbols in a program's sizes."""
     return frozenset[str]().union(*(_names_in(size.node.expr) for size in _symbolic_sizes(module)))
 
 
@@ -180,7 +180,7 @@ def _names_in(expression: Any) -> frozenset[str]:
 
 
 def _symbolic_sizes(module: fx.GraphModule) -> Iterator[Any]:
-    """Gives every symbolic number in the values of a program's nodes."""
+    """Return every symbolic number in the values of a program's nodes."""
     for node in module.graph.nodes:
         for value in elements(node.meta.get("val")):
             if isinstance(value, torch.Tensor):

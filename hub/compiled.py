@@ -114,7 +114,7 @@ class CompiledGraph:
         """Told of every call while somebody watches: the graph, its arguments, what it gave."""
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
-        """Runs one call. Raises HubError only where the options are strict."""
+        """Run one call. Raises HubError only where the options are strict."""
         binding = self._current
         if binding is None or not binding.guard.holds(args) or is_autocast_on() or self.observer is not None:
             return self._call_slowly(args)
@@ -130,7 +130,7 @@ class CompiledGraph:
         return self._bind(args).run
 
     def _call_slowly(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Runs one call that needs a binding first, or that the user makes under autocast, whose casts the graph holds."""
+        """Run one call that needs a binding first, or that the user makes under autocast, whose casts the graph holds."""
         with torch._C._DisableAutocast():  # pyright: ignore[reportPrivateUsage] - the public form takes one device
             binding = self._current
             if binding is None or not binding.guard.holds(args):
@@ -141,7 +141,7 @@ class CompiledGraph:
         return outputs
 
     def refresh(self) -> None:
-        """Forgets what was built, so that the next call reads every weight anew; the plan stays."""
+        """Forget what was built, so that the next call reads every weight anew; the plan stays."""
         with self._lock:
             self._bindings.clear()
             self._current = None
@@ -168,7 +168,7 @@ class CompiledGraph:
         return plan.with_events(Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text))
 
     def learn_later(self, served: Served, event: Event, error: BaseException | None = None) -> None:
-        """Notes what was found out after the first answer; with an error, the candidate serves no more."""
+        """Note what was found out after the first answer; with an error, the candidate serves no more."""
         with self._lock:
             if self.plan is not None:
                 others = (old for old in self.plan.events if (old.stage, old.cluster) != (Stage.LATER, event.cluster))
@@ -180,7 +180,7 @@ class CompiledGraph:
             )
 
     def _bind(self, args: Sequence[Any]) -> Binding:
-        """Gives a binding for these weights: one that there is, or a new one."""
+        """Return a binding for these weights: one that there is, or a new one."""
         if (found := self._known(args)) is not None:
             self._tell_news()
             return found
@@ -203,7 +203,7 @@ class CompiledGraph:
         return None
 
     def _drop_stale(self) -> None:
-        """Drops bindings whose own weights have changed since, and counts them."""
+        """Drop bindings whose own weights have changed since, and count them."""
         fresh = [binding for binding in self._bindings if binding.guard.is_fresh()]
         self._changes += len(self._bindings) - len(fresh)
         self._bindings = fresh
@@ -223,7 +223,7 @@ class CompiledGraph:
         return Maker(graph, self.mode, options, registry(), progress_for(self.graph.name), self._demoted)
 
     def _may_answer_in_eager(self) -> bool:
-        """True where the first calls may run in eager while the graph is planned in another process.
+        """Return whether the first calls may run in eager while the graph is planned in another process.
 
         Not in training: the inputs of a backward graph are all activations, of which copies would have to be kept.
         """
@@ -368,7 +368,7 @@ class CompiledGraph:
         return assembled
 
     def _recorded(self, run: Run) -> Run:
-        """Gives what runs a plan as a CUDA graph, where that is asked for and can be."""
+        """Return what runs a plan as a CUDA graph, where that is asked for and can be."""
         if not self.options.cuda_graphs:
             return run
         reason = "shadow mode looks at live calls" if self.options.shadow else unrecordable(self.graph)
@@ -390,7 +390,7 @@ class CompiledGraph:
             raise OptionError(text, hint="leave cuda_graphs out, or strict=True")
 
     def _with_guarded_weights(self, args: Sequence[Any]) -> Graph:
-        """Gives the graph with those weights as constants whose changes can be noticed; with none after many changes."""
+        """Return the graph with those weights as constants whose changes can be noticed; with none after many changes."""
         if not self.graph.weights:
             return self.graph
         if self._changes >= MOST_CHANGES or len(self._bindings) >= MOST_BINDINGS:
@@ -424,7 +424,7 @@ class CompiledGraph:
         self._warn_once(f"{backend} failed on {cluster} of {self.graph.name}, which runs in eager {duration}: {message}")
 
     def _demote(self, served: Served, error: BaseException) -> None:
-        """Keeps a candidate that failed out of later bindings, and of what later captures and processes plan."""
+        """Keep a candidate that failed out of later bindings, and of what later captures and processes plan."""
         with self._lock:
             if served.group in self._demoted:
                 return
@@ -432,7 +432,7 @@ class CompiledGraph:
         remember_failure_in_service(served, error)
 
     def _drifted(self, backend: str, cluster: str, drift: Drift) -> None:
-        """Notes in the plan what shadow mode has seen, in place of what it had seen before."""
+        """Note in the plan what shadow mode has seen, in place of what it had seen before."""
         event = Event(kind=EventKind.NOTE, stage=Stage.SHADOW, backend=backend, cluster=cluster, message=str(drift))
         with self._lock:
             if self.plan is not None:
@@ -482,7 +482,7 @@ def pending_plan(graph: Graph, mode: Mode, threads: int) -> Plan:
 
 
 def eager_plan(name: str, reason: str, mode: Mode = "inference") -> Plan:
-    """Gives the plan of a program that could not be captured and runs as PyTorch alone would run it."""
+    """Return the plan of a program that could not be captured and runs as PyTorch alone would run it."""
     cluster = PlannedCluster(name="e0", backend=EAGER, nodes=(), reason=reason)
     event = Event(kind=EventKind.FALLBACK, stage=Stage.CAPTURE, message=reason)
     return Plan(

@@ -52,7 +52,7 @@ def plain(*names: str) -> Condition:
 
 
 def is_symbolic_number(value: Any) -> bool:
-    """True for SymInt, SymFloat and SymBool."""
+    """Return True for SymInt, SymFloat and SymBool."""
     return hasattr(value, "node") and not hasattr(value, "dtype")
 
 

@@ -30,5 +30,5 @@ class Cost:
 
     @property
     def is_measured(self) -> bool:
-        """True where the number was measured on this machine."""
+        """Return whether the number was measured on this machine."""
         return self.source == "measured"

@@ -38,7 +38,7 @@ def hub_backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """Compiles one program that Dynamo captured: what `torch.compile(model, backend="hub")` calls.
+    """Compile one program that Dynamo captured: what `torch.compile(model, backend="hub")` calls.
 
     Only capture happens here, because guards on sizes count only now; planning waits for the first real call, whose errors
     then reach the caller as they are. Wrong options raise OptionError at that call. Finding the plugins waits, too: what
@@ -61,7 +61,7 @@ captured_for_hub(hub_backend)
 
 
 def restricted(*backends: str) -> Callable[..., Callable[..., Any]]:
-    """Gives a backend of `torch.compile` that is the hub with these backends alone, and eager for what they do not take.
+    """Return a backend of `torch.compile` that is the hub with these backends alone, and eager for what they do not take.
 
     Plugins offer one under a name of its own (entry point group `torch_dynamo_backends`). It takes the hub's options;
     other `backends` among them raise OptionError at the first call.
@@ -90,7 +90,7 @@ def restricted(*backends: str) -> Callable[..., Callable[..., Any]]:
 def _captured(
     module: fx.GraphModule, example_inputs: Sequence[Any], chosen: Options, owner: object | None
 ) -> Callable[..., Any]:
-    """Captures for inference where no input needs gradients, for training elsewhere."""
+    """Capture for inference where no input needs gradients, for training elsewhere."""
 
     def compile_graph(graph: Graph, kind: Mode, original: Callable[..., Any] | None = None) -> CompiledGraph:
         return _compiled(graph, kind, chosen, original or graph.module, owner)

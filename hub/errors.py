@@ -17,7 +17,7 @@ _END_OF_TEXT = 1000
 
 
 def shortened(text: str) -> str:
-    """Gives a text without its middle where it is longer than messages may be, and says how much that was."""
+    """Return a text without its middle where it is longer than messages may be, and say how much that was."""
     if len(text) <= LONGEST_TEXT:
         return text
     begin, end = text[: LONGEST_TEXT - _END_OF_TEXT - 50], text[-_END_OF_TEXT:]
@@ -68,7 +68,7 @@ def _rebuilt(
 
 
 def text_of(error: BaseException) -> str:
-    """Gives an exception's type and text, whatever its own `__str__` does, and however long that is."""
+    """Return an exception's type and text, whatever its own `__str__` does, and however long that is."""
     try:
         return shortened(f"{type(error).__name__}: {error}")
     except Exception:  # noqa: BLE001 - a plugin's exception may fail at this as well
@@ -111,7 +111,7 @@ class PluginError(HubError):
 
     @property
     def is_device_full(self) -> bool:
-        """True where an accelerator's memory was full: other processes, and the user's own model, had a part in it."""
+        """Return whether an accelerator's memory was full: other processes, and the user's own model, had a part in it."""
         return is_full(self.message)
 
 

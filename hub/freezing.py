@@ -65,7 +65,7 @@ class Frozen:
         self.refresh()
 
     def refresh(self) -> None:
-        """Takes the model anew as it is now, after weights or attributes have changed. Raises as `freeze` does."""
+        """Take the model anew as it is now, after weights or attributes have changed. Raises as `freeze` does."""
         watched = _Watch(self._compiled)
         inputs, kwargs = pytree.tree_unflatten(self._leaves, self._structure)
         with torch.no_grad():
@@ -83,7 +83,7 @@ class Frozen:
         self._run = self._graph.run_in_eager
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Runs one call. Inputs of another form than at freezing, or that need gradients, take the compiled model's way."""
+        """Run one call. Inputs of another form than at freezing, or that need gradients, take the compiled model's way."""
         leaves = self._leaves_of(inputs, kwargs)
         if leaves is None:
             return self._compiled(*inputs, **kwargs)
@@ -112,7 +112,7 @@ class Frozen:
 
 
 def freeze(compiled: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Frozen:
-    """Gives a compiled model that checks its inputs only, and not whether the model has changed since.
+    """Return a compiled model that checks its inputs only, and not whether the model has changed since.
 
     `compiled` is what `torch.compile(model, backend="hub")` gave; it is called in inference with `inputs` and `kwargs`.
     Weights, attributes, hooks, flags and globals are taken as they are now; `Frozen.refresh` takes them anew. Raises
@@ -130,7 +130,7 @@ class _Watch:
         self._seen: list[tuple[CompiledGraph, Sequence[Any], Sequence[Any]]] = []
 
     def call(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Calls the model twice: what is not captured yet has to be before it can be watched."""
+        """Call the model twice: what is not captured yet has to be before it can be watched."""
         self._compiled(*inputs, **kwargs)
         graphs = [graph for graph in graphs_of(self._compiled) if not graph.is_body]
         for graph in graphs:
@@ -145,7 +145,7 @@ class _Watch:
         self._seen.append((graph, args, outputs))
 
     def only_call(self) -> tuple[CompiledGraph, Sequence[Any], Sequence[Any]]:
-        """Gives the one call of a graph that was seen. Raises FreezeError if there was none or more than one."""
+        """Return the one call of a graph that was seen. Raises FreezeError if there was none or more than one."""
         if not self._seen and not graphs_of(self._compiled):
             why = why_no_graphs(self._compiled)
             raise FreezeError(f"nothing of the model was captured: {why.reason}", hint=why.hint)
@@ -163,7 +163,7 @@ _PLAIN = (int, float, bool, str, type(None))
 
 
 def _check_inputs(leaves: Sequence[Any]) -> None:
-    """Raises FreezeError for inputs of which no call could tell whether it is of the same form."""
+    """Raise FreezeError for inputs of which no call could tell whether it is of the same form."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if len({id(tensor) for tensor in tensors}) < len(tensors):
         raise FreezeError(
@@ -176,7 +176,7 @@ def _check_inputs(leaves: Sequence[Any]) -> None:
 def _fed(
     graph: CompiledGraph, args: Sequence[Any], leaves: Sequence[Any]
 ) -> tuple[tuple[Any, ...], tuple[tuple[int, int], ...]]:
-    """Gives the graph's arguments with gaps, and for each gap which leaf of the inputs goes there, as (leaf, position)."""
+    """Return the graph's arguments with gaps, and for each gap which leaf of the inputs goes there, as (leaf, position)."""
     weights = frozenset(graph.graph.weights)
     place = {id(leaf): index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
     kept: list[Any] = list(args)
@@ -194,7 +194,7 @@ def _fed(
 
 
 def _rebuilt(result: Any, outputs: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
-    """Gives what turns the graph's outputs into the model's result."""
+    """Return what turns the graph's outputs into the model's result."""
     place = {id(output): index for index, output in enumerate(outputs) if isinstance(output, torch.Tensor)}
     if id(result) in place:
         only = place[id(result)]

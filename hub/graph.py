@@ -23,7 +23,7 @@ from hub.support import WEIGHT, dtype_name, is_symbolic
 
 
 def hint(size: Any) -> int:
-    """Gives the size seen while capturing for a symbolic one, and a plain int as it is. Adds no guard.
+    """Return the size seen while capturing for a symbolic one, and a plain int as it is. Adds no guard.
 
     Raises ValueError for sizes that depend on data and so were never seen.
     """
@@ -40,7 +40,7 @@ UNSEEN = 8192
 
 
 def priced_size(size: Any) -> int:
-    """Gives the size that prices are about: the one seen while capturing, `UNSEEN` where none was. Raises nothing."""
+    """Return the size that prices are about: the one seen while capturing, `UNSEEN` where none was. Raises nothing."""
     try:
         return hint(size)
     except ValueError:
@@ -58,12 +58,12 @@ class TensorSpec:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorSpec:
-        """Gives the spec of a real or fake strided tensor."""
+        """Return the spec of a real or fake strided tensor."""
         return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
 
     @property
     def is_dynamic(self) -> bool:
-        """True where any size is symbolic."""
+        """Return whether any size is symbolic."""
         return any(map(is_symbolic, self.shape))
 
     @property
@@ -73,7 +73,7 @@ class TensorSpec:
 
     @property
     def is_contiguous(self) -> bool:
-        """True where the elements stand in row-major order without gaps, symbolic sizes taken as prices take them."""
+        """Return whether the elements stand in row-major order without gaps, symbolic sizes taken as prices take them."""
         sizes, strides = tuple(map(priced_size, self.shape)), tuple(map(priced_size, self.stride))
         packed = (math.prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
         return all(size == 1 or stride == want for size, stride, want in zip(sizes, strides, packed, strict=True))
@@ -99,7 +99,7 @@ Spec = TensorSpec | ScalarSpec
 
 
 def spec_of(value: Any) -> Spec:
-    """Gives the spec of a fake value. Raises CaptureError for what cannot cross a cluster's edge."""
+    """Return the spec of a fake value. Raises CaptureError for what cannot cross a cluster's edge."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             raise CaptureError(f"a {value.layout} tensor cannot cross a cluster's edge")
@@ -136,7 +136,7 @@ class Pin(StrEnum):
 
     @property
     def is_ordered(self) -> bool:
-        """True for an effect that must keep its place among others."""
+        """Return True for an effect that must keep its place among others."""
         return self in (Pin.RANDOM, Pin.EFFECT, Pin.WRITE, Pin.ORDERED_PROGRAMS)
 
 
@@ -188,7 +188,7 @@ class Graph:
 
     @cached_property
     def is_dynamic(self) -> bool:
-        """True where any input has a symbolic size."""
+        """Return whether any input has a symbolic size."""
         return any(
             isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and any(map(is_symbolic, value.shape)))
             for value in (node.meta.get("val") for node in self.placeholders)
@@ -196,7 +196,7 @@ class Graph:
 
     @cached_property
     def groupings(self) -> dict[tuple[str, ...], Any]:
-        """Groups of nodes that `hub.partition.group` has found, by the backend of each node."""
+        """Group of nodes that `hub.partition.group` has found, by the backend of each node."""
         return {}
 
     @property
@@ -254,7 +254,7 @@ class Cluster:
 
     @property
     def is_dynamic(self) -> bool:
-        """True where an input's size is symbolic or an input is a number."""
+        """Return whether an input's size is symbolic or an input is a number."""
         return any(isinstance(spec, ScalarSpec) or spec.is_dynamic for spec in self.inputs)
 
     @cached_property
@@ -268,7 +268,7 @@ class Cluster:
         return self.digest_with({})
 
     def digest_with(self, known: MutableMapping[str, str]) -> str:
-        """Gives `digest` with digests of constants that are known, by name, and adds those that had to be computed."""
+        """Return `digest` with digests of constants that are known, by name, and add those that had to be computed."""
         read = tuple(constants_read(self.module))
         for name, value in read:
             if name not in known:
@@ -277,7 +277,7 @@ class Cluster:
 
 
 def output_arguments(module: fx.GraphModule) -> tuple[Any, ...]:
-    """Gives what a module returns, in order: nodes, or plain constants."""
+    """Return what a module returns, in order: nodes, or plain constants."""
     return tuple(cast("Sequence[Any]", module.graph.output_node().args[0]))
 
 
@@ -305,7 +305,7 @@ _UNDECLARED_VIEWS = frozenset(
 
 
 def is_view(node: fx.Node) -> bool:
-    """True where a node's output may share memory with one of its inputs, by its operator's schema."""
+    """Return whether a node's output may share memory with one of its inputs, by its operator's schema."""
     if node.target is operator.getitem:
         return False
     if str(node.target) in _UNDECLARED_VIEWS:

@@ -21,7 +21,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def hub_backends() -> Iterable[BackendInfo]:
-    """Registers backends. Called once, when backends are first listed or wanted.
+    """Register backends. Called once, when backends are first listed or wanted.
 
     Must be cheap: no import of torch or of the library under the backend. An empty result registers nothing.
     """
@@ -41,14 +41,14 @@ def hub_candidates(graph: Graph) -> Iterable[Proposal]:  # noqa: ARG001 - implem
 
 @hookspec
 def hub_plan_made(plan: Plan) -> None:
-    """Observes a plan that was just decided, before it runs for the first time. What it raises is reported and ignored."""
+    """Observe a plan that was just decided, before it runs for the first time. What it raises is reported and ignored."""
 
 
 @hookspec
 def hub_cluster_compiled(backend: str, cluster: str, compile_s: float) -> None:
-    """Observes one cluster that was compiled, in seconds of wall time. What it raises is reported and ignored."""
+    """Observe one cluster that was compiled, in seconds of wall time. What it raises is reported and ignored."""
 
 
 @hookspec
 def hub_fallback(backend: str, cluster: str, reason: str) -> None:
-    """Observes a cluster that left `backend` for another one or for eager, with the reason. What it raises is ignored."""
+    """Observe a cluster that left `backend` for another one or for eager, with the reason. What it raises is ignored."""

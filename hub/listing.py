@@ -70,12 +70,12 @@ class ListedBackend:
         return "any" if self.n_operators is None else str(self.n_operators)
 
     def to_json(self) -> str:
-        """Gives the JSON form."""
+        """Return the JSON form."""
         return json.dumps(asdict(self))
 
 
 def list_backends(*, probe: bool = False) -> tuple[ListedBackend, ...]:
-    """Gives every registered backend in entry-point order, then eager.
+    """Return every registered backend in entry-point order, then eager.
 
     `probe` also runs a real program of one operator with each available backend, in a child process each.
     """
@@ -84,7 +84,7 @@ def list_backends(*, probe: bool = False) -> tuple[ListedBackend, ...]:
 
 
 def _registry() -> Registry:
-    """Gives the registry under the settings that variables and a hub.toml have. Raises OptionError."""
+    """Return the registry under the settings that variables and a hub.toml have. Raises OptionError."""
     return registry().configured(resolve(None, os.environ, Path.cwd()))
 
 
@@ -113,7 +113,7 @@ def _listed(entry: Entry) -> ListedBackend:
 
 
 def _count_operators(entry: Entry) -> tuple[int | None, str]:
-    """Gives the length of a backend's operator table, None for any operator, and why the table cannot be read."""
+    """Return the length of a backend's operator table, None for any operator, and why the table cannot be read."""
     if not entry.info.operators:
         return None, ""
     try:
@@ -160,7 +160,7 @@ def _with_probe(backend: ListedBackend) -> ListedBackend:
 
 
 def probe(name: str, timeout_s: float = PROBE_TIMEOUT_S) -> Support:
-    """Runs a backend's own probe in a child process; a crash or a hang is a refusal that says so. Raises nothing."""
+    """Run a backend's own probe in a child process; a crash or a hang is a refusal that says so. Raises nothing."""
     with scratch("probe") as folder:
         answer = folder / "verdict.json"
         # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.

@@ -52,7 +52,7 @@ class Modes:
 
 
 def modes() -> Modes:
-    """Gives this process's settings. Starts no device."""
+    """Return this process's settings. Starts no device."""
     products, cudnn, mkldnn = _BACKENDS.cuda.matmul, _BACKENDS.cudnn, _BACKENDS.mkldnn
     return Modes(
         default_dtype=str(torch.get_default_dtype()),
@@ -79,7 +79,7 @@ def modes() -> Modes:
 
 
 def set_modes(wanted: Modes) -> None:
-    """Makes this process's settings those of another one, whatever they were. Starts no device."""
+    """Make this process's settings those of another one, whatever they were. Starts no device."""
     with _may_change():
         _set_modes(wanted)
 
@@ -105,7 +105,7 @@ def _set_modes(wanted: Modes) -> None:
 
 
 def _set_precisions(wanted: Modes) -> None:
-    """Sets the older interface first, since it writes to the newer one, which is what takes effect."""
+    """Set the older interface first, since it writes to the newer one, which is what takes effect."""
     precision_at = dict(zip(_PLACES, wanted.float32_precision, strict=True))
     torch.set_float32_matmul_precision("highest" if wanted.matmul_precision == _MIXED else wanted.matmul_precision)
     _BACKENDS.cudnn.allow_tf32 = precision_at["cuda", "conv"] == "tf32"

@@ -115,20 +115,20 @@ class Options(BaseModel):
     """Where each setting came from, for those that somebody gave. No setting itself."""
 
     def own_of(self, backend: str) -> Mapping[str, Setting]:
-        """Gives one backend's own settings that somebody gave."""
+        """Return one backend's own settings that somebody gave."""
         given = self.own.get(backend, {})
         return {key: Setting(value, self.origin(f"{backend}.{key}")) for key, value in given.items()}
 
     def origin(self, key: str) -> str:
-        """Gives where a setting came from: "options=", "HUB_THREADS", the path of a hub.toml, or "default"."""
+        """Return where a setting came from: "options=", "HUB_THREADS", the path of a hub.toml, or "default"."""
         return self.origins.get(key, DEFAULT)
 
     def forced(self, operator: str) -> str | None:
-        """Gives the backend that an overload ("aten.softmax.int") must go to, or None where it is free."""
+        """Return the backend that an overload ("aten.softmax.int") must go to, or None where it is free."""
         return self.force.get(operator, self.force.get(operator.rpartition(".")[0]))
 
     def allows(self, backend: str) -> bool:
-        """True where a backend may bid. Eager always may."""
+        """Return whether a backend may bid. Eager always may."""
         return backend == _EAGER or (backend not in self.exclude and (self.backends is None or backend in self.backends))
 
     @property
@@ -141,7 +141,7 @@ class Options(BaseModel):
         return platformdirs.user_cache_path("compiler-hub")
 
     def to_json(self) -> str:
-        """Gives the settings, without their origins, as JSON with sorted keys: equal settings give equal text."""
+        """Return the settings, without their origins, as JSON with sorted keys: equal settings give equal text."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True)
 
 
@@ -153,7 +153,7 @@ def resolve(
     origin: str = EXPLICIT,
     home: Path | None = None,
 ) -> Options:
-    """Gives the options in force, from all places in the documented order of precedence.
+    """Return the options in force, from all places in the documented order of precedence.
 
     `given` are the explicit settings and `origin` is what messages call them. Raises OptionError, naming the setting and
     where it came from, for one that is unknown, of the wrong type or value, or in contradiction with another one.
@@ -165,7 +165,7 @@ def resolve(
 
 
 def check_backends(options: Options, known: Iterable[str]) -> None:
-    """Raises OptionError, with the nearest one, if a setting names a backend that is neither in `known` nor "eager"."""
+    """Raise OptionError, with the nearest one, if a setting names a backend that is neither in `known` nor "eager"."""
     names = (*known, _EAGER)
     for key, used in (
         ("backends", options.backends or ()),
@@ -193,7 +193,7 @@ def _validated(settings: Mapping[str, Setting]) -> Options:
 
 
 def _own(settings: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
-    """Gives backends' own settings by backend. Raises OptionError for values that cannot be written down."""
+    """Return backends' own settings by backend. Raises OptionError for values that cannot be written down."""
     found: dict[str, dict[str, Any]] = {}
     for key, setting in settings.items():
         backend, dot, name = key.partition(".")
@@ -211,7 +211,7 @@ def _own(settings: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
 
 
 def _check_agreement(options: Options) -> None:
-    """Raises OptionError where two settings contradict each other."""
+    """Raise OptionError where two settings contradict each other."""
     if _EAGER in options.exclude:
         raise OptionError(
             f"option 'exclude' (from {options.origin('exclude')}): eager is the fallback and cannot be excluded"

@@ -23,7 +23,7 @@ _FRAMES = 12
 
 
 def register(graph: CompiledGraph) -> None:
-    """Remembers a captured graph, in the order of capture, for as long as PyTorch keeps it."""
+    """Remember a captured graph, in the order of capture, for as long as PyTorch keeps it."""
     _graphs[:] = [reference for reference in _graphs if reference() is not None]
     _graphs.append(weakref.ref(graph))
     if graph.owner is not None and (owner := graph.owner()) is not None:
@@ -31,7 +31,7 @@ def register(graph: CompiledGraph) -> None:
 
 
 def calling_wrapper() -> object | None:
-    """Gives the object that stands for the `torch.compile` call on whose behalf PyTorch now calls the backend.
+    """Return the object that stands for the `torch.compile` call on whose behalf PyTorch now calls the backend.
 
     PyTorch does not hand it to backends, so it is looked up on the stack; None where it is not found.
     """
@@ -47,7 +47,7 @@ def calling_wrapper() -> object | None:
 
 
 def graphs_of(compiled: Any) -> tuple[CompiledGraph, ...]:
-    """Gives the captured graphs of what `torch.compile` returned, in order of capture.
+    """Return the captured graphs of what `torch.compile` returned, in order of capture.
 
     Raises OptionError for something that was not compiled with the hub.
     """
@@ -94,7 +94,7 @@ def why_no_graphs(compiled: Any) -> Nothing:
 
 
 def refresh(compiled: Any) -> None:
-    """Makes the next call read every weight anew, after a write that PyTorch does not count (`w.data.mul_()`, NumPy views).
+    """Make the next call read every weight anew, after a write that PyTorch does not count (`w.data.mul_()`, NumPy views).
 
     Raises OptionError as `plans` does.
     """
@@ -149,7 +149,7 @@ def _wrapper_of(compiled: Any) -> object | None:
 
 
 def _closed_over(function: Any) -> object | None:
-    """Gives the Dynamo callback in the closure of a compiled function, which has no attribute for it."""
+    """Return the Dynamo callback in the closure of a compiled function, which has no attribute for it."""
     for cell in getattr(function, "__closure__", None) or ():
         value = cell.cell_contents
         if hasattr(value, "_torchdynamo_orig_backend") or hasattr(value, "_torchdynamo_orig_callable"):

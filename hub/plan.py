@@ -171,7 +171,7 @@ class Event(_Value):
 
     @property
     def is_device_full(self) -> bool:
-        """True where an accelerator's memory was full, which is no verdict on a backend."""
+        """Return whether an accelerator's memory was full, which is no verdict on a backend."""
         return is_full(self.message)
 
 
@@ -208,12 +208,12 @@ class Plan(_Value):
     """Seconds spent on planning and compiling."""
 
     def to_json(self, *, indent: int | None = 2) -> str:
-        """Gives the JSON form; `Plan.from_json` reads it back to an equal plan."""
+        """Return the JSON form; `Plan.from_json` reads it back to an equal plan."""
         return self.model_dump_json(indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Reads a plan back. Raises PlanError, naming the field, where the text is no plan of this format."""
+        """Read a plan back. Raises PlanError, naming the field, where the text is no plan of this format."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -224,12 +224,12 @@ class Plan(_Value):
             ) from error
 
     def with_events(self, *events: Event) -> Plan:
-        """Gives the same plan with events added."""
+        """Return the same plan with events added."""
         return self.model_copy(update={"events": (*self.events, *events)})
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Names of the backends that run at least one cluster, in order of first use."""
+        """Name of the backends that run at least one cluster, in order of first use."""
         return tuple(dict.fromkeys(cluster.backend for cluster in self.clusters))
 
     def __str__(self) -> str:

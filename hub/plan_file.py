@@ -33,7 +33,7 @@ _FIELDS = tuple(
 
 
 def read_plans(path: Path) -> tuple[Plan, ...]:
-    """Gives the plans in a file, at least one; those that were edited come without the evidence of the plan before.
+    """Return the plans in a file, at least one; those that were edited come without the evidence of the plan before.
 
     Raises PlanError, naming the file, the field, and what mends it.
     """
@@ -52,7 +52,7 @@ def read_plans(path: Path) -> tuple[Plan, ...]:
 
 
 def plans_json(plans: Sequence[Plan]) -> str:
-    """Gives the text of a plan file."""
+    """Return the text of a plan file."""
     table = {
         "format": FORMAT,
         "plans": [plan.model_dump(mode="json") for plan in plans],
@@ -62,14 +62,14 @@ def plans_json(plans: Sequence[Plan]) -> str:
 
 
 def _digest(plan: Plan) -> str:
-    """Gives the digest of what a plan decides, whatever its evidence, layout and names."""
+    """Return the digest of what a plan decides, whatever its evidence, layout and names."""
     clusters = [(cluster.backend, cluster.nodes) for cluster in plan.clusters]
     decided = (plan.mode, clusters, plan.threads, plan.spin, plan.accuracy, plan.effort)
     return hashlib.sha256(json.dumps(decided).encode()).hexdigest()
 
 
 def _edited(plan: Plan) -> Plan:
-    """Gives a plan with nothing but its decision and what it is for."""
+    """Return a plan with nothing but its decision and what it is for."""
     kept = {"name", "backend", "nodes", "operators", "source"}
     return Plan(
         graph=plan.graph,
@@ -87,7 +87,7 @@ def _edited(plan: Plan) -> Plan:
 
 
 def write_plans(path: Path, plans: Sequence[Plan]) -> None:
-    """Writes a plan file: whole, or not at all. Raises PlanError where that is impossible, or where there is no plan."""
+    """Write a plan file: whole, or not at all. Raises PlanError where that is impossible, or where there is no plan."""
     if not plans:
         raise PlanError(f"no graph was captured, so there is no plan for {path}")
     check_place(path)
@@ -103,7 +103,7 @@ def write_plans(path: Path, plans: Sequence[Plan]) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Raises PlanError, before minutes of work, if no file can be written there."""
+    """Raise PlanError, before minutes of work, if no file can be written there."""
     if not path.absolute().parent.is_dir():
         raise PlanError(f"there is no folder {path.absolute().parent} for {path.name}", hint="make it first")
     if path.exists() and not path.is_file():
@@ -111,7 +111,7 @@ def check_place(path: Path) -> None:
 
 
 def _items(data: Any, path: Path) -> list[tuple[str, Any]]:
-    """Gives what should be plans, each with the place where it stands in the file."""
+    """Return what should be plans, each with the place where it stands in the file."""
     if not isinstance(data, dict):
         kind = "list" if isinstance(data, list) else type(data).__name__
         raise PlanError(f'{path} is no plan file: a JSON {kind}, not {{"format": {FORMAT}, "plans": [...]}}', hint=_AGAIN)

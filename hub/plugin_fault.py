@@ -11,7 +11,7 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def is_plugins(error: BaseException) -> bool:
-    """True where an exception that came out of a plugin is the plugin's fault, so that eager can take over.
+    """Return whether an exception that came out of a plugin is the plugin's fault, so that eager can take over.
 
     SystemExit and every other exception is, unless the handler of a signal raised it while the plugin ran.
     KeyboardInterrupt is only where code says `raise`: Python itself raises it for Ctrl-C at whatever instruction it has
@@ -37,14 +37,14 @@ def _is_raised_by_code(innermost: TracebackType) -> bool:
 
 
 def _interrupts_before(error: BaseException) -> Iterator[KeyboardInterrupt]:
-    """Gives the interrupts in whose place an exception was raised."""
+    """Return the interrupts in whose place an exception was raised."""
     for earlier in (error.__cause__, error.__context__):
         if isinstance(earlier, KeyboardInterrupt):
             yield earlier
 
 
 def _codes_of_handlers() -> set[CodeType]:
-    """Gives the code of every signal handler of this process that is written in Python."""
+    """Return the code of every signal handler of this process that is written in Python."""
     handlers = (signal.getsignal(number) for number in signal.valid_signals())
     functions = (getattr(handler, "__func__", handler) for handler in handlers)
     codes = (getattr(function, "__code__", None) for function in functions)

@@ -68,7 +68,7 @@ class Registry:
         self._lock = freed_in_forks(threading.Lock())
 
     def configured(self, options: Options) -> Registry:
-        """Gives the registry with backends' own settings, and the cache folder, as these options have them.
+        """Return the registry with backends' own settings, and the cache folder, as these options have them.
 
         Backends are still created once.
 
@@ -81,7 +81,7 @@ class Registry:
         return found
 
     def available(self) -> tuple[str, ...]:
-        """Names of the backends whose requirements are met."""
+        """Name of the backends whose requirements are met."""
         return tuple(name for name, entry in self.entries.items() if entry.status.accepted)
 
     def backend(self, name: str) -> Backend:
@@ -109,7 +109,7 @@ class Registry:
 
 @cache
 def registry() -> Registry:
-    """Gives this process's registry, filled from the entry-point group `hub` on first use."""
+    """Return this process's registry, filled from the entry-point group `hub` on first use."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     entries: dict[str, Entry] = {}
@@ -124,13 +124,13 @@ def registry() -> Registry:
 
 
 def load_attribute(path: str) -> Any:
-    """Imports "package.module:attribute" and gives the attribute."""
+    """Import "package.module:attribute" and gives the attribute."""
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def requirement_status(info: BackendInfo) -> Support:
-    """Says whether every distribution that a backend requires is installed in a fitting version, without importing any."""
+    """Return whether all distributions that a backend requires are installed in a fitting version. Import none."""
     for text in info.requires:
         requirement = Requirement(text)
         found = installed_version(requirement.name)
@@ -142,7 +142,7 @@ def requirement_status(info: BackendInfo) -> Support:
 
 
 def installed_version(distribution: str) -> str | None:
-    """Gives a distribution's version from its metadata, or None where it is not installed."""
+    """Return a distribution's version from its metadata, or None where it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -179,7 +179,7 @@ def _entries_of(point: metadata.EntryPoint, manager: pluggy.PluginManager, fault
 
 
 def _under_variables(entry: Entry) -> Entry:
-    """Gives an entry under the settings that the environment has; one with wrong ones says so and cannot be used."""
+    """Return an entry under the settings that the environment has; one with wrong ones says so and cannot be used."""
     if not entry.info.settings:
         return entry
     try:
@@ -198,7 +198,7 @@ def _kept_in(entry: Entry, cache_folder: Path) -> Entry:
 
 
 def _configured(entry: Entry, given: Mapping[str, Setting]) -> Entry:
-    """Gives an entry under its own settings. Raises OptionError."""
+    """Return an entry under its own settings. Raises OptionError."""
     if not entry.info.settings:
         asked = [key for key, setting in given.items() if not is_variable(setting.origin)]  # it may read variables itself
         if asked:

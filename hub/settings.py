@@ -63,7 +63,7 @@ def _truth(text: str) -> bool:
 
 
 def _seconds(text: str) -> float:
-    """Reads "90", "90s", "10m" or "1.5h"."""
+    """Read "90", "90s", "10m" or "1.5h"."""
     number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS_S else (text, "s")
     return float(number) * _UNITS_S[unit]
 
@@ -104,14 +104,14 @@ _PATHS = ("plan", "cache_dir", "debug_dir")
 
 
 def from_call(given: Mapping[str, Any] | None, origin: str, cwd: Path) -> Mapping[str, Setting]:
-    """Gives the explicit settings. Raises OptionError for an unknown name."""
+    """Return the explicit settings. Raises OptionError for an unknown name."""
     if given is not None and not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
         raise OptionError(f"{origin} must be a mapping, got {type(given).__name__}", hint='write options={"threads": 2}')
     return dict(_flat(given or {}, origin, cwd))
 
 
 def from_environment(environ: Mapping[str, str], cwd: Path) -> Mapping[str, Setting]:
-    """Gives the settings in `HUB_*` variables. Raises OptionError for an unknown variable or unreadable text."""
+    """Return the settings in `HUB_*` variables. Raises OptionError for an unknown variable or unreadable text."""
     found: dict[str, Setting] = {}
     for variable in sorted(environ):
         if not variable.startswith(_PREFIX) or variable in _OTHER_VARIABLES or not environ[variable].strip():
@@ -129,18 +129,18 @@ def from_environment(environ: Mapping[str, str], cwd: Path) -> Mapping[str, Sett
 
 
 def of_backend(name: str, settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
-    """Gives the settings of one backend, which are "NAME.KEY" among all, by their own keys."""
+    """Return the settings of one backend, which are "NAME.KEY" among all, by their own keys."""
     prefix = f"{name}."
     return {key.removeprefix(prefix): setting for key, setting in settings.items() if key.startswith(prefix)}
 
 
 def is_variable(origin: str) -> bool:
-    """True where a setting came from the environment."""
+    """Return whether a setting came from the environment."""
     return origin.startswith(_PREFIX)
 
 
 def _owner(variable: str) -> str:
-    """Gives the plugin whose setting a variable is, the one with the longest name; "" for none."""
+    """Return the plugin whose setting a variable is, the one with the longest name; "" for none."""
     names = (name for name in _plugins() if variable.startswith(f"{_PREFIX}{name.upper()}_"))
     return max(names, key=len, default="")
 
@@ -150,7 +150,7 @@ def _plugins() -> tuple[str, ...]:
 
 
 def from_file(cwd: Path, home: Path | None) -> Mapping[str, Setting]:
-    """Gives the settings in the nearest hub.toml, relative paths taken from the file's own. Raises OptionError."""
+    """Return the settings in the nearest hub.toml, relative paths taken from the file's own. Raises OptionError."""
     path = next((path for path in _config_candidates(cwd, home or _home()) if _exists(path)), None)
     if path is None:
         return {}
@@ -162,7 +162,7 @@ def from_file(cwd: Path, home: Path | None) -> Mapping[str, Setting]:
 
 
 def _flat(given: Mapping[str, Any], origin: str, folder: Path) -> Iterator[tuple[str, Setting]]:
-    """Gives settings by name, those of backends as "NAME.KEY", however they are written. Raises OptionError."""
+    """Return settings by name, those of backends as "NAME.KEY", however they are written. Raises OptionError."""
     for key, value in given.items():
         if key in KEYS:
             yield key, Setting(_anchored(key, value, folder), origin)
@@ -180,7 +180,7 @@ def _flat(given: Mapping[str, Any], origin: str, folder: Path) -> Iterator[tuple
 
 
 def _config_candidates(cwd: Path, home: Path | None) -> Iterator[Path]:
-    """Gives the places of a hub.toml, nearest first, up to and with the repository root or the home folder."""
+    """Return the places of a hub.toml, nearest first, up to and with the repository root or the home folder."""
     for folder in (cwd, *cwd.parents):
         yield folder / CONFIG_FILE
         if folder == home or _exists(folder / ".git"):
@@ -202,14 +202,14 @@ def _home() -> Path | None:
 
 
 def _anchored(key: str, value: Any, folder: Path) -> Any:
-    """Makes a relative path absolute, against the place where it was written. Other values stay."""
+    """Make a relative path absolute, against the place where it was written. Other values stay."""
     if key not in _PATHS or not isinstance(value, (str, Path)) or not str(value):
         return value
     return folder / Path(value).expanduser()
 
 
 def parse_text(key: str, text: str, origin: str) -> Any:
-    """Gives the value of a setting written as text ("a,b" for names, "x=a,y=b" for `force`). Raises OptionError."""
+    """Return the value of a setting written as text ("a,b" for names, "x=a,y=b" for `force`). Raises OptionError."""
     try:
         return _FORMS[key].parse(text)
     except ValueError:
@@ -217,7 +217,7 @@ def parse_text(key: str, text: str, origin: str) -> Any:
 
 
 def wrong_value(key: str, value: Any, origin: str) -> OptionError:
-    """Gives the error for a value of the wrong type or size."""
+    """Return the error for a value of the wrong type or size."""
     form = _FORMS[key]
     return OptionError(
         f"option {key!r} (from {origin}) must be {form.wanted}, got {value!r}", hint=f"for example {key} = {form.example}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(name: str, known: Iterable[str], *, ignoring: str = "") -> str:
-    """Gives "; did you mean 'bert'?" for the nearest known name, or nothing where none is near.
+    """Return "; did you mean 'bert'?" for the nearest known name, or nothing where none is near.
 
     Case does not count, nor does the prefix `ignoring`, which would make every two names look alike.
     """

@@ -36,7 +36,7 @@ ACCEPTED = Support(accepted=True)
 
 
 def refused(reason: str) -> Support:
-    """Gives a refusal with its reason."""
+    """Return a refusal with its reason."""
     return Support(accepted=False, reason=reason)
 
 
@@ -45,12 +45,12 @@ Condition = Callable[["fx.Node"], str | None]
 
 
 def operator_name(node: fx.Node) -> str:
-    """Gives the name under which tables and options know a node's operator: "aten.linear.default"."""
+    """Return the name under which tables and options know a node's operator: "aten.linear.default"."""
     return str(node.target) if node.op == "call_function" else node.op
 
 
 def argument(node: fx.Node, name: str) -> Any:
-    """Gives the value of a node's argument by its name in the operator's schema, defaults filled in.
+    """Return the value of a node's argument by its name in the operator's schema, defaults filled in.
 
     Raises KeyError if the schema has no such argument.
     """
@@ -63,23 +63,23 @@ def argument(node: fx.Node, name: str) -> Any:
 
 
 def declared_arguments(node: fx.Node) -> tuple[Any, ...]:
-    """Gives the arguments in the schema of a node's operator, in order; each has a `name` and a `default_value`."""
+    """Return the arguments in the schema of a node's operator, in order; each has a `name` and a `default_value`."""
     return tuple(cast("Any", node.target)._schema.arguments)
 
 
 def value_of(argument_or_node: Any) -> Any:
-    """Gives the fake value (tensor, SymInt, tuple ...) behind a node, or the argument itself if it is no node."""
+    """Return the fake value (tensor, SymInt, tuple ...) behind a node, or the argument itself if it is no node."""
     meta = getattr(argument_or_node, "meta", None)
     return argument_or_node if meta is None else meta.get("val")
 
 
 def elements(value: Any) -> tuple[Any, ...]:
-    """Gives the elements of a tuple or list, and anything else as the only element."""
+    """Return the elements of a tuple or list, and anything else as the only element."""
     return tuple(cast("Sequence[Any]", value)) if isinstance(value, (tuple, list)) else (value,)
 
 
 def tensors_of(node: fx.Node) -> Iterator[Any]:
-    """Gives the fake tensors that a node reads and writes: inputs in argument order, then outputs."""
+    """Return the fake tensors that a node reads and writes: inputs in argument order, then outputs."""
     for source in (*node.all_input_nodes, node):
         for item in elements(value_of(source)):
             if hasattr(item, "dtype") and hasattr(item, "shape"):
@@ -87,14 +87,14 @@ def tensors_of(node: fx.Node) -> Iterator[Any]:
 
 
 def devices_of(node: fx.Node) -> tuple[torch.device, ...]:
-    """Gives the devices that a node's results lie on, each once; of a tuple's element, those of the whole tuple."""
+    """Return the devices that a node's results lie on, each once; of a tuple's element, those of the whole tuple."""
     source: Any = node.args[0] if node.target is operator.getitem else node
     made = value_of(source if isinstance(value_of(source), (tuple, list)) else node)
     return tuple(dict.fromkeys(item.device for item in elements(made) if hasattr(item, "device")))
 
 
 def is_symbolic(size: Any) -> bool:
-    """True where a size is known only at run time (a SymInt)."""
+    """Return whether a size is known only at run time (a SymInt)."""
     return not isinstance(size, int)
 
 
@@ -103,12 +103,12 @@ WEIGHT = "hub_weight"
 
 
 def is_weight(argument: Any) -> bool:
-    """True for an argument of a node that is a parameter or buffer, and so a constant for plugins in inference."""
+    """Return True for an argument of a node that is a parameter or buffer, and so a constant for plugins in inference."""
     return getattr(argument, "op", "") == "get_attr" or bool(getattr(argument, "meta", {}).get(WEIGHT))
 
 
 def dtype_name(dtype: Any) -> str:
-    """Gives a dtype's short name: "float32" for torch.float32."""
+    """Return a dtype's short name: "float32" for torch.float32."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -122,7 +122,7 @@ class Dtypes:
     allowed: tuple[str, ...]
 
     def __call__(self, node: fx.Node) -> str | None:
-        """Gives None where it holds, else the dtypes that are not allowed."""
+        """Return None where it holds, else the dtypes that are not allowed."""
         seen = {dtype_name(tensor.dtype) for tensor in tensors_of(node)}
         bad = sorted(seen.difference(self.allowed))
         return f"dtype {', '.join(bad)}, only {', '.join(self.allowed)} here" if bad else None
@@ -187,13 +187,13 @@ class OperatorTable:
         return operator in self.rows
 
     def names(self, operator: str, dtype: str) -> bool:
-        """True where an operator's row has `dtypes` conditions of its own, and all that hold for it allow a dtype."""
+        """Return whether an operator's row has `dtypes` conditions of its own, and all that hold for it allow a dtype."""
         own = [condition for condition in self.rows.get(operator, ()) if isinstance(condition, Dtypes)]
         shared = [condition for condition in self.everywhere if isinstance(condition, Dtypes)]
         return bool(own) and all(dtype in condition.allowed for condition in (*own, *shared))
 
     def supports(self, node: fx.Node) -> Support:
-        """Gives the verdict on one call_function node. Raises nothing for nodes of a captured graph."""
+        """Return the verdict on one call_function node. Raises nothing for nodes of a captured graph."""
         name = operator_name(node)
         conditions = self.rows.get(name)
         if conditions is None:

@@ -77,7 +77,7 @@ class _Record:
 
 
 def try_imports(points: Sequence[metadata.EntryPoint]) -> Trials:
-    """Says which plugins this process must not import.
+    """Return which plugins this process must not import.
 
     What was found is remembered by version and file, so that later processes start no child; a plugin that took too long is
     remembered by this process and those that it starts only. Raises nothing.
@@ -109,7 +109,7 @@ def _inherited() -> dict[str, str]:
 
 
 def _remember(root: Path, news: Mapping[str, Imported]) -> bool:
-    """Adds what was found to what is kept by now: trying took time, and others may have added or forgotten something."""
+    """Add what was found to what is kept by now: trying took time, and others may have added or forgotten something."""
     with contextlib.suppress(OSError, CacheError):
         write_imports(root, {**read_imports(root).found, **news})
         return True
@@ -125,7 +125,7 @@ def _not_used(problem: str, *, is_gone: bool) -> str:
 
 
 def _tried(points: Iterable[metadata.EntryPoint]) -> _Tried:
-    """Imports entry points in child processes.
+    """Import entry points in child processes.
 
     One child imports many, so that its limits hold for them together: who exceeds them is tried again by a fresh one,
     first, before it is blamed.
@@ -170,14 +170,14 @@ def _imported_elsewhere(names: Sequence[str]) -> _Record:
 
 
 def _mark(point: metadata.EntryPoint) -> str:
-    """Names an entry point with what changes when its code does: its distribution's version, and the files beside it."""
+    """Name an entry point with what changes when its code does: its distribution's version, and the files beside it."""
     version = f"{point.dist.name} {point.dist.version}" if point.dist else ""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return f"{point.name} = {point.value}; {version}; {_stamp(point.module)}; {python}"
 
 
 def _stamp(module: str) -> str:
-    """Gives the place, age and size of the files that lie beside a module, which is not imported for that."""
+    """Return the place, age and size of the files that lie beside a module, which is not imported for that."""
     top, *inner = module.split(".")
     spec = importlib.machinery.PathFinder.find_spec(top)
     if spec is None:
@@ -190,7 +190,7 @@ def _stamp(module: str) -> str:
 
 
 def _cache_root() -> Path:
-    """Gives the folder of the cache, as far as it is known before any model is compiled: not what a call's options say."""
+    """Return the folder of the cache, as far as it is known before any model is compiled: not what a call's options say."""
     with contextlib.suppress(OSError, OptionError):
         given = os.environ.get("HUB_CACHE_DIR", "")
         found = from_environment({"HUB_CACHE_DIR": given}, Path.cwd()) or from_file(Path.cwd(), None)
@@ -222,14 +222,14 @@ def _main(arguments: Sequence[str]) -> None:
 
 
 def _forget_output() -> None:
-    """Empties the file that the parent looks into: what a good plugin printed does not count against the next one."""
+    """Empty the file that the parent looks into: what a good plugin printed does not count against the next one."""
     with contextlib.suppress(OSError):  # a pipe, where somebody runs this by hand
         os.ftruncate(1, 0)
         os.lseek(1, 0, os.SEEK_SET)
 
 
 def registered(module: Any) -> tuple[Any, ...]:
-    """Gives what a plugin's module registers. Raises ContractError where that has no end, and what the module raises."""
+    """Return what a plugin's module registers. Raises ContractError where that has no end, and what the module raises."""
     infos: Iterable[Any] = module.hub_backends()
     found = tuple(itertools.islice(infos, MOST_BACKENDS + 1))
     if len(found) > MOST_BACKENDS:

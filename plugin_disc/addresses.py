@@ -13,7 +13,7 @@ from hub.errors import CompileError
 
 @cache
 def library_path() -> Path:
-    """Gives PyTorch's library that holds these functions. Raises CompileError."""
+    """Return PyTorch's library that holds these functions. Raises CompileError."""
     folder = Path(torch.__file__).parent / "lib"
     for name in ("libtorch_cpu.so", "libtorch.so"):
         if (folder / name).is_file():
@@ -28,7 +28,7 @@ def _library() -> ctypes.CDLL:
 
 @cache
 def address_of(name: str) -> int:
-    """Gives a function's address, looked for in PyTorch's library and what that is linked to. Raises CompileError."""
+    """Return a function's address, looked for in PyTorch's library and what that is linked to. Raises CompileError."""
     try:
         found = ctypes.cast(getattr(_library(), name), ctypes.c_void_p).value
     except AttributeError as error:
@@ -38,7 +38,7 @@ def address_of(name: str) -> int:
 
 
 def has(name: str) -> bool:
-    """True where PyTorch has a function."""
+    """Return whether PyTorch has a function."""
     try:
         address_of(name)
     except CompileError:

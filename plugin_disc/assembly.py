@@ -20,7 +20,7 @@ _VECTOR = re.compile(r"%[xyz]mm\d")
 
 
 def llvm_ir(text: str) -> str:
-    """Gives the LLVM IR of a program, before LLVM's own passes. Raises CompileError."""
+    """Return the LLVM IR of a program, before LLVM's own passes. Raises CompileError."""
     from torch_mlir import ir  # heavy, and only debugging needs it
     from torch_mlir.dialects import llvm
 
@@ -29,7 +29,7 @@ def llvm_ir(text: str) -> str:
 
 
 def instructions(library: Path) -> str:
-    """Gives a shared library's instructions. Raises CompileError where there is no objdump, or it fails."""
+    """Return a shared library's instructions. Raises CompileError where there is no objdump, or it fails."""
     program = shutil.which(DISASSEMBLER)
     if program is None:
         raise CompileError(f"{DISASSEMBLER} is not installed", backend=NAME)
@@ -42,7 +42,7 @@ def instructions(library: Path) -> str:
 
 
 def hot_loop(assembly: str) -> str:
-    """Gives the innermost loop with the most vector instructions, below its function's name; "" where there is no loop."""
+    """Return the innermost loop with the most vector instructions, below its function's name; "" where there is no loop."""
     loops = [(name, loop) for name, body in _functions(assembly) for loop in _innermost(body)]
     if not loops:
         return ""
@@ -51,7 +51,7 @@ def hot_loop(assembly: str) -> str:
 
 
 def _functions(assembly: str) -> list[tuple[str, list[str]]]:
-    """Gives the lines of instructions of each function."""
+    """Return the lines of instructions of each function."""
     found: list[tuple[str, list[str]]] = []
     for line in assembly.splitlines():
         if (head := _FUNCTION.match(line)) is not None:
@@ -62,7 +62,7 @@ def _functions(assembly: str) -> list[tuple[str, list[str]]]:
 
 
 def _innermost(body: Sequence[str]) -> list[Sequence[str]]:
-    """Gives the loops of a function without a loop within: what lies between a jump backwards and its target."""
+    """Return the loops of a function without a loop within: what lies between a jump backwards and its target."""
     places: dict[int, int] = {}
     spans: list[tuple[int, int]] = []
     for place, line in enumerate(body):

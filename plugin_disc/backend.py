@@ -29,7 +29,7 @@ class Disc(Backend):
         self._own = own
 
     def probe(self) -> Support:
-        """Compiles and runs one addition, and says what BladeDISC's compiler is good for where there is one."""
+        """Compile and run one addition, and say what BladeDISC's compiler is good for where there is one."""
         value = torch.tensor([1.0, 2.0])
         try:
             (result,) = self.compile(_doubling(), CompileSettings(threads=1))(value)
@@ -40,14 +40,14 @@ class Disc(Backend):
         return Support(accepted=True, reason=self._compilers())
 
     def _compilers(self) -> str:
-        """Says which compilers clusters go through; "" where there is only our own."""
+        """Return which compilers clusters go through; "" where there is only our own."""
         if self._own.compiler:
             return f"clusters are compiled by {self._own.compiler} too, for the debug folder; {CANNOT_RUN}"
         found = shutil.which(PROGRAM)
         return f"{found} is not called: HUB_DISC_COMPILER does not name it; and {CANNOT_RUN}" if found else ""
 
     def supports(self, node: fx.Node) -> Support:
-        """Looks the node up in the operator table, unless the user keeps it from DISC."""
+        """Look the node up in the operator table, unless the user keeps it from DISC."""
         if denial := self._own.denial(node):
             return refused(denial)
         return OPERATORS.supports(node)
@@ -57,7 +57,7 @@ class Disc(Backend):
         return operator_name(node) in PLACES_IN_WINDOWS
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Lowers, fuses, and compiles by LLVM; before that by BladeDISC's compiler, if set. `effort` changes nothing."""
+        """Lower, fuse, and compile by LLVM; before that by BladeDISC's compiler, if set. `effort` changes nothing."""
         try:
             if refusal := self._own.refusal():
                 raise CompileError(refusal, hint="leave it out, or name BladeDISC's compiler in `compiler`")
@@ -70,7 +70,7 @@ class Disc(Backend):
             raise
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - in the code
-        """Loads saved machine code; nothing is compiled again."""
+        """Load saved machine code; nothing is compiled again."""
         return restore(folder, cluster, kept_bytes=self._kept_bytes())
 
     def _kept_bytes(self) -> int:
@@ -78,7 +78,7 @@ class Disc(Backend):
 
 
 def create(own: Settings | None = None) -> Disc:
-    """Gives the backend; without settings, as variables of TorchBlade have them."""
+    """Return the backend; without settings, as variables of TorchBlade have them."""
     return Disc(Settings() if own is None else own)
 
 

@@ -1,4 +1,4 @@
-"""Writes and compiles the Python function that runs one call: straight-line code without a decision left in it."""
+"""Writes and compile the Python function that runs one call: straight-line code without a decision left in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SPARE = torch.zeros(1 << 16)
 
 
 def gapped_inputs(cluster: Cluster) -> dict[int, tuple[Size, ...]]:
-    """Gives the strides of inputs, by position, that are read where they lie, though they are not packed."""
+    """Return the strides of inputs, by position, that are read where they lie, though they are not packed."""
     symbols = symbols_of(cluster)
     specs = [(position, spec) for position, spec in enumerate(cluster.inputs) if isinstance(spec, TensorSpec)]
     found = ((position, gapped_strides(spec, symbols)) for position, spec in specs)
@@ -37,12 +37,12 @@ def gapped_inputs(cluster: Cluster) -> dict[int, tuple[Size, ...]]:
 
 
 def symbols_of(cluster: Cluster) -> dict[Any, str]:
-    """Gives the Python text that reads each symbolic size and stride."""
+    """Return the Python text that reads each symbolic size and stride."""
     return symbol_texts(cluster, with_strides=True)
 
 
 def run_source(cluster: Cluster, *, slots: Sequence[str], workspace: str) -> str:
-    """Gives the Python text of `run(i0, i1, ...)`: check inputs, allocate outputs, fill the frame, run, return.
+    """Return the Python text of `run(i0, i1, ...)`: check inputs, allocate outputs, fill the frame, run, return.
 
     Where sizes are symbolic, `sized_for(s0, s1, ...)` works out all that depends on them, once for each combination.
     """
@@ -141,7 +141,7 @@ def _guards_text(specs: Sequence[TensorSpec], texts: Mapping[Any, str]) -> str:
 
 
 def _guards(cluster: Cluster) -> Callable[..., Callable[..., bool]]:
-    """Gives what makes of sizes the test for packed inputs as they were captured; others are looked at one by one.
+    """Return what makes of sizes the test for packed inputs as they were captured; others are looked at one by one.
 
     Of inputs that are read with their own strides, those are looked at apart.
     """
@@ -161,14 +161,14 @@ def _guards(cluster: Cluster) -> Callable[..., Callable[..., bool]]:
 
 
 def _packed_strides(spec: TensorSpec, shape: Sequence[int]) -> list[int]:
-    """Gives the strides of a tensor without gaps, with dims in memory in the order in which it was captured."""
+    """Return the strides of a tensor without gaps, with dims in memory in the order in which it was captured."""
     order = memory_order(spec)
     steps = dict(zip(order, packed([shape[dim] for dim in order]), strict=True))
     return [steps[dim] for dim in range(len(shape))]
 
 
 def packed(shape: Sequence[int]) -> tuple[int, ...]:
-    """Gives the strides of a tensor without gaps, as PyTorch has them also where a size is 0."""
+    """Return the strides of a tensor without gaps, as PyTorch has them also where a size is 0."""
     return strides_of(max(1, size) for size in shape)
 
 
@@ -234,7 +234,7 @@ def compiled(
     functions: Sequence[str],
     kept: Kept,
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Gives the function that `run_source` describes."""
+    """Return the function that `run_source` describes."""
     guarding = guard()
     names: dict[str, Any] = {
         "Frame": ctypes.c_int64 * slots,
@@ -278,7 +278,7 @@ def compiled(
 
 
 def _bits(value: float) -> int:
-    """Gives a float's bits as an integer."""
+    """Return a float's bits as an integer."""
     return struct.unpack("<q", struct.pack("<d", value))[0]
 
 
@@ -291,7 +291,7 @@ def _outside_of(cluster: Cluster) -> Callable[[], None]:
 
 def _laid_of(cluster: Cluster) -> Callable[[int, torch.Tensor, tuple[int, ...]], torch.Tensor]:
     def laid(position: int, value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-        """Gives a tensor with the strides that were compiled: itself where they differ in nothing, else a copy."""
+        """Return a tensor with the strides that were compiled: itself where they differ in nothing, else a copy."""
         if not value.numel() or _steps(value.shape, value.stride()) == _steps(value.shape, strides):
             return value
         once = _without_repeats(value, strides)
@@ -304,7 +304,7 @@ def _laid_of(cluster: Cluster) -> Callable[[int, torch.Tensor, tuple[int, ...]],
 
 
 def _without_repeats(value: torch.Tensor, strides: Sequence[int]) -> torch.Tensor | None:
-    """Gives one of the equal entries along dims without a step; None where they are not equal.
+    """Return one of the equal entries along dims without a step; None where they are not equal.
 
     Another backend gives what was expanded in memory of its own.
     """
@@ -317,12 +317,12 @@ def _without_repeats(value: torch.Tensor, strides: Sequence[int]) -> torch.Tenso
 
 
 def _steps(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """Gives the strides that matter: a dim of one element is never stepped along."""
+    """Return the strides that matter: a dim of one element is never stepped along."""
     return [0 if size == 1 else step for size, step in zip(shape, strides, strict=True)]
 
 
 def _overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """True where two elements may lie in one place: a step is not beyond all that smaller steps reach."""
+    """Return whether two elements may lie in one place: a step is not beyond all that smaller steps reach."""
     reach = 0
     for step, size in sorted(zip(strides, shape, strict=True)):
         if size > 1:

@@ -48,7 +48,7 @@ class Code:
 
 
 def compile_text(text: str, log_dir: str = "") -> Code:
-    """Gives the machine code of a program. Raises CompileError, whose log is kept in `log_dir`."""
+    """Return the machine code of a program. Raises CompileError, whose log is kept in `log_dir`."""
     with logged(log_dir) as log:
         engine = _engine(text, log)
         linker = _linker()
@@ -65,7 +65,7 @@ def compile_text(text: str, log_dir: str = "") -> Code:
 
 
 def shared_library(text: str, needed: Sequence[Path] = (), log_dir: str = "") -> bytes:
-    """Gives a shared library that needs some others, whose functions the program calls by name.
+    """Return a shared library that needs some others, whose functions the program calls by name.
 
     Raises CompileError, whose log is kept in `log_dir`.
     """
@@ -81,7 +81,7 @@ def shared_library(text: str, needed: Sequence[Path] = (), log_dir: str = "") ->
 
 @contextmanager
 def _scratch() -> Generator[Path]:
-    """Gives a folder that is gone afterwards. Raises CompileError where none can be made."""
+    """Return a folder that is gone afterwards. Raises CompileError where none can be made."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="disc-")
     except OSError as error:
@@ -118,7 +118,7 @@ def _engine(text: str, log: Log, needed: Sequence[Path] = ()) -> Any:
 
 @contextmanager
 def _heard(context: Any, log: Log) -> Generator[None]:
-    """Writes down what MLIR says of a program: warnings and remarks too, which raise nothing."""
+    """Write down what MLIR says of a program: warnings and remarks too, which raise nothing."""
 
     def hear(diagnostic: Any) -> bool:
         log.say(f"{diagnostic.severity} {diagnostic.location}: {diagnostic.message}")
@@ -132,7 +132,7 @@ def _heard(context: Any, log: Log) -> Generator[None]:
 
 
 def lowered_module(text: str, context: Any) -> Any:
-    """Gives a program as a module of MLIR's LLVM dialect, in a context that is entered. Raises what MLIR raises."""
+    """Return a program as a module of MLIR's LLVM dialect, in a context that is entered. Raises what MLIR raises."""
     from torch_mlir import ir
     from torch_mlir.passmanager import PassManager
 
@@ -176,13 +176,13 @@ def _linked(engine: Any, linker: str, folder: Path, log: Log, needed: Sequence[P
 
 
 def _said(error: Exception) -> str:
-    """Gives what a linker had said before it was ended, and why it was."""
+    """Return what a linker had said before it was ended, and why it was."""
     said = error.output if isinstance(error, subprocess.TimeoutExpired) else None
     return f"{said.decode(errors='replace') if isinstance(said, bytes) else said or ''}\n{error}"
 
 
 def _object_code(engine: Any) -> bytes:
-    """Gives the object file, written into memory: on a full disk LLVM would end the process. Raises OSError."""
+    """Return the object file, written into memory: on a full disk LLVM would end the process. Raises OSError."""
     with os.fdopen(os.memfd_create("disc"), "rb") as memory:
         engine.dump_to_object_file(f"/proc/self/fd/{memory.fileno()}")
         content = memory.read()

@@ -39,7 +39,7 @@ class Face:
 
 
 def entry_text(program: MachineProgram, face: Face, constants: Mapping[str, bytes]) -> str:
-    """Gives the three functions, constants, and declarations of the functions of PyTorch's library that are called."""
+    """Return the three functions, constants, and declarations of the functions of PyTorch's library that are called."""
     parts = [f"llvm.func @{name}()" for name in program.functions]
     parts += [_constant(name, data) for name, data in constants.items()]
     parts += [_call(program, face), _workspace(program, face), _shapes(face)]
@@ -72,7 +72,7 @@ def _call(program: MachineProgram, face: Face) -> str:
 
 
 def _wrong_sizes(body: _Body, face: Face) -> str:
-    """Compares every size of every input with what was compiled."""
+    """Compare every size of every input with what was compiled."""
     is_wrong = body.put("arith.constant false")
     texts = [python_text(size, face.symbols) for shape, _ in face.inputs for size in shape]
     for place, text in enumerate(texts):
@@ -125,7 +125,7 @@ class _Body:
         return self.put(f"arith.constant {value} : i64")
 
     def value(self, text: str) -> str:
-        """Gives what a Python text computes. Raises ValueError for what no slot holds."""
+        """Return what a Python text computes. Raises ValueError for what no slot holds."""
         return self._of(ast.parse(text, mode="eval").body)
 
     def _of(self, node: ast.expr) -> str:

@@ -60,7 +60,7 @@ class Foreign:
     log: str
 
     def dump(self, folder: Path) -> None:
-        """Writes program, both files and the log."""
+        """Write program, both files and the log."""
         (folder / PROGRAM_FILE).write_text(self.program)
         (folder / LIBRARY_FILE).write_bytes(self.library)
         (folder / METADATA_FILE).write_bytes(self.metadata)
@@ -68,7 +68,7 @@ class Foreign:
 
     @classmethod
     def read(cls, folder: Path) -> Foreign | None:
-        """Gives what `dump` wrote; None where it wrote nothing. Raises OSError or ValueError for damaged files."""
+        """Return what `dump` wrote; None where it wrote nothing. Raises OSError or ValueError for damaged files."""
         if not (folder / METADATA_FILE).is_file():
             return None
         metadata = (folder / METADATA_FILE).read_bytes()
@@ -82,7 +82,7 @@ class Foreign:
 
 
 def compile_program(text: str, settings: Settings) -> Foreign:
-    """Gives what the compiler that the settings name makes of a program, with its files read and checked.
+    """Return what the compiler that the settings name makes of a program, with its files read and checked.
 
     Raises CompileError for one that is missing, fails, hangs, or writes anything but two whole files, and where the disk is
     full; the log is then kept, and nothing else.
@@ -108,7 +108,7 @@ def compile_program(text: str, settings: Settings) -> Foreign:
 
 
 def environment(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Gives the variables that the compiler is run with."""
+    """Return the variables that the compiler is run with."""
     found = {
         **environ,
         "TAO_MLIR_ENABLE_AMP": str(settings.enable_amp).lower(),
@@ -118,7 +118,7 @@ def environment(settings: Settings, environ: Mapping[str, str]) -> dict[str, str
 
 
 def constants_in(data: bytes) -> tuple[Constant, ...]:
-    """Gives the constants in a `.so.pbtxt`, which is no protobuf. Raises ValueError, with the place, where it is damaged.
+    """Return the constants in a `.so.pbtxt`, which is no protobuf. Raises ValueError, with the place, where it is damaged.
 
     It holds a magic number; for each constant a bool (is it for the host?), a length and the key, a length and the data;
     and, last, the number of constants. Numbers are little-endian and have 64 bits.
@@ -143,7 +143,7 @@ def constants_in(data: bytes) -> tuple[Constant, ...]:
 
 
 def _counted(body: memoryview, place: int) -> tuple[bytes, int]:
-    """Gives bytes with a length before them, and the place behind them."""
+    """Return bytes with a length before them, and the place behind them."""
     if place + _WORD.size > len(body):
         raise ValueError(f"it ends at byte {len(body)}, within a length")
     (size,) = _WORD.unpack_from(body, place)
@@ -158,7 +158,7 @@ def _flags(settings: Settings) -> list[str]:
 
 
 def _run(command: list[str], log: Path, settings: Settings) -> str:
-    """Runs the compiler with everything it says in a file; gives what went wrong, "" for nothing. Raises OSError."""
+    """Run the compiler with everything it says in a file; gives what went wrong, "" for nothing. Raises OSError."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -178,7 +178,7 @@ def _run(command: list[str], log: Path, settings: Settings) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a program and what it has started, as far as the system lists that."""
+    """End a program and what it has started, as far as the system lists that."""
     for pid in (*_descendants(process.pid), process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -197,7 +197,7 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _read(text: str, library: Path, log: str) -> Foreign | str:
-    """Gives both files, or what is wrong with them."""
+    """Return both files, or what is wrong with them."""
     metadata = library.with_name(f"{library.name}.pbtxt")
     for path in (library, metadata):
         if not path.is_file():
@@ -214,7 +214,7 @@ def _read(text: str, library: Path, log: str) -> Foreign | str:
 
 
 def _is_whole(content: bytes) -> bool:
-    """False for an ELF file that ends before its table of sections does, which linkers write last: the disk was full."""
+    """Return False for an ELF file that ends before its table of sections, which linkers write last: the disk was full."""
     if len(content) < _ELF_HEADER.size:
         return False
     _, place, size, count = _ELF_HEADER.unpack_from(content)

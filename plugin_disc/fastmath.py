@@ -14,5 +14,5 @@ carries the exact part of polynomials."""
 
 
 def with_fast_math(text: str, level: int) -> str:
-    """Gives a program's text with the flags of a level on its additions, products and quotients; level 0 adds none."""
+    """Return a program's text with the flags of a level on its additions, products and quotients; level 0 adds none."""
     return _ARITHMETIC.sub(rf"\1 fastmath<{FLAGS[level]}> :", text) if level else text

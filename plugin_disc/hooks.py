@@ -8,7 +8,7 @@ from hub.hookspecs import hookimpl
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
-    """Registers `disc`; its settings say how exact and by which compiler."""
+    """Register `disc`; its settings say how exact and by which compiler."""
     return (
         BackendInfo(
             name="disc",

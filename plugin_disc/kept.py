@@ -39,7 +39,7 @@ class Kept:
     def tensor(
         self, name: str, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, bytes_: int
     ) -> torch.Tensor:
-        """Gives a tensor over `bytes_` of memory that nobody else has, whatever its content."""
+        """Return a tensor over `bytes_` of memory that nobody else has, whatever its content."""
         key = (name, bytes_)
         storage = _popped(self._pieces.get(key))
         is_new, is_kept = storage is None, storage is not None
@@ -56,7 +56,7 @@ class Kept:
         return result
 
     def _has_room(self, bytes_: int) -> bool:
-        """True where as many bytes more may be kept; other sizes, which may never come again, make room for what can be."""
+        """Return whether as many bytes more may be kept; other sizes, which may never come again, make room."""
         if bytes_ > self._most_bytes:
             return False
         for key, pieces in tuple(self._pieces.items()):
@@ -70,7 +70,7 @@ _KEEPERS: weakref.WeakValueDictionary[int, Kept] = weakref.WeakValueDictionary()
 
 
 def kept_bytes() -> int:
-    """Gives what all executables of this process keep."""
+    """Return what all executables of this process keep."""
     # Counted when asked for: a running total would need a lock, which a destructor must not wait for.
     return sum(keeper.bytes for reference in _KEEPERS.valuerefs() if (keeper := reference()) is not None)
 
@@ -83,5 +83,5 @@ def _popped(pieces: list[torch.UntypedStorage] | None) -> torch.UntypedStorage |
 
 
 def _is_free(storage: torch.UntypedStorage, bytes_: int) -> bool:
-    """True for memory that no tensor has, that is as large as it was, and that no other process sees."""
+    """Return True for memory that no tensor has, that is as large as it was, and that no other process sees."""
     return _use_count(storage._cdata) == 1 and storage.nbytes() == bytes_ and not storage.is_shared()

@@ -34,7 +34,7 @@ class Library:
         self._shapes.restype = None
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Runs one call; gives new packed tensors. Raises InputRefused for inputs that it was not compiled for."""
+        """Run one call; gives new packed tensors. Raises InputRefused for inputs that it was not compiled for."""
         self._check(inputs)
         packed = [value.contiguous() for value in inputs]
         sizes = _words([size for value in packed for size in value.shape])
@@ -72,7 +72,7 @@ class Library:
 
 
 def load(path: Path) -> Library:
-    """Loads a library that `disc-compile` wrote; it holds machine code, so it has to be trusted.
+    """Load a library that `disc-compile` wrote; it holds machine code, so it has to be trusted.
 
     Raises CompileError where a file is missing, the two do not belong together, or this processor cannot run it.
     """

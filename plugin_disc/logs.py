@@ -23,7 +23,7 @@ class Log:
     lines: list[str] = field(default_factory=list)
 
     def say(self, text: str) -> None:
-        """Adds lines; nothing for text of blanks."""
+        """Add lines; nothing for text of blanks."""
         self.lines += text.rstrip().splitlines()
 
     @property
@@ -34,7 +34,7 @@ class Log:
 
 @contextmanager
 def logged(folder: str = "") -> Generator[Log]:
-    """Gives a log. A CompileError from within leaves with the log's end and the place where it is kept, in `folder`."""
+    """Return a log. A CompileError from within leaves with the log's end and the place where it is kept, in `folder`."""
     log = Log()
     try:
         yield log
@@ -44,7 +44,7 @@ def logged(folder: str = "") -> Generator[Log]:
 
 
 def where_kept(text: str, folder: str, prefix: str) -> str:
-    """Keeps a log and says where, and how it ends. A full disk must not hide the failure that it is about: it is told."""
+    """Keep a log and say where, and how it ends. A full disk must not hide the failure that it is about: it is told."""
     try:
         place = str(_kept(text, Path(folder or tempfile.gettempdir()), prefix))
     except OSError as error:
@@ -53,7 +53,7 @@ def where_kept(text: str, folder: str, prefix: str) -> str:
 
 
 def _kept(text: str, folder: Path, prefix: str) -> Path:
-    """Writes a log that outlives this process, whole or not at all. Raises OSError."""
+    """Write a log that outlives this process, whole or not at all. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=prefix, suffix=".log", dir=folder)
     try:

@@ -23,7 +23,7 @@ _LISTS = {"array<i64": "i64", "array<i1": "i1"}
 
 
 def program(cluster: Cluster) -> str:
-    """Gives the text of a cluster: one function `main` of its inputs and then its weights. Raises CompileError."""
+    """Return the text of a cluster: one function `main` of its inputs and then its weights. Raises CompileError."""
     from torch_mlir import ir  # heavy, and only this compiler needs it
     from torch_mlir.passmanager import PassManager
 
@@ -43,7 +43,7 @@ def program(cluster: Cluster) -> str:
 
 
 def imported(cluster: Cluster, context: Any) -> Any:
-    """Gives a cluster in the dialect torch, in an entered context: inputs, then weights. Raises what torch-mlir raises."""
+    """Return a cluster in the dialect torch, in an entered context: inputs, then weights. Raises what torch-mlir raises."""
     from torch_mlir.dialects import torch as torch_dialect
     from torch_mlir.extras.fx_decomp_util import get_decomposition_table
     from torch_mlir.extras.fx_importer import FxImporter
@@ -63,7 +63,7 @@ class _Printer:
         self._names: dict[Any, str] = {}
 
     def program(self, module: Any) -> str:
-        """Gives the text of a module that holds one function."""
+        """Return the text of a module that holds one function."""
         (function,) = module.body.operations
         (block,) = function.regions[0].blocks
         declared, unpacked = self._arguments(block.arguments)
@@ -77,7 +77,7 @@ class _Printer:
         return "\n".join(("module {", *lines, "}", "}", ""))
 
     def _arguments(self, arguments: Sequence[Any]) -> tuple[list[str], list[str]]:
-        """Gives the declared arguments, and the lines that take plain numbers out of the tensors they come in."""
+        """Return the declared arguments, and the lines that take plain numbers out of the tensors they come in."""
         declared: list[str] = []
         unpacked: list[str] = []
         for argument in arguments:
@@ -147,7 +147,7 @@ def _types(kinds: Sequence[Any]) -> str:
 
 
 def _entry(inputs: int, outputs: int) -> str:
-    """Gives the attribute by which BladeDISC knows the entry and where its values are."""
+    """Return the attribute by which BladeDISC knows the entry and where its values are."""
     fields = {
         "inputs": ",".join(f"arg{place}" for place in range(inputs)),
         "outputs": ",".join(f"out{place}" for place in range(outputs)),

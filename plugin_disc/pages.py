@@ -18,7 +18,7 @@ _MADV_HUGEPAGE = 14
 
 
 def ask_for_large_pages(tensor: torch.Tensor) -> None:
-    """Asks the kernel to back the memory of a tensor by large pages where it is not in use yet; it is free to refuse."""
+    """Ask the kernel to back the memory of a tensor by large pages where it is not in use yet; it is free to refuse."""
     begin = -(-tensor.data_ptr() // PAGE) * PAGE
     end = (tensor.data_ptr() + tensor.nbytes) // PAGE * PAGE
     if end > begin:
@@ -27,7 +27,7 @@ def ask_for_large_pages(tensor: torch.Tensor) -> None:
 
 @cache
 def _advise() -> Callable[[int, int, int], int]:
-    """Gives the C library's function; one that does nothing where the system has none."""
+    """Return the C library's function; one that does nothing where the system has none."""
     if not sys.platform.startswith("linux"):
         return lambda _address, _length, _advice: 0
     function = ctypes.CDLL(None).madvise

@@ -24,19 +24,19 @@ _NAMES = ("name", "node_names", "input_names", "output_names")
 
 
 def write_cluster(folder: Path, cluster: Cluster) -> None:
-    """Writes a cluster's program, weights and names."""
+    """Write a cluster's program, weights and name."""
     names = {name: getattr(cluster, name) for name in _NAMES}
     (folder / CLUSTER_FILE).write_bytes(pickle.dumps({"module": dump_module(cluster.module), **names}))
 
 
 def write_inputs(folder: Path, inputs: Sequence[Any]) -> None:
-    """Writes the inputs of one call, each tensor with its strides."""
+    """Write the inputs of one call, each tensor with its strides."""
     values = [value.detach() if isinstance(value, torch.Tensor) else value for value in inputs]
     torch.save(values, folder / INPUTS_FILE)
 
 
 def read_cluster(folder: Path) -> Cluster:
-    """Gives the cluster that was written. Raises RunError where there is none or it cannot be read."""
+    """Return the cluster that was written. Raises RunError where there is none or it cannot be read."""
     try:
         facts = pickle.loads((folder / CLUSTER_FILE).read_bytes())
         module = load_module(facts.pop("module"))
@@ -50,7 +50,7 @@ def read_cluster(folder: Path) -> Cluster:
 
 
 def read_inputs(folder: Path) -> tuple[Any, ...] | None:
-    """Gives the inputs that were recorded; None where no call was. Raises RunError for a file that cannot be read."""
+    """Return the inputs that were recorded; None where no call was. Raises RunError for a file that cannot be read."""
     if not (folder / INPUTS_FILE).is_file():
         return None
     try:
@@ -60,7 +60,7 @@ def read_inputs(folder: Path) -> tuple[Any, ...] | None:
 
 
 def made_up_inputs(cluster: Cluster) -> tuple[Any, ...]:
-    """Gives inputs of a cluster's form, the same every time: normal floats, integers and bools of 0 and 1."""
+    """Return inputs of a cluster's form, the same every time: normal floats, integers and bools of 0 and 1."""
     generator = torch.Generator().manual_seed(0)
     return tuple(_made_up(spec, generator) for spec in cluster.inputs)
 

@@ -27,7 +27,7 @@ class Replay:
 
 
 def replay(folder: Path, *, is_compiled: bool) -> Replay:
-    """Runs the cluster in a debug folder: its saved machine code, or newly compiled code. The folder has to be trusted.
+    """Run the cluster in a debug folder: its saved machine code, or newly compiled code. The folder has to be trusted.
 
     Raises RunError where nothing is recorded or the call fails, and CompileError.
     """
@@ -49,7 +49,7 @@ def _compared(cluster: Cluster, executable: DiscExecutable, inputs: tuple[Any, .
 
 
 def _line(name: str, output: torch.Tensor, wanted: torch.Tensor) -> str:
-    """Says how far one output is from eager's; NaN and infinities count where they are not eager's."""
+    """Return how far one output is from eager's; NaN and infinities count where they are not eager's."""
     head = f"{name}  {str(output.dtype).removeprefix('torch.')}{list(output.shape)}"
     left, right = output.double(), wanted.double()
     is_same = (left == right) | (left.isnan() & right.isnan())

@@ -88,7 +88,7 @@ class DiscExecutable(Executable):
         )
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Runs one call; new packed tensors, permuted where the cluster's specs say so."""
+        """Run one call; new packed tensors, permuted where the cluster's specs say so."""
         try:
             return self._run(*inputs)
         except HubError:
@@ -97,7 +97,7 @@ class DiscExecutable(Executable):
             raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
 
     def save(self, folder: Path) -> None:
-        """Writes the shared library and what its binding has to know, with the library's digest."""
+        """Write the shared library and what its binding has to know, with the library's digest."""
         if self._code.library is None:
             raise CompileError("there is no cc, so the code cannot be saved", backend=NAME, cluster=self._cluster.name)
         (folder / LIBRARY_FILE).write_bytes(self._code.library)
@@ -109,7 +109,7 @@ class DiscExecutable(Executable):
             self.origin.foreign.dump(folder)
 
     def dump(self, folder: Path) -> None:
-        """Writes binding code, programs and machine code, and a recording, to which the next call adds its inputs."""
+        """Write binding code, programs and machine code, and a recording, to which the next call adds its inputs."""
         (folder / "run.py").write_text(self.source)
         write_cluster(folder, self._cluster)
         self._record_into(folder)
@@ -123,7 +123,7 @@ class DiscExecutable(Executable):
         (folder / LOG_FILE).write_text("".join((self._code.log, *(f"{line}\n" for line in missing))))
 
     def _record_into(self, folder: Path) -> None:
-        """Has the next call, and no later one, write its inputs."""
+        """Have the next call, and no later one, write its inputs."""
         run = self._run
 
         def recording(*inputs: Any) -> tuple[torch.Tensor, ...]:
@@ -146,7 +146,7 @@ def build(
     kept_bytes: int = KEPT_BYTES,
     log_dir: str = "",
 ) -> DiscExecutable:
-    """Lowers and compiles a cluster, at a level of fast mathematics. Raises CompileError, whose log is kept in `log_dir`.
+    """Lower and compile a cluster, at a level of fast mathematics. Raises CompileError, whose log is kept in `log_dir`.
 
     `foreign` is what another compiler made of it, to be shown to people. `kept_bytes` of large results are kept for later
     calls, by all executables together.
@@ -160,13 +160,13 @@ def build(
 
 
 def _addresses(cluster: Cluster, lowered: Lowered) -> dict[str, str]:
-    """Gives the Python text of each source's address, as the binding has it."""
+    """Return the Python text of each source's address, as the binding has it."""
     inputs = {f"i{place}": f"a{place}.data_ptr()" for place in range(len(cluster.inputs))}
     return inputs | {name: f"{name}.data_ptr()" for name in lowered.weights}
 
 
 def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram, Lowered]:
-    """Gives the machine program of a cluster. Raises CompileError."""
+    """Return the machine program of a cluster. Raises CompileError."""
     try:
         lowered = lower(cluster, gapped=gapped_inputs(cluster))
         texts = {symbol: f"s{place}" for place, symbol in enumerate(symbols_of(cluster))}
@@ -183,7 +183,7 @@ def written(cluster: Cluster, settings: CompileSettings) -> tuple[MachineProgram
 
 
 def restore(folder: Path, cluster: Cluster, *, kept_bytes: int = KEPT_BYTES) -> DiscExecutable:
-    """Loads saved files. Raises CompileError where one is missing, damaged or for another processor."""
+    """Load saved files. Raises CompileError where one is missing, damaged or for another processor."""
     try:
         facts = json.loads((folder / CALL_FILE).read_text())
         content = (folder / LIBRARY_FILE).read_bytes()
@@ -203,12 +203,12 @@ def restore(folder: Path, cluster: Cluster, *, kept_bytes: int = KEPT_BYTES) -> 
 
 
 def machine_text(cluster: Cluster, threads: int, level: int) -> str:
-    """Gives the text of a cluster's machine program. Raises CompileError."""
+    """Return the text of a cluster's machine program. Raises CompileError."""
     return with_fast_math(written(cluster, CompileSettings(threads=threads))[0].text, level)
 
 
 def _write_assembly(folder: Path) -> None:
-    """Writes the instructions of the library in a folder, and the loop among them that matters; or why that is not done."""
+    """Write the instructions of the library in a folder, and the loop among them that matters; or why that is not done."""
     try:
         found = instructions(folder / LIBRARY_FILE)
     except CompileError as error:

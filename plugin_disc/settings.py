@@ -27,7 +27,7 @@ class _FromVariable(str):
 
 
 def _variable(name: str, default: bool | int) -> Callable[[], Any]:
-    """Gives the default of a field: what the variable holds, else `default`."""
+    """Return the default of a field: what the variable holds, else `default`."""
 
     def found() -> Any:
         if not os.environ.get(name):
@@ -114,14 +114,14 @@ class Settings(BackendSettings):
         return self.compile_parallelism or None
 
     def denial(self, node: fx.Node) -> str:
-        """Gives why the user keeps a node from DISC; "" where it may have it."""
+        """Return why the user keeps a node from DISC; "" where it may have it."""
         entry = entry_for(node, (*self.deny, *self.customize_op_black_list))
         if not entry or entry_for(node, (*self.allow, *self.customize_op_white_list)):
             return ""
         return f"kept from disc by {entry!r} in its setting 'deny'"
 
     def refusal(self) -> str:
-        """Gives which setting our own compiler cannot honour and why; "" where it honours all."""
+        """Return which setting our own compiler cannot honour and why; "" where it honours all."""
         if self.compiler:
             return ""
         if self.enable_amp:

@@ -14,13 +14,13 @@ class Sized:
         self.texts: dict[str, str] = {}
 
     def name(self, text: str) -> str:
-        """Gives what a call writes for an expression over sizes: a name, or a constant as it is."""
+        """Return what a call writes for an expression over sizes: a name, or a constant as it is."""
         if not _names_in(text) & {*self.symbols}:
             return text
         return text if text in self.symbols else self.texts.setdefault(text, f"n{len(self.texts)}")
 
     def covers(self, text: str) -> bool:
-        """True for an expression over sizes alone."""
+        """Return True for an expression over sizes alone."""
         names = _names_in(text)
         return bool(names & {*self.symbols}) and names <= {*self.symbols, "int", "max", "min"}
 

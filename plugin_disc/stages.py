@@ -33,7 +33,7 @@ IDLE_S = 20.0
 
 
 def _passed(cluster: Cluster, *pipelines: str) -> str:
-    """Gives the text of a cluster after some pipelines. Raises CompileError."""
+    """Return the text of a cluster after some pipelines. Raises CompileError."""
     from torch_mlir import ir
     from torch_mlir.passmanager import PassManager
 
@@ -57,12 +57,12 @@ STAGES: Mapping[str, Callable[[Cluster], str]] = {
 
 
 def file_of(stage: str) -> str:
-    """Gives the name of a stage's file."""
+    """Return the name of a stage's file."""
     return f"cluster.{stage}.mlir"
 
 
 def write_stages(folder: Path) -> list[str]:
-    """Writes the stages of the cluster that is recorded in a folder, but those that are there; says which are missing."""
+    """Write the stages of the cluster that is recorded in a folder, but those that are there; says which are missing."""
     missing: list[str] = []
     is_hopeless = False  # one that takes too long is enough to wait for
     for stage in STAGES:
@@ -101,7 +101,7 @@ class Process:
         return None
 
     def _living(self) -> Worker:
-        """Gives the process. Raises WorkerError or OSError where none can be started."""
+        """Return the process. Raises WorkerError or OSError where none can be started."""
         if self._worker is None or not self._worker.is_alive:
             self.close()
             self._folder = tempfile.TemporaryDirectory(prefix="disc-stages-")
@@ -109,7 +109,7 @@ class Process:
         return self._worker
 
     def close(self) -> None:
-        """Ends the process. In a fork of the one that started it it does nothing."""
+        """End the process. In a fork of the one that started it it does nothing."""
         if os.getpid() != self._owner:
             return
         if self._worker is not None:

@@ -51,19 +51,19 @@ class Signature:
     """SHA-256 of the library."""
 
     def described(self) -> str:
-        """Gives what it takes and gives, for people."""
+        """Return what it takes and gives, for people."""
         sides = (", ".join(_typed(*each) for each in side) for side in (self.inputs, self.outputs))
         return " -> ".join(sides)
 
     def written(self) -> bytes:
-        """Gives the bytes of `out.so.pbtxt`, in BladeDISC's format for constants."""
+        """Return the bytes of `out.so.pbtxt`, in BladeDISC's format for constants."""
         key, data = KEY.encode(), json.dumps(asdict(self)).encode()
         size = struct.Struct("<Q")
         return struct.pack("<Q?Q", MAGIC, True, len(key)) + key + size.pack(len(data)) + data + size.pack(1)
 
     @classmethod
     def read(cls, data: bytes) -> Signature:
-        """Reads what `written` gave. Raises ValueError."""
+        """Read what `written` gave. Raises ValueError."""
         facts: dict[str, Any] = next((json.loads(each.data) for each in constants_in(data) if each.key == KEY), {})
         try:
             shapes = {name: tuple((tuple(shape), kind) for shape, kind in facts[name]) for name in ("inputs", "outputs")}
@@ -87,7 +87,7 @@ class Built:
 
 
 def compile_file(source: Path, library: Path, settings: Settings, *, threads: int) -> Signature:
-    """Compiles a program in StableHLO or MHLO, and writes the library and what describes it: both files or none.
+    """Compile a program in StableHLO or MHLO, and write the library and what describes it: both files or none.
 
     Raises CompileError for a program that does not parse, an operation that is not compiled, a missing or failing `cc`, and
     a disk on which there is no room.
@@ -106,7 +106,7 @@ def compile_file(source: Path, library: Path, settings: Settings, *, threads: in
 
 
 def compile_program_text(text: str, settings: Settings, *, threads: int) -> Built:
-    """Compiles a program in StableHLO or MHLO. Raises CompileError."""
+    """Compile a program in StableHLO or MHLO. Raises CompileError."""
     if not lanes():
         raise CompileError("this processor has neither AVX2 nor AVX-512", backend=NAME)
     program = read(text, enable_amp=settings.enable_amp)
@@ -155,12 +155,12 @@ def _shown(shape: Sequence[Size]) -> tuple[int | None, ...]:
 
 
 def metadata_path(library: Path) -> Path:
-    """Gives where the description of a library lies."""
+    """Return where the description of a library lies."""
     return library.with_name(f"{library.name}.pbtxt")
 
 
 def _write_both(library: Path, built: Built) -> None:
-    """Puts both files in place, whole, or leaves neither. Raises CompileError."""
+    """Put both files in place, whole, or leave neither. Raises CompileError."""
     metadata = metadata_path(library)
     try:
         with contextlib.ExitStack() as stack:
@@ -180,7 +180,7 @@ def _write_both(library: Path, built: Built) -> None:
 
 
 def _draft(path: Path, content: bytes, stack: contextlib.ExitStack) -> Path:
-    """Writes a file beside its place, under a name that is deleted unless it is moved there. Raises OSError."""
+    """Write a file beside its place, under a name that is deleted unless it is moved there. Raises OSError."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     draft = Path(name)
     stack.callback(draft.unlink, missing_ok=True)

@@ -6,7 +6,7 @@ __all__ = ["disable", "enable"]
 
 
 def enable(debug: str = "", options: str = "", clusters: int = 1) -> None:
-    """Sends what the accelerator takes to it, in models that `torch.compile(model, backend="mdla")` compiles from now on.
+    """Send what the accelerator takes to it, in models that `torch.compile(model, backend="mdla")` compiles from now on.
 
     `debug` and `options` are words as for the device's flags ("name=value", separated by spaces); `clusters` is how many of
     its compute clusters to use. The groups stand in the graph as `mdla::CompilationGroup`. Raises OptionError.
@@ -17,7 +17,7 @@ def enable(debug: str = "", options: str = "", clusters: int = 1) -> None:
 
 
 def disable() -> None:
-    """Ends what `enable` began: models compiled with the backend "mdla" afterwards run as they are."""
+    """End what `enable` began: models compiled with the backend "mdla" afterwards run as they are."""
     from plugin_mdla.face import turn_off  # as above
 
     turn_off()

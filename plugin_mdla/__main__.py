@@ -48,7 +48,7 @@ def report(model: Model, calibration: Annotated[Path | None, typer.Option(help="
 
 
 def read_samples(path: Path) -> list[tuple[Any, ...]]:
-    """Reads samples; single tensors become tuples of one. Raises OptionError."""
+    """Read samples; single tensors become tuples of one. Raises OptionError."""
     import torch
 
     try:

@@ -43,7 +43,7 @@ def measured(
     *,
     weights: Format | None = None,
 ) -> LayerAccuracy:
-    """Compares a value with its reference."""
+    """Compare a value with its reference."""
     error, scale = (got.double() - want.double()).abs(), float(want.abs().max()) or 1.0
     noise, signal = float(error.square().sum()), float(want.double().square().sum())
     ratio = math.inf if noise == 0 else 10 * math.log10(max(signal, 1e-300) / noise)
@@ -52,7 +52,7 @@ def measured(
 
 
 def accuracies(program: Program, formats: Formats, inputs: Sequence[torch.Tensor]) -> tuple[LayerAccuracy, ...]:
-    """Gives the accuracy of every layer on inputs of device shapes, against a run in float64."""
+    """Return the accuracy of every layer on inputs of device shapes, against a run in float64."""
     got, saturated = Simulator(program, formats).run_all(inputs)
     want = run_floating(program, [value.double() for value in inputs])
     kinds = {**dict.fromkeys(program.inputs, "input"), **{layer.name: layer.kind for layer in program.layers}}
@@ -71,7 +71,7 @@ def accuracies(program: Program, formats: Formats, inputs: Sequence[torch.Tensor
 
 
 def report(program: Program, formats: Formats, inputs: Sequence[torch.Tensor]) -> str:
-    """Gives the table that people read, with advice where values saturate."""
+    """Return the table that people read, with advice where values saturate."""
     found = accuracies(program, formats, inputs)
     name_width = max(5, *(len(item.name) for item in found))
     kind_width = max(8, *(len(item.kind) for item in found))

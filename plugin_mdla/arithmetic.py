@@ -19,7 +19,7 @@ Operands = Sequence[torch.Tensor]
 
 
 def apply(layer: Layer, inputs: Operands, weight: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
-    """Gives a layer's result before rounding; of AveragePool and GlobalAveragePool, the sum over each window.
+    """Return a layer's result before rounding; of AveragePool and GlobalAveragePool, the sum over each window.
 
     Not for LeakyRelu, Sigmoid and Tanh, which are functions of single elements.
     """
@@ -27,7 +27,7 @@ def apply(layer: Layer, inputs: Operands, weight: torch.Tensor | None, bias: tor
 
 
 def window_counts(layer: Layer, shape: Sequence[int]) -> torch.Tensor:
-    """Gives how many elements of an input of `shape` each mean of a pooling layer is over, broadcasting to its result."""
+    """Return how many elements of an input of `shape` each mean of a pooling layer is over, broadcasting to its result."""
     if layer.kind == "GlobalAveragePool":
         return torch.tensor(float(math.prod(shape[2:])), dtype=torch.float64)
     if layer.attributes["count_include_pad"]:

@@ -39,7 +39,7 @@ class Mdla(Backend):
         self.settings = settings
 
     def probe(self) -> Support:
-        """Compiles and runs one relu on the device."""
+        """Compile and run one relu on the device."""
         value = torch.tensor([[-1.0, 0.5]])
         try:
             uncalibrated = Mdla(self.settings.model_copy(update={"calibration": ""}))  # the file knows no such value
@@ -49,11 +49,11 @@ class Mdla(Backend):
         return ACCEPTED if torch.equal(found, value.relu()) else refused(f"relu of [-1, 0.5] gave {found.tolist()}")
 
     def supports(self, node: fx.Node) -> Support:
-        """Looks the node up in the operator table."""
+        """Look the node up in the operator table."""
         return OPERATORS.supports(node)
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost:
-        """Predicts one call: on a board by its model, bus included; in software by the roofline. Raises CompileError."""
+        """Predict one call: on a board by its model, bus included; in software by the roofline. Raises CompileError."""
         if self.settings.is_simulated:
             return cluster_estimate(cluster, settings.threads, efficiency=EFFICIENCY, call_s=SIMULATED_CALL_S)
         program = lower(cluster)
@@ -64,7 +64,7 @@ class Mdla(Backend):
         )
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> MdlaExecutable:  # noqa: ARG002 - no threads, no effort
-        """Lowers a cluster and opens a device for it, now or when its first call has shown the ranges."""
+        """Lower a cluster and open a device for it, now or when its first call has shown the ranges."""
         try:
             program = lower(cluster)
             check_weights(program, self.settings)
@@ -74,29 +74,29 @@ class Mdla(Backend):
             raise
 
     def explain(self, cluster: Cluster, settings: CompileSettings, inputs: Sequence[Any]) -> str:  # noqa: ARG002 - as above
-        """Tells predicted time, and by layer format, saturation, error and signal to noise, on the software device."""
+        """Tell predicted time, and by layer format, saturation, error and signal to noise, on the software device."""
         program = lower(cluster)
         return evidence(program, self.settings, self._ranges(program, cluster), inputs)
 
     def _ranges(self, program: Program, cluster: Cluster) -> Mapping[str, float] | None:
-        """Gives the calibration file's ranges; None where there is no file. Raises ConstantsRefused."""
+        """Return the calibration file's ranges; None where there is no file. Raises ConstantsRefused."""
         if not self.settings.calibration or not program.layers:
             return None
         return Calibration.read(Path(self.settings.calibration).expanduser()).ranges_of(program, cluster)
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> MdlaExecutable:  # noqa: ARG002 - as above
-        """Opens what was saved. Raises CompileError, also where the calibration file's ranges are others by now."""
+        """Open what was saved. Raises CompileError, also where the calibration file's ranges are others by now."""
         program = lower(cluster)
         return restored(program, cluster, self.settings, self._ranges(program, cluster), folder)
 
 
 def create(settings: Settings) -> Mdla:
-    """Gives the backend. Raises PluginLoadError where there is neither a library nor the software device turned on."""
+    """Return the backend. Raises PluginLoadError where there is neither a library nor the software device turned on."""
     return open_device(settings)
 
 
 def open_device(settings: Settings) -> Mdla:
-    """Gives the backend for some settings, after a look at the board if one is to be used. Raises PluginLoadError."""
+    """Return the backend for some settings, after a look at the board if one is to be used. Raises PluginLoadError."""
     if not settings.is_simulated:
         board = Board(Library(library_path(settings)), timeout_s=settings.timeout_s)
         board.close()

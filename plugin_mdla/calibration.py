@@ -40,7 +40,7 @@ class Calibration:
     samples: int
 
     def save(self, path: Path) -> None:
-        """Writes the file, whole or not at all."""
+        """Write the file, whole or not at all."""
         values = {name: [found.operator, list(found.shape), found.largest] for name, found in self.ranges.items()}
         text = json.dumps(
             {"version": VERSION, "samples": self.samples, "values": values, "weights": {**self.weights}}, indent=1
@@ -51,7 +51,7 @@ class Calibration:
 
     @classmethod
     def read(cls, path: Path) -> Calibration:
-        """Reads a file. Raises ConstantsRefused for one that is missing, damaged or of another version."""
+        """Read a file. Raises ConstantsRefused for one that is missing, damaged or of another version."""
         try:
             found = json.loads(path.read_text())
             if found["version"] != VERSION:
@@ -70,7 +70,7 @@ class Calibration:
             ) from error
 
     def ranges_of(self, program: Program, cluster: Cluster) -> dict[str, float]:
-        """Gives the largest magnitude of every value of a program.
+        """Return the largest magnitude of every value of a program.
 
         Raises ConstantsRefused where a value is not in the file, or is another operator's or of another shape there, or
         where weights are others.
@@ -98,7 +98,7 @@ class Calibration:
 
 
 def with_bounds(program: Program, known: Mapping[str, float]) -> dict[str, float]:
-    """Gives ranges of all values: those known of the graph's own values, and bounds for the steps on the way to them.
+    """Return ranges of all values: those known of the graph's own values, and bound for the steps on the way to them.
 
     Steps are bounded even where a run has shown them: one of relu6 is zero until an input passes 6.
     """
@@ -109,7 +109,7 @@ def with_bounds(program: Program, known: Mapping[str, float]) -> dict[str, float
 
 
 def _bound(layer: Layer, ranges: Mapping[str, float]) -> float:
-    """Bounds a step on the way to a value, of which samples say nothing: from its operands' ranges."""
+    """Bound a step on the way to a value, of which samples say nothing: from its operands' ranges."""
     if layer.kind in ("Sigmoid", "Tanh"):
         return 1.0
     constant = 0.0 if layer.weight is None else float(layer.weight.abs().max())

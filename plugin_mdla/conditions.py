@@ -165,7 +165,7 @@ def gentle_slope(node: fx.Node) -> str | None:
 
 
 def flattens(node: fx.Node) -> str | None:
-    """Makes [N, C*H*W] of [N, C, H, W] for linear layers, whose weight is then a filter as large as the image."""
+    """Make [N, C*H*W] of [N, C, H, W] for linear layers, whose weight is then a filter as large as the image."""
     old, new = tuple(value_of(node.args[0]).shape), tuple(node.meta["val"].shape)
     if len(old) != 4 or new != (old[0], math.prod(old[1:])):
         return f"from {list(old)} to {list(new)}, only [N, C, H, W] to [N, C*H*W] here"
@@ -176,7 +176,7 @@ def flattens(node: fx.Node) -> str | None:
 
 
 def concatenates(node: fx.Node) -> str | None:
-    """Joins activations along the channels."""
+    """Join activations along the channels."""
     tensors = argument(node, "tensors")
     if any(map(is_weight, tensors)):
         return "a constant among the parts"

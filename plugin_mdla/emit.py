@@ -18,7 +18,7 @@ _IR_VERSION = 4
 
 
 def onnx_model(program: Program) -> onnx.ModelProto:
-    """Gives the model: operators of `KINDS` only, weights as initializers. Inputs that pass through are left out."""
+    """Return the model: operators of `KINDS` only, weights as initializers. Inputs that pass through are left out."""
     builder = _Builder()
     for layer in program.layers:
         builder.take(layer)
@@ -36,7 +36,7 @@ def onnx_model(program: Program) -> onnx.ModelProto:
 
 
 def device_outputs(program: Program) -> tuple[str, ...]:
-    """Gives the results that layers make, each once, in order."""
+    """Return the results that layers make, each once, in order."""
     return tuple(dict.fromkeys(name for name in program.outputs if name not in program.inputs))
 
 

@@ -19,7 +19,7 @@ from .timing import bus_bytes, predicted_s
 
 
 def evidence(program: Program, settings: Settings, ranges: Mapping[str, float] | None, inputs: Sequence[Any]) -> str:
-    """Gives the report on a cluster. `ranges` are the calibration file's; None takes them from `inputs`, and says so.
+    """Return the report on a cluster. `ranges` are the calibration file's; None takes them from `inputs`, and says so.
 
     Numbers are the software device's, whatever runs the cluster.
     """

@@ -42,7 +42,7 @@ class Session(Protocol):
     """A program on a device."""
 
     def run(self, inputs: Sequence[torch.Tensor], *, stop_at: int | None = None) -> Call:
-        """Runs one call on inputs of device shapes; see `Simulator.run`."""
+        """Run one call on inputs of device shapes; see `Simulator.run`."""
         ...
 
 
@@ -54,7 +54,7 @@ class BoardSession:
         self._formats, self._program = formats, program
 
     def run(self, inputs: Sequence[torch.Tensor], *, stop_at: int | None = None) -> Call:
-        """Runs one call. What saturates on the board it does not tell; inputs that must are not sent where `stop_at`."""
+        """Run one call. What saturates on the board it does not tell; inputs that must are not sent where `stop_at`."""
         saturated: dict[str, int] = {}
         not_finite = 0
         for name, value in zip(self._program.inputs, inputs, strict=True):
@@ -98,7 +98,7 @@ class MdlaExecutable(Executable):
             self._session = self._opened(ranges or {}, ())
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Runs one call. Raises InputRefused where values are not finite, or saturate and `HUB_MDLA_SATURATE` is off."""
+        """Run one call. Raises InputRefused where values are not finite, or saturate and `HUB_MDLA_SATURATE` is off."""
         if not self.program.layers:
             return self._handed_over(inputs, inputs)
         session = self._session or self._calibrated(inputs)
@@ -110,7 +110,7 @@ class MdlaExecutable(Executable):
         return self._handed_over(inputs, call.outputs)
 
     def save(self, folder: Path) -> None:
-        """Writes ranges, settings and, of the board, the compiled program. The cluster itself has the weights."""
+        """Write ranges, settings and, of the board, the compiled program. The cluster itself has the weights."""
         facts = {
             "ranges": self.ranges,
             "are_ranges_seen": self.are_ranges_seen,
@@ -122,7 +122,7 @@ class MdlaExecutable(Executable):
             shutil.copyfile(self._session.binary, folder / BINARY_FILE)
 
     def dump(self, folder: Path) -> None:
-        """Writes the ONNX model, and the report of formats, saturation and error by layer on a first call's inputs."""
+        """Write the ONNX model, and the report of formats, saturation and error by layer on a first call's inputs."""
         (folder / MODEL_FILE).write_bytes(onnx_model(self.program).SerializeToString())
         if self.samples and (formats := self.formats) is not None:
             (folder / "accuracy.txt").write_text(report(self.program, formats, self.samples))
@@ -132,7 +132,7 @@ class MdlaExecutable(Executable):
 
     @property
     def formats(self) -> Formats | None:
-        """Formats of all values; None before the first call has shown ranges."""
+        """Format of all values; None before the first call has shown ranges."""
         if not self.program.layers or (self.ranges is None and needs_ranges(self.settings)):
             return None
         return choose_formats(self.program, self.settings, self.ranges or {})
@@ -140,7 +140,7 @@ class MdlaExecutable(Executable):
     # --- First call ---------------------------------------------------------------------------------------------------
 
     def _calibrated(self, inputs: Sequence[Any]) -> Session:
-        """Takes ranges from the first call's inputs, once; other threads wait. Refuses inputs that are not finite."""
+        """Take ranges from the first call's inputs, once; other threads wait. Refuses inputs that are not finite."""
         with self._lock:
             if self._session is not None:
                 return self._session
@@ -158,7 +158,7 @@ class MdlaExecutable(Executable):
             return session
 
     def warn_of_ranges(self) -> None:
-        """Says that ranges came from a first call: larger values will not fit. A worker's own warning reaches nobody."""
+        """Say that ranges came from a first call: larger values will not fit. A worker's own warning reaches nobody."""
         self.are_ranges_seen = True
         LOG.warning(
             "cluster %s: ranges come from its first inputs; `hub mdla calibrate` takes them from samples",
@@ -212,7 +212,7 @@ class MdlaExecutable(Executable):
         return [value.detach().reshape(shape) for value, shape in zip(inputs, self.program.inputs.values(), strict=True)]
 
     def _handed_over(self, inputs: Sequence[Any], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Gives outputs in the cluster's shapes. Inputs that pass straight through stay as they are."""
+        """Return outputs in the cluster's shapes. Inputs that pass straight through stay as they are."""
         given = dict(zip(self.program.inputs, inputs, strict=True))
         handed: list[torch.Tensor] = []
         seen: set[str] = set()
@@ -223,7 +223,7 @@ class MdlaExecutable(Executable):
         return handed
 
     def _object(self, call: Call) -> None:
-        """Raises InputRefused for a call that the device cannot compute faithfully, or says so where that is accepted."""
+        """Raise InputRefused for a call that the device cannot compute faithfully, or say so where that is accepted."""
         text = _counted(call.saturated)
         if call.not_finite:
             text = f"{call.not_finite} inputs are NaN or infinite{f'; {text}' if text else ''}"
@@ -254,7 +254,7 @@ class MdlaExecutable(Executable):
 def restored(
     program: Program, cluster: Cluster, settings: Settings, calibrated: Mapping[str, float] | None, folder: Path
 ) -> MdlaExecutable:
-    """Opens what `MdlaExecutable.save` wrote; `calibrated` are the ranges of the calibration file, where there is one.
+    """Open what `MdlaExecutable.save` wrote; `calibrated` are the ranges of the calibration file, where there is one.
 
     Raises CompileError for damage, another cluster, or other settings or ranges.
     """
@@ -279,14 +279,14 @@ def restored(
 
 
 def blamed(cluster: Cluster, name: str | None) -> str | None:
-    """Gives the node to take from the device for an error at a value: of a tuple's element, what makes the tuple."""
+    """Return the node to take from the device for an error at a value: of a tuple's element, what makes the tuple."""
     found = next((node for node in cluster.module.graph.nodes if node.name == name), None)
     source = found.args[0] if found is not None and found.target is operator.getitem else None
     return source.name if isinstance(source, fx.Node) else name
 
 
 def flags_of(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """Gives the device's flags for our settings, the user's own last."""
+    """Return the device's flags for our settings, the user's own last."""
     found = [("nfpgas", settings.boards), ("nclusters", settings.clusters), ("firstcluster", settings.first_cluster)]
     flags = [(name, str(value)) for name, value in found if value != (0 if name == "firstcluster" else 1)]
     flags += [("varfp", "1")] if settings.format in ("auto", "varfp") else []

@@ -102,5 +102,5 @@ class _PerShape:
 
 
 def current_settings() -> Settings | None:
-    """Gives the settings in force between `enable` and `disable`, else None."""
+    """Return the settings in force between `enable` and `disable`, else None."""
     return None if _current is None else _current.settings

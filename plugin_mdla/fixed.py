@@ -45,7 +45,7 @@ Q8_8 = Format(16, 8)
 
 
 def chosen(largest: float, bits: int, *, headroom: float, what: str) -> Format:
-    """Gives the finest format that holds `headroom` times the largest magnitude of a tensor, the magnitude itself at least.
+    """Return the finest format that holds `headroom` times a tensor's largest magnitude, the magnitude itself at least.
 
     A tensor of zeros says nothing of its range, and gets half of the bits behind the point. Raises ConstantsRefused, naming
     `what`, where no format holds it.
@@ -76,7 +76,7 @@ class Quantised:
 
 
 def quantise(values: torch.Tensor, form: Format) -> Quantised:
-    """Turns real values into integers. NaN becomes 0 and infinities the ends of the range; all are counted."""
+    """Turn real values into integers. NaN becomes 0 and infinities the ends of the range; all are counted."""
     wide = values.to(torch.float64)
     bad = 0 if bool(torch.isfinite(wide).all()) else int((~torch.isfinite(wide)).sum())
     if bad:
@@ -86,13 +86,13 @@ def quantise(values: torch.Tensor, form: Format) -> Quantised:
 
 
 def requantise(integers: torch.Tensor, fraction: int, form: Format) -> Quantised:
-    """Brings integers (or reals, with `fraction` 0) of `fraction` bits into a format. Exact up to 2**52."""
+    """Bring integers (or reals, with `fraction` 0) of `fraction` bits into a format. Exact up to 2**52."""
     rounded = (integers * 2.0 ** (form.fraction - fraction) + 0.5).floor_()
     return saturate(rounded, form)
 
 
 def saturate(integers: torch.Tensor, form: Format) -> Quantised:
-    """Cuts integers to a format's range, and counts those that were outside."""
+    """Cut integers to a format's range, and count those that were outside."""
     low, high = -form.largest - 1, form.largest
     if not integers.numel():
         return Quantised(integers)
@@ -104,5 +104,5 @@ def saturate(integers: torch.Tensor, form: Format) -> Quantised:
 
 
 def dequantise(integers: torch.Tensor, form: Format) -> torch.Tensor:
-    """Gives the float32 values of integers, exactly: 16 bits fit into its 24."""
+    """Return the float32 values of integers, exactly: 16 bits fit into its 24."""
     return (integers * 2.0**-form.fraction).to(torch.float32)

@@ -11,7 +11,7 @@ from .program import Layer, Program
 
 
 def run_floating(program: Program, inputs: Sequence[torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """Gives every value of a program, by name, in the inputs' dtype. Inputs have device shapes."""
+    """Return every value of a program, by name, in the inputs' dtype. Inputs have device shapes."""
     values = dict(zip(program.inputs, inputs, strict=True))
     with torch.no_grad():
         for layer in program.layers:
@@ -36,5 +36,5 @@ def _like(weight: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
 
 
 def largest_values(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """Gives the largest magnitude of each value; 0 for one without elements."""
+    """Return the largest magnitude of each value; 0 for one without elements."""
     return {name: float(value.abs().max()) if value.numel() else 0.0 for name, value in values.items()}

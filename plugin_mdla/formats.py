@@ -35,12 +35,12 @@ class Formats:
 
 
 def needs_ranges(settings: Settings) -> bool:
-    """True where activations' formats follow from samples."""
+    """Return whether activations' formats follow from samples."""
     return settings.format in ("auto", "int8")
 
 
 def choose_formats(program: Program, settings: Settings, ranges: Mapping[str, float]) -> Formats:
-    """Gives the formats of a program. `ranges` are largest magnitudes of values, by name, where `needs_ranges`.
+    """Return the formats of a program. `ranges` are largest magnitudes of values, by name, where `needs_ranges`.
 
     Raises ConstantsRefused for a value or weight that no format holds.
     """
@@ -57,7 +57,7 @@ def choose_formats(program: Program, settings: Settings, ranges: Mapping[str, fl
 
 @contextmanager
 def _at(layer: Layer | None) -> Generator[None]:
-    """Has errors name the graph's node, so that the hub takes that one from the device and not the whole cluster."""
+    """Have errors name the graph's node, so that the hub takes that one from the device and not the whole cluster."""
     try:
         yield
     except ConstantsRefused as error:
@@ -82,7 +82,7 @@ def _choose(
 
 
 def check_weights(program: Program, settings: Settings) -> None:
-    """Raises ConstantsRefused for a weight that no format holds: known before any call, unlike ranges."""
+    """Raise ConstantsRefused for a weight that no format holds: known before any call, unlike ranges."""
     for layer in program.layers:
         if layer.weight is not None:
             with _at(layer):

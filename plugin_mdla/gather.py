@@ -17,7 +17,7 @@ from .calibration import Calibration, Range
 
 
 def calibrated(graph: Graph, inputs: Sequence[Any], samples: Iterable[Sequence[torch.Tensor]]) -> Calibration:
-    """Runs a graph on samples in eager and gives the largest magnitude of each float value.
+    """Run a graph on samples in eager and return the largest magnitude of each float value.
 
     `inputs` are values of all placeholders; a sample has one tensor for each that is no weight, of the shape captured, in
     order. Raises OptionError for samples that are none, of another number or shape, or not finite.
@@ -61,7 +61,7 @@ class _Recorder(fx.Interpreter):
         self.ranges: dict[str, Range] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        """Runs one node as always, and looks at its result."""
+        """Run one node as always, and look at its result."""
         value = super().run_node(n)
         if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
             largest = float(value.detach().abs().max())

@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 @torch.library.custom_op("mdla::CompilationGroup", mutates_args=())
 def compilation_group(inputs: Sequence[torch.Tensor], group: str) -> list[torch.Tensor]:
-    """Runs a group on the device, or in eager where its values do not fit fixed point."""
+    """Run a group on the device, or in eager where its values do not fit fixed point."""
     executable, cluster = _found(group)
     try:
         return list(executable(*inputs))
@@ -55,7 +55,7 @@ def _found(name: str) -> tuple[Executable, Cluster]:
 
 
 def grouped(graph: Graph, weights: Mapping[str, torch.Tensor], backend: Mdla) -> fx.GraphModule:
-    """Gives a captured graph as a program in which groups are calls of `mdla::CompilationGroup`.
+    """Return a captured graph as a program in which groups are calls of `mdla::CompilationGroup`.
 
     `weights` are the values of the graph's weights; they become constants. Inputs are the others, in order. A group that
     cannot be compiled stays as it is. Raises what lowering the rest does not: nothing.
@@ -83,7 +83,7 @@ class _Rewriting:
         self._made: dict[fx.Node, fx.Node] = {}
 
     def program(self, groups: Sequence[Group]) -> fx.GraphModule:
-        """Gives the program; `groups` cover the graph and can run in order."""
+        """Return the program; `groups` cover the graph and can run in order."""
         for node in self._graph.module.graph.nodes:
             if node.op == "placeholder" and node.name not in self._weights:
                 self._made[node] = self._new.node_copy(node)
@@ -111,7 +111,7 @@ class _Rewriting:
         return made
 
     def _compiled(self, item: Group) -> str | None:
-        """Compiles a group and gives its name; None for eager's, and for one that the device refuses after all."""
+        """Compile a group and return its name; None for eager's, and for one that the device refuses after all."""
         if item.backend == EAGER:
             return None
         cluster = extract(self._graph, item.nodes, f"group{next(_numbers)}", self._weights)

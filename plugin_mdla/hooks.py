@@ -12,7 +12,7 @@ INSTALL = (
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
-    """Registers `mdla`; its settings say what it needs and how exact it is."""
+    """Register `mdla`; its settings say what it needs and how exact it is."""
     return (
         BackendInfo(
             name="mdla",

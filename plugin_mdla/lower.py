@@ -23,7 +23,7 @@ from .program import Layer, Program, Shape
 
 
 def lower(cluster: Cluster) -> Program:
-    """Gives the program of a cluster. Raises CompileError, naming the node, for what the device has no form of."""
+    """Return the program of a cluster. Raises CompileError, naming the node, for what the device has no form of."""
     lowering = _Lowering(cluster, is_flat=not any(len(value_of(node).shape) == 4 for node in _tensors(cluster)))
     for node in cluster.module.graph.nodes:
         lowering.take(node)
@@ -62,7 +62,7 @@ class _Lowering:
     values: dict[fx.Node, _Value] = field(default_factory=dict[fx.Node, _Value])
 
     def take(self, node: fx.Node) -> None:
-        """Lowers one node; weights and the output are looked up when they are wanted."""
+        """Lower one node; weights and the output are looked up when they are wanted."""
         if node.op == "placeholder":
             self._enter(node)
         elif node.op == "call_function" and node.target is operator.getitem:
@@ -74,13 +74,13 @@ class _Lowering:
             self.values[node] = rule(self, node)
 
     def value(self, node: Any) -> _Value:
-        """Gives the activation that a node is. Raises CompileError for a weight."""
+        """Return the activation that a node is. Raises CompileError for a weight."""
         if node not in self.values:
             raise CompileError(f"{node} is no activation", backend="mdla", cluster=self.cluster.name)
         return self.values[node]
 
     def weight(self, node: fx.Node, name: str) -> torch.Tensor | None:
-        """Gives the constant in an argument, None where it is not given. Raises CompileError for an activation."""
+        """Return the constant in an argument, None where it is not given. Raises CompileError for an activation."""
         source = argument(node, name)
         if source is None:
             return None
@@ -90,7 +90,7 @@ class _Lowering:
         return found
 
     def constant(self, source: Any) -> torch.Tensor | None:
-        """Gives the tensor of a weight or number; None for an activation."""
+        """Return the tensor of a weight or number; None for an activation."""
         if isinstance(source, (int, float)):
             return torch.tensor(float(source))
         if source.op != "get_attr":
@@ -109,7 +109,7 @@ class _Lowering:
         bias: torch.Tensor | None = None,
         **attributes: Any,
     ) -> _Value:
-        """Appends a layer; `node` is the one whose value it gives, `name` names a step that gives none."""
+        """Append a layer; `node` is the one whose value it gives, `name` names a step that gives none."""
         owner = node.name if node is not None else ""
         result = _Value(name or owner, tuple(map(int, shape)))
         sources = tuple(value.name for value in inputs)
@@ -117,17 +117,17 @@ class _Lowering:
         return result
 
     def shape_of(self, node: fx.Node) -> Shape:
-        """Gives the device shape of a node's result, by its own shape."""
+        """Return the device shape of a node's result, by its own shape."""
         value = value_of(node)
         return self.device_shape(tuple((value[0] if isinstance(value, (tuple, list)) else value).shape))
 
     def device_shape(self, shape: Sequence[int]) -> Shape:
-        """Gives the shape that a tensor of this shape has on the device."""
+        """Return the shape that a tensor of this shape has on the device."""
         sizes = tuple(map(int, shape))
         return sizes if self.is_flat or len(sizes) != 2 else (*sizes, 1, 1)
 
     def refused(self, node: fx.Node, reason: str) -> CompileError:
-        """Gives the error for a node that cannot be lowered."""
+        """Return the error for a node that cannot be lowered."""
         return CompileError(reason, backend="mdla", cluster=self.cluster.name, node=node.name)
 
     def _enter(self, node: fx.Node) -> None:
@@ -220,13 +220,13 @@ def _normalisation(self: _Lowering, node: fx.Node) -> tuple[torch.Tensor, torch.
 
 
 def _is_only_reader(node: fx.Node, before: Layer) -> bool:
-    """True where the layer's result goes to this batch norm only, and no filter of it serves two channels of the norm."""
+    """Return whether the layer's result goes to this batch norm only, and no filter serves two channels of the norm."""
     source = argument(node, "input")
     return before.kind in ("Conv", "ConvTranspose", "Gemm") and len(source.users) == 1
 
 
 def _along_outputs(layer: Layer, scale: torch.Tensor) -> torch.Tensor:
-    """Gives a factor per output channel in the form of a layer's weight."""
+    """Return a factor per output channel in the form of a layer's weight."""
     assert layer.weight is not None
     if layer.kind != "ConvTranspose":
         return scale.view(-1, *[1] * (layer.weight.dim() - 1))
@@ -345,7 +345,7 @@ def _both(self: _Lowering, node: fx.Node, kind: str, *, factor: float) -> _Value
 
 
 def _aligned(constant: torch.Tensor, node: fx.Node, shape: Shape) -> torch.Tensor:
-    """Gives a constant with as many dims as the result has on the device, or none."""
+    """Return a constant with as many dims as the result has on the device, or none."""
     if constant.numel() == 1:
         return constant.reshape(()).float()
     rank = len(value_of(node).shape)

@@ -52,7 +52,7 @@ class Layer:
 
     @property
     def has_products(self) -> bool:
-        """True where activations are multiplied by weights and added up."""
+        """Return whether activations are multiplied by weights and added up."""
         return self.kind in ("Conv", "ConvTranspose", "Gemm", "BatchNormalization")
 
     @property

@@ -88,7 +88,7 @@ class Board:
     """One context of the library: compiles, loads and runs one program. Calls from several threads take turns."""
 
     def __init__(self, library: Library, flags: Iterable[tuple[str, str]] = (), *, timeout_s: float = 60.0) -> None:
-        """Creates a context, checks the version and sets flags. Raises PluginLoadError, or CompileError for a flag."""
+        """Create a context, check the version and set flags. Raises PluginLoadError, or CompileError for a flag."""
         self._library, self._timeout_s = library, timeout_s
         self._lock = threading.Lock()
         self._pending: deque[tuple[Any, ...]] = deque()
@@ -109,18 +109,18 @@ class Board:
             raise
 
     def close(self) -> None:
-        """Frees the context, once; further calls do nothing. A board that hangs keeps its context, which a call is in."""
+        """Free the context, once; further calls do nothing. A board that hangs keeps its context, which a call is in."""
         self._finalizer()
 
     @property
     def is_open(self) -> bool:
-        """True until the context is freed."""
+        """Return True until the context is freed."""
         return self._owner.handle is not None
 
     # --- Compiling ----------------------------------------------------------------------------------------------------
 
     def compile(self, model: Path, binary: Path, inshapes: str, samples: Sequence[Array] = ()) -> None:
-        """Compiles an ONNX file to a file for the board, ranges from `samples` (one array an input) where given.
+        """Compile an ONNX file to a file for the board, ranges from `samples` (one array an input) where given.
 
         Raises CompileError.
         """
@@ -130,7 +130,7 @@ class Board:
         self._take(name, lambda outs: (*given, *outs, *extra, None))
 
     def load(self, binary: Path) -> None:
-        """Puts a compiled program on the board. Raises CompileError."""
+        """Put a compiled program on the board. Raises CompileError."""
         self._take("ie_init", lambda outs: (str(binary).encode(), *outs, None))
 
     def _take(self, name: str, arguments: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
@@ -150,7 +150,7 @@ class Board:
     # --- Running ------------------------------------------------------------------------------------------------------
 
     def run(self, inputs: Sequence[Array], *, function: str = "ie_run") -> list[Array]:
-        """Runs one call: on the board, or by `ie_run_sw` (its bit-exact model) or `ie_run_thnets` (float).
+        """Run one call: on the board, or by `ie_run_sw` (its bit-exact model) or `ie_run_thnets` (float).
 
         Raises RunError for a failure, and for a board that does not answer in time: no call of it is made any more.
         """
@@ -164,7 +164,7 @@ class Board:
             return outputs
 
     def put(self, inputs: Sequence[Array], tag: int) -> bool:
-        """Sends inputs under a number; False where the board takes no more now. Raises RunError."""
+        """Send inputs under a number; False where the board takes no more now. Raises RunError."""
         with self._lock:
             self._check_alive()
             given, kept = _inputs(inputs)
@@ -178,7 +178,7 @@ class Board:
             return True
 
     def get(self) -> tuple[list[Array], int] | None:
-        """Gives the oldest result and its number; None where none is there yet. Raises RunError."""
+        """Return the oldest result and its number; None where none is there yet. Raises RunError."""
         with self._lock:
             self._check_alive()
             wanted, outputs = self._outputs()
@@ -195,7 +195,7 @@ class Board:
             return outputs, tag.value or 0
 
     def stream(self, calls: Iterable[Sequence[Array]]) -> Iterator[list[Array]]:
-        """Gives the results of many calls, in order, with `IN_FLIGHT` of them under way. Raises RunError."""
+        """Return the results of many calls, in order, with `IN_FLIGHT` of them under way. Raises RunError."""
         sent = received = 0
         waiting = iter(calls)
         upcoming = next(waiting, None)
@@ -233,7 +233,7 @@ class Board:
         return _pointers(outputs), outputs
 
     def _in_time(self, name: str, call: Callable[[], int], kept: Any) -> int:
-        """Runs a call of the library in a thread of its own: one that hangs cannot be ended, and must stop nobody."""
+        """Run a call of the library in a thread of its own: one that hangs cannot be ended, and must stop nobody."""
         codes: list[int] = []
         worker = threading.Thread(target=lambda: codes.append(call()), name=f"mdla {name}", daemon=True)
         worker.start()
@@ -256,7 +256,7 @@ class Board:
     # --- Information --------------------------------------------------------------------------------------------------
 
     def info(self, name: str) -> Any:
-        """Gives what `ie_getinfo` knows under a name; None where it knows nothing. Raises RunError for an error."""
+        """Return what `ie_getinfo` knows under a name; None where it knows nothing. Raises RunError for an error."""
         buffer = c.create_string_buffer(256)
         kind = self._library.ie_getinfo(self._handle, name.encode(), buffer, len(buffer))
         if kind == 0:
@@ -304,14 +304,14 @@ class _Owner:
 
 
 def _pointers(arrays: Sequence[Array]) -> tuple[Any, ...]:
-    """Gives a list of addresses, a list of element counts, and how many: as the interface takes inputs and outputs."""
+    """Return a list of addresses, a list of element counts, and how many: as the interface takes inputs and outputs."""
     addresses = (_FLOATS * len(arrays))(*(array.ctypes.data_as(_FLOATS) for array in arrays))
     counts = (c.c_uint64 * len(arrays))(*(array.size for array in arrays))
     return (addresses, counts, len(arrays))
 
 
 def _inputs(arrays: Sequence[Array]) -> tuple[tuple[Any, ...], list[Array]]:
-    """Gives the arguments for inputs, and the arrays that must live as long."""
+    """Return the arguments for inputs, and the arrays that must live as long."""
     kept = [np.ascontiguousarray(array, np.float32) for array in arrays]
     return _pointers(kept), kept
 

@@ -22,7 +22,7 @@ _ERRORS: Mapping[str, float] = {"auto": 0.01, "varfp": 0.05, "q8.8": 0.12, "int8
 
 
 def pairs(text: str) -> tuple[tuple[str, str], ...]:
-    """Reads "name=value name=value". Raises ValueError."""
+    """Read "name=value name=value". Raises ValueError."""
     found = [word.partition("=") for word in text.replace(",", " ").split()]
     if bad := [name for name, equals, _ in found if not equals or not name]:
         raise ValueError(f"{bad[0]!r} is not of the form name=value")
@@ -67,7 +67,7 @@ class Settings(BackendSettings):
 
     @property
     def is_simulated(self) -> bool:
-        """True where the software device is used, and no board."""
+        """Return whether the software device is used, and no board."""
         return self.simulator or self.device == "simulator"
 
     @property
@@ -77,12 +77,12 @@ class Settings(BackendSettings):
 
     @property
     def saturates(self) -> bool:
-        """True where results that the device cuts off are accepted."""
+        """Return whether results that the device cuts off are accepted."""
         return self.saturate
 
     @property
     def missing(self) -> str:
-        """Says so where there is no device, so that nobody plans with what cannot run."""
+        """Say so where there is no device, so that nobody plans with what cannot run."""
         return "" if self.is_simulated or library_path(self) else f"Micron's SDK ({LIBRARY}) is not here"
 
     @property
@@ -97,13 +97,13 @@ class Settings(BackendSettings):
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Gives the settings in variables and hub.toml. Raises OptionError, naming the place, for a wrong name or value."""
+    """Return the settings in variables and hub.toml. Raises OptionError, naming the place, for a wrong name or value."""
     chosen = resolve(None, os.environ if environ is None else environ, Path.cwd())
     return cast("Settings", checked("mdla", Settings, chosen.own_of("mdla")))
 
 
 def library_path(settings: Settings) -> str:
-    """Gives where the SDK's library is: as set, or where the loader looks, without loading it; "" where it is nowhere."""
+    """Return where the SDK's library is: as set, or where the loader looks, without loading it; "" where it is nowhere."""
     if settings.library:
         return settings.library
     folders = [*filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")), *_LOADER_FOLDERS]

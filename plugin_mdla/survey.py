@@ -18,7 +18,7 @@ from .settings import read_settings
 
 
 def survey(module: torch.nn.Module, inputs: Sequence[Any], calibration: Path | None) -> str:
-    """Gives a report by group of layers: its accuracy on `inputs`, its predicted time, and why nodes are not taken."""
+    """Return a report by group of layers: its accuracy on `inputs`, its predicted time, and why nodes are not taken."""
     captured = capture(module, inputs)
     settings = read_settings().model_copy(update={"simulator": True})
     if calibration is not None:

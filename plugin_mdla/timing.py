@@ -67,7 +67,7 @@ class LayerTime:
 def layer_times(
     program: Program, clusters: int = 1, *, value_bytes: int = 2, weight_loads: int = WEIGHT_LOADS
 ) -> tuple[LayerTime, ...]:
-    """Predicts each layer of one call on one board."""
+    """Predict each layer of one call on one board."""
     shapes = program.shapes
     kinds = {layer.name: layer for layer in program.layers}
     return tuple(
@@ -81,7 +81,7 @@ def layer_times(
 
 
 def utilisation(layer: Layer) -> float:
-    """Gives the share of units that do work, by how traces fill steps of sixteen; 1 where nothing is added up."""
+    """Return the share of units that do work, by how traces fill steps of sixteen; 1 where nothing is added up."""
     if layer.weight is None or layer.kind == "BatchNormalization" or not layer.has_products:
         return 1.0
     if layer.kind == "Gemm":
@@ -95,7 +95,7 @@ def utilisation(layer: Layer) -> float:
 
 
 def _activations(layer: Layer, shapes: Mapping[str, Sequence[int]], layers: Mapping[str, Layer]) -> int:
-    """Counts values of activations that a layer reads and writes in memory."""
+    """Count values of activations that a layer reads and writes in memory."""
     if layer.kind in _FREE:
         return 0
     result = math.prod(layer.shape)
@@ -111,29 +111,29 @@ def _weights(layer: Layer) -> int:
 def device_s(
     program: Program, clusters: int = 1, boards: int = 1, *, value_bytes: int = 2, weight_loads: int = WEIGHT_LOADS
 ) -> float:
-    """Predicts seconds of one call on the device, without the bus."""
+    """Predict seconds of one call on the device, without the bus."""
     total_s = sum(item.run_s for item in layer_times(program, clusters, value_bytes=value_bytes, weight_loads=weight_loads))
     return total_s * _share(program, boards)
 
 
 def _share(program: Program, boards: int) -> float:
-    """Gives the share of a batch that one board has."""
+    """Return the share of a batch that one board has."""
     images = max((shape[0] for shape in program.inputs.values()), default=1)
     return math.ceil(images / boards) / images
 
 
 def bus_bytes(program: Program, *, value_bytes: int = 2) -> int:
-    """Gives the bytes that cross the bus in one call."""
+    """Return the bytes that cross the bus in one call."""
     shapes = program.shapes
     return value_bytes * sum(math.prod(shapes[name]) for name in (*program.inputs, *program.outputs))
 
 
 def call_s(program: Program, clusters: int = 1, boards: int = 1, *, value_bytes: int = 2) -> float:
-    """Predicts seconds of one call, bus included."""
+    """Predict seconds of one call, bus included."""
     bus_s = bus_bytes(program, value_bytes=value_bytes) / BUS_BYTES_PER_S
     return CALL_S + device_s(program, clusters, boards, value_bytes=value_bytes) + bus_s
 
 
 def predicted_s(program: Program, settings: Settings) -> float:
-    """Predicts seconds of one call under a user's settings."""
+    """Predict seconds of one call under a user's settings."""
     return call_s(program, settings.clusters, settings.boards, value_bytes=settings.value_bytes)

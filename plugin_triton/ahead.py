@@ -24,7 +24,7 @@ Write = Callable[[Choose], File]
 
 
 def fitting(write: Write, choose: Choose, machine: Machine) -> File:
-    """Gives a file all of whose kernels compile for a GPU and fit there. Raises CompileError with the reason."""
+    """Return a file all of whose kernels compile for a GPU and fit there. Raises CompileError with the reason."""
     smaller: dict[str, Blocks] = {}
     tried: dict[str, int] = {}
 
@@ -51,7 +51,7 @@ def _too_large(file: File, machine: Machine) -> Iterator[tuple[Kernel, Needs]]:
 
 
 def _compiled(file: File, machine: Machine) -> tuple[Stages, ...]:
-    """Compiles a file; one that cannot be compiled is left for people to read."""
+    """Compile a file; one that cannot be compiled is left for people to read."""
     try:
         return compiled(file, machine.target)
     except CompileError as error:

@@ -60,7 +60,7 @@ class Attention(Template):
 def with_attention(
     outputs: Sequence[Tensor], others: Callable[[Product, Product], Tensor], programs: int
 ) -> dict[Tensor, Tensor]:
-    """Gives what stands for each tensor behind some outputs: attention for the products that it is made of.
+    """Return what stands for each tensor behind some outputs: attention for the products that it is made of.
 
     `others` gives what stands for all other products, of each and of it over what stands for its operands; `programs` is
     how many keep a GPU busy.
@@ -85,7 +85,7 @@ def with_attention(
 
 
 def read_by(outputs: Sequence[Tensor]) -> Readers:
-    """Gives what reads each tensor behind some outputs."""
+    """Return what reads each tensor behind some outputs."""
     readers: dict[Tensor, list[Tensor | None]] = {}
     for tensor in in_order(outputs):
         if not isinstance(tensor, View):
@@ -97,7 +97,7 @@ def read_by(outputs: Sequence[Tensor]) -> Readers:
 
 
 def _is_alone(last: Product, attention: Attention, readers: Readers) -> bool:
-    """True where nobody else reads what would lie nowhere."""
+    """Return whether nobody else reads what would lie nowhere."""
     return not any(
         reader is not last and reader not in attention.inside
         for each in attention.inside
@@ -106,7 +106,7 @@ def _is_alone(last: Product, attention: Attention, readers: Readers) -> bool:
 
 
 def _is_starved(attention: Attention, programs: int) -> bool:
-    """True for few queries and many keys, as when a model speaks: few programs would walk far.
+    """Return True for few queries and many keys, as when a model speaks: few programs would walk far.
 
     The scores are small then, and both products can be cut into parts, of the keys' rows and of the values' depth.
     """
@@ -156,7 +156,7 @@ class _Softmax:
 
 
 def _softmax(shares: Tensor) -> _Softmax | None:
-    """Reads shares as exp(scores - top) / sum of that, along the last dim, perhaps with 0 for empty rows; else None."""
+    """Read shares as exp(scores - top) / sum of that, along the last dim, perhaps with 0 for empty rows; else None."""
     parts: list[Tensor] = []
     while isinstance(shares, Pointwise) and shares.function in _SAME and shares.dtype in FLOATS:
         parts.append(shares)
@@ -190,7 +190,7 @@ def _is_row(tensor: Tensor, function: str, source: Tensor) -> bool:
 
 
 def _is_nothing(test: Tensor, top: Tensor) -> bool:
-    """True for the test whether a row's largest score is minus infinity."""
+    """Return True for the test whether a row's largest score is minus infinity."""
     first, second = _arguments(test, "eq", 2)
     return first is top and isinstance(second, Fill) and second.value == -math.inf
 
@@ -212,7 +212,7 @@ class _Between:
 
 
 def _between(scores: Tensor) -> _Between | None:
-    """Gives the way from one product, of the scores' shape and order, to scores; None where there is none."""
+    """Return the way from one product, of the scores' shape and order, to scores; None where there is none."""
     index = identity(scores.shape)
     dots = next(_products(scores, index), None)
     if dots is None:
@@ -232,7 +232,7 @@ def _products(tensor: Tensor, index: Index) -> Iterator[Product]:
 
 
 def _enter(tensor: Tensor, index: Index, found: _Between) -> bool:
-    """Enters a tensor that is read at an index over the scores' loops; says whether it depends on the product."""
+    """Enter a tensor that is read at an index over the scores' loops; says whether it depends on the product."""
     tensor, index = through_views(tensor, index)
     if isinstance(tensor, (Fill, Number, Iota)):
         return False
@@ -251,7 +251,7 @@ def _enter(tensor: Tensor, index: Index, found: _Between) -> bool:
 
 
 def _placement(index: Index) -> Placement | None:
-    """Gives the loop along each dim, if an index has no more than one in each."""
+    """Return the loop along each dim, if an index has no more than one in each."""
     found: list[int | None] = []
     for part in index:
         if part == Affine():

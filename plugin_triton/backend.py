@@ -37,7 +37,7 @@ class Triton(Backend):
         self._kept: Measurements | None = None
 
     def probe(self) -> Support:
-        """Compiles and runs one addition on the GPU, or in the interpreter where settings ask for that."""
+        """Compile and run one addition on the GPU, or in the interpreter where settings ask for that."""
         if not torch.cuda.is_available() and not self._own.interpret:
             return refused("no CUDA device here; HUB_TRITON_INTERPRET=1 has kernels interpreted on the CPU, for reference")
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -53,7 +53,7 @@ class Triton(Backend):
         return ACCEPTED if device.type == "cuda" else Support(accepted=True, reason=REFERENCE)
 
     def supports(self, node: fx.Node) -> Support:
-        """Looks the node up in the operator table: of a GPU, or of the interpreter where settings ask for that."""
+        """Look the node up in the operator table: of a GPU, or of the interpreter where settings ask for that."""
         found = OPERATORS.supports(node)
         return found if found.accepted or not self._own.interpret else INTERPRETED.supports(node)
 
@@ -63,7 +63,7 @@ class Triton(Backend):
         return Cost(INTERPRETED_S * len(cluster.nodes), detail=REFERENCE) if is_interpreted else None
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Writes, compiles and loads kernels, with the blocks that tuning has found. Raises CompileError."""
+        """Write, compile and load kernels, with the blocks that tuning has found. Raises CompileError."""
         device = device_of(cluster)
         precision = precision_of(device, settings.accuracy)
         try:
@@ -89,7 +89,7 @@ class Triton(Backend):
         budget_s: float,
         say: Callable[[str], None],
     ) -> str:
-        """Times the kernels of a model with several block sizes; each kernel's are kept as soon as they are found."""
+        """Time the kernels of a model with several block sizes; each kernel's are kept as soon as they are found."""
         devices = {device_of(cluster) for cluster in clusters}
         if not clusters or torch.device("cpu") in devices:
             return "nothing to time: the interpreter is no GPU" if clusters else "nothing to time"
@@ -105,13 +105,13 @@ class Triton(Backend):
         return f"{tuner.summary()}{f'; {note}' if note else ''}"
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Loads saved kernels."""
+        """Load saved kernels."""
         precision = precision_of(device_of(cluster), settings.accuracy)
         return restore(folder, cluster, precision=precision, targets=self._own.targets)
 
 
 def create(own: Settings | None = None) -> Triton:
-    """Gives the backend."""
+    """Return the backend."""
     return Triton(Settings() if own is None else own)
 
 

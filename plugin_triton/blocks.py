@@ -24,19 +24,19 @@ class Blocks:
     stages: int = 3
 
     def to_json(self) -> str:
-        """Gives the JSON form."""
+        """Return the JSON form."""
         return json.dumps({"sizes": dict(self.sizes), "warps": self.warps, "stages": self.stages})
 
     @classmethod
     def from_json(cls, text: str) -> Blocks:
-        """Reads what `to_json` gave. Raises ValueError, KeyError or TypeError for anything else."""
+        """Read what `to_json` gave. Raises ValueError, KeyError or TypeError for anything else."""
         found = json.loads(text)
         sizes = {str(name): int(size) for name, size in found["sizes"].items()}
         return cls(sizes, int(found["warps"]), int(found["stages"]))
 
 
 def blocks_of(kind: str, rows: Size, columns: Size, *, is_down: bool, is_interpreted: bool) -> Blocks:
-    """Gives the blocks of a kernel of one group: `rows` elements along x, `columns` along r.
+    """Return the blocks of a kernel of one group: `rows` elements along x, `columns` along r.
 
     `is_down` says that neighbours in memory lie along x.
     """
@@ -54,7 +54,7 @@ def blocks_of(kind: str, rows: Size, columns: Size, *, is_down: bool, is_interpr
 
 
 def power_of_two(size: int) -> int:
-    """Gives the smallest power of two that is at least a size."""
+    """Return the smallest power of two that is at least a size."""
     return 1 << max(0, size - 1).bit_length()
 
 

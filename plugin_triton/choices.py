@@ -30,7 +30,7 @@ class Tile:
     """Bytes of an element."""
 
     def nbytes(self, sizes: Mapping[str, int]) -> int:
-        """Gives its bytes."""
+        """Return its bytes."""
         return math.prod(sizes[name] for name in self.blocks) * self.itemsize
 
 
@@ -63,7 +63,7 @@ class Limits:
 
 
 def choices_of(default: Blocks, tiling: Tiling, limits: Limits) -> tuple[Blocks, ...]:
-    """Gives blocks that are worth timing, the default first: neighbours of it that fit, move little and leave few idle."""
+    """Return blocks that are worth timing, the default first: neighbours of it that fit, move little and leave few idle."""
     fitting = [each for each in _neighbours(default, tiling) if each != default and _programs(each, tiling, limits)]
     moved = {place: _moved(each, tiling) for place, each in enumerate(fitting)}
     least = min([*moved.values(), _moved(default, tiling)])
@@ -73,7 +73,7 @@ def choices_of(default: Blocks, tiling: Tiling, limits: Limits) -> tuple[Blocks,
 
 
 def smaller_than(blocks: Blocks, tiling: Tiling, limits: Limits, needed: int) -> Blocks | None:
-    """Gives the next choice after blocks with which a kernel needed so many bytes of shared memory; None after the last.
+    """Return the next choice after blocks with which a kernel needed so many bytes of shared memory; None after the last.
 
     The largest of those that should fit, as the bytes fall with what is staged; where none should, the smallest one.
     """
@@ -92,13 +92,13 @@ def smaller_than(blocks: Blocks, tiling: Tiling, limits: Limits, needed: int) ->
 
 
 def _weight(blocks: Blocks, tiling: Tiling) -> int:
-    """Gives what shared memory grows with."""
+    """Return what shared memory grows with."""
     staged = sum(tile.nbytes(blocks.sizes) for tile in tiling.staged) * blocks.stages
     return staged or math.prod(blocks.sizes.values())
 
 
 def _neighbours(default: Blocks, tiling: Tiling) -> Iterator[Blocks]:
-    """Gives blocks of which each is a half, once, or twice the default's, with other warps and stages."""
+    """Return blocks of which each is a half, once, or twice the default's, with other warps and stages."""
     free = {**tiling.outer, **tiling.inner}
     ranges = {
         name: [each for each in (size // 2, size, size * 2) if tiling.least <= each <= _end(free[name], size)]
@@ -118,7 +118,7 @@ def _end(size: Size, default: int) -> int:
 
 
 def _programs(blocks: Blocks, tiling: Tiling, limits: Limits) -> int:
-    """Gives how many programs a multiprocessor runs at once; 0 where one does not fit."""
+    """Return how many programs a multiprocessor runs at once; 0 where one does not fit."""
     threads = 32 * blocks.warps
     held = sum(tile.nbytes(blocks.sizes) for tile in tiling.held)
     staged = sum(tile.nbytes(blocks.sizes) for tile in tiling.staged) * blocks.stages
@@ -130,7 +130,7 @@ def _programs(blocks: Blocks, tiling: Tiling, limits: Limits) -> int:
 
 
 def _moved(blocks: Blocks, tiling: Tiling) -> float:
-    """Gives the bytes that all programs read, as far as block sizes change them; 1 where sizes are symbolic."""
+    """Return the bytes that all programs read, as far as block sizes change them; 1 where sizes are symbolic."""
     extents = {**tiling.outer, **tiling.inner}
     if not tiling.staged or not all(map(is_static, extents.values())):
         return 1.0
@@ -139,7 +139,7 @@ def _moved(blocks: Blocks, tiling: Tiling) -> float:
 
 
 def tiling_of(kind: str, rows: Size, columns: Size) -> Tiling:
-    """Gives what a kernel of one group does with its blocks; it holds two tiles of 32 bits at a time, say."""
+    """Return what a kernel of one group does with its blocks; it holds two tiles of 32 bits at a time, say."""
     if kind == "pointwise":
         return Tiling({"XBLOCK": rows}, held=(Tile(("XBLOCK",), 8),))
     held = (Tile(("XBLOCK", "RBLOCK"), 8),)

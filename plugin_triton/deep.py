@@ -19,7 +19,7 @@ MOST_PARTS = 64
 
 
 def in_parts(product: Product, programs: int, made: Callable[[Product], Tensor]) -> Tensor:
-    """Gives a product that would occupy less than half of so many programs in equal parts; else itself.
+    """Return a product that would occupy less than half of so many programs in equal parts; else itself.
 
     `made` gives what computes a product, or the products of parts. Parts are added up by a kernel after it, always in the
     same order: atomic additions would come in any.

@@ -25,7 +25,7 @@ _LOWEST = 'float("-inf")'
 def attention_kernel(
     tensor: Attention, epilogue: Epilogue | None, name: str, writer: Writer, *, is_interpreted: bool
 ) -> Kernel:
-    """Gives attention as a kernel, with totals in float32; shares are rounded to the values' precision."""
+    """Return attention as a kernel, with totals in float32; shares are rounded to the values' precision."""
     blocks = writer.chosen or _blocks(tensor, is_interpreted=is_interpreted)
     scope = Scope({}, {})
     flash = _Flash(tensor, writer)
@@ -62,7 +62,7 @@ class _Flash:
         """Halves have no use for more than the GPU's own approximation."""
 
     def open(self, scope: Scope) -> None:
-        """Writes which rows a program has, and what it begins with."""
+        """Write which rows a program has, and what it begins with."""
         writer, tensor = self.writer, self.tensor
         rows, width = writer.size(tensor.shape[-2]), writer.size(tensor.query.shape[-1])
         tiles = f"({rows} + BM - 1) // BM"
@@ -83,7 +83,7 @@ class _Flash:
         writer.line(scope, "total = tl.full((BM, BN), 0, tl.float32)")
 
     def steps(self, block: int, scope: Scope) -> Iterator[_Steps]:
-        """Gives the loops: left of the diagonal no mask is needed, nor where blocks divide the keys."""
+        """Return the loops: left of the diagonal no mask is needed, nor where blocks divide the keys."""
         tensor, keys = self.tensor, self.key_count
         count = self.writer.size(keys)
         if tensor.is_causal:
@@ -95,7 +95,7 @@ class _Flash:
         yield _Steps("0", count, tensor.scores, is_masked=not is_static(keys) or keys % block != 0)
 
     def walk(self, steps: _Steps, scope: Scope) -> None:
-        """Writes one loop."""
+        """Write one loop."""
         writer, tensor = self.writer, self.tensor
         writer.line(scope, f"for start in range({steps.first}, {steps.end}, BK):")
         body = scope.inner({self.columns: "k[None, :]"})
@@ -111,14 +111,14 @@ class _Flash:
         self._update(self._scores(steps, body), steps, scope, body)
 
     def _scores(self, steps: _Steps, body: Scope) -> str:
-        """Writes what the softmax is of; keys that are not there weigh nothing."""
+        """Write what the softmax is of; keys that are not there weigh nothing."""
         masks = {self.rows: "mmask", **({self.columns: "kmask[None, :]"} if steps.is_masked else {})}
         elements = Elements(self.writer, self.tensor.between, frozenset(), masks, {})
         scores = elements.value(steps.scores, identity(self.tensor.dots.shape), body).text
         return f"tl.where(kmask[None, :], {scores}, {_LOWEST})" if steps.is_masked else scores
 
     def _update(self, scores: str, steps: _Steps, scope: Scope, body: Scope) -> None:
-        """Writes how a block of keys changes the largest score, the sum of powers, and the total."""
+        """Write how a block of keys changes the largest score, the sum of powers, and the total."""
         writer, value = self.writer, self.tensor.value
         writer.line(body, f"scores = {scores}")
         writer.line(body, "higher = combine_max(top, row_max(scores)[:, None])")
@@ -137,7 +137,7 @@ class _Flash:
         writer.line(body, "top = higher")
 
     def _named(self, name: str, text: str, tensor: Tensor, scope: Scope) -> None:
-        """Writes an operand as `tl.dot` takes it."""
+        """Write an operand as `tl.dot` takes it."""
         self.writer.line(scope, f"{name} = {text}")
         if tensor.dtype == "bf16":
             self.writer.line(scope, "if INTERPRETED:")
@@ -145,7 +145,7 @@ class _Flash:
 
 
 def _blocks(tensor: Attention, *, is_interpreted: bool) -> Blocks:
-    """Gives sizes of blocks: as many rows and keys as registers and shared memory of a multiprocessor hold."""
+    """Return sizes of blocks: as many rows and keys as registers and shared memory of a multiprocessor hold."""
     width, columns = (power_of_two(int(each.shape[-1])) for each in (tensor.query, tensor))
     is_half = tensor.query.dtype in HALVES
     if is_interpreted:
@@ -164,7 +164,7 @@ def _blocks(tensor: Attention, *, is_interpreted: bool) -> Blocks:
 
 
 def _tiling(tensor: Attention) -> Tiling:
-    """Gives what it does with its blocks: queries, scores and the total stay in registers."""
+    """Return what it does with its blocks: queries, scores and the total stay in registers."""
     itemsize = ITEMSIZES[tensor.query.dtype]
     held = (Tile(("BM", "BN"), 4), Tile(("BM", "BK"), 4))
     staged = (Tile(("BK", "BD"), itemsize), Tile(("BK", "BN"), itemsize))

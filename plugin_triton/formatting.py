@@ -13,12 +13,12 @@ _ENDS = re.compile(r"[,:]?(  # .*)?")
 
 
 def formatted(text: str) -> str:
-    """Gives a file's text without lines that are too long."""
+    """Return a file's text without lines that are too long."""
     return "".join(f"{part}\n" for line in text.splitlines() for part in broken(line))
 
 
 def broken(line: str) -> list[str]:
-    """Gives a line in parts: what is in its last brackets on a line of its own, or each argument on one."""
+    """Return a line in parts: what is in its last brackets on a line of its own, or each argument on one."""
     found = _last_brackets(line) if len(line) > WIDTH else None
     if found is None:
         return [line]
@@ -34,13 +34,13 @@ def broken(line: str) -> list[str]:
 
 
 def tuple_text(parts: Iterable[str]) -> str:
-    """Gives a tuple as text."""
+    """Return a tuple as text."""
     texts = list(parts)
     return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
 
 
 def bare(text: str) -> str:
-    """Gives an expression without brackets around all of it."""
+    """Return an expression without brackets around all of it."""
     if not text.startswith("(") or not text.endswith(")"):
         return text
     inner = text[1:-1]
@@ -53,7 +53,7 @@ def bare(text: str) -> str:
 
 
 def _last_brackets(line: str) -> tuple[int, int] | None:
-    """Gives the places of the last outermost brackets, if nothing but a comma, a colon or a comment follows them."""
+    """Return the places of the last outermost brackets, if nothing but a comma, a colon or a comment follows them."""
     found: tuple[int, int] | None = None
     begins: list[int] = []
     for place, character in enumerate(line):
@@ -71,7 +71,7 @@ def _is_tuple(line: str, begin: int) -> bool:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Gives what stands between commas outside of inner brackets."""
+    """Return what stands between commas outside of inner brackets."""
     depth, begin = 0, 0
     for place, character in enumerate(text):
         depth += (character in _OPENING) - (character in _CLOSING)

@@ -59,13 +59,13 @@ class Value:
 
 
 def constant(number: float, dtype: str) -> Value:
-    """Gives one number everywhere."""
+    """Return one number everywhere."""
     text = shown(number, dtype)
     return Value(f"tl.full((), {text}, {TYPES[dtype]})", dtype, number)
 
 
 def folded(function: str, arguments: Sequence[Value]) -> Value | None:
-    """Gives a comparison of two numbers, which Triton's interpreter would not take beside tensors; None for all else."""
+    """Return a comparison of two numbers, which Triton's interpreter would not take beside tensors; None for all else."""
     numbers = [argument.number for argument in arguments]
     if function not in _COMPARED or None in numbers:
         return None
@@ -73,7 +73,7 @@ def folded(function: str, arguments: Sequence[Value]) -> Value | None:
 
 
 def expression(function: str, dtype: str, arguments: Sequence[Value]) -> str:
-    """Gives a function of values whose result has a dtype. Raises KeyError for an unknown function."""
+    """Return a function of values whose result has a dtype. Raises KeyError for an unknown function."""
     first = arguments[0]
     if function == "copy":
         return first.text
@@ -109,7 +109,7 @@ def _called(function: str, dtype: str, arguments: Sequence[Value]) -> str:
 
 
 def cast(value: Value, dtype: str) -> str:
-    """Gives a value as a number of another dtype: what is not 0 is true, halves come from float32."""
+    """Return a value as a number of another dtype: what is not 0 is true, halves come from float32."""
     if value.dtype == dtype:
         return value.text
     if dtype == "i1":
@@ -120,14 +120,14 @@ def cast(value: Value, dtype: str) -> str:
 
 
 def _operand(arguments: Sequence[Value], place: int) -> str:
-    """Gives an operand of an infix operation; a number beside a tensor takes its dtype by itself."""
+    """Return an operand of an infix operation; a number beside a tensor takes its dtype by itself."""
     value = arguments[place]
     is_beside = any(other.number is None and other.dtype == value.dtype for other in arguments)
     return shown(value.number, value.dtype) if value.number is not None and is_beside else value.text
 
 
 def shown(number: float, dtype: str) -> str:
-    """Gives a number of a dtype as text."""
+    """Return a number of a dtype as text."""
     if dtype == "i1":
         return str(bool(number))
     if dtype not in FLOATS:

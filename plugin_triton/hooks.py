@@ -8,7 +8,7 @@ from hub.hookspecs import hookimpl
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
-    """Registers `triton`; its settings say whether the interpreter may stand in for a GPU."""
+    """Register `triton`; its settings say whether the interpreter may stand in for a GPU."""
     return (
         BackendInfo(
             name="triton",

@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 @contextlib.contextmanager
 def interpreting() -> Iterator[None]:
-    """Has one call in the interpreter at a time, which says nothing of infinities and NaN."""
+    """Have one call in the interpreter at a time, which says nothing of infinities and NaN."""
     import numpy as np
 
     with _calling, np.errstate(all="ignore"), _bools_that_stay_bools():
@@ -31,7 +31,7 @@ def interpreting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _bools_that_stay_bools() -> Iterator[None]:
-    """Has what a comparison of single numbers gives repeated, for a block, as the bool that it is.
+    """Have what a comparison of single numbers gives repeated, for a block, as the bool that it is.
 
     Triton 3.9 says of it there that it has the dtype of what was compared, and repeats it as that: `&` takes no floats.
     """
@@ -54,7 +54,7 @@ def _bools_that_stay_bools() -> Iterator[None]:
 
 
 def loaded(path: Path, *, is_interpreted: bool) -> ModuleType:
-    """Imports a file of kernels under a name of its own. Raises what its code raises."""
+    """Import a file of kernels under a name of its own. Raises what its code raises."""
     name = f"plugin_triton_{path.stem}_{next(_numbers)}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, path

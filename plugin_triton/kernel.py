@@ -29,7 +29,7 @@ IEEE, TF32 = "ieee", "tf32"
 """How products take float32: as it is, or with 10 bits of fraction, which tensor cores do."""
 
 NameOf = Callable[[Tensor], str]
-"""Gives the name of a tensor's memory."""
+"""Return the name of a tensor's memory."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Scope:
     indent: int = 1
 
     def inner(self, loops: Mapping[int, str]) -> Scope:
-        """Gives the scope within a loop."""
+        """Return the scope within a loop."""
         return Scope({**self.loops, **loops}, dict(self.known), self.indent + 1)
 
 
@@ -93,22 +93,22 @@ class Writer:
     may_leave: bool = False
 
     def line(self, scope: Scope, text: str) -> None:
-        """Adds a line."""
+        """Add a line."""
         self.lines.append("    " * scope.indent + text)
 
     def fresh(self, scope: Scope, text: str, comment: str = "") -> str:
-        """Gives a new variable for an expression."""
+        """Return a new variable for an expression."""
         name = f"v{self.count}"
         self.count += 1
         self.line(scope, f"{name} = {bare(text)}" + (f"  # {comment}" if comment else ""))
         return name
 
     def exactly(self, operand: Tensor) -> str:
-        """Gives what a product is told of operands of this dtype; "" where there is nothing to choose."""
+        """Return what a product is told of operands of this dtype; "" where there is nothing to choose."""
         return f', input_precision="{self.precision}"' if operand.dtype == "f32" else ""
 
     def size(self, size: Size) -> str:
-        """Gives a size as text: a number, or a parameter."""
+        """Return a size as text: a number, or a parameter."""
         if is_static(size):
             return str(size)
         name = self.sizes.setdefault(size, f"n{len(self.sizes)}")
@@ -116,14 +116,14 @@ class Writer:
         return name
 
     def memory(self, tensor: Tensor) -> str:
-        """Gives the parameter with a tensor's memory."""
+        """Return the parameter with a tensor's memory."""
         name = self.name_of(tensor)
         self.parameters[name] = ""
         self.reaches(root_of(tensor).shape)
         return name
 
     def reaches(self, sizes: Sequence[Size]) -> None:
-        """Notes that something with so many elements along each dim is walked through."""
+        """Note that something with so many elements along each dim is walked through."""
         count = product(sizes)
         self.needs_wide |= not is_static(count) or count >= WIDE
 
@@ -133,11 +133,11 @@ class Writer:
         return "tl.program_id(0)" + (".to(tl.int64)" if self.is_wide else "")
 
     def places(self, block: str, across: str = "") -> str:
-        """Gives the places in a block as text, in as many bits as they need."""
+        """Return the places in a block as text, in as many bits as they need."""
         return f"tl.arange(0, {block}){across}" + (".to(tl.int64)" if self.is_wide else "")
 
     def affine(self, expression: Affine, scope: Scope, merged: frozenset[int] = frozenset()) -> str:
-        """Gives an index as text."""
+        """Return an index as text."""
         parts: list[str] = []
         for variable, factor in expression.terms:
             if variable not in merged:
@@ -163,7 +163,7 @@ class Elements:
         """Masks, and indices, of what every result's tile spreads along, even where its size is 1."""
 
     def member(self, tensor: Tensor, scope: Scope) -> Value:
-        """Gives a member's value, written now if it was not before."""
+        """Return a member's value, written now if it was not before."""
         if found := scope.known.get(tensor):
             return found
         assert not isinstance(tensor, Reduce), "a reduction is read before its loop has run"
@@ -181,7 +181,7 @@ class Elements:
         return value
 
     def value(self, tensor: Tensor, index: Index, scope: Scope) -> Value:
-        """Gives the element of a tensor at an index over the group's loops."""
+        """Return the element of a tensor at an index over the group's loops."""
         tensor, index = through_views(tensor, index)
         if isinstance(tensor, Fill):
             return constant(tensor.value, tensor.dtype)
@@ -208,7 +208,7 @@ class Elements:
         return Value(f"tl.full((), {self.writer.size(tensor.value)}, tl.int64)", "i64")
 
     def mask(self, index: Affine) -> str:
-        """Gives the mask under which a place is there; "" where it always is."""
+        """Return the mask under which a place is there; "" where it always is."""
         return self._masked(variable for variable, _ in index.terms)
 
     def _masked(self, loops: Iterable[int | None], also: Sequence[str] = ()) -> str:
@@ -243,7 +243,7 @@ class Elements:
         return f"tl.load({memory} + tl.where({mask}, {place}, 0), {mask}, 0)" if mask else f"tl.load({memory} + {place})"
 
     def store(self, store: Store, scope: Scope) -> None:
-        """Writes a member into memory."""
+        """Write a member into memory."""
         placement = loop_index(self.group.members[store.member])
         place = tuple(part + Affine(offset) for part, offset in zip(placement, store.offsets, strict=True))
         index = linear(place, strides_of(store.into.shape))
@@ -257,7 +257,7 @@ class Elements:
 
 
 def kernel_of(group: Group, name: str, writer: Writer, *, is_interpreted: bool) -> Kernel:
-    """Gives a group as a kernel."""
+    """Return a group as a kernel."""
     return _GroupKernel(group, name, writer, is_interpreted=is_interpreted).written()
 
 
@@ -271,7 +271,7 @@ def finished(
     *,
     copied: tuple[str, str] | None = None,
 ) -> Kernel:
-    """Gives a kernel of what was written, which computes some tensors."""
+    """Return a kernel of what was written, which computes some tensors."""
     parameters = tuple(writer.parameters)
     nodes = tuple(dict.fromkeys(writer.origins[tensor] for tensor in covered if tensor in writer.origins))
     typed = [f"{parameter}: {kind}" if kind else parameter for parameter, kind in writer.parameters.items()]
@@ -320,7 +320,7 @@ class _GroupKernel:
         return finished(self.name, self.group.members, self.writer, grid, blocks, tiling)
 
     def _is_down(self) -> bool:
-        """True where neighbours in memory lie along rows that are not reduced, so that columns are summed up."""
+        """Return whether neighbours in memory lie along rows that are not reduced, so that columns are summed up."""
         return self.nest.lane not in self.group.reduced
 
     # --- loops ---
@@ -342,7 +342,7 @@ class _GroupKernel:
     # --- reductions ---
 
     def _whole(self, scope: Scope) -> None:
-        """Holds whole rows: every member is computed once."""
+        """Hold whole rows: every member is computed once."""
         for member in self.group.members:
             if isinstance(member, Reduce):
                 kind = accumulator_dtype(member)
@@ -353,7 +353,7 @@ class _GroupKernel:
             self.elements.store(store, scope)
 
     def _reduced_value(self, reduce: Reduce, kind: str, scope: Scope) -> str:
-        """Gives the elements that a reduction takes in; what is not there changes nothing."""
+        """Return the elements that a reduction takes in; what is not there changes nothing."""
         index = inner_index(reduce, self.group, self.group.members[reduce])
         value = self.elements.value(reduce.source, index, scope)
         shown = cast(value, kind)
@@ -361,7 +361,7 @@ class _GroupKernel:
         return self.writer.fresh(scope, f"tl.where(xmask & rmask, {shown}, {nothing})")
 
     def _phases(self, scope: Scope) -> None:
-        """Walks over the rows in blocks, as often as values of whole rows need it."""
+        """Walk over the rows in blocks, as often as values of whole rows need it."""
         last = max(self.phase.values(), default=0)
         for phase in range(last + 1):
             stores = [store for store in self.group.stores if self.phase[store.member] == phase]
@@ -398,7 +398,7 @@ class _GroupKernel:
             scope.known[reduce] = Value(cast(Value(name, kind), reduce.dtype), reduce.dtype)
 
     def _needed(self, roots: Sequence[Tensor], scope: Scope) -> Iterator[Tensor]:
-        """Gives members that others need and that are not known here, in order."""
+        """Return members that others need and that are not known here, in order."""
         needed: set[Tensor] = set()
         stack = list(roots)
         while stack:
@@ -413,7 +413,7 @@ class _GroupKernel:
 
 
 def split(scope: Scope, name: str, loops: Sequence[int], sizes: Sequence[Size], writer: Writer) -> None:
-    """Gives each of several loops that are walked as one, under a name, its own variable."""
+    """Return each of several loops that are walked as one, under a name, its own variable."""
     step: Size = 1
     for place, loop in reversed(list(enumerate(loops))):
         text = name if step == 1 else f"{name} // {writer.size(step)}"
@@ -428,7 +428,7 @@ def split(scope: Scope, name: str, loops: Sequence[int], sizes: Sequence[Size], 
 
 
 def root_of(tensor: Tensor) -> Tensor:
-    """Gives the tensor whose memory another one is."""
+    """Return the tensor whose memory another one is."""
     while isinstance(tensor, Reshape):
         tensor = tensor.source
     return tensor

@@ -57,7 +57,7 @@ class Launcher:
         handle[(*grid, 1, 1)[:3]](*arguments, *constants)
 
     def _key(self, arguments: tuple[Any, ...]) -> Hashable:
-        """Gives what Triton compiles a kernel of its own for, of arguments that have one dtype each: no less than that."""
+        """Return what Triton compiles a kernel of its own for, of arguments that have one dtype each: no less than that."""
         kinds = [
             argument.data_ptr() % _ALIGNED == 0 if is_memory else _kind(argument)
             for argument, is_memory in zip(arguments, self._is_memory, strict=True)
@@ -67,7 +67,7 @@ class Launcher:
         return tuple(kinds)
 
     def _first(self, key: Hashable, grid: tuple[int, ...], arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Has Triton compile and launch; a hook of the user's may have kept it from that, and then there is no handle."""
+        """Have Triton compile and launch; a hook of the user's may have kept it from that, and then there is no handle."""
         handle = self._function[grid](*arguments, **options)
         handle = handle.result() if hasattr(handle, "result") else handle  # while the user has kernels compiled on the side
         if handle is not None:
@@ -76,7 +76,7 @@ class Launcher:
 
 
 def with_launchers(module: ModuleType) -> ModuleType:
-    """Puts a launcher in the place of each kernel of a file; what kernels call stays Triton's."""
+    """Put a launcher in the place of each kernel of a file; what kernels call stays Triton's."""
     for name, value in list(vars(module).items()):
         if re.fullmatch(r"k\d+", name):
             setattr(module, name, Launcher(value))

@@ -40,7 +40,7 @@ class Listing:
 
 
 def listing(module: torch.nn.Module, inputs: Sequence[Any], target: Target, folder: Path) -> Listing:
-    """Compiles every cluster that Triton would get of a model, and writes kernels and stages to `folder`/CLUSTER.
+    """Compile every cluster that Triton would get of a model, and write kernels and stages to `folder`/CLUSTER.
 
     Raises CompileError, and OptionError where the folder cannot be written.
     """
@@ -68,7 +68,7 @@ def listing(module: torch.nn.Module, inputs: Sequence[Any], target: Target, fold
 
 
 def summary(found: Listing, folder: Path) -> list[str]:
-    """Gives the lines of a table, and what is not in it."""
+    """Return the lines of a table, and what is not in it."""
     rows = [
         (
             cluster,

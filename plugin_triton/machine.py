@@ -22,7 +22,7 @@ class Machine:
 
 
 def machine_of(device: torch.device) -> Machine:
-    """Gives a GPU, with the shared memory by which Triton itself refuses a launch there."""
+    """Return a GPU, with the shared memory by which Triton itself refuses a launch there."""
     from triton.runtime import driver
 
     active: Any = driver.active
@@ -34,7 +34,7 @@ def machine_of(device: torch.device) -> Machine:
 
 
 def limits_of(device: torch.device) -> Limits:
-    """Gives what a multiprocessor of a GPU has."""
+    """Return what a multiprocessor of a GPU has."""
     found = torch.cuda.get_device_properties(device)
     return Limits(
         getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block),  # AMD's have no more on demand

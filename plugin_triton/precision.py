@@ -12,7 +12,7 @@ of fraction, an error of 2^-10 each. Sums in which much cancels may be off by mo
 
 
 def precision_of(device: torch.device, accuracy: float | None) -> str:
-    """Gives how products of float32 are computed on a device.
+    """Return how products of float32 are computed on a device.
 
     Eager itself computes in tf32 on NVIDIA's GPUs after `torch.set_float32_matmul_precision("high")`, or "medium";
     `accuracy` is the error that the user has granted. The interpreter and AMD's GPUs have no tf32 here.

@@ -49,7 +49,7 @@ class Digit:
 
 
 def epilogue_of(tensor: Tensor, schedule: Schedule, kept: Set[Tensor]) -> Epilogue | None:
-    """Gives the one group that reads a product, if it reads every element once; `kept` is read from elsewhere, too."""
+    """Return the one group that reads a product, if it reads every element once; `kept` is read from elsewhere, too."""
     if tensor in kept:
         return None
     readers: list[tuple[Group, Affine]] = []
@@ -76,7 +76,7 @@ def epilogue_of(tensor: Tensor, schedule: Schedule, kept: Set[Tensor]) -> Epilog
 
 
 def _digits(place: Affine, domain: Sequence[Size], tensor: Tensor) -> dict[int, Digit] | None:
-    """Gives loops as digits of row, column and batch, if together they count through the product's memory; else None."""
+    """Return loops as digits of row, column and batch, if together they count through the product's memory; else None."""
     axes = [("n", tensor.shape[-1]), ("m", tensor.shape[-2]), ("b", product(tensor.shape[:-2]))]
     found: dict[int, Digit] = {}
     expected: Size = 1
@@ -98,7 +98,7 @@ def _digits(place: Affine, domain: Sequence[Size], tensor: Tensor) -> dict[int, 
 def product_kernel(
     computed: Product | Multiplied, epilogue: Epilogue | None, name: str, writer: Writer, *, is_interpreted: bool
 ) -> Kernel:
-    """Gives matrix products left [..., M, K] times right [..., K, N] as a kernel, accumulated in float32 or float64."""
+    """Return matrix products left [..., M, K] times right [..., K, N] as a kernel, accumulated in float32 or float64."""
     before = (computed.left, computed.right) if isinstance(computed, Multiplied) else (None, None)
     tensor = computed.product if isinstance(computed, Multiplied) else computed
     rank = len(tensor.shape)
@@ -155,7 +155,7 @@ class _Side:
     """Names of the sizes of its tile."""
 
     def text(self, variables: tuple[int, ...], inner: int, scope: Scope, writer: Writer) -> str:
-        """Gives its tile. What lies beyond the depth is 0, whatever a function makes of nothing."""
+        """Return its tile. What lies beyond the depth is 0, whatever a function makes of nothing."""
         if self.prologue is None:
             mask = " & ".join(mask for mask in self.masks.values() if mask)
             return f"tl.load({operand(self.tensor, variables, writer, scope)}, {mask}, 0)"
@@ -168,7 +168,7 @@ class _Side:
 
 
 def _open_tile(tensor: Product, blocks: Blocks, writer: Writer, scope: Scope) -> None:
-    """Writes the rows and columns of a tile. Tiles of some rows go column by column: what they read stays in the cache."""
+    """Write the rows and columns of a tile. Tiles of some rows go column by column: what they read stays in the cache."""
     m, n = map(writer.size, tensor.shape[-2:])
     if any(
         is_static(size) and size <= blocks.sizes[name] for size, name in zip(tensor.shape[-2:], ("BM", "BN"), strict=True)
@@ -185,13 +185,13 @@ def _open_tile(tensor: Product, blocks: Blocks, writer: Writer, scope: Scope) ->
 
 
 def programs(tiles: str, lead: tuple[Size, ...], writer: Writer) -> str:
-    """Gives how many programs compute a batch, as Python text."""
+    """Return how many programs compute a batch, as Python text."""
     batch = product(lead)
     return tiles if batch == 1 else f"{tiles} * {writer.size(batch)}"
 
 
 def split_programs(lead: tuple[Size, ...], tiles: str, writer: Writer, scope: Scope) -> None:
-    """Writes which tile a program has, and of which product in the batch, with an index for each leading dim.
+    """Write which tile a program has, and of which product in the batch, with an index for each leading dim.
 
     Programs are counted along one axis: the others of a grid end at 65,535.
     """
@@ -212,7 +212,7 @@ def split_programs(lead: tuple[Size, ...], tiles: str, writer: Writer, scope: Sc
 
 
 def operand(tensor: Tensor, variables: tuple[int, ...], writer: Writer, scope: Scope) -> str:
-    """Gives the places of a tile of matrices, whose dims run along some of the scope's loops."""
+    """Return the places of a tile of matrices, whose dims run along some of the scope's loops."""
     index: Index = tuple(
         Affine() if size == 1 and dim not in scope.loops else variable(dim)
         for dim, size in zip(variables, tensor.shape, strict=True)
@@ -225,7 +225,7 @@ def operand(tensor: Tensor, variables: tuple[int, ...], writer: Writer, scope: S
 
 
 def finish(tensor: Tensor, epilogue: Epilogue | None, value: Value, scope: Scope, writer: Writer) -> None:
-    """Writes a tile [m, n] of a result into memory, or what follows from it."""
+    """Write a tile [m, n] of a result into memory, or what follows from it."""
     if epilogue is None:
         index = tuple(
             Affine() if size == 1 and dim not in scope.loops else variable(dim) for dim, size in enumerate(tensor.shape)
@@ -250,7 +250,7 @@ def _digit(digit: Digit, writer: Writer) -> str:
 
 
 def _blocks(tensor: Product, precision: str, *, is_interpreted: bool) -> Blocks:
-    """Gives tile sizes, each at least the 16 of the tensor cores."""
+    """Return tile sizes, each at least the 16 of the tensor cores."""
     m, n, k = tensor.shape[-2], tensor.shape[-1], tensor.left.shape[-1]
     is_ragged = not all(is_static(size) and size % ALIGNED == 0 for size in (n, k))
     if is_interpreted:
@@ -270,7 +270,7 @@ def _blocks(tensor: Product, precision: str, *, is_interpreted: bool) -> Blocks:
 
 
 def _tiling(tensor: Product) -> Tiling:
-    """Gives what it does with its blocks, each at least the 16 of the tensor cores."""
+    """Return what it does with its blocks, each at least the 16 of the tensor cores."""
     itemsize = ITEMSIZES[tensor.left.dtype]
     held = Tile(("BM", "BN"), 8 if tensor.dtype == "f64" else 4)
     staged = (Tile(("BM", "BK"), itemsize), Tile(("BK", "BN"), itemsize))

@@ -20,7 +20,7 @@ PROGRAMS = 128
 
 
 def for_kernels(lowered: Lowered) -> Lowered:
-    """Gives an equal program: long sums and deep products in two steps, halves on tensor cores, attention in one."""
+    """Return an equal program: long sums and deep products in two steps, halves on tensor cores, attention in one."""
     done = simplifications(lowered.outputs, in_order(lowered.outputs), threads=PROGRAMS)
     halved = for_gpu([done[output] for output in lowered.outputs])
     before = [halved[done[output]] for output in lowered.outputs]
@@ -38,7 +38,7 @@ def for_kernels(lowered: Lowered) -> Lowered:
 
 
 def _carried(origins: Mapping[Tensor, str], known: Mapping[Tensor, Tensor]) -> dict[Tensor, str]:
-    """Gives what stands for tensors their nodes; what was made on the way has the node of what first reads it."""
+    """Return what stands for tensors their nodes; what was made on the way has the node of what first reads it."""
     found: dict[Tensor, str] = {}
     for old, new in known.items():
         stack = [new] if old in origins else []

@@ -97,7 +97,7 @@ class _Operand:
         return list(self.made.values())[-1] if self.made else self.tensor
 
     def prologue(self) -> Prologue | None:
-        """Gives the functions; None where there are none."""
+        """Return the functions; None where there are none."""
         if not self.made:
             return None
         shape = self.tensor.shape
@@ -116,7 +116,7 @@ class Prologues:
         """What became of functions."""
 
     def before(self, old: Product, new: Product) -> Tensor:
-        """Gives a product, or parts of it, with what stands before it; `old` is the one in the program."""
+        """Return a product, or parts of it, with what stands before it; `old` is the one in the program."""
         rows, columns = new.shape[-2:]
         left = self._taken(old, old.left, new.left, columns)
         right = self._taken(old, old.right, new.right, rows)
@@ -128,7 +128,7 @@ class Prologues:
         return Multiplied(new.shape, new.dtype, given, product, left.prologue(), right.prologue())
 
     def _taken(self, product: Product, old: Tensor, new: Tensor, across: Size) -> _Operand:
-        """Gives the functions behind an operand; none where they do not come along."""
+        """Return the functions behind an operand; none where they do not come along."""
         before = _functions(old)
         own = {read.tensor for read in before.made} | before.crossed
         readers = {reader for each in own for reader in self._readers[each]}
@@ -143,7 +143,7 @@ def _functions(operand: Tensor) -> _Operand:
 
 
 def _enter(read: _Read, found: _Operand) -> Tensor:
-    """Enters a tensor; gives what it is computed as in loops along the operand's dims."""
+    """Enter a tensor; gives what it is computed as in loops along the operand's dims."""
     read = _behind(read, found)
     tensor, shape = read.tensor, found.tensor.shape
     if isinstance(tensor, Pointwise):
@@ -158,7 +158,7 @@ def _enter(read: _Read, found: _Operand) -> Tensor:
 
 
 def _behind(read: _Read, found: _Operand) -> _Read:
-    """Gives what lies behind views and other shapes of functions, as long as it is read at affine places."""
+    """Return what lies behind views and other shapes of functions, as long as it is read at affine places."""
     while True:
         tensor, following = read.tensor, None
         if isinstance(tensor, View):
@@ -181,7 +181,7 @@ def _behind_view(tensor: View, read: _Read) -> _Read | None:
 
 
 def within(index: Index, old: Sequence[Size], new: Sequence[Size]) -> Index | None:
-    """Gives an index over dims of a shape as one over those of another shape of the same elements in the same order.
+    """Return an index over dims of a shape as one over those of another shape of the same elements in the same order.
 
     None where it is not affine over these: a row of [B * S] does not say by which multiple of which factor it is in B.
     """
@@ -202,7 +202,7 @@ def within(index: Index, old: Sequence[Size], new: Sequence[Size]) -> Index | No
 
 
 def _pays(found: _Operand, across: Size) -> bool:
-    """True where functions of inputs and weights stand before an operand, and no more is moved with them."""
+    """Return whether functions of inputs and weights stand before an operand, and no more is moved with them."""
     if not 0 < len(found.made) <= MOST_FUNCTIONS:
         return False
     if not all(isinstance(_root(leaf), Source) and _is_along(leaf, index, found.tensor) for leaf, index in found.leaves):
@@ -218,14 +218,14 @@ def _root(tensor: Tensor) -> Tensor:
 
 
 def _is_along(leaf: Tensor, index: Index, operand: Tensor) -> bool:
-    """True where neighbours in a row or a column of the operand are neighbours in memory, or one dim is not read along."""
+    """Return whether neighbours in a row or a column are neighbours in memory, or one dim is not read along."""
     place, rank = memory_index(leaf, index), len(operand.shape)
     steps = [place.factor(dim) for dim in (rank - 2, rank - 1)]
     return 0 in steps or 1 in steps
 
 
 def _moves_less(found: _Operand, across: Size, *, is_expensive: bool) -> bool:
-    """Compares bytes: what each tile reads of the inputs, with reading these once, and writing and reading the operand."""
+    """Compare bytes: what each tile reads of the inputs, with reading these once, and writing and reading the operand."""
     shape, own = found.tensor.shape, ITEMSIZES[found.tensor.dtype]
     inner = {len(shape) - 2, len(shape) - 1}
     leaves = [(ITEMSIZES[leaf.dtype], {dim for part in index for dim, _ in part.terms}) for leaf, index in found.leaves]

@@ -24,7 +24,7 @@ _FUNCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 def put_kernel(tensor: Put, name: str, writer: Writer, *, is_interpreted: bool) -> Kernel:
-    """Gives it as a kernel over the values; the launcher copies the source before."""
+    """Return it as a kernel over the values; the launcher copies the source before."""
     is_at_once = tensor.function == "set" or tensor.dtype in _COMBINED_BY_MEMORY.get(tensor.function, ())
     return (_at_once if is_at_once else _in_turn)(tensor, name, writer, is_interpreted=is_interpreted)
 
@@ -79,7 +79,7 @@ def _in_turn(tensor: Put, name: str, writer: Writer, *, is_interpreted: bool) ->
 
 
 def _place(tensor: Put, read: str, scope: Scope, writer: Writer) -> str:
-    """Gives pointers to where values go whose indices lie at `read`."""
+    """Return pointers to where values go whose indices lie at `read`."""
     texts: list[str] = []
     for part, size, stride in zip(tensor.index, tensor.shape, strides_of(tensor.shape), strict=True):
         is_given = isinstance(part, Tensor)
@@ -90,7 +90,7 @@ def _place(tensor: Put, read: str, scope: Scope, writer: Writer) -> str:
 
 
 def _checked(part: Tensor, read: str, size: Size, scope: Scope, writer: Writer) -> str:
-    """Gives an index that is in range, and reports one that was not."""
+    """Return an index that is in range, and report one that was not."""
     place = writer.fresh(scope, f"tl.load({writer.memory(part)} + {read}, xmask, 0)")
     inside = writer.fresh(scope, f"tl.minimum(tl.maximum({place}, 0), {writer.size(size)} - 1)")
     wrong = writer.fresh(scope, f"tl.where(xmask, {place}, {inside}) != {inside}")

@@ -29,19 +29,19 @@ INTERPRETED = {
 
 
 def helpers(text: str) -> str:
-    """Gives the functions that the text of some kernels calls, and those that these call."""
+    """Return the functions that the text of some kernels calls, and those that these call."""
     used = [name for name in _HELPERS if f"{name}(" in text or f"row_{name.removeprefix('combine_')}(" in text]
     return "".join(f"\n\n@triton.jit\ndef {_HELPERS[name][0]}:\n    return {_HELPERS[name][1]}\n" for name in used)
 
 
 def accumulator_dtype(reduce: Reduce) -> str:
-    """Gives the dtype in which totals are kept: float32 for half precision; truth as int32."""
+    """Return the dtype in which totals are kept: float32 for half precision; truth as int32."""
     kind = reduce.source.dtype
     return "f32" if kind in HALVES else "i32" if kind == "i1" else kind
 
 
 def combined(function: str, left: str, right: str) -> str:
-    """Gives two tiles combined element by element."""
+    """Return two tiles combined element by element."""
     if function == "sum":
         return f"{left} + {right}"
     if function in ("any", "all"):
@@ -50,5 +50,5 @@ def combined(function: str, left: str, right: str) -> str:
 
 
 def reduced(function: str, tile: str) -> str:
-    """Gives a tile's rows, each combined into one."""
+    """Return a tile's rows, each combined into one."""
     return f"row_{function}({tile})[:, None]"

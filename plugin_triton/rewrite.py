@@ -14,7 +14,7 @@ from .functions import HALVES
 
 
 def for_gpu(outputs: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-    """Gives what stands for each tensor behind some outputs, made of what a GPU does best.
+    """Return what stands for each tensor behind some outputs, made of what a GPU does best.
 
     Products take operands in half precision where these were made float32 for them: a kernel accumulates in float32 either
     way, and products of two halves are exact in it. What is added up in half precision at places is added up in float32.
@@ -31,7 +31,7 @@ def _for_gpu(_: Tensor, tensor: Tensor) -> Tensor:
 
 
 def rebuilt(outputs: Sequence[Tensor], change: Callable[[Tensor, Tensor], Tensor]) -> dict[Tensor, Tensor]:
-    """Gives what stands for each tensor behind some outputs: `change` of it, and of it over what stands for its parts."""
+    """Return what stands for each tensor behind some outputs: `change` of it, and of it over what stands for its parts."""
     known: dict[Tensor, Tensor] = {}
     for tensor in in_order(outputs):
         parts = {each.name: _rewritten(getattr(tensor, each.name), known) for each in fields(tensor)}
@@ -41,7 +41,7 @@ def rebuilt(outputs: Sequence[Tensor], change: Callable[[Tensor, Tensor], Tensor
 
 
 def _rewritten(value: Any, known: Mapping[Tensor, Tensor]) -> Any:
-    """Gives a field with the tensors in it replaced; itself where nothing changed."""
+    """Return a field with the tensors in it replaced; itself where nothing changed."""
     if isinstance(value, Tensor):
         return known[value]
     if not isinstance(value, tuple):
@@ -57,7 +57,7 @@ def _halved(product: Product) -> Product:
 
 
 def before_cast(operand: Tensor) -> Tensor | None:
-    """Gives the half-precision tensor behind a cast, under the same views and shapes; None where there is none."""
+    """Return the half-precision tensor behind a cast, under the same views and shapes; None where there is none."""
     if isinstance(operand, (View, Reshape)):
         source = before_cast(operand.source)
         if source is None:

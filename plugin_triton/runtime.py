@@ -64,7 +64,7 @@ class TritonExecutable(Executable):
             raise CompileError(message, backend=NAME, cluster=cluster.name) from error
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Runs one call; new packed tensors, permuted where the cluster's specs say so."""
+        """Run one call; new packed tensors, permuted where the cluster's specs say so."""
         checked = [self._checked(place, value) for place, value in enumerate(inputs)]
         try:
             with interpreting() if self._device.type == "cpu" else _on(self._device):
@@ -77,7 +77,7 @@ class TritonExecutable(Executable):
             raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
 
     def _checked(self, place: int, value: Any) -> Any:
-        """Gives an input of the kind that was compiled for. Raises InputRefused."""
+        """Return an input of the kind that was compiled for. Raises InputRefused."""
         spec = self._cluster.inputs[place]
         if not isinstance(spec, TensorSpec):
             return value
@@ -89,13 +89,13 @@ class TritonExecutable(Executable):
         return value.resolve_conj().resolve_neg()
 
     def save(self, folder: Path) -> None:
-        """Writes the kernels and their digest; Triton's own cache keeps what it compiled of them."""
+        """Write the kernels and their digest; Triton's own cache keeps what it compiled of them."""
         (folder / KERNELS_FILE).write_text(self.text)
         facts = {"digest": hashlib.sha256(self.text.encode()).hexdigest(), "device": self._device.type}
         (folder / FACTS_FILE).write_text(json.dumps(facts))
 
     def dump(self, folder: Path) -> None:
-        """Writes the kernels, the program before and after fusion, and every stage of each kernel down to the binary.
+        """Write the kernels, the program before and after fusion, and every stage of each kernel down to the binary.
 
         On a GPU the stages are those that are launched, others are compiled now; each GPU has a folder.
         """
@@ -116,12 +116,12 @@ class TritonExecutable(Executable):
             (into / KERNELS_FILE).write_text(file.text)
 
     def _file(self) -> File:
-        """Gives the file that a GPU would get, with the blocks that rules choose."""
+        """Return the file that a GPU would get, with the blocks that rules choose."""
         return file_of(self._cluster, lower(self._cluster), is_interpreted=False, precision=self._precision)
 
 
 def _launched(module: ModuleType) -> Mapping[Target, Mapping[str, Mapping[str, Any]]]:
-    """Gives, for the GPUs on which kernels of a file were launched, the stages of each by name: k0, and k0_1 for another
+    """Return, for the GPUs on which kernels of a file were launched, the stages of each by name: k0, and k0_1 for another
     kind of arguments."""
     found: dict[Target, dict[str, Mapping[str, Any]]] = {}
     for name, value in vars(module).items():
@@ -133,14 +133,14 @@ def _launched(module: ModuleType) -> Mapping[Target, Mapping[str, Mapping[str, A
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Has kernels launched on a GPU: Triton launches them on the current one, wherever the memory is."""
+    """Have kernels launched on a GPU: Triton launches them on the current one, wherever the memory is."""
     return contextlib.nullcontext() if torch.cuda.current_device() == device.index else torch.cuda.device(device)
 
 
 def build(
     cluster: Cluster, choose: Choose = by_rules, *, precision: str = IEEE, targets: tuple[str, ...] = ()
 ) -> TritonExecutable:
-    """Lowers a cluster and loads its kernels, compiled already where they are for a GPU. Raises CompileError."""
+    """Lower a cluster and load its kernels, compiled already where they are for a GPU. Raises CompileError."""
     device = device_of(cluster)
     is_interpreted = device.type == "cpu"
     try:
@@ -159,12 +159,12 @@ def build(
 
 
 def device_of(cluster: Cluster) -> torch.device:
-    """Gives the device that a cluster runs on: its outputs'."""
+    """Return the device that a cluster runs on: its outputs'."""
     return cluster.outputs[0].device
 
 
 def restore(folder: Path, cluster: Cluster, *, precision: str = IEEE, targets: tuple[str, ...] = ()) -> TritonExecutable:
-    """Loads saved kernels. Raises CompileError where a file is missing, damaged or for another device."""
+    """Load saved kernels. Raises CompileError where a file is missing, damaged or for another device."""
     try:
         text = (folder / KERNELS_FILE).read_text()
         facts = json.loads((folder / FACTS_FILE).read_text())

@@ -13,7 +13,7 @@ from .kernel import Kernel, Scope, Writer, finished, split
 
 
 def scan_kernel(tensor: Scan, name: str, writer: Writer, *, is_interpreted: bool) -> Kernel:
-    """Gives running totals as a kernel. Float32 is added in float64, as PyTorch does on CPUs."""
+    """Return running totals as a kernel. Float32 is added in float64, as PyTorch does on CPUs."""
     kind = "f64" if tensor.dtype == "f32" else "f32" if tensor.dtype in ("f16", "bf16") else tensor.dtype
     others = [dim for dim in range(len(tensor.shape)) if dim != tensor.dim]
     rows = product(tensor.shape[dim] for dim in others)

@@ -43,17 +43,17 @@ class Settings(BackendSettings):
 
     @property
     def state(self) -> str:
-        """Gives what tuning has found: kernels are written with it."""
+        """Return what tuning has found: kernels are written with it."""
         return choices_state(self.cache_folder, "triton")
 
     @property
     def missing(self) -> str:
-        """Says so where there is no GPU, so that nobody plans with what cannot run."""
+        """Say so where there is no GPU, so that nobody plans with what cannot run."""
         return "" if self.interpret or any(map(Path.exists, _DRIVERS)) else "no GPU is here"
 
     @property
     def remark(self) -> str:
-        """Says so where nothing but the interpreter is used."""
+        """Say so where nothing but the interpreter is used."""
         return REFERENCE if self.interpret and not any(map(Path.exists, _DRIVERS)) else ""
 
     @property

@@ -59,19 +59,19 @@ class File:
 
 
 Choose = Callable[[Kernel, Mapping[str, str]], Blocks | None]
-"""Gives the blocks of a kernel, of which it sees the text with those that rules give it, and the dtypes behind its
+"""Return the blocks of a kernel, of which it sees the text with those that rules give it, and the dtypes behind its
 parameters; None for the rules'."""
 
 
 def by_rules(kernel: Kernel, dtypes: Mapping[str, str]) -> Blocks | None:  # noqa: ARG001 - a `Choose`
-    """Chooses nothing."""
+    """Choose nothing."""
     return None
 
 
 def file_of(
     cluster: Cluster, lowered: Lowered, *, is_interpreted: bool, choose: Choose = by_rules, precision: str = IEEE
 ) -> File:
-    """Gives the file. `is_interpreted` has rules for block sizes that suit the interpreter.
+    """Return the file. `is_interpreted` has rules for block sizes that suit the interpreter.
 
     `precision` is how products take float32: "ieee" as it is, "tf32" with 10 bits of fraction, on tensor cores.
     """
@@ -94,7 +94,7 @@ class _File:
             self.names[root_of(output)] = f"o{place}"
 
     def name_of(self, tensor: Tensor) -> str:
-        """Gives the name of a tensor's memory."""
+        """Return the name of a tensor's memory."""
         root = root_of(tensor)
         name = root.name if isinstance(root, Source) else self.names.setdefault(root, f"t{len(self.names)}")
         self.dtypes[name] = root.dtype
@@ -162,7 +162,7 @@ class _File:
                 raise AssertionError(f"nobody writes {type(tensor).__name__}")
 
     def _carriers(self, schedule: Schedule) -> dict[Group, tuple[Stage, Epilogue]]:
-        """Gives which product, or attention, takes a group along; the group comes after all that it reads."""
+        """Return which product, or attention, takes a group along; the group comes after all that it reads."""
         outputs = {root_of(output) for output in self.lowered.outputs}
         found: dict[Group, tuple[Stage, Epilogue]] = {}
         for stage in schedule.stages:
@@ -213,7 +213,7 @@ class _File:
 
 
 def _example(cluster: Cluster, lowered: Lowered) -> str:
-    """Writes what makes arguments for `call`, of the shapes that the cluster was captured with."""
+    """Write what makes arguments for `call`, of the shapes that the cluster was captured with."""
     weights = [_random(tuple(weight.shape), weight.dtype) for weight in lowered.weights.values()]
     made = [*map(_given, cluster.inputs), *weights]
     lines = [
@@ -239,7 +239,7 @@ def _random(shape: tuple[int, ...], dtype: torch.dtype) -> str:
 
 
 def _size_text(size: Size, known: Mapping[Any, str]) -> str:
-    """Gives the Python expression of a size, with the spaces that formatters put."""
+    """Return the Python expression of a size, with the spaces that formatters put."""
     return ast.unparse(ast.parse(python_text(size, known), mode="eval")).replace(" ** ", "**")
 
 
@@ -253,7 +253,7 @@ def _packed(place: int, spec: TensorSpec | ScalarSpec) -> list[str]:
 
 
 def _numbers(cluster: Cluster) -> dict[str, str]:
-    """Gives the types of inputs that are plain numbers."""
+    """Return the types of inputs that are plain numbers."""
     kinds = {"int": "i64", "float": "fp64", "bool": "u1"}
     return {f"i{place}": kinds[spec.kind] for place, spec in enumerate(cluster.inputs) if isinstance(spec, ScalarSpec)}
 
@@ -267,5 +267,5 @@ def _launch(kernel: Kernel) -> str:
 
 
 def launch_options(blocks: Blocks) -> dict[str, Any]:
-    """Gives what Triton is told beside parameters. Fused multiply-adds would round once where eager rounds twice."""
+    """Return what Triton is told beside parameters. Fused multiply-adds would round once where eager rounds twice."""
     return {"num_warps": blocks.warps, "num_stages": blocks.stages, "enable_fp_fusion": False}

@@ -17,7 +17,7 @@ LEAST_CAPABILITY = (7, 0)
 
 
 def too_old(capability: tuple[int, int] | None) -> str | None:
-    """Says why kernels are not compiled for a GPU of NVIDIA's; None where they are, and where nothing is known of it."""
+    """Return why kernels are not compiled for a GPU of NVIDIA's; None where they are, and where nothing is known of it."""
     if capability is None or capability >= LEAST_CAPABILITY:
         return None
     found, least = (".".join(map(str, each)) for each in (capability, LEAST_CAPABILITY))
@@ -25,7 +25,7 @@ def too_old(capability: tuple[int, int] | None) -> str | None:
 
 
 def capability_of(device: Any) -> tuple[int, int] | None:
-    """Gives the capability of one of NVIDIA's GPUs; None for others, whose numbers mean something else."""
+    """Return the capability of one of NVIDIA's GPUs; None for others, whose numbers mean something else."""
     import torch
 
     is_known = device.type == "cuda" and torch.version.hip is None and torch.cuda.is_available()
@@ -43,7 +43,7 @@ def on_gpu(node: fx.Node) -> str | None:
 
 
 def _is_started() -> bool:
-    """True where this process uses GPUs already: to look at them would start them, which a question must not do."""
+    """Return whether this process uses GPUs already: to look at them would start them, which a question must not do."""
     import torch
 
     return torch.cuda.is_initialized()

@@ -45,7 +45,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Reads "cuda:90" or "hip:gfx942". Raises OptionError."""
+        """Read "cuda:90" or "hip:gfx942". Raises OptionError."""
         backend, colon, arch = text.partition(":")
         if backend == "xpu":
             wheel = "the wheel triton-xpu (pytorch-triton-xpu beside older PyTorch)"
@@ -89,12 +89,12 @@ class Stages:
     stages: Mapping[str, str | bytes]
 
     def write(self, folder: Path) -> None:
-        """Writes every stage into a folder, as KERNEL.STAGE."""
+        """Write every stage into a folder, as KERNEL.STAGE."""
         write_stages(folder, self.needs.kernel, self.stages)
 
 
 def write_stages(folder: Path, kernel: str, stages: Mapping[str, Any]) -> None:
-    """Writes the texts and the binary among what Triton made of a kernel, as KERNEL.STAGE."""
+    """Write the texts and the binary among what Triton made of a kernel, as KERNEL.STAGE."""
     folder.mkdir(parents=True, exist_ok=True)
     for stage, content in stages.items():
         if isinstance(content, bytes) or stage in _TEXTS:
@@ -103,7 +103,7 @@ def write_stages(folder: Path, kernel: str, stages: Mapping[str, Any]) -> None:
 
 
 def compiled(file: File, target: Target) -> tuple[Stages, ...]:
-    """Compiles every kernel of a file. Raises CompileError with the kernel's name."""
+    """Compile every kernel of a file. Raises CompileError with the kernel's name."""
     with tempfile.TemporaryDirectory(prefix="hub-triton-") as folder:
         path = Path(folder) / "kernels.py"
         path.write_text(file.text)
@@ -129,12 +129,12 @@ def _compiled(function: Any, kernel: Kernel, file: File, target: Target) -> Stag
 
 
 def _end(text: str) -> str:
-    """Gives the last lines of what Triton says, where it says what is wrong."""
+    """Return the last lines of what Triton says, where it says what is wrong."""
     return "\n".join([line for line in text.splitlines() if line.strip()][-_TOLD:])
 
 
 def source_of(function: Any, kernel: Kernel, file: File, target: Target) -> Any:
-    """Gives what a launch has compiled, of sizes that are no multiples of 16."""
+    """Return what a launch has compiled, of sizes that are no multiples of 16."""
     from triton.compiler import ASTSource
 
     signature = {name: _kind(name, file) for name in kernel.parameters}
@@ -151,7 +151,7 @@ def source_of(function: Any, kernel: Kernel, file: File, target: Target) -> Any:
 
 
 def _is_near(name: str, file: File) -> bool:
-    """True for less than 2^31 bytes; of unknown sizes that is taken to be so."""
+    """Return True for less than 2^31 bytes; of unknown sizes that is taken to be so."""
     dtype = file.dtypes.get(name, "i32")
     bytes_ = 1 if dtype == "i1" else int(dtype.lstrip("biuf")) // 8
     return file.counts.get(name, 1) * bytes_ < 1 << 31
@@ -164,7 +164,7 @@ def _kind(name: str, file: File) -> str:
 
 
 def _counted(stages: Mapping[str, Any]) -> tuple[int, int]:
-    """Gives registers and spilled bytes, of the binary for NVIDIA, of the assembly for AMD."""
+    """Return registers and spilled bytes, of the binary for NVIDIA, of the assembly for AMD."""
     if "cubin" in stages:
         return _of_cubin(stages["cubin"])
     text = str(stages["amdgcn"])

@@ -39,7 +39,7 @@ class Names(dict[Tensor, str]):
 
 
 def named(outputs: Sequence[Tensor]) -> Names:
-    """Names the tensors behind some outputs, in order."""
+    """Name the tensors behind some outputs, in order."""
     names = Names()
     for tensor in in_order(outputs):
         _ = names[tensor]
@@ -47,7 +47,7 @@ def named(outputs: Sequence[Tensor]) -> Names:
 
 
 def program_text(outputs: Sequence[Tensor], origins: Mapping[Tensor, str]) -> str:
-    """Gives a program line by line: each tensor with its dtype, its shape, how it is made, and the node that it is for."""
+    """Return a program line by line: each tensor with its dtype, its shape, how it is made, and the node that it is for."""
     names = named(outputs)
     given = [f"{name}: {_form(tensor)}" for tensor, name in names.items() if isinstance(tensor, Source)]
     made = [_line(tensor, names, origins) for tensor in in_order(outputs) if not isinstance(tensor, Source)]
@@ -57,7 +57,7 @@ def program_text(outputs: Sequence[Tensor], origins: Mapping[Tensor, str]) -> st
 def schedule_text(
     outputs: Sequence[Tensor], stages: Sequence[tuple[Stage, Epilogue | None]], origins: Mapping[Tensor, str]
 ) -> str:
-    """Gives a schedule: each kernel with its loops, what it computes in them, and what it leaves in memory."""
+    """Return a schedule: each kernel with its loops, what it computes in them, and what it leaves in memory."""
     names = named(outputs)
     parts: list[str] = []
     for place, (stage, epilogue) in enumerate(stages):
@@ -150,7 +150,7 @@ def _made(tensor: Tensor, names: Names) -> str:
 
 
 def _affine(part: Affine) -> str:
-    """Gives an index over the dims d0, d1, ... of what is made."""
+    """Return an index over the dims d0, d1, ... of what is made."""
     terms = [f"d{variable}" if factor == 1 else f"{factor}*d{variable}" for variable, factor in part.terms]
     return " + ".join([*terms, *([str(part.constant)] if part.constant != 0 or not terms else [])])
 

@@ -27,13 +27,13 @@ from .source import File, file_of
 
 NAME = "triton"
 Bench = Callable[[Callable[[], Any]], float]
-"""Gives the seconds of one launch."""
+"""Return the seconds of one launch."""
 _ABOUT = 60
 """Characters of a kernel's nodes that people are shown."""
 
 
 def bench(launch: Callable[[], Any]) -> float:
-    """Gives the median seconds of a launch on the GPU, whose cache is emptied in between."""
+    """Return the median seconds of a launch on the GPU, whose cache is emptied in between."""
     from triton.testing import do_bench
 
     return float(do_bench(launch, warmup=10, rep=40, return_mode="median")) / 1e3
@@ -56,7 +56,7 @@ class Tuner:
     precision: str = IEEE
 
     def tune(self, cluster: Cluster) -> None:
-        """Times every kernel of a cluster that was never timed on this GPU. Raises what lowering raises."""
+        """Time every kernel of a cluster that was never timed on this GPU. Raises what lowering raises."""
         subject = _Subject(cluster, lower(cluster), tuple(map(_example, cluster.inputs)), self.precision)
         file = subject.file({})
         keys = {kernel.name: key_of(kernel, file.dtypes, gpu_of(subject.device)) for kernel in file.kernels}
@@ -89,7 +89,7 @@ class Tuner:
         self.say(f"{about[:_ABOUT]}: {told}")
 
     def _timed(self, subject: _Subject, kernel: Kernel, blocks: Blocks) -> float | None:
-        """Gives the seconds of a launch; None where it cannot be compiled, or needs more than the GPU has."""
+        """Return the seconds of a launch; None where it cannot be compiled, or needs more than the GPU has."""
         try:
             with tempfile.TemporaryDirectory(prefix="hub-triton-") as folder:
                 return self.bench(subject.launch(kernel.name, blocks, Path(folder)))
@@ -97,7 +97,7 @@ class Tuner:
             return None
 
     def summary(self) -> str:
-        """Says what was found."""
+        """Return what was found."""
         found = "no kernel was new"
         if self.gains:
             mean = statistics.geometric_mean(self.gains)
@@ -123,7 +123,7 @@ class _Subject:
         return self.device.type == "cpu"
 
     def file(self, chosen: Mapping[str, Blocks]) -> File:
-        """Gives the cluster's file, with other blocks for some kernels."""
+        """Return the cluster's file, with other blocks for some kernels."""
         return file_of(
             self.cluster,
             self.lowered,
@@ -133,7 +133,7 @@ class _Subject:
         )
 
     def launch(self, name: str, blocks: Blocks, folder: Path) -> Callable[[], Any]:
-        """Gives a launch of one kernel, as a call of the cluster, run for that, makes it. Raises what Triton raises."""
+        """Return a launch of one kernel, as a call of the cluster, run for that, makes it. Raises what Triton raises."""
         path = folder / "kernels.py"
         path.write_text(self.file({name: blocks}).text)
         module = loaded(path, is_interpreted=self.is_interpreted)
@@ -159,7 +159,7 @@ class _Recorder:
 
 
 def _example(spec: Spec) -> Any:
-    """Gives an input of a kind: random numbers; integers are 0, which every index may be."""
+    """Return an input of a kind: random numbers; integers are 0, which every index may be."""
     if isinstance(spec, ScalarSpec):
         return hint(spec.value) if spec.kind == "int" else spec.value
     shape, stride = (tuple(map(priced_size, each)) for each in (spec.shape, spec.stride))

@@ -79,15 +79,15 @@ class Programme:
         return tuple(node in self.problem.required for node in range(self.start, self.stop))
 
     def placed(self, circle: Sequence[Stop]) -> tuple[Stop, ...]:
-        """Gives a circle with its nodes counted from the start of the problem."""
+        """Return a circle with its nodes counted from the start of the problem."""
         return tuple(replace(stop, entry=stop.entry + self.start, exit=stop.exit + self.start) for stop in circle)
 
     def holds(self, circle: Sequence[Stop]) -> bool:
-        """True where every stop of a circle is within the range."""
+        """Return whether every stop of a circle is within the range."""
         return all(node in range(self.start, self.stop) for stop in circle for node in (stop.entry, stop.exit))
 
     def part(self, picked: Sequence[int], open_s: float = 0.0) -> Part:
-        """Gives a choice of columns as a part; `open_s` seconds may still be saved."""
+        """Return a choice of columns as a part; `open_s` seconds may still be saved."""
         objective_s = sum(self.problem.eager_s[self.start : self.stop]) - sum(self.saved_s[column] for column in picked)
         return Part(tuple(self.columns[column] for column in picked), objective_s, objective_s - open_s)
 
@@ -97,7 +97,7 @@ Row = Counter[int]
 
 
 def cheapest_choice(programme: Programme, deadline: float) -> Part | None:
-    """Gives the cheapest choice that can run, or the best one known at `deadline` with its bound; None if there is none.
+    """Return the cheapest choice that can run, or the best one known at `deadline` with its bound; None if there is none.
 
     `deadline` is a reading of `time.monotonic`. Raises PlanError if no choice is known by then.
     """
@@ -128,7 +128,7 @@ def cheapest_choice(programme: Programme, deadline: float) -> Part | None:
 
 
 def _foresee_circles(programme: Programme, deadline: float) -> None:
-    """Finds circles by solving stretches of the nodes alone: most of those that would come up in programmes of all nodes.
+    """Find circles by solving stretches of the nodes alone: most of those that would come up in programmes of all nodes.
 
     The time for a programme grows faster than its nodes, and each circle that is left to be found there costs one more.
     """
@@ -141,7 +141,7 @@ def _foresee_circles(programme: Programme, deadline: float) -> None:
 
 
 def _stretch(programme: Programme, start: int, stop: int) -> Programme:
-    """Gives the programme for some of the nodes, and the columns that lie within."""
+    """Return the programme for some of the nodes, and the columns that lie within."""
     touching = sorted({column for columns in programme.covering[start:stop] for column in columns})
     within = [column for column in touching if start <= programme.sets[column][0] and programme.sets[column][-1] < stop]
     columns = tuple(programme.columns[column] for column in within)
@@ -149,7 +149,7 @@ def _stretch(programme: Programme, start: int, stop: int) -> Programme:
 
 
 def least_objective_s(programme: Programme) -> float:
-    """Gives seconds that no choice undercuts, quickly: the programme's optimum with fractions of candidates allowed."""
+    """Return seconds that no choice undercuts, quickly: the programme's optimum with fractions of candidates allowed."""
     if not programme.columns:
         return programme.part(()).objective_s
     answer = _solved(programme, [_disjoint(programme), *_cuts(programme, ())], math.inf, integrality=0)
@@ -158,7 +158,7 @@ def least_objective_s(programme: Programme) -> float:
 
 
 def _disjoint(programme: Programme) -> LinearConstraint:
-    """Gives one row for all nodes that the same columns cover: at most one of these, exactly one if a node is required."""
+    """Return one row for all nodes that the same columns cover: at most one of these, exactly one if a node is required."""
     least: dict[tuple[int, ...], bool] = {}
     for columns, is_required in zip(programme.covering, programme.is_required, strict=True):
         least[columns] = least.get(columns, False) or is_required
@@ -168,7 +168,7 @@ def _disjoint(programme: Programme) -> LinearConstraint:
 
 
 def _cuts(programme: Programme, not_convex: Sequence[Row]) -> list[LinearConstraint]:
-    """Gives the constraint that no known circle closes and no column that is known not to be convex is chosen."""
+    """Return the constraint that no known circle closes and no column that is known not to be convex is chosen."""
     circles = [circle for circle in programme.circles if programme.holds(circle)]
     rows = [*not_convex, *(_forbidden(programme, circle) for circle in circles)]
     most: Any = numpy.array([0.0] * len(not_convex) + [len(circle) - 1.0 for circle in circles])
@@ -190,7 +190,7 @@ def _solved(programme: Programme, rows: Sequence[LinearConstraint], limit_s: flo
 
 
 def _forbidden(programme: Programme, circle: Sequence[Stop]) -> Row:
-    """Gives the row that allows at most all but one stop of a circle.
+    """Return the row that allows at most all but one stop of a circle.
 
     Whichever candidates hold a stop's entry and exit close the same circle, so all of them count; but one that holds every
     stop has the circle inside, where it does no harm, and uses up the room of the row alone.
@@ -203,7 +203,7 @@ def _forbidden(programme: Programme, circle: Sequence[Stop]) -> Row:
 
 
 def _mended(programme: Programme, picked: Sequence[int]) -> list[int]:
-    """Sends the cluster of each circle that saves least to eager until the rest can run. Raises PlanError if it cannot."""
+    """Send the cluster of each circle that saves least to eager until the rest can run. Raises PlanError if it cannot."""
     kept = list(picked)
     while circles := cycles(programme.reads, [programme.sets[column] for column in kept]):
         droppable = [

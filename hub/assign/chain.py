@@ -35,7 +35,7 @@ class Walk:
 
 
 def cheapest_walk(eager_s: Sequence[float], intervals: Sequence[Interval]) -> Walk | None:
-    """Gives the cheapest way from the first position past the last one. Exact, linear in positions and intervals.
+    """Return the cheapest way from the first position past the last one. Exact, linear in positions and intervals.
 
     `eager_s` prices each position alone, infinite where it may not be alone; None if no way is finite.
     """
@@ -139,7 +139,7 @@ class Route(NamedTuple):
 
 
 def k_best(chain: RegionChain, k: int) -> tuple[Route, ...]:
-    """Gives the `k` cheapest distinct assignments, cheapest first, fewer if there are no more. Exact.
+    """Return the `k` cheapest distinct assignments, cheapest first, fewer if there are no more. Exact.
 
     A cluster counts `CLUSTER_TIE_S` more, so fewer clusters win ties. The rest of each way is priced backwards once, in
     time linear in regions (and, where mixing costs, in the sets of backends); the cheapest ways are then unrolled forwards,
@@ -186,7 +186,7 @@ class _Steps:
         return self.wholes[state.origin, state.backend].get(region, 0.0) if state.origin >= 0 else 0.0
 
     def after(self, region: int, state: _State) -> Iterator[tuple[float, _State]]:
-        """Gives every choice for `region`, with its seconds."""
+        """Return every choice for `region`, with its seconds."""
         ended_s = self.ended_s(region, state)
         for cost_s, opened in self.opened(region, state.used):
             if opened.backend != state.backend or opened.backend < 0:
@@ -199,12 +199,12 @@ class _Steps:
         return self.chain.switch_s[before][after] if self.chain.switch_s and region and before != after else 0.0
 
     def going_on(self, region: int, state: _State) -> tuple[float, _State] | None:
-        """Gives the choice to stay in the state's cluster; None if there is none, or its backend cannot run the region."""
+        """Return the choice to stay in the state's cluster; None if there is none, or its backend cannot run the region."""
         inside_s = self.chain.inside_s[region][state.backend] if state.backend >= 0 else None
         return None if inside_s is None else (inside_s, self._kept(region, state))
 
     def opened(self, region: int, used: int) -> Sequence[tuple[float, _State]]:
-        """Gives eager and a new cluster of each backend at `region`, with the region's seconds."""
+        """Return eager and a new cluster of each backend at `region`, with the region's seconds."""
         if (region, used) not in self._opened:
             self._opened[region, used] = tuple(self._open(region, used))
         return self._opened[region, used]
@@ -221,7 +221,7 @@ class _Steps:
                 yield begun_s + inside_s, self._kept(region, state)
 
     def _kept(self, region: int, state: _State) -> _State:
-        """Forgets where the cluster began once it is longer than every whole price from there."""
+        """Forget where the cluster began once it is longer than every whole price from there."""
         if state.origin < 0 or max(self.wholes[state.origin, state.backend]) > region:
             return state
         return state._replace(origin=-1)
@@ -253,7 +253,7 @@ class _Steps:
         return left_s[::-1]
 
     def _left_s(self, region: int, further_s: Mapping[_State, float]) -> dict[_State, float]:
-        """Looks at new clusters once for all states with the same backend now that used the same ones before."""
+        """Look at new clusters once for all states with the same backend now that used the same ones before."""
         opening_s: dict[tuple[int, int], float] = {}
         totals: dict[int, list[tuple[float, int]]] = {}
         found: dict[_State, float] = {}
@@ -290,7 +290,7 @@ class _Way:
 
 
 def _routes(steps: _Steps) -> Iterator[Route]:
-    """Gives assignments, cheapest first: best-first search whose estimate of the rest is exact."""
+    """Return assignments, cheapest first: best-first search whose estimate of the rest is exact."""
     size = len(steps.chain.eager_s)
     numbers = itertools.count()
     waiting = [(steps.left_s[0][_START], 0, next(numbers), 0.0, _Way(_START))]
@@ -315,7 +315,7 @@ def _route(chain: RegionChain, way: _Way) -> Route:
 
 
 def route_of(chain: RegionChain, backends: Sequence[str]) -> Route:
-    """Gives one assignment with its price. Raises PlanError if a backend cannot run its region."""
+    """Return one assignment with its price. Raises PlanError if a backend cannot run its region."""
     whole_s = {(price.start, price.stop, price.backend): price.cost_s for price in chain.whole}
     costs_s: list[float] = []
     used: set[str] = set()

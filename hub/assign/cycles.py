@@ -25,7 +25,7 @@ class Stop:
 
 
 def cycles(reads: Sequence[Sequence[int]], clusters: Sequence[Sequence[int]]) -> tuple[tuple[Stop, ...], ...]:
-    """Gives circles among disjoint clusters and the single nodes outside of them; none if and only if they can run.
+    """Return circles among disjoint clusters and the single nodes outside of them; none if and only if they can run.
 
     Each has as few stops as its nodes allow; single nodes, and clusters that the data flow crosses anyway, are not among
     them. Every knot of clusters contributes at least one circle. One stop alone means that its cluster is not convex.
@@ -47,7 +47,7 @@ def cycles(reads: Sequence[Sequence[int]], clusters: Sequence[Sequence[int]]) ->
 
 
 def _knots(reads: Sequence[Sequence[int]], place: Sequence[int], size: int) -> list[dict[int, dict[int, tuple[int, int]]]]:
-    """Gives the strongly connected components of more than one cluster or node, as edges within each."""
+    """Return the strongly connected components of more than one cluster or node, as edges within each."""
     pairs = [(source, node) for node, sources in enumerate(reads) for source in sources if place[source] != place[node]]
     if not pairs:
         return []
@@ -64,7 +64,7 @@ def _knots(reads: Sequence[Sequence[int]], place: Sequence[int], size: int) -> l
 
 
 def _shortest(edges: Edges, start: int) -> list[Stop]:
-    """Gives a shortest circle through a member of a knot, as stops from `start` on."""
+    """Return a shortest circle through a member of a knot, as stops from `start` on."""
     came: dict[int, int] = {}
     waiting = deque([start])
     while start not in came:
@@ -85,12 +85,12 @@ def _shortest(edges: Edges, start: int) -> list[Stop]:
 
 
 def _needed(reads: Sequence[Sequence[int]], stops: Sequence[Stop]) -> tuple[Stop, ...]:
-    """Leaves out stops whose entry leads to their exit: the circle closes whichever cluster these nodes are in."""
+    """Leave out stops whose entry leads to their exit: the circle closes whichever cluster these nodes are in."""
     return tuple(stop for stop in stops if not _leads(reads, stop.entry, stop.exit))
 
 
 def _leads(reads: Sequence[Sequence[int]], start: int, end: int) -> bool:
-    """True where the result of `end` depends on that of `start`, or they are one node."""
+    """Return whether the result of `end` depends on that of `start`, or they are one node."""
     waiting, seen = [end], {end}
     while waiting:
         here = waiting.pop()

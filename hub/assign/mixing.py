@@ -9,14 +9,14 @@ from dataclasses import replace
 from hub.assign.problem import Part
 
 Best = Callable[[frozenset[str]], Part | None]
-"""Gives the cheapest choice, mixing not counted, that uses none but the given backends; None if there is none."""
+"""Return the cheapest choice, mixing not counted, that uses none but the given backends; None if there is none."""
 
 Floor = Callable[[frozenset[str]], float]
-"""Gives seconds that no such choice undercuts, quicker."""
+"""Return seconds that no such choice undercuts, quicker."""
 
 
 def cheapest_mix(backend_of: Sequence[str], mix_s: float, best: Best, floor: Floor) -> Part | None:
-    """Gives the cheapest choice with `mix_s` for each distinct backend after the first. Exact; None if there is no choice.
+    """Return the cheapest choice with `mix_s` for each distinct backend after the first. Exact; None if there is no choice.
 
     `backend_of` names the backend of each index that a choice picks. A branch is a set of backends that may be used and one
     that counts as used. Its choice without mixing bounds it from below; where that choice uses more than is counted, one

@@ -25,7 +25,7 @@ class Candidate:
 
     @property
     def is_interval(self) -> bool:
-        """True where no position between the first and the last is left out."""
+        """Return whether no position between the first and the last is left out."""
         return self.nodes[-1] - self.nodes[0] + 1 == len(self.nodes)
 
 

@@ -35,7 +35,7 @@ class Piece:
 
 
 def solve(problem: Problem, *, limit_s: float = LIMIT_S) -> Solution | None:
-    """Gives the cheapest solution; None if required nodes cannot be covered.
+    """Return the cheapest solution; None if required nodes cannot be covered.
 
     A chain (every candidate an interval of the order) is always solved to the end. Else a gap above 0 says that `limit_s`
     ended first. Raises PlanError if no solution at all was known by then.
@@ -81,7 +81,7 @@ def solve(problem: Problem, *, limit_s: float = LIMIT_S) -> Solution | None:
 
 
 def pieces(problem: Problem) -> tuple[Piece, ...]:
-    """Splits the nodes where no candidate lies across, those that cover everything left out.
+    """Split the nodes where no candidate lies across, those that cover everything left out.
 
     Data flows only forwards between pieces, so no circle crosses from one to another.
     """
@@ -107,7 +107,7 @@ def _piece(problem: Problem, start: int, stop: int, columns: Sequence[int]) -> P
 
 
 def _worth(problem: Problem, columns: Sequence[int], allowed: frozenset[str]) -> tuple[int, ...]:
-    """Leaves only the cheapest allowed candidate of each set of nodes, and none that eager beats.
+    """Leave only the cheapest allowed candidate of each set of nodes, and none that eager beats.
 
     Exact: nothing else tells two candidates of one set apart, and splitting a cluster into eager nodes closes no circle.
     """

@@ -30,7 +30,7 @@ class Bar:
 
 
 def bars(summary: Summary) -> tuple[Bar, ...]:
-    """Gives every goal with what was found."""
+    """Return every goal with what was found."""
     return (
         *(bar for who in WAYS for bar in _speed_bars(who, summary)),
         *_compile_bars(list(summary.compiling.items())),
@@ -87,7 +87,7 @@ def _compile_bars(runs: Sequence[tuple[str, Compiling]]) -> tuple[Bar, ...]:
 
 
 def _all_of(text: str, found: dict[str, float] | dict[str, int], is_good: Callable[[float], bool]) -> Bar:
-    """Gives a bar that every run has to meet; names those that do not."""
+    """Return a bar that every run has to meet; names those that do not."""
     if not found:
         return Bar(text, "-", None)
     bad = {key: value for key, value in found.items() if not is_good(value)}

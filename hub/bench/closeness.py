@@ -23,7 +23,7 @@ class Difference:
 
 
 def difference(found: Any, reference: Any) -> Difference:
-    """Compares two results, nested in any containers, tensor by tensor.
+    """Compare two results, nested in any containers, tensor by tensor.
 
     Raises AccuracyError where their number, a shape, or the places of NaN and infinity differ.
     """
@@ -52,7 +52,7 @@ Source: GraphNet, graph_net/config/datatype_tolerance_config.py. Values of other
 
 
 def least_tolerance(found: Any, reference: Any) -> int | None:
-    """Gives the least whole t from -10 to 1 at which every tensor is close; None where none is.
+    """Return the least whole t from -10 to 1 at which every tensor is close; None where none is.
 
     Close is |found - reference| <= atol + rtol |reference|, with atol and rtol for t and the reference's dtype. Tensors are
     those of `difference`, which has to be called first: it finds other shapes and numbers of outputs.
@@ -70,7 +70,7 @@ def _is_close(found: torch.Tensor, reference: torch.Tensor, t: int) -> bool:
 
 
 def tensors_in(result: Any) -> tuple[torch.Tensor, ...]:
-    """Gives the tensors in a result, in order; arrays and numbers of other libraries become tensors."""
+    """Return the tensors in a result, in order; arrays and numbers of other libraries become tensors."""
     if isinstance(result, Mapping) and not isinstance(result, dict):  # OpenVINO's results, which are no pytree
         result = list(cast("Mapping[Any, Any]", result).values())
     return tuple(torch.as_tensor(leaf) for leaf in pytree.tree_leaves(result) if leaf is not None)

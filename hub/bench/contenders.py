@@ -48,37 +48,37 @@ class Contender:
 
     @property
     def is_hub(self) -> bool:
-        """True where the model goes through the hub."""
+        """Return whether the model goes through the hub."""
         return is_hub(self.name)
 
 
 def is_hub(name: str) -> bool:
-    """True for the name of a contender that goes through the hub."""
+    """Return True for the name of a contender that goes through the hub."""
     return name == HUB or name.startswith((_ONLY, _WITHOUT, HUB + "@"))
 
 
 def only(backend: str) -> str:
-    """Gives the name of the hub with one backend: "hub:openvino"."""
+    """Return the name of the hub with one backend: "hub:openvino"."""
     return _ONLY + backend
 
 
 def without(backend: str) -> str:
-    """Gives the name of the hub without one backend: "hub-openvino"."""
+    """Return the name of the hub without one backend: "hub-openvino"."""
     return _WITHOUT + backend
 
 
 def backend_alone(name: str) -> str:
-    """Gives the backend of a contender "hub:openvino"; "" for another."""
+    """Return the backend of a contender "hub:openvino"; "" for another."""
     return name.removeprefix(_ONLY) if name.startswith(_ONLY) else ""
 
 
 def backend_left_out(name: str) -> str:
-    """Gives the backend of a contender "hub-openvino"; "" for another."""
+    """Return the backend of a contender "hub-openvino"; "" for another."""
     return name.removeprefix(_WITHOUT) if name.startswith(_WITHOUT) else ""
 
 
 def contenders(wanted: Sequence[str] | None = None) -> tuple[Contender, ...]:
-    """Gives the hub and the contenders of these names, each once; None means eager and every peer that can run here.
+    """Return the hub and the contenders of these names, each once; None means eager and every peer that can run here.
 
     A contender that was named but cannot run is given with its reason. Raises HubError, with the nearest name, for an
     unknown one.
@@ -168,7 +168,7 @@ class Built:
 
 
 def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mapping[str, Any]) -> Built:
-    """Builds a contender for one model and the inputs of one call. Raises whatever the contender raises."""
+    """Build a contender for one model and the inputs of one call. Raises whatever the contender raises."""
     if contender.peer:
         return Built(load_attribute(contender.peer)(module, tuple(inputs)))
     if not contender.is_hub:
@@ -183,7 +183,7 @@ def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mappi
 
 
 def options_of(contender: Contender, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Gives the options of a contender that goes through the hub; a plan from a file is for those with all backends."""
+    """Return the options of a contender that goes through the hub; a plan from a file is for those with all backends."""
     if contender.name not in (HUB, FROZEN, WARM):
         given = {name: value for name, value in given.items() if name != "plan"}
     left_out = backend_left_out(contender.name)

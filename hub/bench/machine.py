@@ -43,7 +43,7 @@ class Machine(BaseModel):
 
 
 def this_machine() -> Machine:
-    """Gives the facts about the machine at hand."""
+    """Return the facts about the machine at hand."""
     return Machine(
         cpu=_cpu_model(),
         vectors=torch.backends.cpu.get_cpu_capability(),

@@ -13,7 +13,7 @@ _MARKS = {True: "met", False: "**missed**", None: "not measured"}
 
 
 def summary_text(runs: Sequence[Benchmark], summary: Summary) -> str:
-    """Gives the whole page: what ran where, the goals, and a table for each question. `runs` are at least one."""
+    """Return the whole page: what ran where, the goals, and a table for each question. `runs` are at least one."""
     sections = (
         _heading(runs),
         ["## Goals", "", *_table(("goal", "found", ""), _goals(summary))],
@@ -28,7 +28,7 @@ def summary_text(runs: Sequence[Benchmark], summary: Summary) -> str:
 
 
 def goals_text(summary: Summary) -> list[str]:
-    """Gives a line for each goal, for a terminal."""
+    """Return a line for each goal, for a terminal."""
     return [f"{verdict.strip('*')}: {goal}: {found}" for goal, found, verdict in _goals(summary)]
 
 

@@ -29,7 +29,7 @@ class LoadedModel:
 
 
 def load_model(spec: str, *, batch: int | None = None, small: bool = False) -> LoadedModel:
-    """Gives the model that `spec` names, with the inputs of one call.
+    """Return the model that `spec` names, with the inputs of one call.
 
     `batch` is passed on to factories that take it; `small` makes a built-in model tiny. Raises HubError, with the nearest
     name, where there is no such model, or with the cause where its factory fails.
@@ -48,7 +48,7 @@ def load_model(spec: str, *, batch: int | None = None, small: bool = False) -> L
 
 
 def check_name(spec: str) -> None:
-    """Raises HubError, with the nearest name, if `spec` has the form of a built-in name and there is none such."""
+    """Raise HubError, with the nearest name, if `spec` has the form of a built-in name and there is none such."""
     if ":" not in spec:
         zoo.recipe_of(spec)
 
@@ -116,7 +116,7 @@ def _is_pair(made: Any) -> bool:
 
 
 def _keyword_call(module: Any, names: Sequence[str]) -> Any:
-    """Gives a module that takes its inputs by position and hands them on by name."""
+    """Return a module that takes its inputs by position and hands them on by name."""
     import torch  # as above
 
     class KeywordCall(torch.nn.Module):

@@ -25,7 +25,7 @@ Speeds = Mapping[str, Mapping[str, float]]
 
 
 def speedup_figure(speeds: Speeds, emphasis: str, title: str) -> str:
-    """Gives dots of speed over eager, a row a run, a colour a contender; `emphasis` is drawn larger and on top."""
+    """Return dots of speed over eager, a row a run, a colour a contender; `emphasis` is drawn larger and on top."""
     names = _emphasis_last({name: None for row in speeds.values() for name in row}, emphasis)
     values = [value for row in speeds.values() for value in row.values()] or [1.0]
     low, high = min(0.9, *values) * 0.95, max(1.1, *values) * 1.05
@@ -57,7 +57,7 @@ def speedup_figure(speeds: Speeds, emphasis: str, title: str) -> str:
 
 
 def score_figure(curves: Speeds, emphasis: str, title: str) -> str:
-    """Gives a line a contender of scores by tolerance, whose keys are whole numbers as text; `emphasis` is thicker."""
+    """Return a line a contender of scores by tolerance, whose keys are whole numbers as text; `emphasis` is thicker."""
     names = _emphasis_last(curves, emphasis)
     ticks = sorted({int(t) for curve in curves.values() for t in curve}) or [0]
     highest = max((value for curve in curves.values() for value in curve.values()), default=1.0) * 1.08
@@ -96,14 +96,14 @@ def _colours(names: Sequence[str], emphasis: str) -> dict[str, str]:
 
 
 def _factors(low: float, high: float) -> list[float]:
-    """Gives round factors between two bounds: 0.5, 1, 2, 3, 5, 10 ..."""
+    """Return round factors between two bounds: 0.5, 1, 2, 3, 5, 10 ..."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     found = [step * 10.0**decade for decade in decades for step in (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)]
     return [value for value in found if low <= value <= high]
 
 
 def _steps(highest: float) -> list[float]:
-    """Gives some five round numbers from 0 up."""
+    """Return some five round numbers from 0 up."""
     rough = highest / 5
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * unit for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * unit >= rough)

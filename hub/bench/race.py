@@ -84,7 +84,7 @@ class Race:
 
 
 def race(contenders: Sequence[Contender], task: Task, progress: Progress) -> Race:
-    """Times all contenders on one task. A contender that fails is in the results with its reason.
+    """Time all contenders on one task. A contender that fails is in the results with its reason.
 
     They are started one after the other, each prepared before the next: the hub and autotuners measure meanwhile, and the
     time of a first call is a result.
@@ -109,7 +109,7 @@ def race(contenders: Sequence[Contender], task: Task, progress: Progress) -> Rac
 
 @contextlib.contextmanager
 def _ended(runners: Sequence[_Runner]) -> Generator[None]:
-    """Ends every process, with its children, whatever happens."""
+    """End every process, with its children, whatever happens."""
     try:
         yield
     finally:
@@ -153,7 +153,7 @@ def _prepare(runner: _Runner, runners: Sequence[_Runner], task: Task, folder: Pa
 
 
 def _is_idle_without(contender: Contender, runners: Sequence[_Runner]) -> bool:
-    """True where the hub's plan has nothing on the backend that this contender leaves out: its plan would be the same."""
+    """Return whether the hub's plan has nothing on the backend that this contender leaves out: then theirs is the same."""
     left_out = backend_left_out(contender.name)
     hub = next((one.prepared for one in runners if one.contender.name == HUB and not one.failure), None)
     return bool(left_out) and hub is not None and bool(hub.backends) and left_out not in hub.backends
@@ -177,7 +177,7 @@ def _cache(contender: Contender, folder: Path) -> Path:
 
 
 def _in_round(runners: Sequence[_Runner], number: int) -> list[_Runner]:
-    """Gives those who are timed in a round: all who run, and from `SLOW_ROUNDS` on only those that are not hopeless."""
+    """Return those who are timed in a round: all who run, and from `SLOW_ROUNDS` on only those that are not hopeless."""
     running = [one for one in runners if one.worker is not None]
     if number < SLOW_ROUNDS or not running:
         return running

@@ -43,7 +43,7 @@ class Interval(_Value):
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Interval:
-        """Gives the interval of at least one sample."""
+        """Return the interval of at least one sample."""
         low, high = median_interval(samples)
         return cls(median=median(samples), low=low, high=high)
 
@@ -114,24 +114,24 @@ class Benchmark(_Value):
     """Share of a cold compilation in which executables were compared with eager; None where that was not measured."""
 
     def to_json(self) -> str:
-        """Gives the JSON form."""
+        """Return the JSON form."""
         return self.model_dump_json(indent=2)
 
 
 def ratios(blocks_s: Sequence[float], best_s: Sequence[float]) -> Interval:
-    """Gives the ratio of two contenders' times from their blocks, over the rounds that both were in."""
+    """Return the ratio of two contenders' times from their blocks, over the rounds that both were in."""
     return Interval.of([one / other for one, other in zip(blocks_s, best_s, strict=False)])
 
 
 def ranked(results: Sequence[Result]) -> tuple[Result, ...]:
-    """Gives results with their ratios to the fastest, the fastest first, failures last in their own order."""
+    """Return results with their ratios to the fastest, the fastest first, failures last in their own order."""
     timed = sorted((one for one in results if one.blocks_s), key=lambda one: median(one.blocks_s))
     failed = [one for one in results if not one.blocks_s]
     return (*(one.model_copy(update={"to_best": ratios(one.blocks_s, timed[0].blocks_s)}) for one in timed), *failed)
 
 
 def against_others(results: Sequence[Result]) -> tuple[Interval | None, str]:
-    """Gives the hub's time relative to the best contender that is not the hub, and that one's name."""
+    """Return the hub's time relative to the best contender that is not the hub, and that one's name."""
     hub = next((one for one in results if one.name == HUB and one.blocks_s), None)
     others = [one for one in results if one.blocks_s and not is_hub(one.name)]
     if hub is None or not others:

@@ -44,12 +44,12 @@ class Sample:
     error: FailureKind = FailureKind.NONE
 
     def is_correct(self, t: int) -> bool:
-        """True where it ran, and its result is within tolerance `t`."""
+        """Return whether it ran, and its result is within tolerance `t`."""
         return not self.error and self.speedup is not None and self.tolerance is not None and self.tolerance <= t
 
 
 def sample(result: Result, eager_s: float) -> Sample | None:
-    """Gives the sample of a result; None where its contender was not there to be scored."""
+    """Return the sample of a result; None where its contender was not there to be scored."""
     if result.failure_kind in (FailureKind.COMPILE, FailureKind.RUNTIME):
         return Sample(None, None, result.failure_kind)
     if result.failure_kind is FailureKind.ACCURACY:
@@ -61,19 +61,19 @@ def sample(result: Result, eager_s: float) -> Sample | None:
 def speedup_score(
     samples: Iterable[Sample], t: int, *, p: float = SLOWDOWN_PENALTY, b: float = FAILURE_SPEEDUP
 ) -> float | None:
-    """Gives S_t, at t = 1 for all t above; None without samples."""
+    """Return S_t, at t = 1 for all t above; None without samples."""
     return geometric_mean([_rectified(one, p) if one.is_correct(min(t, _LAST)) else b for one in samples])
 
 
 def error_aware_score(
     samples: Iterable[Sample], t: int, *, p: float = SLOWDOWN_PENALTY, b: float = FAILURE_SPEEDUP
 ) -> float | None:
-    """Gives ES_t; None without samples."""
+    """Return ES_t; None without samples."""
     return geometric_mean([_error_aware(one, t, p, b) for one in samples])
 
 
 def geometric_mean(values: Sequence[float]) -> float | None:
-    """Gives the geometric mean of positive numbers; None for none."""
+    """Return the geometric mean of positive numbers; None for none."""
     return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
 
 

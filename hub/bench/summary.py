@@ -51,7 +51,7 @@ class Comparison(_Value):
 
     @property
     def below(self) -> dict[str, float]:
-        """Runs in which the hub is slower by more than noise, the worst first."""
+        """Run in which the hub is slower by more than noise, the worst first."""
         slow = {label: speed for label, speed in self.speeds.items() if speed < AT_PAR}
         return dict(sorted(slow.items(), key=lambda item: item[1]))
 
@@ -119,12 +119,12 @@ class Summary(_Value):
 
 
 def label(run: Benchmark) -> str:
-    """Gives the name of a run: "bert b4"."""
+    """Return the name of a run: "bert b4"."""
     return run.model if run.batch is None else f"{run.model} b{run.batch}"
 
 
 def summarize(runs: Sequence[Benchmark]) -> Summary:
-    """Gives the summary of runs, each of another model or batch."""
+    """Return the summary of runs, each of another model or batch."""
     return Summary(
         runs=len(runs),
         comparisons=_comparisons(runs),
@@ -137,12 +137,12 @@ def summarize(runs: Sequence[Benchmark]) -> Summary:
 
 
 def find(run: Benchmark, name: str) -> Result | None:
-    """Gives the result of a contender, or None where it did not take part."""
+    """Return the result of a contender, or None where it did not take part."""
     return next((one for one in run.results if one.name == name), None)
 
 
 def timed(run: Benchmark, name: str) -> Result | None:
-    """Gives the result that holds a contender's times, its own or that of the same plan; None where there are none."""
+    """Return the result that holds a contender's times, its own or that of the same plan; None where there are none."""
     one = find(run, name)
     if one is not None and one.same_as:
         one = find(run, one.same_as)
@@ -150,23 +150,23 @@ def timed(run: Benchmark, name: str) -> Result | None:
 
 
 def relative_speed(run: Benchmark, name: str, other: str) -> float | None:
-    """Gives how many times as fast one contender is as another, round by round; None where one has no times."""
+    """Return how many times as fast one contender is as another, round by round; None where one has no times."""
     ours, theirs = timed(run, name), timed(run, other)
     return None if ours is None or theirs is None else ratios(theirs.blocks_s, ours.blocks_s).median
 
 
 def is_peer(name: str) -> bool:
-    """True for contenders that do not go through the hub, eager included."""
+    """Return True for contenders that do not go through the hub, eager included."""
     return not is_hub(name)
 
 
 def is_alone(name: str) -> bool:
-    """True for the hub with one backend."""
+    """Return True for the hub with one backend."""
     return bool(backend_alone(name))
 
 
 def names_in(runs: Iterable[Benchmark], is_wanted: Callable[[str], bool] = lambda _: True) -> tuple[str, ...]:
-    """Gives the names of contenders, each once, in alphabetical order but for the hub and eager, which come first."""
+    """Return the names of contenders, each once, in alphabetical order but for the hub and eager, which come first."""
     found = {one.name for run in runs for one in run.results if is_wanted(one.name)}
     return tuple(sorted(found, key=lambda name: (name != HUB, name != EAGER, is_hub(name), name)))
 
@@ -190,12 +190,12 @@ def _comparisons(runs: Sequence[Benchmark]) -> tuple[Comparison, ...]:
 
 
 def is_library(name: str) -> bool:
-    """True for a compiler through its own API."""
+    """Return True for a compiler through its own API."""
     return is_peer(name) and name != EAGER
 
 
 def best_fixed(runs: Sequence[Benchmark], is_wanted: Callable[[str], bool]) -> str:
-    """Gives the one contender with the best mean speed over eager, eager standing in where it fails; "" without any."""
+    """Return the one contender with the best mean speed over eager, eager standing in where it fails; "" without any."""
     means = {name: geometric_mean(_speeds_over_eager(runs, name)) or 0.0 for name in names_in(runs, is_wanted)}
     return max(means, key=lambda name: means[name], default="")
 
@@ -219,7 +219,7 @@ def _compare(runs: Sequence[Benchmark], against: str, other_in: Callable[[Benchm
 
 
 def _best(run: Benchmark, is_wanted: Callable[[str], bool]) -> str:
-    """Gives the fastest of some contenders in one run; "" where none of them was timed."""
+    """Return the fastest of some contenders in one run; "" where none of them was timed."""
     times_s = {one.name: one.call_s.median for one in run.results if one.call_s and is_wanted(one.name)}
     return min(times_s, key=lambda name: times_s[name], default="")
 
@@ -240,7 +240,7 @@ def _ablation(runs: Sequence[Benchmark], name: str) -> Ablation:
 
 
 def compiling(run: Benchmark) -> Compiling:
-    """Gives the seconds to the first result of one run."""
+    """Return the seconds to the first result of one run."""
     first_s: Mapping[str, float | None] = {one.name: one.first_call_s for one in run.results}
     return Compiling(
         inductor_s=first_s.get(INDUCTOR),

@@ -58,7 +58,7 @@ class Job:
 
 
 def sweep(wanted: Sweep, say: Callable[[str], None]) -> Summary:
-    """Runs what is to be run, writes everything, and gives the summary of all files in the folder.
+    """Run what is to be run, write everything, and return the summary of all files in the folder.
 
     `say` hears one line about each benchmark. Raises HubError for unknown names before anything runs.
     """
@@ -77,7 +77,7 @@ def sweep(wanted: Sweep, say: Callable[[str], None]) -> Summary:
 
 
 def jobs_of(wanted: Sweep) -> tuple[Job, ...]:
-    """Gives every benchmark in order: all models at their own batch, then at the second. Raises HubError."""
+    """Return every benchmark in order: all models at their own batch, then at the second. Raises HubError."""
     recipes = {name: zoo.recipe_of(name) for name in wanted.models}
     return tuple(
         Job(name, recipe.batches[position]) for position in range(wanted.batches) for name, recipe in recipes.items()
@@ -85,7 +85,7 @@ def jobs_of(wanted: Sweep) -> tuple[Job, ...]:
 
 
 def command_of(job: Job, wanted: Sweep) -> tuple[str, ...]:
-    """Gives the command that repeats one benchmark, which is also what tells whether a file answers this request."""
+    """Return the command that repeats one benchmark, which is also what tells whether a file answers this request."""
     small = ("--small",) if wanted.small else ()
     against, rounds = ",".join(wanted.against), str(wanted.rounds)
     fixed = ("--batch", str(job.batch), "--against", against, "--rounds", rounds, "--fresh", *small)
@@ -93,7 +93,7 @@ def command_of(job: Job, wanted: Sweep) -> tuple[str, ...]:
 
 
 def flags_of(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Gives options of the hub as flags of its commands."""
+    """Return options of the hub as flags of its commands."""
     own = (part for key, value in given.items() if "." in key for part in ("--set", f"{key}={value}"))
     rest = {key: value for key, value in given.items() if "." not in key}
     return (*(part for key, value in rest.items() for part in _flag(f"--{key.removesuffix('_s')}", value)), *own)
@@ -123,7 +123,7 @@ def _run(job: Job, wanted: Sweep) -> Benchmark:
 
 
 def _is_done(job: Job, wanted: Sweep) -> bool:
-    """True where there is a result of the same request, sources, versions and machine, and the hub's own time is in it."""
+    """Return whether there is a result of the same request, sources, versions and machine, with the hub's own time."""
     found = read(wanted.folder / job.filename) if wanted.resume else None
     if found is None:
         return False
@@ -134,7 +134,7 @@ def _is_done(job: Job, wanted: Sweep) -> bool:
 
 
 def read(path: Path) -> Benchmark | None:
-    """Gives a benchmark from its file; None where there is none, or one of another format."""
+    """Return a benchmark from its file; None where there is none, or one of another format."""
     try:
         found = Benchmark.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError):
@@ -143,21 +143,21 @@ def read(path: Path) -> Benchmark | None:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file whole or not at all: a run may be stopped at any time."""
+    """Write a file whole or not at all: a run may be stopped at any time."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
 def runs_in(folder: Path) -> tuple[Benchmark, ...]:
-    """Gives every benchmark of a folder: built-in models in their order, then others by name, small batches first."""
+    """Return every benchmark of a folder: built-in models in their order, then others by name, small batches first."""
     found = [run for path in sorted(folder.glob("*.json")) if (run := read(path)) is not None]
     order = {name: number for number, name in enumerate(zoo.MODELS)}
     return tuple(sorted(found, key=lambda run: (order.get(run.model, len(order)), run.model, run.batch or 0)))
 
 
 def write_summary(folder: Path) -> Summary:
-    """Writes table, figures and summary of all benchmarks in a folder, and gives the summary. Raises HubError for none."""
+    """Write table, figures and summary of all benchmarks in a folder, and return the summary. Raises HubError for none."""
     runs = runs_in(folder)
     if not runs:
         raise HubError(f"no results in {folder}", hint="run `hub bench --zoo` first, without stopping the first model")
@@ -192,7 +192,7 @@ def _outcome(run: Benchmark) -> str:
 
 
 def _left(spent_s: float, done: int, total: int) -> str:
-    """Says how long the rest may take, as if it went on as before."""
+    """Return how long the rest may take, as if it went on as before."""
     if done == total:
         return f"all done in {_hours(spent_s)}"
     return f"{_hours(spent_s)} so far, about {_hours(spent_s / done * (total - done))} left"

@@ -11,7 +11,7 @@ HEADERS = ("contender", "one call", "95 % interval", "to best", "95 % interval o
 
 
 def benchmark_text(run: Benchmark) -> str:
-    """Gives the whole report: what ran where, the table, failures with their reasons, and the hub against the others."""
+    """Return the whole report: what ran where, the table, failures with their reasons, and the hub against the others."""
     timed = [one for one in run.results if one.call_s is not None]
     notes = [f"{one.name} ran {one.note}" for one in run.results if one.note]
     failed = [f"{one.name} failed: {one.failure}" for one in run.results if one.failure]
@@ -63,7 +63,7 @@ def _aside(one: Result) -> str:
 
 
 def _shares(run: Benchmark) -> list[str]:
-    """Says what isolation and verification cost a cold compilation, beside what is asked of them."""
+    """Return what isolation and verification cost a cold compilation, beside what is asked of them."""
     isolation, verification = run.isolation_share, run.verification_share
     lines: list[str] = []
     if isolation is not None:

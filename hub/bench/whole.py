@@ -33,7 +33,7 @@ def benchmark(
     fresh: bool = False,
     command: Sequence[str] | None = None,
 ) -> Benchmark:
-    """Gives the times of the hub and of the contenders named in `against`; None means eager and every available peer.
+    """Return the times of the hub and of the contenders named in `against`; None means eager and every available peer.
 
     `model` is a built-in name, `package.module:factory` or `file.py:factory`; `options` are for the hub, except `threads`
     and `accuracy`, which hold for all; `fresh` lets everybody begin with empty caches, unless an option names the hub's;

@@ -42,7 +42,7 @@ def prepare(
     small: bool,
     allowed: float,
 ) -> Prepared:
-    """Builds the model and the contender, and compares one result with eager's. Raises whatever they raise.
+    """Build the model and the contender, and compare one result with eager's. Raises whatever they raise.
 
     Where the result is off by more than `allowed` of the largest value, times it at once, for the error-aware score.
     """
@@ -80,13 +80,13 @@ def prepare(
 
 
 def block(at_least_s: float) -> tuple[float, ...]:
-    """Times calls for `at_least_s` seconds, after one that is not counted; gives the seconds of each."""
+    """Time calls for `at_least_s` seconds, after one that is not counted; gives the seconds of each."""
     assert _call is not None, "prepare comes first"
     return time_call(_call, at_least_s, warmup=1, awaited=_awaited).samples_s
 
 
 def _summary(plan: Plan) -> str:
-    """Says what runs, and why what did not: a contender that fell back must not look as if it had been that slow."""
+    """Return what runs, and why what did not: a contender that fell back must not look as if it had been that slow."""
     failed = [f"{event.backend}: {event.message}" for event in plan.events if event.kind in TROUBLE]
     text = f"{plan.graph}: {count(len(plan.clusters), 'cluster')} on {', '.join(plan.backends)}, {plan.decided_by}"
     return "; ".join((text, *(message.splitlines()[0][:200] for message in failed[:2])))

@@ -54,7 +54,7 @@ class Checked:
 
 
 def check_artifact(folder: Path, *, is_wanted: bool = True) -> Checked:
-    """Reads every byte of `ROOT/artifacts/BACKEND/KEY` and says whether all is as it was sealed, and nobody else's.
+    """Read every byte of `ROOT/artifacts/BACKEND/KEY` and say whether all is as it was sealed, and nobody else's.
 
     `is_wanted` means that it is used now: that counts for who was used least recently, and keeps `prune` away from it.
     Raises nothing.
@@ -74,7 +74,7 @@ def check_artifact(folder: Path, *, is_wanted: bool = True) -> Checked:
 
 
 def save_artifact(folder: Path, write: Callable[[Path], None], about: Mapping[str, Any] | None = None) -> Saved:
-    """Has `write` fill a private folder, seals it, and puts it at `ROOT/artifacts/BACKEND/KEY` in one step.
+    """Have `write` fill a private folder, seal it, and put it at `ROOT/artifacts/BACKEND/KEY` in one step.
 
     `about` says in plain JSON what it is, for `hub cache ls`. Where another process was faster, its artefact stays. What
     `write` raises becomes the problem if it is a HubError or an OSError, and goes through otherwise.
@@ -101,30 +101,30 @@ def save_artifact(folder: Path, write: Callable[[Path], None], about: Mapping[st
 
 
 def partial_bytes(folder: Path, pid: int) -> int:
-    """Gives the bytes that a process has written so far of what is to land in a folder."""
+    """Return the bytes that a process has written so far of what is to land in a folder."""
     return folder_bytes(_partial(folder, pid))
 
 
 def discard_partial(folder: Path, pid: int) -> None:
-    """Removes what a process that has ended wrote of an artefact. Raises nothing."""
+    """Remove what a process that has ended wrote of an artefact. Raises nothing."""
     shutil.rmtree(_partial(folder, pid), ignore_errors=True)
 
 
 def check_size(folder: Path, most_bytes: int | None) -> None:
-    """Raises CacheError where a plugin wrote more into a folder than it may."""
+    """Raise CacheError where a plugin wrote more into a folder than it may."""
     if most_bytes is not None and (reason := beyond(folder_bytes(folder), most_bytes)):
         raise CacheError(reason)
 
 
 def beyond(saved: int, most_bytes: int) -> str:
-    """Says that an executable is too large to be saved, or "" where it is not."""
+    """Return that an executable is too large to be saved, or "" where it is not."""
     if saved <= most_bytes:
         return ""
     return f"it saved {megabytes(saved)}, {megabytes(most_bytes)} allowed (`output_limit_mb`, and room for the weights)"
 
 
 def folder_bytes(folder: Path) -> int:
-    """Gives the bytes of a folder's files; holes in files count, since readers meet them.
+    """Return the bytes of a folder's files; holes in files count, since readers meet them.
 
     The folder may be written to, renamed or removed meanwhile: `os.walk` passes over that, where `Path.rglob` raises.
     """
@@ -132,7 +132,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 def _private_folder(folder: Path) -> Path:
-    """Makes the folder in which an artefact grows: under a name that others can foretell, where that is free."""
+    """Make the folder in which an artefact grows: under a name that others can foretell, where that is free."""
     private = _partial(folder, os.getpid())
     try:
         private.mkdir(mode=0o700)
@@ -154,13 +154,13 @@ def _file_bytes(path: Path) -> int:
 
 
 def _check_alone(folder: Path) -> None:
-    """Raises CacheError where a plugin wrote beside the folder that it was given."""
+    """Raise CacheError where a plugin wrote beside the folder that it was given."""
     if others := sorted(path.name for path in folder.parent.iterdir() if path != folder):
         raise CacheError(f"it wrote {', '.join(others)[:200]} outside the folder that it was given")
 
 
 def discard_artifact(folder: Path, *, is_damaged: bool = True) -> bool:
-    """Removes an artefact, in one step for whoever looks; gives True where it is gone.
+    """Remove an artefact, in one step for whoever looks; gives True where it is gone.
 
     With `is_damaged`, one that another process has mended meanwhile stays. Raises nothing.
     """
@@ -180,12 +180,12 @@ def discard_artifact(folder: Path, *, is_damaged: bool = True) -> bool:
 
 
 def is_in_use(folder: Path) -> bool:
-    """True where this process has saved or checked an artefact to use it."""
+    """Return whether this process has saved or checked an artefact to use it."""
     return str(folder) in _in_use
 
 
 def seal_of(folder: Path) -> Mapping[str, Any]:
-    """Gives what a seal says: "made", "about" and "files"; nothing where it is damaged. Raises nothing."""
+    """Return what a seal says: "made", "about" and "files"; nothing where it is damaged. Raises nothing."""
     try:
         return unsealed((folder / SEAL).read_bytes()) or {}
     except OSError:
@@ -193,7 +193,7 @@ def seal_of(folder: Path) -> Mapping[str, Any]:
 
 
 def renew_seal(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Adds facts to what an artefact's seal says about it, in one step for whoever looks. Raises nothing."""
+    """Add facts to what an artefact's seal says about it, in one step for whoever looks. Raises nothing."""
     with contextlib.suppress(OSError, NotImplementedError), _locked(folder):
         if not (seal := seal_of(folder)):
             return
@@ -208,12 +208,12 @@ def renew_seal(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def _places(folder: Path) -> tuple[Path, ...]:
-    """Gives the folders on the way to an artefact: `ROOT`, `ROOT/artifacts`, `ROOT/artifacts/BACKEND`, and its own."""
+    """Return the folders on the way to an artefact: `ROOT`, `ROOT/artifacts`, `ROOT/artifacts/BACKEND`, and its own."""
     return (*reversed(folder.parents[:3]), folder)
 
 
 def _check_owners(places: Sequence[Path]) -> None:
-    """Raises CacheError if others could have put something into a cache or one of the folders in it."""
+    """Raise CacheError if others could have put something into a cache or one of the folders in it."""
     root, *inner = places
     for reason in (distrust_root(root), *map(distrust, inner)):
         if reason:
@@ -221,7 +221,7 @@ def _check_owners(places: Sequence[Path]) -> None:
 
 
 def _identity(folder: Path) -> tuple[int, ...]:
-    """Tells an artefact from another one in its place; empty where there is none."""
+    """Tell an artefact from another one in its place; empty where there is none."""
     try:
         facts = folder.lstat()
     except OSError:
@@ -241,7 +241,7 @@ def _problem(folder: Path) -> str:
 
 
 def _check_contents(folder: Path) -> None:
-    """Raises CacheError, naming the file, if an artefact is not as it was sealed."""
+    """Raise CacheError, naming the file, if an artefact is not as it was sealed."""
     path = folder / SEAL
     if not os.path.lexists(path):
         raise CacheError(f"{folder} has no seal")
@@ -261,7 +261,7 @@ def _check_contents(folder: Path) -> None:
 
 
 def _seal(partial: Path, folder: Path, about: Mapping[str, Any]) -> None:
-    """Writes the seal: the digest of each file. Raises CacheError if a plugin took its name or saved no plain file."""
+    """Write the seal: the digest of each file. Raises CacheError if a plugin took its name or saved no plain file."""
     if os.path.lexists(partial / SEAL):
         raise CacheError(f"a plugin saved a file of its own as {SEAL}", hint="rename it: the name is the hub's")
     _close_to_others(partial)
@@ -277,14 +277,14 @@ def _seal(partial: Path, folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def _close_to_others(folder: Path) -> None:
-    """Takes the right to write from others, which a wide umask or a copied file's mode may have given them."""
+    """Take the right to write from others, which a wide umask or a copied file's mode may have given them."""
     for path in folder.rglob("*"):
         if not path.is_symlink():
             path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH) | stat.S_IRUSR)
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Gives the digest of each file, by its path in the folder; folders have none.
+    """Return the digest of each file, by its path in the folder; folders have none.
 
     Raises CacheError, naming it, for what is neither a file nor a folder or what others could have written.
     """
@@ -327,7 +327,7 @@ def _moved_aside(folder: Path) -> Path | None:
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """Holds the lock of an artefact. Raises TimeoutError, or OSError where there can be no lock.
+    """Hold the lock of an artefact. Raises TimeoutError, or OSError where there can be no lock.
 
     The kernel holds it for this process, so it ends with the process, however that ends. Its file is never removed, for
     that would let two processes hold it; one of 256 files serves many artefacts, so that they do not pile up.

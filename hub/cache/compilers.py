@@ -11,7 +11,7 @@ COMPILERS = "compilers"
 
 
 def compiler_folder(root: Path, backend: str) -> Path:
-    """Gives `ROOT/compilers/BACKEND`, made where it is not there. Raises CacheError if others could have written to it."""
+    """Return `ROOT/compilers/BACKEND`, made where it is not there. Raises CacheError if others could have written to it."""
     folder = root / COMPILERS / backend
     try:
         for place in (root, folder.parent, folder):

@@ -68,7 +68,7 @@ _SURROUNDINGS = frozenset(
 
 
 def open_database(root: Path, *, is_doubted: bool = False) -> tuple[sqlite3.Connection, str]:
-    """Gives a connection to the measurements under `root`, and a note: "", or what was wrong and what came of it.
+    """Return a connection to the measurements under `root`, and a note: "", or what was wrong and what came of it.
 
     A file of another schema, or a damaged one, is renamed to `measurements.sqlite.broken-N`. Where nothing can be kept (a
     read-only disk, files that others own or may write), the connection is to memory. `is_doubted` reads the whole file to
@@ -90,7 +90,7 @@ def open_database(root: Path, *, is_doubted: bool = False) -> tuple[sqlite3.Conn
 
 
 def choices_state(root: Path, backend: str) -> str:
-    """Gives a digest of what a backend has chosen, for `BackendSettings.state`: "" for nothing, or where it cannot be read.
+    """Return a digest of what a backend has chosen, for `BackendSettings.state`; "" where that is nothing, or unreadable.
 
     Takes a fraction of a millisecond, makes no file, waits for nobody and mends nothing. Raises nothing.
     """
@@ -111,7 +111,7 @@ def choices_state(root: Path, backend: str) -> str:
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
-    """True where an error blames the file's contents, and not the disk, another process or the caller.
+    """Return whether an error blames the file's contents, and not the disk, another process or the caller.
 
     SQLite's message about a damaged schema quotes it, and Python may fail to decode the message.
     """
@@ -135,7 +135,7 @@ def _opened(path: Path, is_doubted: bool) -> tuple[sqlite3.Connection, str]:
 
 
 def _checked(path: Path, is_doubted: bool) -> tuple[sqlite3.Connection, str]:
-    """Gives a connection to a file, with its tables made if it was empty, and what is wrong with its contents."""
+    """Return a connection to a file, with its tables made if it was empty, and what is wrong with its contents."""
     connection = _connect(str(path))
     try:
         fault = (damage_of(connection) if is_doubted else "") or _schema_fault(connection)
@@ -163,13 +163,13 @@ def _text(data: bytes) -> str:
 
 
 def damage_of(connection: sqlite3.Connection) -> str:
-    """Reads the whole file and gives the first thing that is wrong with it, or "". Raises sqlite3.Error."""
+    """Read the whole file and return the first thing that is wrong with it, or "". Raises sqlite3.Error."""
     (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     return "" if answer == "ok" else str(answer)
 
 
 def _schema_fault(connection: sqlite3.Connection) -> str:
-    """Says how a file's tables differ from ours; makes them in an empty one."""
+    """Return how a file's tables differ from ours; makes them in an empty one."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     found = dict(
         connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'")
@@ -191,7 +191,7 @@ def _create_tables(connection: sqlite3.Connection) -> None:
 
 
 def _create_private(path: Path) -> None:
-    """Makes an empty file that only its owner may write, where there is none; SQLite gives -wal and -shm the same mode."""
+    """Make an empty file that only its owner may write, where there is none; SQLite gives -wal and -shm the same mode."""
     # Never open a file that exists: closing it would drop the locks that this process's other connections hold on it
     # (https://sqlite.org/howtocorrupt.html, 2.2).
     with contextlib.suppress(FileExistsError):

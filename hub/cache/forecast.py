@@ -30,7 +30,7 @@ def may_need_workers(root: Path) -> bool:
 
 
 def remember(root: Path, *, needed_workers: bool) -> None:
-    """Notes what planning one graph of this program has shown. Raises nothing."""
+    """Note what planning one graph of this program has shown. Raises nothing."""
     with contextlib.suppress(OSError):
         mark = _mark(root)
         if needed_workers:
@@ -45,7 +45,7 @@ def remember(root: Path, *, needed_workers: bool) -> None:
 
 
 def _trim(folder: Path) -> None:
-    """Removes the marks of those programs beyond the most that planned longest ago."""
+    """Remove the marks of those programs beyond the most that planned longest ago."""
     marks = sorted(((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder)), reverse=True)
     for _, path in marks[MOST:]:
         Path(path).unlink(missing_ok=True)

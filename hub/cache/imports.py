@@ -47,7 +47,7 @@ class KeptImports:
 
 
 def read_imports(root: Path) -> KeptImports:
-    """Gives what is kept under the cache folder `root`, if it is as it was sealed and nobody else's. Raises nothing."""
+    """Return what is kept under the cache folder `root`, if it is as it was sealed and nobody else's. Raises nothing."""
     path = root / IMPORTS
     try:
         if reason := distrust_root(root):
@@ -73,14 +73,14 @@ def _imported(facts: Mapping[str, Any]) -> Imported:
 
 
 def discard_imports(root: Path) -> bool:
-    """Removes what is kept, whatever it is; gives True where it is gone. Raises nothing."""
+    """Remove what is kept, whatever it is; gives True where it is gone. Raises nothing."""
     with contextlib.suppress(OSError):
         (root / IMPORTS).unlink(missing_ok=True)
     return not os.path.lexists(root / IMPORTS)
 
 
 def write_imports(root: Path, found: Mapping[str, Imported]) -> None:
-    """Writes a sealed file: whole, or not at all. Raises CacheError if others may write to the folder, and OSError."""
+    """Write a sealed file: whole, or not at all. Raises CacheError if others may write to the folder, and OSError."""
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     if reason := distrust_root(root):
         raise CacheError(f"the cache folder is not used: {reason}")
@@ -96,7 +96,7 @@ def write_imports(root: Path, found: Mapping[str, Imported]) -> None:
 
 
 def forget_faults(root: Path, plugin: str | None = None) -> int:
-    """Forgets why a plugin must not be imported, or all; gives how many there were. Raises CacheError."""
+    """Forget why a plugin must not be imported, or all; gives how many there were. Raises CacheError."""
     kept = read_imports(root).found
     left = {mark: one for mark, one in kept.items() if not one.fault or plugin not in (None, one.plugin)}
     if len(left) == len(kept):

@@ -45,12 +45,12 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 
 
 def digest_of(parts: Mapping[str, Any]) -> str:
-    """Gives the digest of named parts (plain JSON values)."""
+    """Return the digest of named parts (plain JSON values)."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def artifact_parts(cluster_digest: str, entry: Entry, settings: CompileSettings) -> dict[str, Any]:
-    """Gives every named part that decides what a saved executable does.
+    """Return every named part that decides what a saved executable does.
 
     `cluster_digest` covers structure, attributes, wiring, shapes and their symbolic relations, dtypes, layouts, constants.
     """
@@ -67,7 +67,7 @@ def artifact_parts(cluster_digest: str, entry: Entry, settings: CompileSettings)
 def plan_parts(
     graph: Graph, mode: str, options: Options, threads: int, effort: str, entries: Iterable[Entry]
 ) -> dict[str, Any]:
-    """Gives every named part that decides which plan is kept for a graph; `entries` are the backends that may bid.
+    """Return every named part that decides which plan is kept for a graph; `entries` are the backends that may bid.
 
     The digest of the graph covers what `artifact_parts` says, without the constants: a plan is for any weights.
     """
@@ -89,7 +89,7 @@ def plan_parts(
 
 
 def backend_parts(entry: Entry) -> dict[str, Any]:
-    """Gives the parts that name a backend: its plugin and the libraries under it, each with its version.
+    """Return the parts that name a backend: its plugin and the libraries under it, each with its version.
 
     The version of a plugin that is installed to be edited does not change with its code, so its code counts too, and so do
     its own settings and the environment variables of its own.
@@ -108,7 +108,7 @@ def backend_parts(entry: Entry) -> dict[str, Any]:
 
 
 def machine_parts() -> dict[str, Any]:
-    """Gives the parts that name this machine and the software under every backend."""
+    """Return the parts that name this machine and the software under every backend."""
     return {
         "hub": installed_version("compiler-hub"),
         "api": list(API_VERSION),
@@ -121,12 +121,12 @@ def machine_parts() -> dict[str, Any]:
 
 
 def available_cores() -> int:
-    """Gives the number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def code_digest(package: str) -> str:
-    """Gives the digest of the files of a top-level package or module, which need not be imported; "" where it has none.
+    """Return the digest of the files of a top-level package or module, which need not be imported; "" where it has none.
 
     Reads them once a process: what is imported does not change with its files.
     """
@@ -175,7 +175,7 @@ def _processor() -> str:
 
 
 def processor_text(machine: str, system: str, processor: str, capability: str, cpuinfo: str) -> str:
-    """Gives what code for a processor may rest on: its kind, and the first core's model and features in /proc/cpuinfo.
+    """Return what code for a processor may rest on: its kind, and the first core's model and features in /proc/cpuinfo.
 
     ARM's has no name of a model, but the numbers of its maker and part.
     """
@@ -194,7 +194,7 @@ def _accelerators() -> list[str]:
 
 
 def accelerator_texts(devices: Any, software: Callable[[], Mapping[str, str]]) -> list[str]:
-    """Gives what code for each GPU may rest on: its name, its capability, and the versions of the libraries under PyTorch.
+    """Return what code for each GPU may rest on: its name, its capability, and the versions of the libraries under PyTorch.
 
     `devices` is `torch.cuda`, or what stands in for it.
     """
@@ -207,7 +207,7 @@ def accelerator_texts(devices: Any, software: Callable[[], Mapping[str, str]]) -
 
 @cache
 def _accelerator_software() -> Mapping[str, str]:
-    """Gives the versions of what stays the same while a process runs: asking cuDNN loads it."""
+    """Return the versions of what stays the same while a process runs: asking cuDNN loads it."""
     return {
         "CUDA": str(torch.version.cuda),
         "ROCm": str(torch.version.hip),
@@ -218,7 +218,7 @@ def _accelerator_software() -> Mapping[str, str]:
 
 
 def answer_of(ask: Callable[[], object]) -> str:
-    """Gives a version as text, or that there is none: PyTorch was built without CUDA, or a library does not fit."""
+    """Return a version as text, or that there is none: PyTorch was built without CUDA, or a library does not fit."""
     try:
         return str(ask()).strip()
     except (AttributeError, OSError, RuntimeError) as error:

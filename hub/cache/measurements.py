@@ -132,30 +132,30 @@ class Measurements:
 
     @classmethod
     def open(cls, root: Path) -> tuple[Measurements, str]:
-        """Gives the measurements under `root`, and a note: "", or why an older file was set aside or nothing is kept."""
+        """Return the measurements under `root`, and a note: "", or why an older file was set aside or nothing is kept."""
         connection, note = open_database(root)
         return cls(root, connection), note
 
     def find(self, subject: Subject) -> Measurement | None:
-        """Gives what is known of a subject, from its latest 5 measurements, or None."""
+        """Return what is known of a subject, from its latest 5 measurements, or None."""
         return self.find_many((subject,)).get(subject)
 
     def find_many(self, subjects: Iterable[Subject]) -> dict[Subject, Measurement]:
-        """Gives what is known of those subjects that were measured, in their order."""
+        """Return what is known of those subjects that were measured, in their order."""
         keys = {subject: subject.key for subject in subjects}
         rows = self._attempt(lambda connection: self._rows(connection, "measurements", list(keys.values())), {})
         found = {subject: self._combined(subject, rows[key]) for subject, key in keys.items() if key in rows}
         return {subject: measurement for subject, measurement in found.items() if measurement is not None}
 
     def keep(self, measurement: Measurement) -> None:
-        """Adds a measurement and drops all but the latest 5 of its subject. One that cannot be written is lost."""
+        """Add a measurement and drop all but the latest 5 of its subject. One that cannot be written is lost."""
         row = _row_of(measurement)
         self._attempt(lambda connection: _insert_measurement(connection, row), None)
 
     def samples(
         self, backend: str, machine: str, threads: int, versions: str | None = None, most: int = 500
     ) -> tuple[Measurement, ...]:
-        """Gives what was measured of a backend, one a subject, newest first. `versions` None means of any versions."""
+        """Return what was measured of a backend, one a subject, newest first. `versions` None means of any versions."""
         wanted = "backend = ? AND machine = ? AND threads = ?" + ("" if versions is None else " AND versions = ?")
         values = [backend, machine, threads, *(() if versions is None else (versions,))]
         query = f"SELECT key FROM measurements WHERE {wanted} GROUP BY key ORDER BY max(id) DESC LIMIT ?"
@@ -169,23 +169,23 @@ class Measurements:
         return tuple(measurement for measurement in found if measurement is not None)
 
     def keep_choice(self, choice: Choice) -> None:
-        """Keeps a choice, in place of an older one of its key. One that cannot be written is lost."""
+        """Keep a choice, in place of an older one of its key. One that cannot be written is lost."""
         row = (choice.key, choice.about, choice.backend, choice.choice, float(choice.run_s), choice.made)
         self._attempt(lambda connection: _insert_bounded(connection, "choices", row), None)
 
     def find_choices(self, keys: Iterable[str]) -> dict[str, Choice]:
-        """Gives the choices that were made under some keys."""
+        """Return the choices that were made under some keys."""
         wanted = list(dict.fromkeys(keys))
         rows = self._attempt(lambda connection: self._rows(connection, "choices", wanted), {})
         return {key: Choice(key, *found[-1]) for key, found in rows.items()}
 
     def keep_profile(self, machine: str, threads: int, profile_json: str) -> None:
-        """Replaces the profile of a machine. One that cannot be written is lost."""
+        """Replace the profile of a machine. One that cannot be written is lost."""
         row = (machine, threads, profile_json)
         self._attempt(lambda connection: _insert_bounded(connection, "profiles", row), None)
 
     def profile(self, machine: str, threads: int) -> str | None:
-        """Gives the profile of a machine as it was kept, or None."""
+        """Return the profile of a machine as it was kept, or None."""
         query = f"SELECT {_COLUMNS['profiles']} FROM profiles WHERE machine = ? AND threads = ?"
         found = self._attempt(lambda connection: connection.execute(query, (machine, threads)).fetchone(), None)
         if found is not None and not _is_sound(found):
@@ -194,45 +194,45 @@ class Measurements:
         return None if found is None else str(found[2])
 
     def keep_failure(self, failure: Failure) -> None:
-        """Remembers a failure, in place of an older one of its subject. One that cannot be written is lost."""
+        """Remember a failure, in place of an older one of its subject. One that cannot be written is lost."""
         # Messages of other people's code may hold lone surrogates, which SQLite cannot.
         stage, reason, made = map(_encodable, (failure.stage, failure.reason, failure.made))
         row = (*_subject_row(failure.subject), stage, reason, failure.node, made)
         self._attempt(lambda connection: _insert_bounded(connection, "failures", row), None)
 
     def find_failures(self, subjects: Iterable[Subject]) -> dict[Subject, Failure]:
-        """Gives the failures of those subjects that failed, in their order."""
+        """Return the failures of those subjects that failed, in their order."""
         keys = {subject: subject.key for subject in subjects}
         rows = self._attempt(lambda connection: self._rows(connection, "failures", list(keys.values())), {})
         return {subject: _failure(subject, rows[key][-1][9:]) for subject, key in keys.items() if key in rows}
 
     def failures(self) -> tuple[Failure, ...]:
-        """Gives every failure that is remembered, latest first."""
+        """Return every failure that is remembered, latest first."""
         query = f"SELECT {_COLUMNS['failures']} FROM failures ORDER BY rowid DESC"
         rows = self._attempt(lambda connection: self._sound("failures", connection.execute(query)), [])
         return tuple(_failure(_subject_of(row[1:]), row[10:]) for row in rows)
 
     def forget(self, backend: str | None = None) -> int:
-        """Forgets the failures of a backend, or all of them, so that its candidates are tried again; gives how many."""
+        """Forget the failures of a backend, or all of them, so that its candidates are tried again; gives how many."""
         query = "DELETE FROM failures" + ("" if backend is None else " WHERE backend = ?")
         values = () if backend is None else (backend,)
         return self._attempt(lambda connection: connection.execute(query, values).rowcount, 0)
 
     def clear(self) -> int:
-        """Removes every row of every table; gives how many."""
+        """Remove every row of every table; gives how many."""
         return sum(
             self._attempt(lambda connection, table=table: connection.execute(f"DELETE FROM {table}").rowcount, 0)
             for table in _COLUMNS
         )
 
     def trim(self) -> int:
-        """Drops the oldest rows beyond what each table keeps, and gives the disk what dropped rows took; gives how many."""
+        """Drop the oldest rows beyond what each table keeps, and give the disk what dropped rows took; gives how many."""
         dropped = sum(self._attempt(lambda connection, table=table: _drop_oldest(connection, table), 0) for table in MOST)
         self._attempt(lambda connection: connection.execute("VACUUM"), None)
         return dropped
 
     def find_broken(self, *, repair: bool = False) -> tuple[str, ...]:
-        """Reads the whole file and gives what is wrong with it, in words; with `repair`, drops or sets aside what is."""
+        """Read the whole file and return what is wrong with it, in words; with `repair`, drops or sets aside what is."""
         n_before = len(self.notes)
         damage = self._attempt(damage_of, "")
         if damage and repair:
@@ -245,17 +245,17 @@ class Measurements:
         return (*((damage,) if damage else ()), *texts, *self.notes[n_before:])
 
     def count(self) -> int:
-        """Gives the number of measurements."""
+        """Return the number of measurements."""
         query = "SELECT count(*) FROM measurements"
         return self._attempt(lambda connection: int(connection.execute(query).fetchone()[0]), 0)
 
     def count_all(self) -> int:
-        """Gives the number of rows of all tables."""
+        """Return the number of rows of all tables."""
         query = f"SELECT {' + '.join(f'(SELECT count(*) FROM {table})' for table in _COLUMNS)}"
         return self._attempt(lambda connection: int(connection.execute(query).fetchone()[0]), 0)
 
     def close(self) -> None:
-        """Lets the file go. What is asked afterwards finds nothing."""
+        """Let the file go. What is asked afterwards finds nothing."""
         with self._lock:
             self._connection.close()
 
@@ -270,7 +270,7 @@ class Measurements:
                 return otherwise
 
     def _mend(self, error: sqlite3.Error | UnicodeDecodeError) -> None:
-        """Goes on with a new file after damage, once, and waits no more for a process that holds the lock."""
+        """Go on with a new file after damage, once, and wait no more for a process that holds the lock."""
         if is_damage(error) and not self._was_renewed:
             self._renew()
         elif getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
@@ -283,7 +283,7 @@ class Measurements:
         self._note(note)
 
     def _rows(self, connection: sqlite3.Connection, table: str, keys: Sequence[str]) -> dict[str, list[Sequence[Any]]]:
-        """Gives the sound rows of each key that has any, oldest first, without key and digest."""
+        """Return the sound rows of each key that has any, oldest first, without key and digest."""
         rows: dict[str, list[Sequence[Any]]] = {}
         for start in range(0, len(keys), _BATCH):
             batch = keys[start : start + _BATCH]
@@ -294,7 +294,7 @@ class Measurements:
         return rows
 
     def _sound(self, table: str, rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
-        """Gives the rows that are as they were written, without their digest, and notes whose are not."""
+        """Return the rows that are as they were written, without their digest, and note whose are not."""
         found: list[Sequence[Any]] = []
         for row in rows:
             if _is_sound(row):
@@ -316,20 +316,20 @@ class Measurements:
 
 
 def versions_of(entry: Entry | None) -> str:
-    """Gives the digest of what runs a subject: plugin and libraries of the backend, torch, hub, Python. None is eager."""
+    """Return the digest of what runs a subject: plugin and libraries of the backend, torch, hub, Python. None is eager."""
     parts = machine_parts()
     software = {name: parts[name] for name in ("hub", "api", "torch", "python")}
     return digest_of({**software, **({"backend": "eager"} if entry is None else backend_parts(entry))})
 
 
 def modes_digest(modes: Modes) -> str:
-    """Gives the digest of PyTorch's settings: some choose faster kernels, of eager's and of compilers that call them."""
+    """Return the digest of PyTorch's settings: some choose faster kernels, of eager's and of compilers that call them."""
     return digest_of(modes.parts)
 
 
 @cache
 def machine_digest() -> str:
-    """Gives the fingerprint of the hardware: processor model and flags, the cores this process may use, accelerators."""
+    """Return the fingerprint of the hardware: processor model and flags, the cores this process may use, accelerators."""
     parts = machine_parts()
     return digest_of({"cpu": parts["cpu"], "cores": available_cores(), "accelerators": parts["accelerators"]})
 
@@ -339,7 +339,7 @@ def _is_sound(row: Sequence[Any]) -> bool:
 
 
 def _row_digest(row: Sequence[Any]) -> str:
-    """Gives the digest of a row's values, which come out of SQLite as they went in: floats to the last bit."""
+    """Return the digest of a row's values, which come out of SQLite as they went in: floats to the last bit."""
     return hashlib.sha256(repr(tuple(row)).encode()).hexdigest()
 
 
@@ -354,7 +354,7 @@ def _encodable(text: str) -> str:
 
 
 def _unsound(connection: sqlite3.Connection, table: str) -> list[tuple[int]]:
-    """Gives the row numbers of what is not as it was written."""
+    """Return the row numbers of what is not as it was written."""
     rows = connection.execute(f"SELECT rowid, {_COLUMNS[table]} FROM {table}")
     return [(row[0],) for row in rows if not _is_sound(row[1:])]
 
@@ -373,7 +373,7 @@ def _insert_bounded(connection: sqlite3.Connection, table: str, row: Sequence[An
 
 
 def _drop_oldest(connection: sqlite3.Connection, table: str) -> int:
-    """Drops the rows that were pushed out, and gives how many. Takes no time where there are none: numbers only grow."""
+    """Drop the rows that were pushed out, and return how many. Takes no time where there are none: numbers only grow."""
     query = f"DELETE FROM {table} WHERE rowid <= (SELECT max(rowid) FROM {table}) - ?"
     return connection.execute(query, (MOST[table],)).rowcount
 
@@ -406,7 +406,7 @@ def _row_of(measurement: Measurement) -> tuple[Any, ...]:
 
 
 def _subject_row(subject: Subject) -> tuple[Any, ...]:
-    """Gives a subject's values in the types of their columns, so that they come back as they are."""
+    """Return a subject's values in the types of their columns, so that they come back as they are."""
     return (
         subject.key,
         subject.structure,
@@ -427,7 +427,7 @@ def _subject_of(row: Sequence[Any]) -> Subject:
 
 
 def _combined(subject: Subject, rows: Sequence[Sequence[Any]]) -> Measurement:
-    """Gives the median of a subject's rows, with a spread that covers them; the other facts are the latest row's.
+    """Return the median of a subject's rows, with a spread that covers them; the other facts are the latest row's.
 
     Raises ValueError, TypeError or AttributeError where a row holds what was never written.
     """

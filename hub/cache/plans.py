@@ -31,7 +31,7 @@ class KeptPlan:
 
 
 def read_plan(path: Path) -> KeptPlan:
-    """Gives the plan kept at `ROOT/plans/KEY.json`, if every byte is as it was sealed. Raises nothing."""
+    """Return the plan kept at `ROOT/plans/KEY.json`, if every byte is as it was sealed. Raises nothing."""
     try:
         if reason := distrust(path.parent) or distrust(path):
             return KeptPlan(problem=reason)
@@ -51,7 +51,7 @@ def read_plan(path: Path) -> KeptPlan:
 
 
 def write_plan(path: Path, plan: Plan) -> None:
-    """Writes a sealed plan: whole, or not at all. Raises OSError."""
+    """Write a sealed plan: whole, or not at all. Raises OSError."""
     made = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL)

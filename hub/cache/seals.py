@@ -15,13 +15,13 @@ _TAIL = len("}\n")
 
 
 def sealed(facts: Mapping[str, Any]) -> str:
-    """Gives plain JSON facts as a sealed text, in ASCII."""
+    """Return plain JSON facts as a sealed text, in ASCII."""
     body = json.dumps(facts, sort_keys=True)
     return _FORM.format(digest=_digest(body), body=body)
 
 
 def unsealed(data: bytes) -> dict[str, Any] | None:
-    """Gives the facts back; None unless every byte is as `sealed` wrote it. Raises nothing."""
+    """Return the facts back; None unless every byte is as `sealed` wrote it. Raises nothing."""
     try:
         text = data.decode("ascii")
         body = text[_BODY:-_TAIL]

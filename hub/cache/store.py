@@ -20,7 +20,7 @@ class Store:
     """Saved executables under `artifacts/BACKEND/KEY/`, plans under `plans/KEY.json`."""
 
     def __init__(self, root: Path) -> None:
-        """Opens, or makes, the folder. Raises CacheError if others may write to it."""
+        """Open, or make, the folder. Raises CacheError if others may write to it."""
         self.root = root
         self._notes: list[str] = []
         try:
@@ -34,16 +34,16 @@ class Store:
             raise CacheError(f"the cache folder is not used: {reason}")
 
     def take_notes(self) -> tuple[str, ...]:
-        """Gives what was found broken since it was last asked: what, why, and what came of it."""
+        """Return what was found broken since it was last asked: what, why, and what came of it."""
         notes, self._notes = tuple(self._notes), []
         return notes
 
     def artifact(self, backend: str, key: str) -> Path:
-        """Gives the folder of a saved executable, which may not exist yet."""
+        """Return the folder of a saved executable, which may not exist yet."""
         return self.root / FOLDER / backend / key
 
     def has_artifact(self, folder: Path) -> bool:
-        """True where an artefact is there whose every byte is as it was sealed, and which nobody else could have written.
+        """Return whether an artefact is there, every byte as it was sealed, that nobody else could have written.
 
         One that must not be used is removed, and a note says so.
         """
@@ -53,15 +53,15 @@ class Store:
         return found.is_intact
 
     def save(self, folder: Path, write: Callable[[Path], None], about: Mapping[str, Any] | None = None) -> Saved:
-        """Saves an executable; see `save_artifact`."""
+        """Save an executable; see `save_artifact`."""
         return save_artifact(folder, write, about)
 
     def discard(self, folder: Path) -> None:
-        """Removes an artefact that is of no use, intact or not."""
+        """Remove an artefact that is of no use, intact or not."""
         discard_artifact(folder, is_damaged=False)
 
     def plan(self, key: str) -> Plan | None:
-        """Gives a kept plan, or None where there is none. One that must not be used is removed, and a note says so."""
+        """Return a kept plan, or None where there is none. One that must not be used is removed, and a note says so."""
         path = self._plan_path(key)
         found = read_plan(path)
         with contextlib.suppress(OSError):  # a read-only disk
@@ -74,12 +74,12 @@ class Store:
         return found.plan
 
     def keep_plan(self, key: str, plan: Plan) -> None:
-        """Writes a plan. A full or read-only disk is no reason to fail: the plan is then made anew next time."""
+        """Write a plan. A full or read-only disk is no reason to fail: the plan is then made anew next time."""
         with contextlib.suppress(OSError):
             write_plan(self._plan_path(key), plan)
 
     def prune(self, limit_bytes: float) -> Pruned:
-        """Keeps the folder within a size; see `upkeep.prune`."""
+        """Keep the folder within a size; see `upkeep.prune`."""
         return prune(self.root, limit_bytes)
 
     def _plan_path(self, key: str) -> Path:

@@ -10,7 +10,7 @@ _SHARED = stat.S_IWGRP | stat.S_IWOTH
 
 
 def distrust(path: Path) -> str:
-    """Gives why a folder or file inside the cache must not be used, or "" where it may. Raises OSError where it is gone.
+    """Return why a folder or file inside the cache must not be used, or "" where it may. Raises OSError where it is gone.
 
     Links are refused, wherever they point: what they lead to lies outside the folders that were looked at.
     """
@@ -21,7 +21,7 @@ def distrust(path: Path) -> str:
 
 
 def distrust_root(root: Path) -> str:
-    """Gives why a cache folder must not be used, or "". The folder may be a link. Raises OSError where it is gone.
+    """Return why a cache folder must not be used, or "". The folder may be a link. Raises OSError where it is gone.
 
     The folders above count too: who may write to one of them can put another cache in the place of this one. One that is
     sticky, as /tmp is, protects what lies in it, and so does one whose group is this user's own. Whoever owns a folder

@@ -33,31 +33,31 @@ class Tuned:
 
     @property
     def is_aside(self) -> bool:
-        """True where its plugin could not read it."""
+        """Return whether its plugin could not read it."""
         return ASIDE in self.path.name
 
 
 def tuning_folder(root: Path, backend: str) -> Path:
-    """Gives where a backend keeps what it finds, `ROOT/tuning/BACKEND`, which may not exist. `root` is the cache folder."""
+    """Return where a backend keeps what it finds: `root`/tuning/BACKEND in the cache folder, which may not exist."""
     return root / FOLDER / backend
 
 
 def note_use(kernel: Path) -> None:
-    """Notes that what a kernel's folder holds was used: what nobody used for longest goes first. Raises nothing."""
+    """Note that what a kernel's folder holds was used: what nobody used for longest goes first. Raises nothing."""
     with contextlib.suppress(OSError):
         os.utime(kernel)
 
 
 def list_tuned(root: Path) -> tuple[Tuned, ...]:
-    """Gives what tuning found by now, least recently used first. Raises nothing."""
+    """Return what tuning found by now, least recently used first. Raises nothing."""
     found = (tuned for backend in _folders(root / FOLDER) for path in _folders(backend) if (tuned := _tuned(path)))
     return tuple(sorted(found, key=lambda tuned: (tuned.used, tuned.path.name)))
 
 
 def prune_tuned(root: Path, *, most_bytes: float = MOST_BYTES, aside_s: float) -> tuple[Tuned, ...]:
-    """Removes what was put aside `aside_s` ago, and what was used least recently until the rest fits.
+    """Remove what was put aside `aside_s` ago, and what was used least recently until the rest fits.
 
-    Gives what is gone. Raises nothing.
+    Return what is gone. Raises nothing.
     """
     found, now_s = list_tuned(root), time.time()
     nbytes = sum(tuned.nbytes for tuned in found)
@@ -71,7 +71,7 @@ def prune_tuned(root: Path, *, most_bytes: float = MOST_BYTES, aside_s: float) -
 
 
 def clear_tuned(root: Path) -> tuple[Tuned, ...]:
-    """Removes all that tuning found, and gives what is gone. Raises nothing."""
+    """Remove all that tuning found, and return what is gone. Raises nothing."""
     return tuple(tuned for tuned in list_tuned(root) if _removed(tuned.path))
 
 
@@ -82,7 +82,7 @@ def _tuned(path: Path) -> Tuned | None:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Gives the folders in a folder, links left out."""
+    """Return the folders in a folder, link left out."""
     with contextlib.suppress(OSError):
         if not folder.is_symlink():
             return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())

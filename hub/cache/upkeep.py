@@ -70,14 +70,14 @@ class Broken:
 
 
 def list_kept(root: Path) -> tuple[Kept, ...]:
-    """Gives what a cache holds, least recently used first. Raises nothing."""
+    """Return what a cache holds, least recently used first. Raises nothing."""
     return tuple(map(_described, _list_kept(root)))
 
 
 def prune(
     root: Path, limit_bytes: float, *, grace_s: float = GRACE_S, stale_s: float = STALE_S, aside_s: float = ASIDE_S
 ) -> Pruned:
-    """Removes what was used least recently until at most `limit_bytes` are left, and what killed processes left behind.
+    """Remove what was used least recently until at most `limit_bytes` are left, and what killed processes left behind.
 
     What this process uses stays, and what anybody used within `grace_s`; so more than the limit may be left. Measurements
     do not count, for their number is bounded; files of them that were set aside go after `aside_s`. What tuning found has
@@ -98,12 +98,12 @@ def prune(
 
 
 def files_aside(root: Path) -> tuple[Path, ...]:
-    """Gives the damaged files of measurements that were set aside, with their logs. Raises nothing."""
+    """Return the damaged files of measurements that were set aside, with their logs. Raises nothing."""
     return tuple(sorted(root.glob(f"{DATABASE}.broken-*")))
 
 
 def database_bytes(root: Path) -> int:
-    """Gives the bytes of the file of measurements, with its logs. Raises nothing."""
+    """Return the bytes of the file of measurements, with its logs. Raises nothing."""
     found = 0
     for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"):
         with contextlib.suppress(OSError):
@@ -112,9 +112,9 @@ def database_bytes(root: Path) -> int:
 
 
 def find_broken(root: Path, *, repair: bool = False) -> tuple[Broken, ...]:
-    """Reads every byte of every artefact and plan, and of what is known about plugins' imports.
+    """Read every byte of every artefact and plan, and of what is known about plugins' imports.
 
-    Gives what must not be used, and removes it with `repair`.
+    Return what must not be used, and removes it with `repair`.
     """
     artifacts = [
         Broken(folder, reason, repair and discard_artifact(folder))
@@ -130,9 +130,9 @@ def find_broken(root: Path, *, repair: bool = False) -> tuple[Broken, ...]:
 
 
 def clear(root: Path) -> int:
-    """Removes artefacts, plans, what compilers keep here, what is known of plugins' imports, and what was left behind.
+    """Remove artefacts, plan, what compilers keep here, what is known of plugins' imports, and what was left behind.
 
-    Gives the bytes freed. Other files in the folder stay, and so do the measurements in use: those are rows, not files.
+    Return the bytes freed. Other files in the folder stay, and so do the measurements in use: those are rows, not files.
     What tuning found stays, too: `hub.cache.tuning.clear_tuned` removes it.
     """
     before = folder_bytes(root)
@@ -145,7 +145,7 @@ def clear(root: Path) -> int:
 
 
 def forget_plans(root: Path, backend: str | None = None) -> int:
-    """Removes the plans that were decided after a failure of a backend, or of any; gives how many. Raises nothing.
+    """Remove the plans that were decided after a failure of a backend, or of any; gives how many. Raises nothing.
 
     They would be replayed, and what is to be tried again would not be.
     """
@@ -158,7 +158,7 @@ def _is_after_failure(plan: Plan | None, backend: str | None) -> bool:
 
 
 def _artifacts(root: Path) -> Iterator[Path]:
-    """Gives what lies where artefacts are, whatever it is."""
+    """Return what lies where artefacts are, whatever it is."""
     for backend in _entries(root / FOLDER):
         yield from (path for path in _entries(backend) if not path.name.startswith(PARTIAL))
 
@@ -168,7 +168,7 @@ def _plans(root: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Gives what is in a folder, by name; nothing for what is no folder, or a link to one."""
+    """Return what is in a folder, by name; nothing for what is no folder, or a link to one."""
     with contextlib.suppress(OSError):
         if folder.is_dir() and not folder.is_symlink():
             return sorted(folder.iterdir())
@@ -176,7 +176,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _list_kept(root: Path) -> list[Kept]:
-    """Gives what a cache holds, least recently used first, without reading it."""
+    """Return what a cache holds, least recently used first, without reading it."""
     found = (*map(_kept_artifact, _artifacts(root)), *map(_kept_plan, _plans(root)))
     return sorted(filter(None, found), key=lambda kept: (kept.used, kept.key))
 
@@ -197,7 +197,7 @@ def _kept_plan(path: Path) -> Kept | None:
 
 
 def _described(item: Kept) -> Kept:
-    """Reads what the seal says."""
+    """Read what the seal says."""
     if item.kind == "artifact":
         seal = seal_of(item.path)
         return replace(item, made=str(seal.get("made", "")), about=seal.get("about", {}))
@@ -213,7 +213,7 @@ def _remove(item: Kept) -> bool:
 
 
 def _unlinked(path: Path) -> bool:
-    """Removes a file, or a folder where one was expected; gives True where it is gone."""
+    """Remove a file, or a folder where one was expected; gives True where it is gone."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
         return True
@@ -222,7 +222,7 @@ def _unlinked(path: Path) -> bool:
 
 
 def _remove_leftovers(root: Path, stale_s: float) -> tuple[Path, ...]:
-    """Looks in the hub's own folders only: nothing else in a cache folder, which may be any folder, is the hub's."""
+    """Look in the hub's own folders only: nothing else in a cache folder, which may be any folder, is the hub's."""
     places = (*_entries(root / FOLDER), root / PLANS)
     found = [path for place in places for path in _entries(place) if path.name.startswith(PARTIAL)]
     found += root.glob(f"{LEFTOVERS}*")

@@ -29,7 +29,7 @@ _HIDDEN_VIEWS = frozenset(
 
 
 def written_hidden_view(module: fx.GraphModule) -> str | None:
-    """Gives the name of a function in a Dynamo graph whose results may be views, where they or what they view are written.
+    """Return the name of a function in a Dynamo graph whose results may be views, where they or what they view are written.
 
     The write would be lost: None where there is no such thing. What may share memory is taken widely, by the inputs that
     values come from through the first arguments of calls.
@@ -42,7 +42,7 @@ def written_hidden_view(module: fx.GraphModule) -> str | None:
 
 
 def hidden_write(captured: fx.GraphModule) -> str | None:
-    """Gives the name of an operator that writes to its arguments and is not declared to, None where there is none."""
+    """Return the name of an operator that writes to its arguments and is not declared to, None where there is none."""
     for node in captured.graph.nodes:
         if node.target is torch.ops.aten.instance_norm.default and argument(node, "use_input_stats"):
             found = (argument(node, "running_mean"), argument(node, "running_var"))
@@ -58,7 +58,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _casts(node: fx.Node) -> bool:
-    """True for a cast that changes the dtype, and so copies."""
+    """Return True for a cast that changes the dtype, and so copies."""
     source = node.args[0] if node.args else None
     before, after = (getattr(_value(item), "dtype", None) for item in (source, node))
     return _name(node) == "type_as" and before is not None and before != after
@@ -76,7 +76,7 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _bases(node: fx.Node) -> Iterator[fx.Node]:
-    """Gives the inputs that a value comes from through first arguments; all members of a first argument that is a list."""
+    """Return the inputs that a value comes from through first arguments; all members of a first argument that is a list."""
     seen: set[fx.Node] = set()
     open_nodes = [node]
     while open_nodes:

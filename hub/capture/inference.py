@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 
 def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_positions: Sequence[int] = ()) -> Graph:
-    """Gives the functional ATen graph of a flat FX program, with symbolic sizes kept.
+    """Return the functional ATen graph of a flat FX program, with symbolic sizes kept.
 
     `inputs` are real or fake tensors, SymInts and plain numbers, in placeholder order; `weight_positions` says which of
     them are parameters or buffers. Raises CaptureError, with the cause, where AOTAutograd cannot express the program.
@@ -74,7 +74,7 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
 
 
 def _view_beside_a_write(written: Sequence[Any], returned: Sequence[Any]) -> str | None:
-    """Gives the name of an output that shares memory with a written input, and is no view of the value written back.
+    """Return the name of an output that shares memory with a written input, and is no view of the value written back.
 
     `v = x.unsqueeze(0); v.relu_(); return v`: the graph returns relu's result, and writes a view of it to x. From x, the
     output could only be made by the inverse view, which AOTAutograd's wrappers know and no graph says.
@@ -85,7 +85,7 @@ def _view_beside_a_write(written: Sequence[Any], returned: Sequence[Any]) -> str
 
 
 def _functorch_transform(module: fx.GraphModule) -> str | None:
-    """Gives the name of the first functorch operation in a program, None where there is none."""
+    """Return the name of the first functorch operation in a program, None where there is none."""
     for node in module.graph.nodes:
         if node.op == "call_function" and getattr(node.target, "__module__", "").startswith("torch._functorch"):
             return node.target.__name__
@@ -93,7 +93,7 @@ def _functorch_transform(module: fx.GraphModule) -> str | None:
 
 
 def _mode_change(captured: fx.GraphModule) -> str | None:
-    """Gives the name of the first call that changes a global mode (autocast, say) rather than computing, or None."""
+    """Return the name of the first call that changes a global mode (autocast, say) rather than computing, or None."""
     for node in captured.graph.nodes:
         is_operator = isinstance(node.target, OperatorBase) or node.meta.get("val") is not None
         if node.op == "call_function" and not is_operator and node.target is not SET_GRAD_ENABLED:

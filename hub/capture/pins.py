@@ -95,7 +95,7 @@ def _higher_order(node: fx.Node) -> Pin:
 
 
 def _moves(node: fx.Node) -> bool:
-    """True where an input lies on another device than the results do. A number on the CPU may be read from anywhere."""
+    """Return whether an input lies on another device than the results do. A number on the CPU may be read from anywhere."""
     places = devices_of(node)
     read = (item for source in node.all_input_nodes for item in elements(source.meta.get("val")))
     away = (item for item in read if isinstance(item, torch.Tensor) and item.device not in places)
@@ -103,7 +103,7 @@ def _moves(node: fx.Node) -> bool:
 
 
 def _draws(node: fx.Node) -> bool:
-    """False where an attribute turns the randomness off: attention or an LSTM without dropout."""
+    """Return False where an attribute turns the randomness off: attention or an LSTM without dropout."""
     names = {declared.name for declared in declared_arguments(node)}
     if any(name in names and not argument(node, name) for name in ("train", "training")):
         return False
@@ -119,7 +119,7 @@ def _is_plain_tensor(value: Any) -> bool:
 
 
 def _aliasing_chains(module: fx.GraphModule, n_mutated: int, returned: Iterable[int]) -> list[str]:
-    """Names of the views between shared memory and the outputs that share it, or whose strides only a view can have."""
+    """Name of the views between shared memory and the outputs that share it, or whose strides only a view can have."""
     values = output_arguments(module)
     written = set(values[:n_mutated])
     outputs = [values[position] for position in returned]
@@ -139,7 +139,7 @@ def _is_sparse_view(node: fx.Node) -> bool:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """True where a tensor's elements fill their memory without gaps or overlaps, in any order of dims. Adds no guard."""
+    """Return whether a tensor's elements fill memory without gaps or overlaps, in any order of dims. Add no guard."""
     try:
         sizes = [(hint(stride), hint(size)) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
     except ValueError:  # a size that depends on data: nothing can be promised
@@ -171,7 +171,7 @@ def alias_chain(node: fx.Node) -> list[fx.Node]:
 
 
 def _viewed(producer: fx.Node, element: fx.Node) -> fx.Node | None:
-    """Gives what a view is a view of: of views of several tensors, each element is one of the tensor in its place."""
+    """Return what a view is a view of: of views of several tensors, each element is one of the tensor in its place."""
     first = next((item for item in producer.args if isinstance(item, (fx.Node, list, tuple))), None)
     if not isinstance(first, (list, tuple)):
         return first

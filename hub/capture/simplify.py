@@ -14,7 +14,7 @@ _aten = torch.ops.aten
 
 
 def simplify(module: fx.GraphModule) -> None:
-    """Drops inactive dropout, detach, no-op casts, empty pieces and metadata assertions, then dead code. Meta values stay.
+    """Drop inactive dropout, detach, no-op casts, empty pieces and metadata assertions, then dead code. Meta values stay.
 
     Uninitialised tensors become zeros: whatever lies in memory may be that, and two runs can then be compared.
     """

@@ -11,7 +11,7 @@ from torch._dynamo.source import is_from_unspecialized_param_buffer_source
 
 
 def weight_positions(module: fx.GraphModule, inputs: Sequence[Any]) -> tuple[int, ...]:
-    """Gives the positions of the inputs that are parameters or buffers, and so change rarely."""
+    """Return the positions of the inputs that are parameters or buffers, and so change rarely."""
     placeholders = module.graph.find_nodes(op="placeholder")
     return tuple(
         position

@@ -32,7 +32,7 @@ _IN_THE_GRAPH = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.
 def capture_with_autograd(
     module: fx.GraphModule, inputs: Sequence[Any], compile_graph: Compile, weight_positions: Sequence[int] = ()
 ) -> Callable[..., Any]:
-    """Gives a callable, differentiable where gradients are wanted, whose graphs were handed to `compile_graph`.
+    """Return a callable, differentiable where gradients are wanted, whose graphs were handed to `compile_graph`.
 
     AOTAutograd's run-time wrappers take care of mutated inputs, aliased outputs and saved activations; the graphs are
     post-dispatch. `weight_positions` says which inputs are parameters or buffers; an inference graph keeps them as weights.
@@ -104,7 +104,7 @@ def _graph(captured: fx.GraphModule, name: str, mode: Mode, positions: Sequence[
 
 
 def _returned_as_they_are() -> list[int]:
-    """Gives the positions of a forward's outputs that AOTAutograd's wrappers hand to the caller, shared memory and all.
+    """Return the positions of a forward's outputs that AOTAutograd's wrappers hand to the caller, shared memory and all.
 
     They make other outputs that share memory anew, from the inputs or the bases that they are views of; but views of which
     one operator makes several (of `unbind`, say) and views that need no gradient must be such in the graph itself.

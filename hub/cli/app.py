@@ -28,7 +28,7 @@ def _print_version(wanted: bool) -> None:
 
 
 def _check_name(model: str) -> None:
-    """Raises HubError for a misspelt name before seconds go into importing torch."""
+    """Raise HubError for a misspelt name before seconds go into importing torch."""
     from hub.bench.models import check_name
 
     check_name(model)
@@ -40,7 +40,7 @@ def hub(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Takes the flags that stand before a command."""
+    """Take the flags that stand before a command."""
 
 
 cache = typer.Typer(
@@ -128,7 +128,7 @@ def list_backends(
         bool, typer.Option("--probe", help="Run a program of one operator with each, in a child process.")
     ] = False,
 ) -> None:
-    """Say what is installed, and what mends the rest."""
+    """Return what is installed, and what mends the rest."""
     from hub.cli.backends import print_backends
 
     print_backends(as_json=json, probe=probe)

@@ -50,7 +50,7 @@ class ZooFlags:
 
 
 def print_bench(model: str | None, flags: CommonFlags, batch: int | None, json: str | None) -> None:
-    """Runs the benchmark, prints the table, and writes JSON where asked. Raises HubError if nobody could run."""
+    """Run the benchmark, print the table, and write JSON where asked. Raises HubError if nobody could run."""
     if model is None:
         raise OptionError("no model was named", hint="`hub bench MODEL`, or `hub bench --zoo` for all built-in ones")
     _check_place(json)
@@ -76,7 +76,7 @@ def print_bench(model: str | None, flags: CommonFlags, batch: int | None, json: 
 
 
 def print_zoo(flags: CommonFlags, wanted: ZooFlags) -> None:
-    """Benchmarks built-in models, a line each on standard error, and prints how the goals were met. Raises HubError."""
+    """Benchmark built-in models, a line each on standard error, and print how the goals were met. Raises HubError."""
     for name, value in (("MODEL", wanted.model), ("--batch", wanted.batch), ("--json", wanted.json)):
         if value is not None:
             raise OptionError(f"{name} has no place beside --zoo", hint="see --models, --batches and --output")
@@ -101,7 +101,7 @@ def print_zoo(flags: CommonFlags, wanted: ZooFlags) -> None:
 
 
 def _against(flags: CommonFlags, usual: Callable[[], Sequence[str]]) -> tuple[str, ...]:
-    """Gives the names of those who compete beside the hub: the usual ones, or those that were named, and more."""
+    """Return the names of those who compete beside the hub: the usual ones, or those that were named, and more."""
     named = usual() if flags.against is None else _names(flags.against)
     more = more_names(alone=flags.alone, ablation=flags.ablation, warm=flags.warm, isolation=flags.isolation)
     return (*named, *more)
@@ -112,6 +112,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _check_place(json: str | None) -> None:
-    """Raises HubError, before minutes of timing, if the folder of the JSON file is not there."""
+    """Raise HubError, before minutes of timing, if the folder of the JSON file is not there."""
     if json not in (None, _STANDARD_OUTPUT) and not Path(json).parent.is_dir():
         raise HubError(f"there is no folder {Path(json).parent} for {json}")

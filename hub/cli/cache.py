@@ -46,7 +46,7 @@ _AGES_S = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 def print_kept(given: Mapping[str, Any], *, as_json: bool) -> None:
-    """Prints what a cache holds. Raises HubError."""
+    """Print what a cache holds. Raises HubError."""
     options = _options(given)
     root = _trusted(options)
     kept, failures, imports = list_kept(root), _failures(root), read_imports(root)
@@ -67,7 +67,7 @@ def print_kept(given: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def print_broken(given: Mapping[str, Any], *, as_json: bool, repair: bool) -> None:
-    """Prints what must not be used and ends with status 1 if some of it stays. Raises HubError."""
+    """Print what must not be used and end with status 1 if some of it stays. Raises HubError."""
     root = _options(given).cache_root
     if root.exists() and (reason := distrust_root(root)):
         found: tuple[Broken, ...] = (Broken(root, reason),)
@@ -84,7 +84,7 @@ def print_broken(given: Mapping[str, Any], *, as_json: bool, repair: bool) -> No
 
 
 def print_pruned(given: Mapping[str, Any], *, as_json: bool) -> None:
-    """Brings a cache down to its size, whoever used it just now, and prints what went. Raises HubError."""
+    """Bring a cache down to its size, whoever used it just now, and print what went. Raises HubError."""
     options = _options(given)
     root = _trusted(options)
     done = prune(root, options.cache_gb * 1e9, grace_s=0.0, aside_s=0.0)
@@ -106,7 +106,7 @@ def print_pruned(given: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def clear_and_print(given: Mapping[str, Any], *, as_json: bool, is_sure: bool, with_tuning: bool) -> None:
-    """Empties a cache, after asking, and prints what was freed. Raises HubError, and Abort where the answer is no.
+    """Empty a cache, after asking, and print what was freed. Raises HubError, and Abort where the answer is no.
 
     What tuning found may have taken hours, so it goes only where that was asked for.
     """
@@ -132,7 +132,7 @@ def clear_and_print(given: Mapping[str, Any], *, as_json: bool, is_sure: bool, w
 
 
 def forget_and_print(backend: str | None, given: Mapping[str, Any], *, as_json: bool) -> None:
-    """Forgets failures, with the plans made after them, and prints how many.
+    """Forget failures, with the plans made after them, and print how many.
 
     Raises HubError, for a backend that is neither installed nor remembered too.
     """
@@ -164,7 +164,7 @@ def _options(given: Mapping[str, Any]) -> Options:
 
 
 def _trusted(options: Options) -> Path:
-    """Gives the cache folder, which need not exist. Raises CacheError if others could have written what it holds."""
+    """Return the cache folder, which need not exist. Raises CacheError if others could have written what it holds."""
     root = options.cache_root
     if root.exists() and (reason := distrust_root(root)):
         raise CacheError(f"the cache folder is not used: {reason}")
@@ -173,7 +173,7 @@ def _trusted(options: Options) -> Path:
 
 @contextmanager
 def _measurements(root: Path) -> Generator[Measurements]:
-    """Gives the measurements of a cache; what goes wrong with them is told on standard error."""
+    """Return the measurements of a cache; what goes wrong with them is told on standard error."""
     kept, note = Measurements.open(root)
     try:
         yield kept
@@ -235,7 +235,7 @@ def _what(item: Kept) -> str:
 
 
 def _rows_lines(root: Path) -> list[str]:
-    """Says how large the file of measurements is, and what was set aside of it."""
+    """Return how large the file of measurements is, and what was set aside of it."""
     facts = _rows_facts(root)
     if not facts["nbytes"] and not facts["aside"]:
         return []
@@ -250,7 +250,7 @@ def _rows_facts(root: Path) -> dict[str, Any]:
 
 
 def _tuning_lines(root: Path) -> list[str]:
-    """Says how much tuning has found, and what was put aside of it."""
+    """Return how much tuning has found, and what was put aside of it."""
     found = list_tuned(root)
     return ["", f"tuning: {_tuned_text(found)} of at most {_size(MOST_BYTES)}"] if found else []
 
@@ -263,7 +263,7 @@ def _tuning_facts(root: Path) -> dict[str, Any]:
 
 
 def _tuned_text(found: Sequence[Tuned]) -> str:
-    """Says what tuning found: "12 tuned kernels (tvm), 3.1 MB"."""
+    """Return what tuning found: "12 tuned kernels (tvm), 3.1 MB"."""
     aside = sum(one.is_aside for one in found)
     kernels = f"{count(len(found) - aside, 'tuned kernel')} ({', '.join(_backends_of(found))})"
     more = f", {aside} set aside as damaged" if aside else ""
@@ -275,7 +275,7 @@ def _backends_of(found: Sequence[Tuned]) -> list[str]:
 
 
 def _import_lines(imports: KeptImports) -> list[str]:
-    """Says of how many plugins it is known what importing them does."""
+    """Say of how many plugins it is known what importing them does."""
     if imports.problem:
         return ["", f"{imports.problem}: `hub cache verify --repair` removes it"]
     harmless = sum(not one.fault for one in imports.found.values())

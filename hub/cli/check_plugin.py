@@ -14,7 +14,7 @@ _FAILED = 1
 
 
 def print_check(backend: str, *, only: str | None, json: str | None, limit_s: float | None) -> None:
-    """Prints the score, writes JSON where asked, and ends with status 1 if anything failed. Raises HubError."""
+    """Print the score, write JSON where asked, and end with status 1 if anything failed. Raises HubError."""
     if json not in (None, _STANDARD_OUTPUT):
         check_folder(json)
     names = tuple(name.strip() for name in (only or "").split(",") if name.strip())

@@ -66,12 +66,12 @@ class Health:
 
     @property
     def is_healthy(self) -> bool:
-        """True where every backend that is installed passed its probe."""
+        """Return whether every backend that is installed passed its probe."""
         return all(backend.probe in ("", "passed") for backend in self.backends)
 
 
 def print_health(given: Mapping[str, Any], *, as_json: bool, measure: bool) -> None:
-    """Prints what was found and ends with status 1 if an installed backend fails its probe. Raises HubError."""
+    """Print what was found and end with status 1 if an installed backend fails its probe. Raises HubError."""
     health = examine(resolve(given, os.environ, Path.cwd(), origin=ORIGIN), measure=measure)
     if as_json:
         typer.echo(json.dumps(asdict(health) | {"is_healthy": health.is_healthy}, indent=2))
@@ -107,7 +107,7 @@ def examine(options: Options, *, measure: bool) -> Health:
 
 
 def _measure_and_keep(root: Path, threads: int, backends: Sequence[ListedBackend], progress: Progress) -> tuple[str, ...]:
-    """Measures the machine with the backends that work here; gives what the store of measurements complains of."""
+    """Measure the machine with the backends that work here; gives what the store of measurements complains of."""
     names = [backend.name for backend in backends if backend.probe == "passed"]
     progress.stage("measure", 1 + 2 * len(names) + len(names) * (len(names) - 1) // 2)
     profile = measure_profile(threads, names, progress.advance)
@@ -145,7 +145,7 @@ def _compiler() -> str:
 
 
 def health_lines(health: Health) -> list[str]:
-    """Gives the text for one screen."""
+    """Return the text for one screen."""
     rows = [_backend_cells(backend) for backend in health.backends]
     return [
         *_heading(health),
@@ -200,7 +200,7 @@ def _per_mebibyte(bytes_s: float, times_moved: int) -> str:
 
 
 def _mixing_lines(profile: Profile) -> list[str]:
-    """Gives a table: what a call of each backend costs by itself, and how much longer one takes beside each other one."""
+    """Return a table: what a call of each backend costs by itself, and how much longer one takes beside each other one."""
     if not profile.call_s:
         return []
     names = (*profile.call_s, "eager")

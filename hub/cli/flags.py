@@ -67,7 +67,7 @@ _TRACEBACK = Annotated[bool, typer.Option("--traceback", help="Show where an err
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Gives the command with a flag `--traceback`: a HubError becomes one message and exit 2, Ctrl-C becomes exit 130."""
+    """Return the command with a flag `--traceback`: a HubError becomes one message and exit 2, Ctrl-C becomes exit 130."""
 
     def run(*, traceback: bool, **arguments: Any) -> None:
         try:
@@ -85,7 +85,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Gives the command with a flag for each option of the hub; it is called with `given`, those that were set."""
+    """Return the command with a flag for each option of the hub; it is called with `given`, those that were set."""
 
     def run(**arguments: Any) -> None:
         flags = {key: arguments.pop(key) for key in _OPTIONS}
@@ -95,7 +95,7 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Gives the explicit settings among the flags, read and checked against the other places. Raises HubError."""
+    """Return the explicit settings among the flags, read and checked against the other places. Raises HubError."""
     import os  # late, as all that `--help` does without
 
     from hub.options import parse_text, resolve
@@ -114,7 +114,7 @@ def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def own_settings(texts: Iterable[str]) -> Mapping[str, str]:
-    """Reads "BACKEND.KEY=VALUE". Raises OptionError."""
+    """Read "BACKEND.KEY=VALUE". Raises OptionError."""
     pairs = [text.partition("=") for text in texts]
     for key, equals, _ in pairs:
         if not equals or not all(key.partition(".")):
@@ -128,7 +128,7 @@ def _signed(
     added: Mapping[str, tuple[Any, Any]],
     without: tuple[str, ...] = (),
 ) -> Callable[..., None]:
-    """Gives `run` the signature of `function`, without some parameters and with others added: typer reads signatures."""
+    """Return `run` the signature of `function`, without some parameters and with others added: typer reads signatures."""
     kept = [item for item in inspect.signature(function, eval_str=True).parameters.values() if item.name not in without]
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -26,7 +26,7 @@ def do_plan(
     *,
     as_json: bool,
 ) -> None:
-    """Does what one of the three forms of `hub plan` asks for. Raises HubError; exits with 1 where plans differ."""
+    """Do what one of the three forms of `hub plan` asks for. Raises HubError; exits with 1 where plans differ."""
     if show is not None:
         _refuse_others(words=words, output=output, batch=batch, given=given)
         print_plans(read_plans(Path(show)), as_json=as_json)
@@ -40,7 +40,7 @@ def do_plan(
 
 
 def print_plans(plans: Sequence[Plan], *, as_json: bool) -> None:
-    """Prints plans as tables, or as the JSON of a plan file."""
+    """Print plans as tables, or as the JSON of a plan file."""
     if as_json:
         typer.echo(plans_json(plans))
         return

@@ -28,7 +28,7 @@ _TIMED_S = 1.0
 
 
 def print_explanation(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json: bool) -> None:
-    """Prints the plans of a model, one for each captured graph, without running it. Raises HubError."""
+    """Print the plans of a model, one for each captured graph, without running it. Raises HubError."""
     loaded = load_model(spec, batch=batch)
     plans: Sequence[Plan] = hub.explain(loaded.module, *loaded.inputs, options=given or None)
     if as_json:
@@ -38,7 +38,7 @@ def print_explanation(spec: str, batch: int | None, given: Mapping[str, Any], *,
 
 
 def print_run(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json: bool) -> None:
-    """Runs a model through the hub and in eager, and prints outputs, difference, times and plans. Raises HubError."""
+    """Run a model through the hub and in eager, and print outputs, difference, time and plan. Raises HubError."""
     loaded = load_model(spec, batch=batch)
     compiled = compiled_by_hub(loaded.module, given)
     with torch.no_grad():

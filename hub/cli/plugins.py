@@ -18,12 +18,12 @@ class WithPlugins(TyperGroup):
     """The hub's commands, and those of plugins behind them. A plugin's module is imported only when its command runs."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Gives the names for `hub --help`."""
+        """Return the names for `hub --help`."""
         own = super().list_commands(ctx)
         return [*own, *(name for name in _points() if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Gives a command, or a stand-in that says whose it is."""
+        """Return a command, or a stand-in that says whose it is."""
         own = super().get_command(ctx, cmd_name)
         point = _points().get(cmd_name)
         if own is not None or point is None:
@@ -31,7 +31,7 @@ class WithPlugins(TyperGroup):
         return TyperCommand(cmd_name, help=f"Commands of {point.dist.name if point.dist else point.value}.")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Gives the command that is to run. Ends with a named error where a plugin's cannot be loaded."""
+        """Return the command that is to run. Ends with a named error where a plugin's cannot be loaded."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is None or super().get_command(ctx, name) is not None:
             return name, command, rest

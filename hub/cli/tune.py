@@ -29,7 +29,7 @@ SEARCH_SHARE = 0.8
 
 
 def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output: str | None, *, as_json: bool) -> None:
-    """Runs a model through the hub under `tune="full"`, and prints its plans and where they are kept. Raises HubError."""
+    """Run a model through the hub under `tune="full"`, and print its plans and where they are kept. Raises HubError."""
     wanted = _tuning(given)
     if output is not None:
         check_place(Path(output))
@@ -57,7 +57,7 @@ def print_tuning(spec: str, batch: int | None, given: Mapping[str, Any], output:
 
 
 def _tuning(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Gives the options of a tuning run: full effort, and neither a plan file nor a kept plan to replay."""
+    """Return the options of a tuning run: full effort, and neither a plan file nor a kept plan to replay."""
     if given.get("tune", "full") != "full":
         raise OptionError(
             f"`hub tune` tunes fully, not {given['tune']!r}", hint="leave --tune out; --budget limits the time"
@@ -68,7 +68,7 @@ def _tuning(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _searched(spec: str, loaded: LoadedModel, wanted: Mapping[str, Any]) -> tuple[str, ...]:
-    """Has backends that search for code, and were asked for by name, do so in most of the time; says what they found."""
+    """Have backends that search for code, and were asked for by name, do so in most of the time; says what they found."""
     options = resolve(wanted, os.environ, Path.cwd())
     progress = progress_for(spec)
     names = tuning_backends(options)
@@ -81,7 +81,7 @@ def _searched(spec: str, loaded: LoadedModel, wanted: Mapping[str, Any]) -> tupl
 
 
 def _left(wanted: Mapping[str, Any], searched: Sequence[str], spent_s: float) -> Mapping[str, Any]:
-    """Gives the options with what is left of the budget, where some of it was spent."""
+    """Return the options with what is left of the budget, where some of it was spent."""
     if not searched:
         return wanted
     budget_s = resolve(wanted, os.environ, Path.cwd()).budget_s

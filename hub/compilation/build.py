@@ -67,7 +67,7 @@ def build_cluster(
     is_alone: bool = False,
     most_saved_bytes: int | None = None,
 ) -> Built:
-    """Compiles and verifies a cluster; saves it to `folder` where given and possible.
+    """Compile and verify a cluster; save it to `folder` where given and possible.
 
     `is_alone` says that nothing else runs in this process: what is left behind by running it is the plugin's.
     It is verified on real and on generated inputs, or, where a worker has found out `is_finite_only` that way, on real
@@ -114,7 +114,7 @@ def build_cluster(
 
 
 def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, folder: Path, registry: Registry) -> Loaded:
-    """Loads a saved cluster, without verification. Raises PluginError with the cause."""
+    """Load a saved cluster, without verification. Raises PluginError with the cause."""
     with plugin_edge(backend, cluster.name, "load"):
         executable = registry.backend(backend).load(folder, cluster, settings)
     about = seal_of(folder).get("about", {})
@@ -137,7 +137,7 @@ def load_and_verify(
     reference: Reference | None = None,
     fingerprint: Fingerprint | None = None,
 ) -> Built:
-    """Loads a saved cluster and verifies it on real inputs. Raises PluginError with the cause.
+    """Load a saved cluster and verify it on real inputs. Raises PluginError with the cause.
 
     `reference` is what eager gives on these inputs, where somebody has asked it before; `fingerprint`, what the executable
     gave on them in the process that saved it.
@@ -152,7 +152,7 @@ def load_and_verify(
 
 
 def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings, registry: Registry) -> Executable:
-    """Compiles a cluster. Raises PluginError with the cause."""
+    """Compile a cluster. Raises PluginError with the cause."""
     with plugin_edge(backend, cluster.name, "compile"):
         executable = registry.backend(backend).compile(cluster, settings)
     if not callable(executable):
@@ -172,7 +172,7 @@ def verify_cluster(
     *,
     saturates: bool = False,
 ) -> Verified:
-    """Verifies an executable: with `budget_s` on generated inputs too. What it raises while running becomes RunError.
+    """Verify an executable: with `budget_s` on generated inputs too. What it raises while running becomes RunError.
 
     One that changes something in the process raises ContractError.
     """
@@ -192,7 +192,7 @@ def verify_loaded(
     reference: Reference | None,
     fingerprint: Fingerprint | None,
 ) -> Verified:
-    """Verifies what was saved before, on real inputs; without eager where it gives the same again. Raises PluginError."""
+    """Verify what was saved before, on real inputs; without eager where it gives the same again. Raises PluginError."""
     executable = _watched(executable, backend, cluster.name)
     with running(backend, cluster.name):
         if fingerprint is not None and (known := recognized(cluster, backend, executable, inputs, fingerprint)):
@@ -208,7 +208,7 @@ def leisure_of(
     inputs: Sequence[Any],
     registry: Registry,
 ) -> Leisure:
-    """Returns what verifies an executable after the first answer, saved or compiled again. Raises PluginError.
+    """Return what verifies an executable after the first answer, saved or compiled again. Raises PluginError.
 
     No guard stands before it, and what it changes in the process in its first call is an error, too.
     """
@@ -224,7 +224,7 @@ def leisure_of(
 
 
 def _watched(executable: Callable[..., Any], backend: str, cluster: str) -> Callable[..., Any]:
-    """Gives an executable whose first call is looked at alone: what two calls change may cancel."""
+    """Return an executable whose first call is looked at alone: what two calls change may cancel."""
     is_first = True
 
     def call(*inputs: Any) -> Any:
@@ -240,7 +240,7 @@ def _watched(executable: Callable[..., Any], backend: str, cluster: str) -> Call
 
 @contextmanager
 def running(backend: str, cluster: str) -> Generator[None]:
-    """Turns what an executable raises into RunError. Raises ContractError where it changes something in the process."""
+    """Turn what an executable raises into RunError. Raises ContractError where it changes something in the process."""
     with plugin_edge(backend, cluster, "run"), kept_state() as changed:
         yield
     if changed:
@@ -249,7 +249,7 @@ def running(backend: str, cluster: str) -> Generator[None]:
 
 @contextmanager
 def given_kept(cluster: Cluster, backend: str) -> Generator[None]:
-    """Raises ContractError where a plugin has changed the program or the weights that it was given.
+    """Raise ContractError where a plugin has changed the program or the weights that it was given.
 
     Eager would be run on the same ones: the comparison would find no difference, and the user's model would be another.
     """
@@ -276,7 +276,7 @@ def _what_changed(cluster: Cluster, program: str, weights: Mapping[str, tuple[in
 
 
 def _fingerprint(weight: torch.Tensor) -> tuple[int, int]:
-    """Gives the version of a tensor, and the sum of its words: digests would take ten times as long."""
+    """Return the version of a tensor, and the sum of its words: digests would take ten times as long."""
     version = 0 if weight.is_inference() else weight._version
     if weight.layout is not torch.strided:
         return version, 0
@@ -289,7 +289,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 @contextmanager
 def plugin_edge(backend: str, cluster: str | None, stage: str) -> Generator[None]:
-    """Turns whatever a plugin raises in here into a PluginError that names it and the stage."""
+    """Turn whatever a plugin raises in here into a PluginError that names it and the stage."""
     try:
         yield
     except PluginError as error:
@@ -317,13 +317,13 @@ def _guarded(
 
 
 def note_later(folder: Path, standing: Standing, *, is_finite_only: bool) -> None:
-    """Writes into a saved executable's seal what was found out after a first answer. Raises nothing."""
+    """Write into a saved executable's seal what was found out after a first answer. Raises nothing."""
     facts = {name: value for name, value in standing.facts.items() if name != _SURE}
     renew_seal(folder, {**facts, _FINITE_ONLY: is_finite_only})
 
 
 def note_sure_of_sizes(folder: Path) -> None:
-    """Writes into a saved executable's seal that it has earned trust with sizes. Raises nothing."""
+    """Write into a saved executable's seal that it has earned trust with sizes. Raises nothing."""
     renew_seal(folder, {_SURE: True})
 
 

@@ -13,7 +13,7 @@ from hub.graph import Graph
 
 
 def values_at(graph: Graph, inputs: Sequence[Any], names: Iterable[str]) -> dict[str, Any]:
-    """Gives the values of the named nodes on these inputs (in placeholder order); frees all others as it goes.
+    """Return the values of the named nodes on these inputs (in placeholder order); frees all others as it goes.
 
     The random number generators, those of CUDA as well, are left as they were found.
     """

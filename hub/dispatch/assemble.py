@@ -88,7 +88,7 @@ def assemble(
     bodies: Mapping[str, Callable[..., Any]] | None = None,
     weights: Mapping[str, torch.Tensor] | None = None,
 ) -> Assembled:
-    """Gives the callable for a schedule. `loaded` holds an entry for each step that is not eager.
+    """Return the callable for a schedule. `loaded` holds an entry for each step that is not eager.
 
     Without `spin`, PyTorch's own idle threads do not spin either for as long as the callable lives.
 
@@ -145,7 +145,7 @@ def _watched(
 
 
 def fail_from_now_on(run: Run, name: str, error: BaseException) -> None:
-    """Makes the next call of a running plan's cluster meet an error, and so go on as after any failure in service."""
+    """Make the next call of a running plan's cluster meet an error, and so go on as after any failure in service."""
 
     def failing(*_: Any) -> Sequence[Any]:
         raise error
@@ -210,17 +210,17 @@ def _is_recording() -> bool:
 
 
 def _counts_writes() -> bool:
-    """True where PyTorch counts writes to new tensors, `tensor._version`: not in inference mode."""
+    """Return whether PyTorch counts writes to new tensors, `tensor._version`: not in inference mode."""
     return not torch.is_inference_mode_enabled()
 
 
 def _has_no_versions(error: BaseException) -> bool:
-    """True for what reading the version of a tensor raises that was made in inference mode."""
+    """Return True for what reading the version of a tensor raises that was made in inference mode."""
     return isinstance(error, RuntimeError) and "do not track version counter" in text_of(error)
 
 
 def _written(cluster: Cluster, versions: tuple[int, ...] | bool, inputs: Sequence[Any]) -> str:
-    """Gives the first input that was written to since its version was read; "" for none, and where none was read.
+    """Return the first input that was written to since its version was read; "" for none, and where none was read.
 
     What is written past PyTorch, to the memory itself, is not counted.
     """
@@ -235,7 +235,7 @@ def _is_counted(value: Any) -> bool:
 
 
 def _spoilt(item: Loaded, name: str, error: BaseException) -> ContractError:
-    """Gives the error of a call that eager cannot repeat, because its inputs are no longer what they were."""
+    """Return the error of a call that eager cannot repeat, because its inputs are no longer what they were."""
     spoilt = ContractError(
         f"the executable wrote to its input {name} before it failed, and eager cannot repeat the call: {text_of(error)}",
         backend=item.backend,
@@ -247,7 +247,7 @@ def _spoilt(item: Loaded, name: str, error: BaseException) -> ContractError:
 
 
 def _is_about_one_call(error: BaseException) -> bool:
-    """True where an executable is as good as before: it refused these values, or there was no memory for this call.
+    """Return whether an executable is as good as before: it refused these values, or there was no memory for this call.
 
     Memory is the machine's, and others take it: a verdict would put the backend away for a neighbour's peak. One that
     always wants too much costs time in every call, and no result; a plugin may also raise its own error from the cause.
@@ -256,7 +256,7 @@ def _is_about_one_call(error: BaseException) -> bool:
 
 
 def is_lack_of_memory(error: BaseException | None) -> bool:
-    """True for what is raised where there is no memory left."""
+    """Return True for what is raised where there is no memory left."""
     # PyTorch's allocator for the CPU has no type of its own for this.
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
         isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in text_of(error)
@@ -264,7 +264,7 @@ def is_lack_of_memory(error: BaseException | None) -> bool:
 
 
 def _overlap_check(graph: Graph) -> Callable[[Sequence[Any]], bool]:
-    """Gives a check whether an input that is written to shares memory with another input."""
+    """Return a check whether an input that is written to shares memory with another input."""
     position_of = {node.name: position for position, node in enumerate(graph.placeholders)}
     written = tuple(position_of[name] for name in graph.mutated)
 

@@ -43,7 +43,7 @@ class Program:
 def generate(
     graph: Graph, steps: Sequence[Step], *, timed: bool = False, weights: Mapping[str, torch.Tensor] | None = None
 ) -> Program:
-    """Writes `run(args)` for a schedule; `args` are the values of the graph's placeholders.
+    """Write `run(args)` for a schedule; `args` are the values of the graph's placeholders.
 
     The namespace still lacks, for each cluster `c0`, the names `c0` (called with the inputs, gives the outputs) and
     `c0_failed` (called with the namespace, the error, the tensors' versions and the inputs, gives the outputs);
@@ -166,7 +166,7 @@ class _Writer:
         return name
 
     def _with_deletions(self, lines: Sequence[str]) -> list[str]:
-        """Adds `del` after the last use of each value, so that memory is freed as early as eager frees it."""
+        """Add `del` after the last use of each value, so that memory is freed as early as eager frees it."""
         kept = {name for line in self._epilogue() for name in re.findall(r"\w+", line)}
         kept.update(node.name for node in self.graph.placeholders)
         values = {node.name for node in self.graph.nodes} - kept

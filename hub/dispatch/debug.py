@@ -17,7 +17,7 @@ _log = logging.getLogger("hub")
 
 
 def write_debug_folder(root: Path, graph: Graph, plan: Plan, source: str, loaded: Mapping[str, Loaded]) -> None:
-    """Writes the folder `root/GRAPH/`.
+    """Write the folder `root/GRAPH/`.
 
     It holds fx_graph_readable.py, plan.json, plan.txt, output_code.py (the dispatcher), and for each cluster its program
     and whatever its executable dumps. What cannot be written is logged and left out.

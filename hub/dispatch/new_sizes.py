@@ -22,7 +22,7 @@ costs one run in eager, which is less than PyTorch takes to capture the program 
 
 
 def has_sizes(cluster: Cluster) -> bool:
-    """True where a cluster is called with different sizes."""
+    """Return whether a cluster is called with different sizes."""
     return bool(_tensors(cluster) or _numbers(cluster))
 
 
@@ -71,7 +71,7 @@ class NewSizes:
             return set()
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
-        """Runs one call. Raises AccuracyError or ContractError where a new combination of sizes gives something wrong."""
+        """Run one call. Raises AccuracyError or ContractError where a new combination of sizes gives something wrong."""
         sizes = (*[tuple(inputs[at].shape) for at in self._tensors], *[inputs[at] for at in self._numbers])
         if sizes in self._known:
             return self._executable(*inputs)

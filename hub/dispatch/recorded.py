@@ -36,11 +36,11 @@ class Recorder(Protocol):
     """What the device does."""
 
     def is_recording(self) -> bool:
-        """True where somebody, the user say, records already."""
+        """Return whether somebody, the user say, records already."""
         ...
 
     def record(self, run: Run, inputs: Sequence[Any]) -> Recording:
-        """Records a run, which computes nothing. Raises what the run raises, and for what no graph may hold."""
+        """Record a run, which computes nothing. Raises what the run raises, and for what no graph may hold."""
         ...
 
 
@@ -69,7 +69,7 @@ class CudaRecorder:
 
 @contextlib.contextmanager
 def _without_collection() -> Generator[None]:
-    """Keeps Python's collector from unloading kernels that nobody needs any more, which would spoil what is recorded."""
+    """Keep Python's collector from unloading kernels that nobody needs any more, which would spoil what is recorded."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -80,7 +80,7 @@ def _without_collection() -> Generator[None]:
 
 
 def unrecordable(graph: Graph) -> str:
-    """Says why a graph's plans cannot be recorded; "" where they can."""
+    """Return why a graph's plans cannot be recorded; "" where they can."""
     if graph.is_training:
         return "it is part of a training step, whose saved values lie elsewhere each time"
     if graph.mutated:
@@ -108,7 +108,7 @@ def _draws(node: fx.Node) -> bool:
 
 
 def _shared_outputs(graph: Graph) -> str:
-    """Says which outputs would no longer share memory, as eager's do: those of a recorded plan are copies."""
+    """Return which outputs would no longer share memory, as eager's do: those of a recorded plan are copies."""
     roots = [alias_chain(node)[-1] for node in graph.outputs if isinstance(node, fx.Node)]
     if len(roots) < len(graph.outputs):
         return "an output is no tensor"
@@ -139,7 +139,7 @@ class Recorded:
         self._is_given_up = False
 
     def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Runs one call."""
+        """Run one call."""
         if self._is_given_up or self._recorder.is_recording():
             return self._run(args)
         with self._lock:

@@ -63,7 +63,7 @@ class Shadowed:
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Runs one call. Raises ContractError or AccuracyError, inputs and weights as they were, where it is wrong."""
+        """Run one call. Raises ContractError or AccuracyError, inputs and weights as they were, where it is wrong."""
         if self._drift.n_checked and self._chance.random() >= self._share:
             return self._executable(*inputs)
         return self._checked(inputs)
@@ -97,7 +97,7 @@ class Shadowed:
 
 @contextmanager
 def _state_kept(judge: Judge) -> Generator[None]:
-    """Raises ContractError where an executable changes something of this process, which is then as it was before.
+    """Raise ContractError where an executable changes something of this process, which is then as it was before.
 
     Beside other threads of Python, only what is this thread's own is compared.
     """
@@ -120,7 +120,7 @@ class _Given:
         self._snapshot = Snapshot((*inputs, *weights.values()))
 
     def restore(self) -> str:
-        """Gives everything its old values; says what the executable wrote to, "" for nothing."""
+        """Return everything its old values; says what the executable wrote to, "" for nothing."""
         written = self._snapshot.written()
         self._snapshot.restore(written)
         return f"the executable wrote to {self._names[written[0]]}" if written else ""

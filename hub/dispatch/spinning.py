@@ -54,7 +54,7 @@ def _let_go() -> None:
 
 
 def _start_sleeping_team(release: threading.Event) -> None:
-    """Starts a thread that owns a team of OpenMP threads and sleeps until `release` is set; waits until it has the team."""
+    """Start a thread that owns a team of OpenMP threads and sleeps until `release` is set; waits until it has the team."""
     is_ready = threading.Event()
 
     def own_a_team() -> None:

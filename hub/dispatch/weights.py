@@ -52,7 +52,7 @@ class WeightGuard:
         self._references = tuple(weakref.ref(weight, end) for weight in weights)
 
     def holds(self, args: Sequence[Any]) -> bool:
-        """Return True where every weight is as it was. On the hot path: about 0.1 us a weight."""
+        """Return whether every weight is as it was. On the hot path: about 0.1 us a weight."""
         weights = self._pick(args)
         return (
             tuple(map(id, weights)) == self._identities
@@ -61,7 +61,7 @@ class WeightGuard:
         )
 
     def is_fresh(self) -> bool:
-        """Return True where the remembered weights live and are as they were, whoever is called with them."""
+        """Return whether the remembered weights live and are as they were, whoever is called with them."""
         weights = [weight for reference in self._references if (weight := reference()) is not None]
         return (
             tuple(map(id, weights)) == self._identities
@@ -91,7 +91,7 @@ def held_at(positions: Sequence[int], args: Sequence[Any]) -> list[Any]:
 
 
 def can_guard(value: Any) -> bool:
-    """True where a change of the tensor can be noticed: inference tensors keep no version counter."""
+    """Return whether a change of the tensor can be noticed: inference tensors keep no version counter."""
     return isinstance(value, torch.Tensor) and not value.is_inference() and value.layout is torch.strided
 
 

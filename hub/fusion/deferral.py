@@ -34,15 +34,15 @@ class Waiting:
         return tensor in self.functions
 
     def add(self, tensor: Tensor) -> None:
-        """Has a tensor wait."""
+        """Have a tensor wait."""
         self.functions[tensor] = _functions(tensor, self)
 
     def remove(self, tensor: Tensor) -> None:
-        """Ends a tensor's wait."""
+        """End a tensor's wait."""
         del self.functions[tensor]
 
     def reads(self, tensor: Tensor) -> Iterator[tuple[Tensor, Index | None]]:
-        """Gives what a tensor is computed from, behind those that wait, with the index over its loops."""
+        """Return what a tensor is computed from, behind those that wait, with the index over its loops."""
         for source, index in reads(tensor):
             if source in self.functions and index is not None:
                 yield from ((each, None if inner is None else composed(inner, index)) for each, inner in self.reads(source))
@@ -51,7 +51,7 @@ class Waiting:
 
 
 def nobody_waits(order: Sequence[Tensor], outputs: Sequence[Tensor]) -> Waiting:
-    """Gives who waits for whom, before anything was placed."""
+    """Return who waits for whom, before anything was placed."""
     readers: dict[Tensor, int] = {}
     kept = set(outputs)
     for tensor in order:
@@ -65,7 +65,7 @@ def nobody_waits(order: Sequence[Tensor], outputs: Sequence[Tensor]) -> Waiting:
 
 
 def may_wait(tensor: Tensor, waiting: Waiting) -> bool:
-    """True where reading what a tensor is computed from costs no more than reading the tensor itself from memory."""
+    """Return whether reading what a tensor is computed from costs no more than reading the tensor itself from memory."""
     if not isinstance(tensor, Pointwise) or tensor in waiting.kept:
         return False
     sources = list(dict.fromkeys(source for source, _ in waiting.reads(tensor)))
@@ -91,7 +91,7 @@ def _is_expensive(tensor: Tensor, waiting: Waiting) -> bool:
 
 
 def fits_in(source: Tensor, index: Index | None, reader: Tensor, waiting: Waiting) -> bool:
-    """True where a tensor that waits can run in the loops of one that reads it, at an index over these."""
+    """Return whether a tensor that waits can run in the loops of one that reads it, at an index over these."""
     if index is None or not _is_plain(index, source, reader):
         return False
     is_repeated = product(source.shape) != product(space_of(reader))
@@ -101,7 +101,7 @@ def fits_in(source: Tensor, index: Index | None, reader: Tensor, waiting: Waitin
 
 
 def _is_plain(index: Index, source: Tensor, reader: Tensor) -> bool:
-    """True where each dim of a tensor is read from end to end along a dim of its own of the reader's loops."""
+    """Return whether each dim of a tensor is read from end to end along a dim of its own of the reader's loops."""
     space = space_of(reader)
     used: set[int] = set()
     for part, size in zip(index, source.shape, strict=True):
@@ -117,7 +117,7 @@ def _is_plain(index: Index, source: Tensor, reader: Tensor) -> bool:
 
 
 def joining(tensor: Tensor, placement: Placement, waiting: Waiting) -> dict[Tensor, Placement] | None:
-    """Gives those that come along into a reader's loops, sources first; None where one had to run in two ways."""
+    """Return those that come along into a reader's loops, sources first; None where one had to run in two ways."""
     found: dict[Tensor, Placement] = {}
     for source, index in reads(tensor):
         if source not in waiting or index is None:
@@ -135,5 +135,5 @@ def _loop(part: Affine, size: object, placement: Placement) -> int | None:
 
 
 def own_index(placement: Placement) -> Index:
-    """Gives the index of an element in its loops."""
+    """Return the index of an element in its loops."""
     return tuple(Affine() if loop is None else variable(loop) for loop in placement)

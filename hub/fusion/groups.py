@@ -80,7 +80,7 @@ class Schedule:
 
 
 def scheduled(outputs: Sequence[Tensor], *, has_annexes: bool = True, narrow: int = 0) -> Schedule:
-    """Gives the stages that compute some tensors, each of which is left in memory.
+    """Return the stages that compute some tensors, each of which is left in memory.
 
     `has_annexes` says that groups may have further inner loops beside the reduced ones. Expensive functions of the values
     of rows up to `narrow` elements get loops of their own: beside so little work, the lanes that they leave idle count. Of
@@ -96,7 +96,7 @@ def scheduled(outputs: Sequence[Tensor], *, has_annexes: bool = True, narrow: in
 
 
 def keep(tensor: Tensor, schedule: Schedule) -> None:
-    """Has a tensor left in memory."""
+    """Have a tensor left in memory."""
     while isinstance(tensor, Reshape):
         tensor = tensor.source
     if tensor in schedule.waiting:
@@ -152,13 +152,13 @@ def _place_join(join: Join, schedule: Schedule) -> None:
 
 
 def _end_wait(tensor: Tensor, schedule: Schedule) -> None:
-    """Gives a tensor that waited loops of its own."""
+    """Return a tensor that waited loops of its own."""
     schedule.waiting.remove(tensor)
     _place_computed(tensor, schedule)
 
 
 def _end_waits_for(tensor: Tensor, schedule: Schedule) -> None:
-    """Has what a tensor reads, and what cannot run in its loops, be computed before."""
+    """Have what a tensor reads, and what cannot run in its loops, be computed before."""
     waiting = schedule.waiting
     for source, index in reads(tensor):
         if source in waiting and not fits_in(source, index, tensor, waiting):
@@ -196,7 +196,7 @@ def _place_computed(tensor: Tensor, schedule: Schedule, *, at_least: int = 0) ->
 def _joins(
     group: Group, tensor: Tensor, sources: Sequence[tuple[Tensor, Index | None]], schedule: Schedule, place: int
 ) -> bool:
-    """Enters a tensor into a group if its loops fit and it reads what is computed there element by element.
+    """Enter a tensor into a group if its loops fit and it reads what is computed there element by element.
 
     One that reads nothing from there has to read the same memory, in the same loops.
     """
@@ -217,7 +217,7 @@ def _joins(
 
 
 def _leaves_lanes_idle(group: Group, tensor: Tensor, placement: Placement, schedule: Schedule) -> bool:
-    """True for an expensive function of the values of rows that are, or may well be, narrow."""
+    """Return True for an expensive function of the values of rows that are, or may well be, narrow."""
     if not isinstance(tensor, Pointwise) or tensor.function not in TRANSCENDENTAL:
         return False
     size = product(group.domain[loop] for loop in group.reduced)
@@ -226,7 +226,7 @@ def _leaves_lanes_idle(group: Group, tensor: Tensor, placement: Placement, sched
 
 
 def _is_alike(group: Group, tensor: Tensor, sources: Sequence[tuple[Tensor, Index | None]]) -> bool:
-    """True where a tensor runs in the loops that a group has, and both read something that lies in memory."""
+    """Return whether a tensor runs in the loops that a group has, and both read something that lies in memory."""
     space = space_of(tensor)
     if tuple(size for size in space if size != 1) != group.domain or group.annexes:
         return False
@@ -239,7 +239,7 @@ def _is_alike(group: Group, tensor: Tensor, sources: Sequence[tuple[Tensor, Inde
 
 
 def _opens_annex(group: Group, tensor: Tensor, inside: Sequence[tuple[Tensor, Index | None]], waiting: Waiting) -> bool:
-    """Enters a tensor that reads values of rows into loops of its own inside the rows."""
+    """Enter a tensor that reads values of rows into loops of its own inside the rows."""
     if isinstance(tensor, Reduce) or not group.reduced:
         return False
     kept = group.kept
@@ -265,7 +265,7 @@ def _opens_annex(group: Group, tensor: Tensor, inside: Sequence[tuple[Tensor, In
 
 
 def _placements(group: Group, tensor: Tensor, inside: Sequence[tuple[Tensor, Index | None]]) -> Iterator[Placement]:
-    """Gives the loops in which a tensor may run: those of its sizes in order, or those of what it reads, dim by dim."""
+    """Return the loops in which a tensor may run: those of its sizes in order, or those of what it reads, dim by dim."""
     space = space_of(tensor)
     sizes = tuple(size for size in space if size != 1)
     spaces = group.spaces
@@ -294,7 +294,7 @@ def _placements(group: Group, tensor: Tensor, inside: Sequence[tuple[Tensor, Ind
 
 
 def _enter(group: Group, tensor: Tensor, placement: Placement, waiting: Waiting) -> bool:
-    """Enters a tensor and those that wait for it; False where one of these runs there in another way."""
+    """Enter a tensor and those that wait for it; False where one of these runs there in another way."""
     along = joining(tensor, placement, waiting)
     if along is None or any(group.members.get(each, at) != at for each, at in along.items()):
         return False

@@ -19,7 +19,7 @@ MOST_PIECES = 8
 
 
 def seam_dim(join: Join) -> int | None:
-    """Gives the dim along which pieces lie one after the other, without anything in between; None where that is not so."""
+    """Return the dim along which pieces lie one after the other, without anything in between; None where that is not so."""
     if join.fill is not None or not 1 < len(join.pieces) <= MOST_PIECES:
         return None
     dims = {dim for _, offsets in join.pieces for dim, offset in enumerate(offsets) if offset != 0}
@@ -35,7 +35,7 @@ def seam_dim(join: Join) -> int | None:
 
 
 def seams_of(dim: int, joins: Sequence[Join]) -> list[tuple[Size, Size]] | None:
-    """Gives start and size of the stretches between all seams; None where symbolic ones differ."""
+    """Return start and size of the stretches between all seams; None where symbolic ones differ."""
     along = [join for join in joins if seam_dim(join) == dim]
     each = [[(offsets[dim], piece.shape[dim]) for piece, offsets in join.pieces] for join in along]
     if all(one == each[0] for one in each):
@@ -49,7 +49,7 @@ def seams_of(dim: int, joins: Sequence[Join]) -> list[tuple[Size, Size]] | None:
 
 
 def is_moved(source: Tensor, tensor: View) -> bool:
-    """True where computing elements behind a view costs little: few functions, few elements more than once.
+    """Return whether computing elements behind a view costs little: few functions, few elements more than once.
 
     Dims in another order stay a view, for that runs in the same loops.
     """
@@ -78,12 +78,12 @@ def _is_reordered(tensor: View) -> bool:
 
 
 def has_few_functions(tensor: Tensor) -> bool:
-    """True where what is computed behind a tensor, up to memory and reductions, may be written once more."""
+    """Return whether what is computed behind a tensor, up to memory and reductions, may be written once more."""
     return _functions_of(tensor) is not None
 
 
 def _functions_of(tensor: Tensor) -> set[str] | None:
-    """Gives the functions that are computed behind a tensor, up to memory and reductions; None where they are many."""
+    """Return the functions that are computed behind a tensor, up to memory and reductions; None where they are many."""
     found: dict[Tensor, str] = {}
     stack = [tensor]
     while stack:
@@ -104,7 +104,7 @@ def _functions_of(tensor: Tensor) -> set[str] | None:
 
 
 def changes_rows(tensor: Tensor, index: Index, shape: Sequence[Size], inner: Index) -> bool:
-    """True where what is behind a view would read a reduction at another place than its own."""
+    """Return whether what is behind a view would read a reduction at another place than its own."""
     stack, seen = [(tensor, inner)], set[tuple[Tensor, Index]]()
     while stack:
         if (pair := stack.pop()) in seen:
@@ -122,7 +122,7 @@ def changes_rows(tensor: Tensor, index: Index, shape: Sequence[Size], inner: Ind
 
 
 def _is_own_row(tensor: Reduce, index: Index, shape: Sequence[Size]) -> bool:
-    """True where every dim of a reduction is read along one dim of a shape, from end to end."""
+    """Return whether every dim of a reduction is read along one dim of a shape, from end to end."""
     return all(
         size == 1 or (len(part.terms) == 1 and part.constant == 0 and shape[part.terms[0][0]] == size)
         for part, size in zip(index, tensor.shape, strict=True)
@@ -130,14 +130,14 @@ def _is_own_row(tensor: Reduce, index: Index, shape: Sequence[Size]) -> bool:
 
 
 def slices_reduction(tensor: Tensor, dim: int) -> bool:
-    """True where a slice along a dim would slice a reduction."""
+    """Return whether a slice along a dim would slice a reduction."""
     part = sliced(Iota(tensor.shape, "i64", dim), dim, 1, -1)
     assert isinstance(part, View)
     return changes_rows(tensor, part.index, part.shape, identity(tensor.shape))
 
 
 def span_of(part: Affine, shape: Sequence[Size]) -> tuple[int, int] | None:
-    """Gives the lowest and highest value of an index; None where it is symbolic."""
+    """Return the lowest and highest value of an index; None where it is symbolic."""
     low = high = part.constant
     for variable, factor in part.terms:
         size = shape[variable]
@@ -148,14 +148,14 @@ def span_of(part: Affine, shape: Sequence[Size]) -> tuple[int, int] | None:
 
 
 def is_joined_dims(tensor: Tensor) -> bool:
-    """True for a reshape of what is computed that only joins dims."""
+    """Return True for a reshape of what is computed that only joins dims."""
     if not isinstance(tensor, Reshape) or not isinstance(tensor.source, (*COMPUTED, Join)):
         return False
     return cut_index(tensor.shape, tensor.source.shape) is not None
 
 
 def finest(joined_dims: Sequence[Tensor], shape: tuple[Size, ...]) -> tuple[Size, ...] | None:
-    """Gives the dims before joining into which all others can be cut; None where there are none."""
+    """Return the dims before joining into which all others can be cut; None where there are none."""
     if any(each.shape != shape for each in joined_dims):
         return None
     finer = sorted((each.source.shape for each in joined_dims if isinstance(each, Reshape)), key=len)
@@ -165,12 +165,12 @@ def finest(joined_dims: Sequence[Tensor], shape: tuple[Size, ...]) -> tuple[Size
 
 
 def in_dims(tensor: Tensor, shape: tuple[Size, ...]) -> Tensor:
-    """Gives a tensor in finer dims."""
+    """Return a tensor in finer dims."""
     return reshaped(tensor.source if is_joined_dims(tensor) else tensor, shape)  # type: ignore[attr-defined]
 
 
 def splits_reduction(tensor: Tensor, shape: tuple[Size, ...]) -> bool:
-    """True where finer dims would read a reduction that is not joined itself by more than one index each."""
+    """Return whether finer dims would read a reduction that is not joined itself by more than one index each."""
     if is_joined_dims(tensor):
         return False
     index = cut_index(tensor.shape, shape)

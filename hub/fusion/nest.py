@@ -32,12 +32,12 @@ class Nest:
 
 
 def memory_index(tensor: Tensor, index: Index) -> Affine:
-    """Gives where an element of a tensor lies in its memory."""
+    """Return where an element of a tensor lies in its memory."""
     return linear(index, strides_of(tensor.shape))
 
 
 def nest_of(group: Group) -> Nest:
-    """Gives the loops of a group."""
+    """Return the loops of a group."""
     stores = list(_store_places(group))
     accesses = [*_read_places(group), *stores, *stores]  # what is written apart costs more: no tile helps
     sizes = list(group.domain)
@@ -101,12 +101,12 @@ def _is_number(tensor: Tensor) -> bool:
 
 
 def loop_index(placement: Placement) -> Index:
-    """Gives the index of a member's element in the loops that it is computed in."""
+    """Return the index of a member's element in the loops that it is computed in."""
     return tuple(Affine() if loop is None else variable(loop) for loop in placement)
 
 
 def inner_index(reduce: Reduce, group: Group, placement: Placement) -> Index:
-    """Gives the index of the element that a reduction takes in, over all loops."""
+    """Return the index of the element that a reduction takes in, over all loops."""
     loops = iter(sorted(group.reduced))
     index: list[Affine] = []
     for dim, size in enumerate(reduce.source.shape):
@@ -116,7 +116,7 @@ def inner_index(reduce: Reduce, group: Group, placement: Placement) -> Index:
 
 
 def phases_of(group: Group) -> PhaseOf:
-    """Gives the phase of each member: in it a full one can be computed, and after the one before it a row's value is there.
+    """Return each member's phase: in it a full one can be computed, and after the one before it a row's value is there.
 
     Members stand in an order in which sources come first.
     """
@@ -135,6 +135,6 @@ def _sources(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def is_inner(tensor: Tensor, group: Group) -> bool:
-    """True for members that have an element for every step of inner loops."""
+    """Return True for members that have an element for every step of inner loops."""
     kept = group.kept
     return not group.reduced or any(loop is not None and loop not in kept for loop in group.members[tensor])

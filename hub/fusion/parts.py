@@ -38,14 +38,14 @@ class Parts:
     """Where elements of that shape lie in the source."""
 
     def joined(self, tensor: Reduce, cut: Tensor) -> Tensor:
-        """Gives a reduction as one of the results of parts; `cut` is its source in the parts' shape."""
+        """Return a reduction as one of the results of parts; `cut` is its source in the parts' shape."""
         inner = [dim if dim < self.dim else dim + 1 for dim in tensor.dims]
         results = reduced(tensor.function, cut, inner, tensor.dtype)
         return without(reduced(tensor.function, results, (self.dim,), tensor.dtype), (self.dim,))
 
 
 def readers_of(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Readers:
-    """Gives who reads what in a program."""
+    """Return who reads what in a program."""
     found: dict[Tensor, set[Tensor | None]] = {tensor: set() for tensor in order}
     for tensor in order:
         for argument in arguments_of(tensor):
@@ -56,7 +56,7 @@ def readers_of(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Readers:
 
 
 def parts_of(tensor: Reduce, threads: int) -> Parts | None:
-    """Gives how to cut a reduction; None where it has rows enough for the threads, few elements, or unknown sizes."""
+    """Return how to cut a reduction; None where it has rows enough for the threads, few elements, or unknown sizes."""
     source = tensor.source
     results, elements = product(tensor.shape), product(source.shape)
     if not is_static(results) or not is_static(elements) or results >= threads or tensor.dtype in HALVES:
@@ -77,7 +77,7 @@ def parts_of(tensor: Reduce, threads: int) -> Parts | None:
 
 
 def by_rows(tensor: Reduce, threads: int) -> Tensor | None:
-    """Gives a reduction of unknown sizes to few values as one of its rows' results; None for any other."""
+    """Return a reduction of unknown sizes to few values as one of its rows' results; None for any other."""
     results, elements = product(tensor.shape), product(tensor.source.shape)
     if is_static(elements) or not is_static(results) or results >= threads or tensor.dtype in HALVES:
         return None
@@ -90,13 +90,13 @@ def by_rows(tensor: Reduce, threads: int) -> Tensor | None:
 
 
 def _count(size: int, elements: int) -> int:
-    """Gives the largest number of equal parts, each worth a task."""
+    """Return the largest number of equal parts, each worth a task."""
     counts = (count for count in range(2, MOST_PARTS + 1) if size % count == 0 and elements // count >= PART)
     return max(counts, default=1)
 
 
 def may_be_cut(tensor: Reduce, readers: Readers) -> bool:
-    """True where what is computed for a reduction, up to memory, is not read elsewhere too, or may be computed twice."""
+    """Return whether what is computed for a reduction, up to memory, is read nowhere else, or may be computed twice."""
     behind: set[Tensor] = set()
     stack = [tensor.source]
     while stack:

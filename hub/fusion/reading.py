@@ -10,7 +10,7 @@ from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Reduce, Take, Te
 
 
 def reads(tensor: Tensor) -> Iterator[tuple[Tensor, Index | None]]:
-    """Gives what a tensor is computed from, behind views, with the index over its loops; None if that depends on data."""
+    """Return what a tensor is computed from, behind views, with the index over its loops; None if that depends on data."""
     if isinstance(tensor, Reduce):
         yield from behind(tensor.source, identity(tensor.source.shape))
     elif isinstance(tensor, Pointwise):
@@ -24,7 +24,7 @@ def reads(tensor: Tensor) -> Iterator[tuple[Tensor, Index | None]]:
 
 
 def through_views(tensor: Tensor, index: Index) -> tuple[Tensor, Index]:
-    """Gives what lies behind views, with the index there."""
+    """Return what lies behind views, with the index there."""
     while isinstance(tensor, View):
         index = composed(tensor.index, index)
         tensor = tensor.source
@@ -32,19 +32,19 @@ def through_views(tensor: Tensor, index: Index) -> tuple[Tensor, Index]:
 
 
 def behind(tensor: Tensor, index: Index) -> Iterator[tuple[Tensor, Index]]:
-    """Gives what lies behind views, with the index there; nothing for numbers."""
+    """Return what lies behind views, with the index there; nothing for numbers."""
     tensor, index = through_views(tensor, index)
     if not isinstance(tensor, (Fill, Number, Iota)):
         yield tensor, index
 
 
 def space_of(tensor: Tensor) -> tuple[Size, ...]:
-    """Gives the sizes of the loops in which a tensor is computed."""
+    """Return the sizes of the loops in which a tensor is computed."""
     return tensor.source.shape if isinstance(tensor, Reduce) else tensor.shape
 
 
 def never_spread(order: Sequence[Tensor]) -> frozenset[Tensor]:
-    """Gives the tensors from which nothing of another number of elements is computed; sources come first in `order`."""
+    """Return the tensors from which nothing of another number of elements is computed; sources come first in `order`."""
     spread: set[Tensor] = set()
     for tensor in reversed(order):
         for source in arguments_of(tensor):
@@ -54,7 +54,7 @@ def never_spread(order: Sequence[Tensor]) -> frozenset[Tensor]:
 
 
 def in_order(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """Gives tensors and all that they are computed from, sources first."""
+    """Return tensors and all that they are computed from, sources first."""
     order: dict[Tensor, None] = {}
     stack: list[tuple[Tensor, bool]] = [(tensor, False) for tensor in reversed(outputs)]
     while stack:

@@ -1,4 +1,4 @@
-"""Gives an equal program that leaves less in memory: what moves elements trades places with what computes them.
+"""Return an equal program that leaves less in memory: what moves elements trades places with what computes them.
 
 - A view, or a read at computed places, of computed elements becomes the same function of views or reads of its arguments.
 - A function of tensors side by side becomes the functions of the pieces side by side, written where they belong.
@@ -55,7 +55,7 @@ from hub.lowering.tensors import (
 
 
 def simplified(outputs: Sequence[Tensor], order: Sequence[Tensor], *, threads: int = 1) -> list[Tensor]:
-    """Gives the outputs of an equal program; `order` holds all tensors behind them, sources first.
+    """Return the outputs of an equal program; `order` holds all tensors behind them, sources first.
 
     Reductions to fewer values than there are threads are made in two steps.
     """
@@ -67,7 +67,7 @@ def simplified(outputs: Sequence[Tensor], order: Sequence[Tensor], *, threads: i
 
 
 def simplifications(outputs: Sequence[Tensor], order: Sequence[Tensor], *, threads: int = 1) -> dict[Tensor, Tensor]:
-    """Gives what each tensor of a program becomes in an equal one, as `simplified` does; outputs may share memory."""
+    """Return what each tensor of a program becomes in an equal one, as `simplified` does; outputs may share memory."""
     moved = _Moved(readers_of(outputs, order), threads)
     for tensor in order:
         moved.done[tensor] = moved.rebuilt(tensor)
@@ -84,7 +84,7 @@ class _Moved:
         self._seen: dict[tuple[Tensor, tuple[Size, ...], Index], Tensor] = {}
 
     def rebuilt(self, tensor: Tensor) -> Tensor:
-        """Gives a tensor over what its arguments have become."""
+        """Return a tensor over what its arguments have become."""
         arguments = [self.done[each] for each in arguments_of(tensor)]
         match tensor:
             case View():
@@ -111,7 +111,7 @@ class _Moved:
     # --- views ---
 
     def inside(self, tensor: Tensor) -> Tensor:
-        """Gives a tensor as it is best read by a loop: what is computed behind a view is computed there."""
+        """Return a tensor as it is best read by a loop: what is computed behind a view is computed there."""
         if not isinstance(tensor, View):
             return tensor
         source = tensor.source
@@ -122,7 +122,7 @@ class _Moved:
         return tensor
 
     def behind(self, tensor: Tensor, shape: tuple[Size, ...], index: Index) -> Tensor:
-        """Gives a view of computed elements as the function of views."""
+        """Return a view of computed elements as the function of views."""
         if isinstance(tensor, View):
             tensor, index = tensor.source, composed(tensor.index, index)
         if not isinstance(tensor, (Pointwise, Take)):
@@ -142,7 +142,7 @@ class _Moved:
         return found
 
     def _part(self, join: Join, tensor: View) -> Tensor:
-        """Gives a view of pieces side by side: of the one that it lies in, or side by side again."""
+        """Return a view of pieces side by side: of the one that it lies in, or side by side again."""
         dim = seam_dim(join)
         if dim is None:
             return tensor
@@ -160,7 +160,7 @@ class _Moved:
     # --- functions ---
 
     def function(self, tensor: Pointwise, arguments: Sequence[Tensor]) -> Tensor:
-        """Gives a function of tensors that may be pieces side by side or joined dims."""
+        """Return a function of tensors that may be pieces side by side or joined dims."""
         for argument in arguments:
             if isinstance(argument, Join) and (cut := self._in_pieces(tensor, argument, arguments)) is not None:
                 return cut
@@ -195,7 +195,7 @@ class _Moved:
         return self.inside(sliced(tensor, dim, start, size))
 
     def reduction(self, tensor: Reduce, source: Tensor) -> Tensor:
-        """Gives a reduction; over joined dims, in the dims before they were joined."""
+        """Return a reduction; over joined dims, in the dims before they were joined."""
         if is_joined_dims(source):
             assert isinstance(source, Reshape)
             finer = source.source.shape
@@ -209,7 +209,7 @@ class _Moved:
         return self._in_parts(Reduce(tensor.shape, tensor.dtype, tensor.function, source, tensor.dims), tensor)
 
     def _in_parts(self, found: Tensor, tensor: Reduce) -> Tensor:
-        """Gives what a reduction has become, in two steps where that pays."""
+        """Return what a reduction has become, in two steps where that pays."""
         if not isinstance(found, Reduce) or not may_be_cut(tensor, self._readers):
             return found
         if (parts := parts_of(found, self._threads)) is not None:
@@ -219,7 +219,7 @@ class _Moved:
     # --- reads at computed places ---
 
     def take(self, tensor: Take, arguments: Sequence[Tensor]) -> Tensor:
-        """Gives a read at computed places; of a function, the function of reads."""
+        """Return a read at computed places; of a function, the function of reads."""
         source, *places = arguments
         left = iter([self.inside(each) for each in places])
         index = tuple(next(left) if isinstance(part, Tensor) else part for part in tensor.index)
@@ -232,7 +232,7 @@ class _Moved:
         return Take(tensor.shape, tensor.dtype, stored(source), index)
 
     def put(self, tensor: Put, arguments: Sequence[Tensor]) -> Tensor:
-        """Gives what is put in at computed places; all of it lies in memory."""
+        """Return what is put in at computed places; all of it lies in memory."""
         source, values, *places = map(stored, arguments)
         left = iter(places)
         index = tuple(next(left) if isinstance(part, Tensor) else part for part in tensor.index)
@@ -241,7 +241,7 @@ class _Moved:
     # --- joins ---
 
     def join(self, tensor: Join, pieces: Sequence[Tensor]) -> Tensor:
-        """Gives pieces side by side; a constant around one dim is two more pieces, and pieces of pieces are pieces."""
+        """Return pieces side by side; a constant around one dim is two more pieces, and pieces of pieces are pieces."""
         offsets = [places for _, places in tensor.pieces]
         if tensor.fill is None:
             dim = seam_dim(tensor)
@@ -255,7 +255,7 @@ class _Moved:
         return Join(tensor.shape, tensor.dtype, ((piece, before),), tensor.fill)
 
     def join_of(self, pieces: Sequence[Tensor], dim: int) -> Tensor:
-        """Gives tensors one after the other along a dim."""
+        """Return tensors one after the other along a dim."""
         flat: list[Tensor] = []
         for piece in pieces:
             if isinstance(piece, Join) and seam_dim(piece) == dim:
@@ -266,7 +266,7 @@ class _Moved:
 
 
 def _filled(join: Join, piece: Tensor, dim: int, before: Size) -> list[Tensor]:
-    """Gives a padded piece as pieces."""
+    """Return a padded piece as pieces."""
     assert join.fill is not None
     after = plus(join.shape[dim], -plus(before, piece.shape[dim]))
     front, back = (

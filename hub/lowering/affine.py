@@ -22,18 +22,18 @@ class Affine:
         return Affine(plus(self.constant, other.constant), _sorted(factors))
 
     def scaled(self, by: Size) -> Affine:
-        """Gives `by` times this."""
+        """Return `by` times this."""
         return Affine(times(self.constant, by), _sorted({variable: times(factor, by) for variable, factor in self.terms}))
 
     def at(self, index: Sequence[Affine]) -> Affine:
-        """Gives the expression with variable n replaced by the n-th element."""
+        """Return the expression with variable n replaced by the n-th element."""
         result = Affine(self.constant)
         for variable, factor in self.terms:
             result = result + index[variable].scaled(factor)
         return result
 
     def factor(self, variable: int) -> Size:
-        """Gives the factor of a variable; 0 where it does not occur."""
+        """Return the factor of a variable; 0 where it does not occur."""
         return dict(self.terms).get(variable, 0)
 
 
@@ -42,22 +42,22 @@ Index = tuple[Affine, ...]
 
 
 def variable(number: int, factor: Size = 1, constant: Size = 0) -> Affine:
-    """Gives constant + factor * variable."""
+    """Return constant + factor * variable."""
     return Affine(constant, _sorted({number: factor}))
 
 
 def identity(shape: Sequence[Size]) -> Index:
-    """Reads each element at its own place; dims of size 1 at 0."""
+    """Read each element at its own place; dims of size 1 at 0."""
     return tuple(Affine() if size == 1 else variable(dim) for dim, size in enumerate(shape))
 
 
 def composed(outer: Sequence[Affine], inner: Sequence[Affine]) -> Index:
-    """Gives `outer` with its variables, which number dims, replaced by the expressions in `inner`."""
+    """Return `outer` with its variables, which number dims, replaced by the expressions in `inner`."""
     return tuple(part.at(inner) for part in outer)
 
 
 def linear(index: Sequence[Affine], strides: Sequence[Size]) -> Affine:
-    """Gives the place in memory: the sum of index times stride."""
+    """Return the place in memory: the sum of index times stride."""
     result = Affine()
     for part, stride in zip(index, strides, strict=True):
         result = result + part.scaled(stride)

@@ -34,7 +34,7 @@ class Arguments:
 
 
 def with_weights(cluster: Cluster) -> Arguments:
-    """Gives a cluster's program with the weights as arguments."""
+    """Return a cluster's program with the weights as arguments."""
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     for node in cluster.module.graph.find_nodes(op="placeholder"):
@@ -53,7 +53,7 @@ def with_weights(cluster: Cluster) -> Arguments:
 
 
 def decomposed(module: fx.GraphModule, table: Decompositions) -> fx.GraphModule:
-    """Gives a program in the operators that a table leaves, symbolic sizes kept."""
+    """Return a program in the operators that a table leaves, symbolic sizes kept."""
     values: list[Any] = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
     mode = detect_fake_mode(values)
     kind = "fake" if mode is None else "real"  # "real" keeps the fake tensors, and with them the symbols
@@ -77,7 +77,7 @@ Sizes = tuple["tuple[int, ...] | int | bool | float", ...]
 
 
 def captured_sizes(cluster: Cluster) -> Sizes:
-    """Gives the sizes at which a cluster was captured."""
+    """Return the sizes at which a cluster was captured."""
     return tuple(
         tuple(map(hint, spec.shape)) if isinstance(spec, TensorSpec) else hint(spec.value) for spec in cluster.inputs
     )
@@ -90,7 +90,7 @@ def specialised(
     *,
     prepare: Callable[[fx.GraphModule], None] | None = None,
 ) -> Specialised:
-    """Gives a cluster's program for given sizes, in the operators that a table leaves. `prepare` may change it before."""
+    """Return a cluster's program for given sizes, in the operators that a table leaves. `prepare` may change it before."""
 
     def fakes() -> list[Any]:
         return [fake(spec, size) for spec, size in zip(cluster.inputs, sizes, strict=True)]
@@ -105,7 +105,7 @@ def traced(
     table: Decompositions,
     prepare: Callable[[fx.GraphModule], None] | None,
 ) -> Specialised:
-    """Gives a cluster's program as it is for some inputs, which are made, and traced, in a mode for fake tensors."""
+    """Return a cluster's program as it is for some inputs, which are made, and traced, in a mode for fake tensors."""
     arguments = with_weights(cluster)
     _without_views(arguments.module)
     if prepare is not None:
@@ -127,7 +127,7 @@ def traced(
 
 
 def _without_views(module: fx.GraphModule) -> None:
-    """Has shapes changed by `reshape`: an operator that is taken apart may lie in memory otherwise than views rely on."""
+    """Have shapes changed by `reshape`: an operator that is taken apart may lie in memory otherwise than views rely on."""
     for target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
         for node in module.graph.find_nodes(op="call_function", target=target):
             node.target = torch.ops.aten.reshape.default
@@ -135,14 +135,14 @@ def _without_views(module: fx.GraphModule) -> None:
 
 
 def fake(spec: Spec, size: Any) -> Any:
-    """Gives an input of some size, within a mode for fake tensors."""
+    """Return an input of some size, within a mode for fake tensors."""
     if not isinstance(spec, TensorSpec):
         return size
     return torch.empty_strided(size, _strides(size, spec), dtype=spec.dtype, device=spec.device)
 
 
 def _strides(shape: Sequence[int], spec: TensorSpec) -> tuple[int, ...]:
-    """Gives strides for a shape with dims in memory in the order in which a tensor was captured, which views rely on."""
+    """Return strides for a shape with dims in memory in the order in which a tensor was captured, which views rely on."""
     captured = [hint(stride) for stride in spec.stride]  # int() of a symbol would fix it for everybody
     if not spec.is_dynamic:
         return tuple(captured)

@@ -31,7 +31,7 @@ COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 
 def fill(value: float, dtype: str, shape: Sequence[Size] = ()) -> Tensor:
-    """Gives a constant."""
+    """Return a constant."""
     return cast(Fill(tuple(shape), "f32", value), dtype) if dtype in HALVES else Fill(tuple(shape), dtype, value)
 
 
@@ -39,7 +39,7 @@ def fill(value: float, dtype: str, shape: Sequence[Size] = ()) -> Tensor:
 
 
 def view(source: Tensor, shape: Sequence[Size], index: Index) -> Tensor:
-    """Gives the elements of `source` at `index`, whose variables number the dims of `shape`."""
+    """Return the elements of `source` at `index`, whose variables number the dims of `shape`."""
     shape = tuple(shape)
     if isinstance(source, Fill):
         return Fill(shape, source.dtype, source.value)
@@ -53,7 +53,7 @@ def view(source: Tensor, shape: Sequence[Size], index: Index) -> Tensor:
 
 
 def broadcast(source: Tensor, shape: Sequence[Size]) -> Tensor:
-    """Gives a tensor of a larger shape by PyTorch's rules: dims are added in front, sizes of 1 repeated."""
+    """Return a tensor of a larger shape by PyTorch's rules: dims are added in front, sizes of 1 repeated."""
     shape = tuple(shape)
     lead = len(shape) - len(source.shape)
     index = tuple(Affine() if size == 1 else variable(dim + lead) for dim, size in enumerate(source.shape))
@@ -61,7 +61,7 @@ def broadcast(source: Tensor, shape: Sequence[Size]) -> Tensor:
 
 
 def permuted(source: Tensor, dims: Sequence[int]) -> Tensor:
-    """Gives dims in another order: dim n of the result is dim `dims[n]`."""
+    """Return dims in another order: dim n of the result is dim `dims[n]`."""
     shape = tuple(source.shape[dim] for dim in dims)
     places = {dim: place for place, dim in enumerate(dims)}
     index = tuple(Affine() if size == 1 else variable(places[dim]) for dim, size in enumerate(source.shape))
@@ -69,14 +69,14 @@ def permuted(source: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def swapped(source: Tensor, one: int, other: int) -> Tensor:
-    """Gives two dims in each other's place."""
+    """Return two dims in each other's place."""
     dims = list(range(len(source.shape)))
     dims[one], dims[other] = dims[other], dims[one]
     return permuted(source, dims)
 
 
 def in_place(memory: Tensor, shape: Sequence[Size], strides: Sequence[Size]) -> Tensor:
-    """Gives a tensor that lies in flat memory with strides of its own, 0 where elements are repeated."""
+    """Return a tensor that lies in flat memory with strides of its own, 0 where elements are repeated."""
     place = Affine()
     for dim, (size, stride) in enumerate(zip(shape, strides, strict=True)):
         if size != 1:
@@ -85,7 +85,7 @@ def in_place(memory: Tensor, shape: Sequence[Size], strides: Sequence[Size]) -> 
 
 
 def extent(shape: Sequence[Size], strides: Sequence[Size]) -> Size:
-    """Gives how many elements of memory a tensor of at least one element reaches over."""
+    """Return how many elements of memory a tensor of at least one element reaches over."""
     result: Size = 1
     for size, stride in zip(shape, strides, strict=True):
         result = plus(result, times(stride, minus(size, 1)))
@@ -93,7 +93,7 @@ def extent(shape: Sequence[Size], strides: Sequence[Size]) -> Size:
 
 
 def sliced(source: Tensor, dim: int, start: Size, size: Size, step: int = 1) -> Tensor:
-    """Gives `size` entries along a dim, from `start` in steps."""
+    """Return `size` entries along a dim, from `start` in steps."""
     shape = tuple(size if place == dim else each for place, each in enumerate(source.shape))
     index = list(identity(shape))
     index[dim] = Affine(start) if size == 1 else variable(dim, step, start)
@@ -101,7 +101,7 @@ def sliced(source: Tensor, dim: int, start: Size, size: Size, step: int = 1) -> 
 
 
 def reshaped(source: Tensor, shape: Sequence[Size]) -> Tensor:
-    """Gives the elements in row-major order under another shape: by an affine view where dims are only cut or added."""
+    """Return the elements in row-major order under another shape: by an affine view where dims are only cut or added."""
     shape = tuple(shape)
     if shape == source.shape:
         return source
@@ -117,17 +117,17 @@ def reshaped(source: Tensor, shape: Sequence[Size]) -> Tensor:
 
 
 def stored(source: Tensor) -> Tensor:
-    """Gives a tensor of which every element can lie packed in memory."""
+    """Return a tensor of which every element can lie packed in memory."""
     return source if isinstance(source, (*IN_MEMORY, *COMPUTED)) else copied(source)
 
 
 def copied(source: Tensor) -> Tensor:
-    """Gives a tensor as one that is computed, and so has memory of its own."""
+    """Return a tensor as one that is computed, and so has memory of its own."""
     return Pointwise(source.shape, source.dtype, "copy", (source,))
 
 
 def with_own_memory(tensor: Tensor, earlier: Sequence[Tensor]) -> Tensor:
-    """Gives a tensor that can have packed memory of its own, apart from other outputs'."""
+    """Return a tensor that can have packed memory of its own, apart from other outputs'."""
     root = tensor
     while isinstance(root, Reshape):
         root = root.source
@@ -136,7 +136,7 @@ def with_own_memory(tensor: Tensor, earlier: Sequence[Tensor]) -> Tensor:
 
 
 def cut_index(old: Sequence[Size], new: Sequence[Size]) -> Index | None:
-    """Gives where a reshape reads if every new dim is part of one old dim; None where dims are joined."""
+    """Return where a reshape reads if every new dim is part of one old dim; None where dims are joined."""
     cuts = _cuts(old, new)
     if cuts is None:
         cuts = _one_cut(old, new)
@@ -153,7 +153,7 @@ def _row_major(dims: Sequence[int], sizes: Sequence[Size]) -> Affine:
 
 
 def _cuts(old: Sequence[Size], new: Sequence[Size]) -> list[list[int]] | None:
-    """Gives the new dims into which each old one is cut, by their sizes."""
+    """Return the new dims into which each old one is cut, by their sizes."""
     cuts: list[list[int]] = []
     place = 0
     for size in old:
@@ -170,7 +170,7 @@ def _cuts(old: Sequence[Size], new: Sequence[Size]) -> list[list[int]] | None:
 
 
 def _one_cut(old: Sequence[Size], new: Sequence[Size]) -> list[list[int]] | None:
-    """Gives the same where one old dim is left for several new ones: a reshape keeps the number of elements.
+    """Return the same where one old dim is left for several new ones: a reshape keeps the number of elements.
 
     So a symbolic size c can be cut into 4 and c // 4.
     """
@@ -190,7 +190,7 @@ def _one_cut(old: Sequence[Size], new: Sequence[Size]) -> list[list[int]] | None
 
 
 def broadcast_shape(*tensors: Tensor) -> tuple[Size, ...]:
-    """Gives the shape to which tensors are broadcast together."""
+    """Return the shape to which tensors are broadcast together."""
     rank = max(len(tensor.shape) for tensor in tensors)
     sizes: list[Size] = [1] * rank
     for tensor in tensors:
@@ -201,14 +201,14 @@ def broadcast_shape(*tensors: Tensor) -> tuple[Size, ...]:
 
 
 def pointwise(function: str, *arguments: Tensor, dtype: str | None = None) -> Tensor:
-    """Gives a function of the elements of tensors, broadcast; the dtype is the first one's, or i1 of a comparison."""
+    """Return a function of the elements of tensors, broadcast; the dtype is the first one's, or i1 of a comparison."""
     shape = broadcast_shape(*arguments)
     kind = dtype or ("i1" if function in COMPARISONS else arguments[0].dtype)
     return Pointwise(shape, kind, function, tuple(broadcast(argument, shape) for argument in arguments))
 
 
 def cast(source: Tensor, dtype: str) -> Tensor:
-    """Gives the elements as numbers of another dtype."""
+    """Return the elements as numbers of another dtype."""
     if source.dtype == dtype:
         return source
     if source.dtype in HALVES and dtype in HALVES:
@@ -232,12 +232,12 @@ def _cast_number(value: float, dtype: str) -> float:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Gives `yes` where the condition holds, else `no`."""
+    """Return `yes` where the condition holds, else `no`."""
     return pointwise("select", condition, yes, no, dtype=yes.dtype)
 
 
 def iota(shape: Sequence[Size], dim: int) -> Tensor:
-    """Gives the index along a dim."""
+    """Return the index along a dim."""
     return Iota(tuple(shape), "i64", dim)
 
 
@@ -245,12 +245,12 @@ def iota(shape: Sequence[Size], dim: int) -> Tensor:
 
 
 def normal_dims(dims: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Gives dims counted from the front, each once, in order."""
+    """Return dims counted from the front, each once, in order."""
     return tuple(sorted({dim % rank for dim in dims})) if rank else ()
 
 
 def reduced(function: str, source: Tensor, dims: Sequence[int], dtype: str | None = None) -> Tensor:
-    """Gives elements combined along dims, which stay with size 1."""
+    """Return elements combined along dims, which stay with size 1."""
     dims = tuple(dim for dim in dims if source.shape[dim] != 1)
     if not dims:
         return source if dtype is None else cast(source, dtype)
@@ -259,7 +259,7 @@ def reduced(function: str, source: Tensor, dims: Sequence[int], dtype: str | Non
 
 
 def without(source: Tensor, dims: Sequence[int]) -> Tensor:
-    """Gives a tensor without some dims of size 1."""
+    """Return a tensor without some dims of size 1."""
     kept = [dim for dim in range(len(source.shape)) if dim not in dims]
     index = [Affine() for _ in source.shape]
     for place, dim in enumerate(kept):
@@ -268,7 +268,7 @@ def without(source: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def joined(pieces: Sequence[Tensor], dim: int) -> Tensor:
-    """Gives tensors one after the other along a dim."""
+    """Return tensors one after the other along a dim."""
     offset: Size = 0
     placed: list[tuple[Tensor, tuple[Size, ...]]] = []
     for piece in pieces:
@@ -294,12 +294,12 @@ def padded(
 
 
 def scanned(function: str, source: Tensor, dim: int) -> Tensor:
-    """Gives running totals."""
+    """Return running totals."""
     return Scan(source.shape, source.dtype, function, stored(source), dim)
 
 
 def matrix_product(left: Tensor, right: Tensor, dtype: str | None = None) -> Tensor:
-    """Gives left [..., M, K] times right [..., K, N]; leading dims are broadcast. bfloat16 gives float32 only."""
+    """Return left [..., M, K] times right [..., K, N]; leading dims are broadcast. bfloat16 gives float32 only."""
     lead = broadcast_shape(Fill(left.shape[:-2], "f32", 0), Fill(right.shape[:-2], "f32", 0))
     left = broadcast(left, (*lead, *left.shape[-2:]))
     right = broadcast(right, (*lead, *right.shape[-2:]))
@@ -307,7 +307,7 @@ def matrix_product(left: Tensor, right: Tensor, dtype: str | None = None) -> Ten
 
 
 def _as_operand(source: Tensor) -> Tensor:
-    """Gives a matrix that the library can read where it lies: rows or columns without gaps; else a packed copy."""
+    """Return a matrix that the library can read where it lies: rows or columns without gaps; else a packed copy."""
     if not isinstance(source, View):
         return stored(source)
     if isinstance(source.source, (*IN_MEMORY, *COMPUTED)) and matrix_layout(source) is not None:
@@ -316,7 +316,7 @@ def _as_operand(source: Tensor) -> Tensor:
 
 
 def matrix_layout(source: Tensor) -> tuple[bool, Size] | None:
-    """Gives whether columns are what lies without gaps, and how far apart the others are; None where neither does."""
+    """Return whether columns are what lies without gaps, and how far apart the others are; None where neither does."""
     rows, columns = source.shape[-2:]
     if not isinstance(source, View):
         return False, columns
@@ -330,10 +330,10 @@ def matrix_layout(source: Tensor) -> tuple[bool, Size] | None:
 
 
 def _reaches(step: Size, count: Size) -> bool:
-    """True where rows that lie `step` apart do not overlap."""
+    """Return whether rows that lie `step` apart do not overlap."""
     return step >= count if isinstance(step, int) and isinstance(count, int) else step != 0
 
 
 def count_of(source: Tensor, dims: Sequence[int]) -> Size:
-    """Gives how many elements are combined along dims."""
+    """Return how many elements are combined along dims."""
     return product(source.shape[dim] for dim in dims)

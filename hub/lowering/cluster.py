@@ -35,7 +35,7 @@ class Lowered:
 
 
 def lower(cluster: Cluster, *, gapped: Mapping[int, tuple[Size, ...]] = MappingProxyType({})) -> Lowered:
-    """Gives a cluster's tensor program. Raises CompileError for an operator without rule.
+    """Return a cluster's tensor program. Raises CompileError for an operator without rule.
 
     `gapped` has the strides of inputs, by position, that will not come packed: they are read where they lie.
     """
@@ -61,7 +61,7 @@ def lower(cluster: Cluster, *, gapped: Mapping[int, tuple[Size, ...]] = MappingP
 
 
 def weights_of(cluster: Cluster) -> dict[str, torch.Tensor]:
-    """Gives the weights packed in memory order, by name."""
+    """Return the weights packed in memory order, by name."""
     names = _weight_names(cluster)
     return {
         name: getattr(cluster.module, target).detach().permute(_weight_order(getattr(cluster.module, target))).contiguous()
@@ -109,7 +109,7 @@ def _lowered(node: fx.Node, values: Mapping[fx.Node, Any], cluster: Cluster) -> 
 
 
 def _note_origins(value: Any, name: str, origins: dict[Tensor, str]) -> None:
-    """Notes a node for all tensors behind its value that no node before it made."""
+    """Note a node for all tensors behind its value that no node before it made."""
     stack = [each for each in elements(value) if isinstance(each, Tensor)]
     while stack:
         tensor = stack.pop()

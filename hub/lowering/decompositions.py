@@ -35,12 +35,12 @@ def _overload(name: str) -> Any:
 
 
 def completed(table: Decompositions) -> Decompositions:
-    """Gives a table of torch-mlir's with what it leaves out or gets wrong."""
+    """Return a table of torch-mlir's with what it leaves out or gets wrong."""
     return {**table, **_further()}
 
 
 def composites_said(module: fx.GraphModule) -> None:
-    """Has a program compute operators by functions of ours that PyTorch would take apart before any table is asked."""
+    """Have a program compute operators by functions of ours that PyTorch would take apart before any table is asked."""
     for name, function in _COMPOSITES.items():
         for node in module.graph.find_nodes(op="call_function", target=_overload(name)):
             node.target = function
@@ -48,13 +48,13 @@ def composites_said(module: fx.GraphModule) -> None:
 
 
 def said_by_pytorch(*names: str) -> Decompositions:
-    """Gives PyTorch's own way to say operators in others."""
+    """Return PyTorch's own way to say operators in others."""
     pytorchs: Any = _decomp  # whose annotations leave the functions' types open
     return pytorchs.get_decompositions([_overload(name) for name in names])
 
 
 def keeping_nan() -> Decompositions:
-    """Gives the larger and the smaller of two, and clamps, in comparisons that keep NaN: torch-mlir's linalg loses it."""
+    """Return the larger and the smaller of two, and clamps, in comparisons that keep NaN: torch-mlir's linalg loses it."""
     found: dict[Any, Callable[..., Any]] = {}
     for name in ("maximum.default", "max.other"):
         found[_overload(name)] = _larger
@@ -69,7 +69,7 @@ def keeping_nan() -> Decompositions:
 
 
 def views_through_one_dim() -> Decompositions:
-    """Gives changes of shape, where sizes are symbols, in steps that torch-mlir 20261001 gets right.
+    """Return changes of shape, where sizes are symbols, in steps that torch-mlir 20261001 gets right.
 
     These make one dim of several, or several of one, beside dims that stay. Of [a, b] as [a * b / 3, 3] it makes [a, 3].
     """
@@ -84,7 +84,7 @@ def _in_steps(value: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
 
 
 def _is_mixed(old: Sequence[Any], new: Sequence[Any]) -> bool:
-    """True where several dims become several others."""
+    """Return whether several dims become several others."""
     before, after = list(map(size_of, old)), list(map(size_of, new))
     for end in (0, -1):
         while before and after and before[end] == after[end]:
@@ -93,7 +93,7 @@ def _is_mixed(old: Sequence[Any], new: Sequence[Any]) -> bool:
 
 
 def by_elements() -> Decompositions:
-    """Gives what torch-mlir 20261001 gets wrong of single elements, said so that it comes out right.
+    """Return what torch-mlir 20261001 gets wrong of single elements, said so that it comes out right.
 
     Remainders and floors of quotients, which it takes from rounded quotients; square roots written as powers; equality of a
     tensor with itself, which it says of NaN too, and comparisons of a known float with an integer, which it folds wrongly
@@ -152,13 +152,13 @@ def _root(value: torch.Tensor, exponent: Any) -> torch.Tensor:
 
 
 def _fmod(left: Any, right: Any) -> torch.Tensor:
-    """Gives the remainder with the dividend's sign, exactly."""
+    """Return the remainder with the dividend's sign, exactly."""
     left, right, dtype = _alike(left, right)
     return _rest(left, right).to(dtype)
 
 
 def _remainder(left: Any, right: Any) -> torch.Tensor:
-    """Gives the remainder with the divisor's sign."""
+    """Return the remainder with the divisor's sign."""
     if _taken_as_it_is:
         return NotImplemented
     left, right, dtype = _alike(left, right)
@@ -188,7 +188,7 @@ def _divided(left: Any, right: Any, *, rounding_mode: str | None) -> torch.Tenso
 
 
 def _is_beside(rest: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """True where a remainder has the dividend's sign and the divisor has another."""
+    """Return whether a remainder has the dividend's sign and the divisor has another."""
     return (rest != 0) & ((rest < 0) ^ (right < 0))
 
 
@@ -197,7 +197,7 @@ _taken_as_it_is: list[bool] = []
 
 
 def _rest(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Gives the remainder with the dividend's sign.
+    """Return the remainder with the dividend's sign.
 
     Of floats torch-mlir makes one exact operator of `remainder`, with the dividend's sign for StableHLO and the divisor's
     for linalg: of positive ones, both are the same.
@@ -213,7 +213,7 @@ def _rest(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _place_of(extreme: Any) -> Callable[..., torch.Tensor]:
-    """Gives `argmax` or `argmin` of floats: the first place of NaN, else of the extreme."""
+    """Return `argmax` or `argmin` of floats: the first place of NaN, else of the extreme."""
 
     def said(value: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
         if not value.dtype.is_floating_point:
@@ -237,7 +237,7 @@ def _value_and_place_of(extreme: Any) -> Callable[..., tuple[torch.Tensor, torch
 
 
 def _alike(left: Any, right: Any) -> tuple[torch.Tensor, torch.Tensor, torch.dtype]:
-    """Gives two tensors of one dtype, of which one may have been a number, and the dtype of the result.
+    """Return two tensors of one dtype, of which one may have been a number, and the dtype of the result.
 
     Halves become float32, in which PyTorch computes them; numbers are rounded to halves before, as it does.
     """
@@ -253,7 +253,7 @@ def _alike(left: Any, right: Any) -> tuple[torch.Tensor, torch.Tensor, torch.dty
 def _rms_norm(
     value: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None = None, eps: float | None = None
 ) -> torch.Tensor:
-    """Gives what `rms_norm` does; halves are computed in float32."""
+    """Return what `rms_norm` does; halves are computed in float32."""
     wide = value.to(torch.float32) if value.dtype in (torch.float16, torch.bfloat16) else value
     dims = list(range(-len(shape), 0))
     least = torch.finfo(wide.dtype).eps if eps is None else eps
@@ -321,7 +321,7 @@ def _further() -> Decompositions:
 
 
 def _between(operator: Any) -> Callable[[Any, Any], Any]:
-    """Gives an operator between two tensors that takes numbers, too, and other shapes: torch-mlir's shifts repeat nothing.
+    """Return an operator between two tensors that takes numbers, too, and other shapes: torch-mlir's shifts repeat nothing.
 
     It may be said in itself: tensors of one shape and dtype are left alone then.
     """

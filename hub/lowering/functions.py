@@ -14,7 +14,7 @@ _HIGHEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 127, "u8
 
 
 def neutral(function: str, dtype: str) -> float:
-    """Gives the value that changes no "sum", "prod", "max", "min", "any" or "all" of values of a dtype."""
+    """Return the value that changes no "sum", "prod", "max", "min", "any" or "all" of values of a dtype."""
     if function in ("sum", "any"):
         return 0
     if function in ("prod", "all"):

@@ -26,7 +26,7 @@ _IN_EACH = _names("index.Tensor _unsafe_index.Tensor index_put.default _unsafe_i
 
 
 def bounded(module: fx.GraphModule) -> None:
-    """Has a program count negative indices from the end and move others beyond it to the last place.
+    """Have a program count negative indices from the end and move others beyond it to the last place.
 
     In eager an index out of range is an error; a compiler that neither looks nor clamps reads memory of others.
     """
@@ -51,7 +51,7 @@ def _inside(graph: fx.Graph, index: Any, source: Any, dim: int) -> fx.Node:
 
 
 def within(index: torch.Tensor, source: torch.Tensor, dim: int) -> torch.Tensor:
-    """Gives places along a dim of a tensor, all of them inside."""
+    """Return places along a dim of a tensor, all of them inside."""
     if not source.dim():
         return index
     size = source.shape[dim]

@@ -10,7 +10,7 @@ from hub.lowering.sizes import Size, python_text, size_of
 
 
 def memory_order(spec: TensorSpec) -> tuple[int, ...]:
-    """Gives the dims from outermost in memory to innermost, if elements lie packed in that order; else as they are."""
+    """Return the dims from outermost in memory to innermost, if elements lie packed in that order; else as they are."""
     dims = tuple(range(len(spec.shape)))
     sizes, strides = tuple(map(priced_size, spec.shape)), tuple(map(priced_size, spec.stride))
     order = tuple(sorted(dims, key=lambda dim: (-strides[dim], -sizes[dim], dim)))
@@ -25,7 +25,7 @@ def memory_order(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def gapped_strides(spec: TensorSpec, symbols: Mapping[Any, str]) -> tuple[Size, ...] | None:
-    """Gives the strides of a tensor that lies in memory with gaps or more than once: slices, steps, what was expanded.
+    """Return the strides of a tensor that lies in memory with gaps or more than once: slices, steps, what was expanded.
 
     None where elements lie packed, in whatever order of dims, where there are none, or where a stride depends on a symbol
     that is not among `symbols`.
@@ -37,12 +37,12 @@ def gapped_strides(spec: TensorSpec, symbols: Mapping[Any, str]) -> tuple[Size, 
 
 
 def is_packed(spec: TensorSpec) -> bool:
-    """True where elements lie without gaps, each once, in whatever order of dims."""
+    """Return whether elements lie without gaps, each once, in whatever order of dims."""
     return spec.is_contiguous or memory_order(spec) != tuple(range(len(spec.shape)))
 
 
 def is_shown(size: Size, symbols: Mapping[Any, str]) -> bool:
-    """True for a size that follows from some symbols."""
+    """Return True for a size that follows from some symbols."""
     try:
         python_text(size, symbols)
     except ValueError:
@@ -51,5 +51,5 @@ def is_shown(size: Size, symbols: Mapping[Any, str]) -> bool:
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
-    """Gives the order that undoes one."""
+    """Return the order that undoes one."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))

@@ -11,13 +11,13 @@ _ALIGNMENT_DIGITS = 8
 
 
 def blobs(text: str) -> dict[str, str]:
-    """Gives the hexadecimal digits of large constants, which MLIR prints apart from the program, by name."""
+    """Return the hexadecimal digits of large constants, which MLIR prints apart from the program, by name."""
     _, _, resources = text.partition("{-#")
     return {name: digits[_ALIGNMENT_DIGITS:] for name, digits in _BLOB.findall(resources)}
 
 
 def inlined(text: str) -> str:
-    """Gives a program with the constants that stand behind it where they are used."""
+    """Return a program with the constants that stand behind it where they are used."""
     program, mark, _ = text.partition("{-#")
     if not mark:
         return text

@@ -37,7 +37,7 @@ def opened(
     least: int = 2,
     prepare: Callable[[fx.GraphModule], None] | None = None,
 ) -> Open:
-    """Gives a cluster's program for all sizes, as `hub.lowering.arguments.specialised` does for given ones.
+    """Return a cluster's program for all sizes, as `hub.lowering.arguments.specialised` does for given ones.
 
     Its symbols are its own, so that nobody else learns what tracing assumes of them: that leaves guards, which the
     condition holds. That symbols are at least 2 PyTorch always assumes, and it leaves no guard; `least` below 2 is for
@@ -67,12 +67,12 @@ def opened(
 
 
 def is_open(cluster: Cluster) -> bool:
-    """True where a size among a cluster's inputs is a symbol."""
+    """Return whether a size among a cluster's inputs is a symbol."""
     return any(is_symbolic(size) for _, size in _sizes(cluster) if not isinstance(size, float))
 
 
 def condition_of(text: str, inputs: int) -> Callable[..., bool]:
-    """Gives the function of a call's inputs, of which there are so many, that a condition's text says.
+    """Return the function of a call's inputs, of which there are so many, that a condition's text says.
 
     It is false where the text cannot be computed: a guard may divide by a size of 0.
     """
@@ -89,7 +89,7 @@ def condition_of(text: str, inputs: int) -> Callable[..., bool]:
 
 
 def _symbols(cluster: Cluster, known: Mapping[Any, str], environment: ShapeEnv) -> dict[Any, Any]:
-    """Gives a symbol of an environment for each of those in the sizes of a cluster's inputs."""
+    """Return a symbol of an environment for each of those in the sizes of a cluster's inputs."""
     found: dict[Any, Any] = {}
     for size in (size for _, size in _sizes(cluster) if is_symbolic(size)):
         for symbol in sorted(getattr(size_of(size), "free_symbols", ()), key=str):
@@ -104,13 +104,13 @@ def _symbols(cluster: Cluster, known: Mapping[Any, str], environment: ShapeEnv) 
 
 
 def _seen(text: str, cluster: Cluster) -> int:
-    """Gives what a text that reads a size gives for the inputs that a cluster was captured with."""
+    """Return what a text that reads a size gives for the inputs that a cluster was captured with."""
     seen = [SimpleNamespace(shape=size) if isinstance(size, tuple) else size for size in captured_sizes(cluster)]
     return eval(text, {f"i{position}": value for position, value in enumerate(seen)})
 
 
 def _agreements(cluster: Cluster, known: Mapping[Any, str], symbols: Iterable[Any], least: int) -> Iterator[str]:
-    """Says how large symbols are at least, and that each size of an input is what the symbols make of it."""
+    """Return how large symbols are at least, and that each size of an input is what the symbols make of it."""
     texts = {symbol: known[symbol] for symbol in symbols}
     yield from (f"{text} >= {least}" for text in texts.values())
     for text, size in _sizes(cluster):
@@ -119,7 +119,7 @@ def _agreements(cluster: Cluster, known: Mapping[Any, str], symbols: Iterable[An
 
 
 def _sizes(cluster: Cluster) -> Iterator[tuple[str, Any]]:
-    """Gives each size among a cluster's inputs, with the text that reads it."""
+    """Return each size among a cluster's inputs, with the text that reads it."""
     for position, spec in enumerate(cluster.inputs):
         if isinstance(spec, ScalarSpec):
             yield f"i{position}", spec.value

@@ -40,15 +40,15 @@ class Programs(Generic[ProgramT]):
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[tuple[Sizes, ProgramT]]:
-        """Gives what was built for given sizes by now."""
+        """Return what was built for given sizes by now."""
         return iter(tuple(self._found.items()))
 
     def __len__(self) -> int:
-        """Gives how many were built for given sizes by now."""
+        """Return how many were built for given sizes by now."""
         return len(self._found)
 
     def of(self, inputs: Sequence[Any]) -> ProgramT:
-        """Gives the program for a call's inputs.
+        """Return the program for a call's inputs.
 
         Raises RunError where they do not fit the cluster, InputRefused where there is no program and will be none.
         """
@@ -79,7 +79,7 @@ class Programs(Generic[ProgramT]):
 
 
 def _misfit(cluster: Cluster, sizes: Sizes) -> str:
-    """Says which input has a size that a cluster does not allow; "" where all fit."""
+    """Return which input has a size that a cluster does not allow; "" where all fit."""
     if len(sizes) != len(cluster.inputs):
         return f"got {len(sizes)} inputs, {len(cluster.inputs)} wanted"
     for name, spec, size in zip(cluster.input_names, cluster.inputs, sizes, strict=True):

@@ -19,7 +19,7 @@ _PYTORCHS: Any = decompositions
 
 
 def unrolled(module: fx.GraphModule) -> None:
-    """Has a program compute each LSTM step by step: traced as it is, PyTorch gives one to oneDNN."""
+    """Have a program compute each LSTM step by step: traced as it is, PyTorch gives one to oneDNN."""
     for node in _lstms(module):
         node.target = lstm
     module.recompile()
@@ -30,7 +30,7 @@ def _lstms(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def written_out(cluster: Cluster) -> Cluster:
-    """Gives a cluster with its LSTMs step by step, for compilers that read clusters; as it is where it has none."""
+    """Return a cluster with its LSTMs step by step, for compilers that read clusters; as it is where it has none."""
     if not _lstms(cluster.module):
         return cluster
     arguments = with_weights(cluster)
@@ -59,7 +59,7 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gives what `aten.lstm.input` does, in products and functions of elements. Sizes are numbers."""
+    """Return what `aten.lstm.input` does, in products and functions of elements. Sizes are numbers."""
     grouped = _PYTORCHS.gather_params(params, has_biases, hx[0].size(2) != hx[1].size(2))
     hidden = list(zip(hx[0], hx[1], strict=True))
     options = has_biases, num_layers, dropout, train, bidirectional, batch_first

@@ -17,12 +17,12 @@ Size = Any
 
 
 def size_of(value: Any) -> Size:
-    """Gives the size behind an int or SymInt."""
+    """Return the size behind an int or SymInt."""
     return int(value) if isinstance(value, int) else settled(value.node.expr)
 
 
 def settled(value: Any) -> Size:
-    """Gives an expression as an int where it is one, else multiplied out, so that equal sizes are equal values."""
+    """Return an expression as an int where it is one, else multiplied out, so that equal sizes are equal values."""
     if isinstance(value, int):
         return value
     plain: Any = _sympy.expand(value)
@@ -30,17 +30,17 @@ def settled(value: Any) -> Size:
 
 
 def plus(left: Size, right: Size) -> Size:
-    """Gives the sum."""
+    """Return the sum."""
     return settled(left + right)
 
 
 def minus(left: Size, right: Size) -> Size:
-    """Gives the difference."""
+    """Return the difference."""
     return settled(left - right)
 
 
 def at_least_zero(size: Size) -> Size:
-    """Gives the size, 0 where it would be less."""
+    """Return the size, 0 where it would be less."""
     return max(size, 0) if isinstance(size, int) else settled(_sympy.Max(0, size))
 
 
@@ -63,7 +63,7 @@ def slice_start(start: Size, size: Size) -> Size:
 
 
 def is_at_least_zero(size: Size) -> bool:
-    """Return True where a size is known not to be negative."""
+    """Return whether a size is known not to be negative."""
     return size >= 0 if isinstance(size, int) else bool(size.is_nonnegative)
 
 
@@ -73,12 +73,12 @@ def at_most(size: Size, limit: Size) -> Size:
 
 
 def times(left: Size, right: Size) -> Size:
-    """Gives the product."""
+    """Return the product."""
     return settled(left * right)
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    """Gives the product of all; 1 of none."""
+    """Return the product of all; 1 of none."""
     result: Size = 1
     for size in sizes:
         result = times(result, size)
@@ -86,14 +86,14 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 def ceil_div(size: Size, by: Size) -> Size:
-    """Gives how many blocks of `by`, which is at least 1, cover a size."""
+    """Return how many blocks of `by`, which is at least 1, cover a size."""
     if isinstance(size, int) and isinstance(by, int):
         return -(-size // by)
     return settled(FloorDiv(settled(size + by - 1), _sympy.sympify(by)))
 
 
 def is_multiple(whole: Size, part: Size) -> bool:
-    """True where a size is known to be another one times something: then it is not less, unless it is 0."""
+    """Return whether a size is known to be another one times something: then it is not less, unless it is 0."""
     if isinstance(whole, int) and isinstance(part, int):
         return part > 0 and whole % part == 0
     numerator, denominator = (_sympy.sympify(whole) / part).as_numer_denom()
@@ -101,7 +101,7 @@ def is_multiple(whole: Size, part: Size) -> bool:
 
 
 def strides_of(shape: Iterable[Size]) -> tuple[Size, ...]:
-    """Gives the strides of packed row-major elements."""
+    """Return the strides of packed row-major elements."""
     strides: list[Size] = []
     step: Size = 1
     for size in reversed(tuple(shape)):
@@ -111,12 +111,12 @@ def strides_of(shape: Iterable[Size]) -> tuple[Size, ...]:
 
 
 def is_static(size: Size) -> bool:
-    """True for a size known while compiling."""
+    """Return True for a size known while compiling."""
     return isinstance(size, int)
 
 
 def python_text(size: Size, known: Mapping[Any, str]) -> str:
-    """Gives the Python expression of a size, over the texts that read symbols and other parts that inputs show.
+    """Return the Python expression of a size, over the texts that read symbols and other parts that inputs show.
 
     Raises ValueError where it depends on a symbol that no input shows.
     """
@@ -135,7 +135,7 @@ def python_text(size: Size, known: Mapping[Any, str]) -> str:
 
 
 def parts_shown(known: Mapping[Any, str]) -> dict[Any, str]:
-    """Gives the texts of what stands behind sizes of the form c * part + d: the part may be all that other sizes need."""
+    """Return the texts of what stands behind sizes of the form c * part + d: the part may be all that other sizes need."""
     found = dict(known)
     for size, text in known.items():
         if size.is_Symbol:

@@ -11,7 +11,7 @@ from hub.support import is_symbolic
 
 
 def symbol_texts(cluster: Cluster, *, with_strides: bool = False) -> dict[Any, str]:
-    """Gives, for each symbolic size that an input shows, the Python text that reads it; inputs are i0, i1, ...
+    """Return, for each symbolic size that an input shows, the Python text that reads it; inputs are i0, i1, ...
 
     With strides, those of inputs with gaps that no size shows are read too: of what was sliced, the sizes before.
     """

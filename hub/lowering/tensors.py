@@ -140,7 +140,7 @@ class Template(Tensor):
 
 
 def arguments_of(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Gives the tensors that a tensor is directly defined by."""
+    """Return the tensors that a tensor is directly defined by."""
     if isinstance(tensor, Pointwise):
         return tensor.arguments
     if isinstance(tensor, Take):

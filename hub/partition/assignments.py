@@ -1,4 +1,4 @@
-"""Gives the ways of handing a graph's nodes to backends that are worth pricing."""
+"""Return the ways of handing a graph's nodes to backends that are worth pricing."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Assignment:
 
     @property
     def clusters(self) -> tuple[Group, ...]:
-        """Groups that need compiling."""
+        """Group that need compiling."""
         return tuple(found for found in self.groups if found.backend != EAGER)
 
     @property
     def eager_nodes(self) -> tuple[str, ...]:
-        """Names of the nodes that stay in eager."""
+        """Name of the nodes that stay in eager."""
         return tuple(name for found in self.groups if found.backend == EAGER for name in found.nodes)
 
     @property
@@ -36,7 +36,7 @@ class Assignment:
 
 
 def assignments(verdicts: Verdicts, options: Options) -> tuple[Assignment, ...]:
-    """Gives, without repeats: each backend taking all it can; each followed by another on what is left; and eager.
+    """Return, without repeats: each backend taking all it can; each followed by another on what is left; and eager.
 
     Operators that the options force go where they must in every one of them. With one asked-for backend there is one
     assignment.
@@ -54,7 +54,7 @@ def assignments(verdicts: Verdicts, options: Options) -> tuple[Assignment, ...]:
 
 
 def assignment(verdicts: Verdicts, order: Sequence[str], options: Options) -> Assignment:
-    """Gives the assignment in which each node goes to the first backend in `order` that takes it, else to eager.
+    """Return the assignment in which each node goes to the first backend in `order` that takes it, else to eager.
 
     Forced operators go to their backend, whatever the order, as long as it takes them.
     """
@@ -62,7 +62,7 @@ def assignment(verdicts: Verdicts, order: Sequence[str], options: Options) -> As
 
 
 def assignment_by(verdicts: Verdicts, backend_of: Callable[[str], str], options: Options) -> Assignment:
-    """Gives the assignment in which each node goes to the backend named for it, if that takes it, else to eager.
+    """Return the assignment in which each node goes to the backend named for it, if that takes it, else to eager.
 
     Forced operators go to their backend all the same.
     """
@@ -84,7 +84,7 @@ def _assigned(verdicts: Verdicts, wishes: Callable[[str], Sequence[str]], option
 
 
 def _keeping_forced(graph: Graph, backend_of: Mapping[str, str], options: Options) -> Mapping[str, str]:
-    """Drops clusters that compute nothing, unless the user forced one of their operators."""
+    """Drop clusters that compute nothing, unless the user forced one of their operators."""
     lighter = without_trifles(graph, backend_of)
     if not options.force:
         return lighter

@@ -12,7 +12,7 @@ from hub.graph import Cluster, Graph, edges_into, edges_out_of, spec_of
 
 
 def extract(graph: Graph, nodes: Iterable[str], name: str, weights: Mapping[str, torch.Tensor]) -> Cluster:
-    """Gives the cluster made of the named nodes. Node names stay as they are.
+    """Return the cluster made of the named nodes. Node names stay as they are.
 
     `weights` holds the values of those placeholders that become constants; other placeholders become inputs. Raises
     PlanError if the set is not convex: if a path leaves it and comes back.
@@ -39,7 +39,7 @@ def extract(graph: Graph, nodes: Iterable[str], name: str, weights: Mapping[str,
 
 
 def check_convex(members: tuple[fx.Node, ...], name: str) -> None:
-    """Raises PlanError, naming the node, if a path leaves the set and comes back."""
+    """Raise PlanError, naming the node, if a path leaves the set and comes back."""
     inside = set(members)
     outside_after: set[fx.Node] = set()
     for node in members[0].graph.nodes if members else ():

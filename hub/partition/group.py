@@ -26,7 +26,7 @@ class Group:
 
 
 def group(graph: Graph, backend_of: Mapping[str, str]) -> tuple[Group, ...]:
-    """Gives few and large clusters in an order in which they can run; every node is in exactly one.
+    """Return few and large clusters in an order in which they can run; every node is in exactly one.
 
     `backend_of` names a backend for each node of `graph.nodes`; a tuple's elements (`getitem`) follow their producer
     whatever it says. A cluster's results lie on one device. Which backend may start decides how many groups there are, so
@@ -58,7 +58,7 @@ def _home(node: fx.Node, backend: str) -> _Home:
 def group_alone(
     graph: Graph, name: str, supports: Callable[[fx.Node], Support]
 ) -> tuple[tuple[Group, ...], tuple[str, ...]]:
-    """Gives the clusters that one backend alone would get, eager's among them, in order; and the reasons for refusals."""
+    """Return the clusters that one backend alone would get, eager's among them, in order; and the reasons for refusals."""
     found: dict[str, Support] = {}
     for node in graph.nodes:
         if node.name in graph.pinned:
@@ -79,7 +79,7 @@ def _fragmentation(groups: Sequence[Group]) -> tuple[int, int]:
 
 
 def _grouped(graph: Graph, home_of: Mapping[fx.Node, _Home], start: Sequence[_Home]) -> tuple[Group, ...]:
-    """Walks the nodes once: each joins the first group of its home that stands at or after every group it reads from.
+    """Walk the nodes once: each joins the first group of its home that stands at or after every group it reads from.
 
     Where there is none, it opens one at the end. Edges therefore only point forwards, which makes each group convex and the
     groups acyclic by construction. Nodes with effects keep their order.
@@ -104,7 +104,7 @@ def _grouped(graph: Graph, home_of: Mapping[fx.Node, _Home], start: Sequence[_Ho
 
 
 def has_order(graph: Graph, node: fx.Node) -> bool:
-    """True where a node's effect (random numbers, assertions) must keep its place among other such nodes."""
+    """Return whether a node's effect (random numbers, assertions) must keep its place among other such nodes."""
     pin = graph.pinned.get(node.name)
     return pin is not None and pin.is_ordered
 
@@ -123,7 +123,7 @@ def _open(home: _Home, groups: list[tuple[str, list[str]]], last_of: dict[_Home,
 
 
 def without_trifles(graph: Graph, backend_of: Mapping[str, str]) -> Mapping[str, str]:
-    """Sends groups that only rearrange memory back to eager, where a view costs microseconds and no boundary."""
+    """Send groups that only rearrange memory back to eager, where a view costs microseconds and no boundary."""
     result = dict(backend_of)
     for found in group(graph, backend_of):
         if found.backend != EAGER and all(is_trifle(graph.by_name[name]) for name in found.nodes):
@@ -132,5 +132,5 @@ def without_trifles(graph: Graph, backend_of: Mapping[str, str]) -> Mapping[str,
 
 
 def is_trifle(node: fx.Node) -> bool:
-    """True for nodes that compute nothing: views and tuple elements."""
+    """Return True for nodes that compute nothing: views and tuple elements."""
     return node.target is operator.getitem or is_view(node)

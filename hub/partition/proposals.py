@@ -38,19 +38,19 @@ class Offered:
 
 
 def offered_by_plugins(graph: Graph, registry: Registry) -> tuple[Offered, ...]:
-    """Asks every plugin that has something to propose, in this process, in registration order. Raises nothing."""
+    """Ask every plugin that has something to propose, in this process, in registration order. Raises nothing."""
     return tuple(_asked(item, graph) for item in registry.manager.hook.hub_candidates.get_hookimpls())
 
 
 def has_proposers(registry: Registry) -> bool:
-    """True where any plugin proposes candidates."""
+    """Return whether any plugin proposes candidates."""
     return bool(registry.manager.hook.hub_candidates.get_hookimpls())
 
 
 def proposed(
     graph: Graph, offers: Iterable[Offered], verdicts: Verdicts, options: Options
 ) -> tuple[tuple[Group, ...], tuple[Event, ...]]:
-    """Gives the usable ones of what plugins proposed, each once, in order, and what was dropped.
+    """Return the usable ones of what plugins proposed, each once, in order, and what was dropped.
 
     An event of kind "refused" says why a proposal cannot be used; one of kind "failed", which plugin raised or gave
     something else than proposals. Such a plugin loses all its proposals, and the others lose nothing.
@@ -92,7 +92,7 @@ def _asked(implementation: _Implementation, graph: Graph) -> Offered:
 
 
 def _offers(implementation: _Implementation, graph: Graph) -> tuple[Proposal, ...]:
-    """Asks one plugin. Raises whatever it raises, TypeError for what is no proposal, ContractError for a changed graph."""
+    """Ask one plugin. Raises whatever it raises, TypeError for what is no proposal, ContractError for a changed graph."""
     shown = Shown(graph)
     given = {"graph": shown.graph()}
     answer: Any = implementation.function(**{name: given[name] for name in implementation.argnames})
@@ -109,7 +109,7 @@ def _offers(implementation: _Implementation, graph: Graph) -> tuple[Proposal, ..
 
 
 def _checked(proposal: Proposal, graph: Graph, verdicts: Verdicts, options: Options) -> Group:
-    """Gives a proposal as a group in topological order. Raises _Unusable."""
+    """Return a proposal as a group in topological order. Raises _Unusable."""
     backend = proposal.backend
     if backend not in verdicts.by_backend:
         raise _Unusable(
@@ -136,7 +136,7 @@ def _checked(proposal: Proposal, graph: Graph, verdicts: Verdicts, options: Opti
 
 
 def _with_elements(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """Adds the elements of the tuples that some of the nodes make."""
+    """Add the elements of the tuples that some of the nodes make."""
     found = set(nodes)
     for node in tuple(found):
         found.update(user for user in node.users if user.target is operator.getitem and not _is_tensor(node))
@@ -144,7 +144,7 @@ def _with_elements(nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def _check_whole(members: Sequence[fx.Node]) -> None:
-    """Raises _Unusable for an element of a tuple that is made elsewhere: tuples cross no cluster's edge."""
+    """Raise _Unusable for an element of a tuple that is made elsewhere: tuples cross no cluster's edge."""
     inside = set(members)
     for node in members:
         for source in node.all_input_nodes:
@@ -166,7 +166,7 @@ def matches(
     *,
     ignore_literals: bool = False,
 ) -> tuple[tuple[str, ...], ...]:
-    """Gives the places where a pattern occurs in a graph, without overlaps: node names, all in topological order.
+    """Return the places where a pattern occurs in a graph, without overlaps: node names, all in topological order.
 
     `pattern` is a function of tensors or a module, traced on `example_inputs` into the operators that captured graphs have,
     or such a graph. Its inputs and weights stand for any value, two inputs for two different ones; shapes and dtypes do not
@@ -185,7 +185,7 @@ def matches(
 
 
 def _traced(pattern: Callable[..., Any], example_inputs: Sequence[Any]) -> fx.Graph:
-    """Traces as `hub.capture` does for inference, so that equal programs give equal operators."""
+    """Trace as `hub.capture` does for inference, so that equal programs give equal operators."""
     try:
         with tracing(), torch.no_grad():
             exported, _ = aot_export_module(_Pattern(pattern), tuple(example_inputs), trace_joint=False, pre_dispatch=True)
@@ -210,7 +210,7 @@ class _Pattern(torch.nn.Module):
 
 
 def _with_wildcards(pattern: fx.Graph) -> fx.Graph:
-    """Gives a copy in which constants are inputs, as weights are in captured graphs."""
+    """Return a copy in which constants are inputs, as weights are in captured graphs."""
     copied = fx.Graph()
     nodes: dict[fx.Node, fx.Node] = {}
     for node in pattern.nodes:
@@ -222,7 +222,7 @@ def _with_wildcards(pattern: fx.Graph) -> fx.Graph:
 
 
 def _nodes_of(match: InternalMatch) -> Iterator[fx.Node]:
-    """Gives a match's own nodes, without what stands for its inputs."""
+    """Return a match's own nodes, without what stands for its inputs."""
     for inside, found in match.nodes_map.items():
         if inside.op == "call_function":
             yield found

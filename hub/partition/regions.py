@@ -38,7 +38,7 @@ class Region:
 
 
 def regions(graph: Graph) -> tuple[Region, ...]:
-    """Gives the regions in topological order; each node is in exactly one. An empty graph has none.
+    """Return the regions in topological order; each node is in exactly one. An empty graph has none.
 
     Each holds a heavy operator (a product with a weight, a convolution, attention, a recurrent layer, a look-up in a
     table), unless the graph has none; light nodes stay with the heavy ones before them.
@@ -57,7 +57,7 @@ def regions(graph: Graph) -> tuple[Region, ...]:
 
 
 def classes(found: Sequence[Region]) -> Mapping[str, tuple[int, ...]]:
-    """Gives the positions of equal regions by their structure, in order of first appearance."""
+    """Return the positions of equal regions by their structure, in order of first appearance."""
     positions: dict[str, list[int]] = {}
     for position, region in enumerate(found):
         positions.setdefault(region.structure, []).append(position)
@@ -96,7 +96,7 @@ class _Line:
 
 
 def _parts(line: _Line, piece: _Piece) -> Sequence[_Piece]:
-    """Cuts a piece where one tensor crosses; where a large one has no such place, what lives longest stops counting.
+    """Cut a piece where one tensor crosses; where a large one has no such place, what lives longest stops counting.
 
     Only what lives through half of the piece or more may stop counting: what lives shorter belongs to a block inside.
     """
@@ -128,7 +128,7 @@ class _Life:
 
 
 def _spans(line: _Line, piece: _Piece) -> Iterator[tuple[int, int]]:
-    """Gives where the values that a piece makes or reads live within it.
+    """Return where the values that a piece makes or reads live within it.
 
     Values that live through the whole piece are everybody's, and left out; so are numbers, which cost nothing to carry.
     """
@@ -157,12 +157,12 @@ class _Width:
             self._add(life, 1)
 
     def ignore(self, lives: Iterable[_Life]) -> None:
-        """Stops counting some values."""
+        """Stop counting some values."""
         for life in lives:
             self._add(life, -1)
 
     def pieces(self) -> Sequence[_Piece]:
-        """Gives what lies between the positions that at most one value crosses."""
+        """Return what lies between the positions that at most one value crosses."""
         widths = enumerate(accumulate(self.steps), self.start)
         inner = [at for at, width in widths if width <= 1 and self.start < at < self.end and self._may_cut(at)]
         return tuple(pairwise((self.start, *inner, self.end)))
@@ -178,7 +178,7 @@ class _Width:
 
 
 def _with_heavy(line: _Line, pieces: Sequence[_Piece]) -> Sequence[_Piece]:
-    """Joins light pieces to the one before."""
+    """Join light pieces to the one before."""
     joined = [pieces[0]]
     for start, end in pieces[1:]:
         if line.heavies(start, end):
@@ -189,7 +189,7 @@ def _with_heavy(line: _Line, pieces: Sequence[_Piece]) -> Sequence[_Piece]:
 
 
 def _joined_at_the_start(line: _Line, pieces: Sequence[_Piece]) -> Sequence[_Piece]:
-    """Joins light pieces to the one before, and those at the start of the graph to the first heavy one."""
+    """Join light pieces to the one before, and those at the start of the graph to the first heavy one."""
     joined = _with_heavy(line, pieces)
     if len(joined) > 1 and not line.heavies(*joined[0]):
         return ((0, joined[1][1]), *joined[2:])
@@ -228,7 +228,7 @@ _CASTS = frozenset({"aten._to_copy.default", "aten.to.dtype", "aten.contiguous.d
 
 
 def is_heavy(node: fx.Node) -> bool:
-    """True where a node is worth a region: a product with a weight, a convolution, attention, a recurrent layer, a
+    """Return whether a node is worth a region: a product with a weight, a convolution, attention, a recurrent layer, a
     look-up in a table, or an operator that somebody wrote a kernel for.
     """
     if node.op != "call_function" or node.target is operator.getitem:
@@ -243,7 +243,7 @@ def is_heavy(node: fx.Node) -> bool:
 
 
 def _is_stored(node: fx.Node) -> bool:
-    """True for weights and inputs, seen through views and casts."""
+    """Return True for weights and inputs, seen through views and casts."""
     while node.op == "call_function" and (is_view(node) or operator_name(node) in _CASTS) and node.all_input_nodes:
         node = node.all_input_nodes[0]
     return node.op in ("placeholder", "get_attr")
@@ -255,7 +255,7 @@ def _is_stored(node: fx.Node) -> bool:
 def coarsened(
     graph: Graph, found: Sequence[Region], most: int, *, cost: Callable[[fx.Node], float] = is_heavy
 ) -> tuple[Region, ...]:
-    """Gives at most `most` regions (at least one) by joining neighbours, repeats alike, so that repeats stay repeats.
+    """Return at most `most` regions (at least one) by joining neighbours, repeat alike, so that repeats stay repeats.
 
     As in byte-pair encoding (Gage, 1994), the most frequent pair of neighbouring structures is joined wherever it stands,
     as often as needed: first attention with its MLP, then layers two by two. Among equally frequent pairs the cheapest is
@@ -290,7 +290,7 @@ class _Block:
 
 
 def _next_pair(blocks: Sequence[_Block]) -> tuple[int, int]:
-    """Gives the labels of the pair of neighbours to join: the most frequent, then the cheapest, then the first."""
+    """Return the labels of the pair of neighbours to join: the most frequent, then the cheapest, then the first."""
     costs: dict[tuple[int, int], float] = {}
     for left, right in pairwise(blocks):
         costs.setdefault((left.label, right.label), left.cost + right.cost)
@@ -298,7 +298,7 @@ def _next_pair(blocks: Sequence[_Block]) -> tuple[int, int]:
 
 
 def _places(blocks: Sequence[_Block], pair: tuple[int, int]) -> Sequence[int]:
-    """Gives where a pair of labels stands, from the left, without overlaps."""
+    """Return where a pair of labels stands, from the left, without overlaps."""
     places: list[int] = []
     for index, (left, right) in enumerate(pairwise(blocks)):
         if (left.label, right.label) == pair and (not places or places[-1] < index - 1):

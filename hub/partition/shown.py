@@ -23,18 +23,18 @@ class Shown:
         self._before = self._facts()
 
     def node(self, node: fx.Node) -> fx.Node:
-        """Gives the copy of a node."""
+        """Return the copy of a node."""
         return self._copies[node]
 
     def graph(self) -> Graph:
-        """Gives the copy as a graph."""
+        """Return the copy as a graph."""
         module = fx.GraphModule(self._original.module, self._program)
         module.meta.update(self._original.module.meta)
         return replace(self._original, module=module)
 
     @property
     def is_changed(self) -> bool:
-        """True where the plugin has changed what it was shown."""
+        """Return whether the plugin has changed what it was shown."""
         return self._facts() != self._before
 
     def _facts(self) -> list[Any]:

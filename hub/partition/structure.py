@@ -1,4 +1,4 @@
-"""Gives equal digests to equal pieces of graphs, wherever they stand and whatever their nodes are called."""
+"""Return equal digests to equal pieces of graphs, wherever they stand and whatever their nodes are called."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hub.support import elements, is_symbolic
 
 
 def structure_digest(graph: Graph, nodes: Sequence[str]) -> str:
-    """Gives a digest of the named nodes as a program: equal for repeated layers, and for equal layers of two models.
+    """Return a digest of the named nodes as a program: equal for repeated layers, and for equal layers of two models.
 
     It covers operators, attributes, wiring, and of every value its shape, strides, dtype and device; which inputs are
     weights, which nodes must run in eager, and which values are read outside. It leaves out names and weights' values.
@@ -42,7 +42,7 @@ class _Printer:
         self.found: list[str] = []
 
     def lines(self) -> Sequence[str]:
-        """Gives one line a value, inputs where they are first read."""
+        """Return one line a value, inputs where they are first read."""
         for node in self.members:
             arguments = map_arg((node.args, node.kwargs), self._reference)
             leaves = any(user not in self.inside for user in node.users)
@@ -78,7 +78,7 @@ class _Printer:
         return f"[{','.join(map(self._size, sizes))}]"
 
     def _size(self, size: Any) -> str:
-        """Prints "12" for a number, and "d0*d1=12" for a symbolic size that was 12 when captured."""
+        """Print "12" for a number, and "d0*d1=12" for a symbolic size that was 12 when captured."""
         if not is_symbolic(size) or not hasattr(size, "node"):
             return str(size)
         expression = cast("sympy.Basic", size.node.expr)
@@ -96,5 +96,5 @@ class _Printer:
 
 
 def _renamed(symbol: sympy.Symbol, position: int) -> sympy.Symbol:
-    """Gives a symbol that prints by its position and, by its assumptions, simplifies as the old one does."""
+    """Return a symbol that prints by its position and, by its assumptions, simplifies as the old one does."""
     return sympy.Symbol(f"d{position}", integer=symbol.is_integer, positive=symbol.is_positive)

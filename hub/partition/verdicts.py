@@ -39,7 +39,7 @@ class Verdicts:
         )
 
     def takes(self, backend: str, node: str) -> bool:
-        """True where the backend takes the node; eager takes all."""
+        """Return whether the backend takes the node; eager takes all."""
         return backend == EAGER or self.by_backend[backend][node].accepted
 
     def without(self, backend: str, nodes: Iterable[str], reason: str) -> Verdicts:
@@ -59,7 +59,7 @@ class Verdicts:
         return replace(self, by_backend=self.unasked, unasked={})
 
     def refusals(self, backend: str, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Gives the reasons why a backend does not take some of these nodes, each once, in order."""
+        """Return the reasons why a backend does not take some of these nodes, each once, in order."""
         answers = (self.by_backend[backend][node] for node in nodes)
         return tuple(dict.fromkeys(support.reason for support in answers if not support.accepted))
 
@@ -76,7 +76,7 @@ class Answers:
 
 
 Ask = Callable[[str], Answers]
-"""Gives a backend's answers. Raises HubError where the backend cannot be loaded, or dies of the question."""
+"""Return a backend's answers. Raises HubError where the backend cannot be loaded, or dies of the question."""
 
 
 def ask_backends(graph: Graph, registry: Registry, options: Options, ask: Ask | None = None) -> Verdicts:
@@ -132,7 +132,7 @@ def verdicts_of(
 
 
 def answers(graph: Graph, registry: Registry, options: Options, backend: str) -> Answers:
-    """Asks one backend about every node, in this process. Raises HubError where it cannot be loaded.
+    """Ask one backend about every node, in this process. Raises HubError where it cannot be loaded.
 
     It is shown a copy: eager runs what is cut from the graph too, so that nobody would find out that it was changed.
     """
@@ -152,7 +152,7 @@ def _is_named(name: str, options: Options) -> bool:
 
 
 def _unfit(info: BackendInfo, graph: Graph, options: Options) -> str | None:
-    """Gives the reason why a backend cannot take part in this graph at all."""
+    """Return the reason why a backend cannot take part in this graph at all."""
     if graph.is_training and not info.training:
         return "takes no training graphs"
     if graph.is_dynamic and not info.dynamic_shapes:
@@ -177,7 +177,7 @@ def _answers(
 
 
 def _before_asking(graph: Graph, entry: Entry, node: fx.Node, options: Options) -> Support | None:
-    """Gives a refusal that needs no plugin: pinned nodes, forced operators, devices, dtypes, and what is for reference."""
+    """Return a refusal that needs no plugin: pinned nodes, forced operators, devices, dtypes, and what is for reference."""
     info = entry.info
     if node.name in graph.pinned:
         return refused(f"{operator_name(node)}: {graph.pinned[node.name]}")
@@ -193,7 +193,7 @@ def _before_asking(graph: Graph, entry: Entry, node: fx.Node, options: Options) 
 
 
 def _for_reference(entry: Entry, node: fx.Node, options: Options) -> Support | None:
-    """Gives a refusal of what could only be bought on price, where a backend runs for reference only."""
+    """Return a refusal of what could only be bought on price, where a backend runs for reference only."""
     kinds = () if entry.settings is None else entry.settings.reference_on
     device = next((tensor.device.type for tensor in tensors_of(node) if tensor.device.type in kinds), None)
     is_asked_for = entry.name == options.forced(operator_name(node)) or options.backends == (entry.name,)
@@ -217,7 +217,7 @@ def _asked(backend: str, node: fx.Node, supports: Callable[[fx.Node], Support], 
 
 
 def _failed(backend: str, reason: str, events: list[Event]) -> Support:
-    """Gives a refusal for the node, and one event for all such nodes of the backend."""
+    """Return a refusal for the node, and one event for all such nodes of the backend."""
     if not any(event.kind is EventKind.FAILED and event.backend == backend for event in events):
         events.append(Event(kind=EventKind.FAILED, stage=Stage.SUPPORT, backend=backend, message=reason))
     return refused(reason)

@@ -19,7 +19,7 @@ class Running(Protocol):
     """A captured graph whose plan runs."""
 
     def learn_later(self, served: Served, event: Event, error: BaseException | None = None) -> None:
-        """Notes what was found out; with an error, the candidate serves no more."""
+        """Note what was found out; with an error, the candidate serves no more."""
         ...
 
 
@@ -31,7 +31,7 @@ class Background:
         self._works: list[Later] = []
 
     def begin(self, made: Made, run: Run) -> None:
-        """Begins, where there is something to do. Nothing keeps the graph, or what runs its plan, alive."""
+        """Begin, where there is something to do. Nothing keeps the graph, or what runs its plan, alive."""
         if made.later is None:
             return
         graph, later = self._graph(), made.later
@@ -43,7 +43,7 @@ class Background:
         later.start(_Applied(self._graph, weakref.ref(run), made.served, guards))
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until all is done; False where the time was over first."""
+        """Wait until all is done; False where the time was over first."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         return all(work.wait(None if end_s is None else max(0.0, end_s - time.monotonic())) for work in self._works)
 
@@ -77,5 +77,5 @@ class _Applied:
 
 
 def sure_of_sizes(made: Made, name: str) -> None:
-    """Remembers that an executable has been right with enough combinations of sizes."""
+    """Remember that an executable has been right with enough combinations of sizes."""
     note_sure_of_sizes(made.served[name].folder)

@@ -82,7 +82,7 @@ class Builder:
         """Clusters of this decision whose compilation observers know of."""
 
     def build(self, decision: Decision) -> tuple[tuple[Step, ...], dict[str, Loaded]]:
-        """Gives the schedule and its verified executables. Raises ClusterFailed."""
+        """Return the schedule and its verified executables. Raises ClusterFailed."""
         groups = decision.assignment.groups
         names = plain_names(groups)
         self._told.clear()
@@ -110,7 +110,7 @@ class Builder:
         return Served(found, subject, self.scene.folder(found, settings))
 
     def _compile_ahead(self, settings: CompileSettings, served: Mapping[str, Served]) -> None:
-        """Has workers compile clusters that are not there yet, several at once; what comes of each waits for its turn.
+        """Have workers compile clusters that are not there yet, several at once; what comes of each waits for its turn.
 
         Those behind one that is known to fail are left alone: without it, the plan will be another.
         """
@@ -180,13 +180,13 @@ class Builder:
         return has_one
 
     def _heard(self, offer: Offer, name: str) -> None:
-        """Notes what a worker found out about a cluster that can be trusted."""
+        """Note what a worker found out about a cluster that can be trusted."""
         self.verify_s += offer.verify_s
         for text in offer.notes:
             self._note(text, Stage.VERIFY, offer.order.group.backend, name)
 
     def _stands(self, loaded: Loaded, settings: CompileSettings, folder: Path | None) -> Loaded:
-        """Notes how far an executable is verified, and what is left to do after the first answer."""
+        """Note how far an executable is verified, and what is left to do after the first answer."""
         name, backend, standing = loaded.cluster.name, loaded.backend, loaded.standing
         if standing.later:
             self._note(standing.later, Stage.LATER, backend, name)
@@ -246,7 +246,7 @@ class Builder:
         observe(self.scene.registry, "hub_cluster_compiled", backend=backend, cluster=name, compile_s=compile_s)
 
     def _try_out(self, name: str, found: Group, settings: CompileSettings, folder: Path, values: Mapping[str, Any]) -> None:
-        """Lets a worker compile, run, verify and save a cluster that none has tried. Raises PluginError with the cause."""
+        """Let a worker compile, run, verify and save a cluster that none has tried. Raises PluginError with the cause."""
         scene = self.scene
         if not scene.workers.is_apart or scene.workers.tried(found, settings) is not None:
             return
@@ -260,7 +260,7 @@ class Builder:
         self._learn(offer, name, settings)
 
     def _learn(self, offer: Offer, name: str, settings: CompileSettings) -> None:
-        """Notes what came of trying a cluster. Raises PluginError where it failed, which is remembered."""
+        """Note what came of trying a cluster. Raises PluginError where it failed, which is remembered."""
         found = offer.order.group
         if offer.failure is not None:
             offer.failure.cluster = name
@@ -283,7 +283,7 @@ class Builder:
         self._note_changed(changed, HERE, backend, name)
 
     def _tried_alone(self, order: Order, values: Mapping[str, Any]) -> Offer:
-        """Tries a cluster in a worker that gets nothing else: the graph holds something that only this process knows.
+        """Try a cluster in a worker that gets nothing else: the graph holds something that only this process knows.
 
         Raises CompileError where no worker can be had for it, which says nothing of the backend and is not remembered.
         """
@@ -315,7 +315,7 @@ def _check_threads(changes: Sequence[str], cluster: Cluster, backend: str) -> No
 
 
 def observe(registry: Registry, hook: str, **facts: Any) -> None:
-    """Calls an observer hook of every plugin; what one raises is its own affair and stops nobody."""
+    """Call an observer hook of every plugin; what one raises is its own affair and stops nobody."""
     for implementation in getattr(registry.manager.hook, hook).get_hookimpls():
         try:
             implementation.function(**{name: facts[name] for name in implementation.argnames})

@@ -45,22 +45,22 @@ class Candidates:
         return {found: self._offers[found, draft.settings] for found in draft.assignment.clusters}
 
     def is_known(self, found: Group, settings: CompileSettings) -> bool:
-        """Return True where a cluster was compiled, or failed."""
+        """Return whether a cluster was compiled, or failed."""
         return (found, settings) in self._offers
 
     def is_ready(self, draft: Draft) -> bool:
-        """Return True where all that a plan needs can be had."""
+        """Return whether all that a plan needs can be had."""
         return all(
             (offer := self._offers.get((found, draft.settings))) is not None and offer.failure is None
             for found in draft.assignment.clusters
         )
 
     def is_decided(self, draft: Draft) -> bool:
-        """Return True where all that a plan needs was compiled, or failed."""
+        """Return whether all that a plan needs was compiled, or failed."""
         return all(self.is_known(found, draft.settings) for found in draft.assignment.clusters)
 
     def is_servable(self, draft: Draft) -> bool:
-        """Return True where other processes can load all that a plan needs."""
+        """Return whether other processes can load all that a plan needs."""
         clusters = draft.assignment.clusters
         return self.is_ready(draft) and all(self._offers[found, draft.settings].is_saved for found in clusters)
 
@@ -153,7 +153,7 @@ class Candidates:
             self.events += [] if note in self.events else [note]
 
     def _has_other(self, order: Order) -> bool:
-        """Return True where the same cluster was compiled under other settings: the backend can have it then."""
+        """Return whether the same cluster was compiled under other settings: the backend can have it then."""
         same = (offer for (found, _), offer in self._offers.items() if found == order.group)
         return any(offer.failure is None for offer in same)
 

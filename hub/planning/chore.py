@@ -48,7 +48,7 @@ class Chore(ABC):
 
     @property
     def is_pending(self) -> bool:
-        """True until it is over."""
+        """Return True until it is over."""
         return os.getpid() == self._owner and not self._done.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:

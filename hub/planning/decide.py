@@ -24,7 +24,7 @@ MOST_MIXES = 2
 
 
 def decide(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
-    """Gives the decision for one graph. A plugin's failure raises nothing: it costs the plugin's candidate, as an event."""
+    """Return the decision for one graph. A plugin's failure costs its candidate, and is an event; it raises nothing."""
     settle_peaks(scene.measurements, scene.threads)
     settle_accelerators(scene.measurements, scene.graph)
     book = PriceBook(scene)
@@ -65,7 +65,7 @@ def _measure_eager(scene: Scene, book: PriceBook, *, is_anew: bool = False) -> N
 def _predicted(
     scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment], book: PriceBook, decided_by: DecidedBy | None = None
 ) -> Decision:
-    """Decides by the best known prices, if there is a choice: measured earlier, learned, or estimated."""
+    """Decide by the best known prices, if there is a choice: measured earlier, learned, or estimated."""
     eager_s = book.eager_s()
     drafts = [draft_of(scene, choice) for choice in choices]
     total_s = dict.fromkeys(drafts, 0.0)

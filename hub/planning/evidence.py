@@ -28,7 +28,7 @@ def plan_of(
     options: Options,
     events: Sequence[Event],
 ) -> Plan:
-    """Gives the plan as a value. Its events are the verdicts', then the decision's, then the given ones."""
+    """Return the plan as a value. Its events are the verdicts', then the decision's, then the given ones."""
     groups = decision.assignment.groups
     laps = decision.proof.laps_s if decision.proof is not None else (None,) * len(groups)
     clusters = tuple(
@@ -57,13 +57,13 @@ def plan_of(
 
 
 def _sum(seconds: Sequence[float | None]) -> float | None:
-    """Gives the sum; None where a part is unknown or there is none."""
+    """Return the sum; None where a part is unknown or there is none."""
     known = [value for value in seconds if value is not None]
     return sum(known) if known and len(known) == len(seconds) else None
 
 
 def inputs_of(graph: Graph) -> tuple[str, ...]:
-    """Gives type and shape of every input that is no weight, in order."""
+    """Return type and shape of every input that is no weight, in order."""
     weights = frozenset(graph.weights)
     values = (node.meta.get("val") for node in graph.placeholders if node.name not in weights)
     return tuple(str(spec_of(value)) for value in values if value is not None)
@@ -167,16 +167,16 @@ def _last_line(trace: str) -> str:
 
 
 def groups_of(plan: Plan) -> tuple[Group, ...]:
-    """Gives a plan's schedule back as groups."""
+    """Return a plan's schedule back as groups."""
     return tuple(Group(cluster.backend, cluster.nodes) for cluster in plan.clusters)
 
 
 def settings_of(plan: Plan) -> CompileSettings:
-    """Gives what a plan's clusters are compiled with."""
+    """Return what a plan's clusters are compiled with."""
     return CompileSettings(threads=plan.threads, spin=plan.spin, accuracy=plan.accuracy, effort=plan.effort)
 
 
 def fits(plan: Plan, graph: Graph) -> bool:
-    """True where a plan is about exactly this graph: same structure, same node names."""
+    """Return whether a plan is about exactly this graph: same structure, same node names."""
     planned = [name for cluster in plan.clusters for name in cluster.nodes]
     return plan.graph_digest == graph.digest and sorted(planned) == sorted(node.name for node in graph.nodes)

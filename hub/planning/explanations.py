@@ -11,7 +11,7 @@ from hub.plugin_fault import is_plugins
 
 
 def explained(plan: Plan, scene: Scene) -> Plan:
-    """Gives a plan with what its clusters' backends tell of them; one that fails at it costs a note."""
+    """Return a plan with what its clusters' backends tell of them; one that fails at it costs a note."""
     events: list[Event] = []
     clusters = tuple(_told(cluster, plan, scene, events) for cluster in plan.clusters)
     return plan.model_copy(update={"clusters": clusters}).with_events(*events)

@@ -29,7 +29,7 @@ class Wanted:
 def worth_measuring(
     sections: Sequence[Section], book: PriceBook, settings: CompileSettings, known_s: Mapping[str, float]
 ) -> tuple[Wanted, ...]:
-    """Gives one piece of each structure and backend that has no measured price and might pay, the most promising first.
+    """Return one piece of each structure and backend that has no measured price and might pay, the most promising first.
 
     `known_s` holds, by a region's structure, the best price that was measured. A piece whose lower bound is not clearly
     below that is pruned: the bound is what the machine's peaks allow, or the lower end of a learned price.

@@ -47,7 +47,7 @@ class Served:
 
 
 def known_failure(scene: Scene, found: Group, settings: CompileSettings) -> PluginError | None:
-    """Gives the failure of an equal cluster under equal settings and versions, as an error; None where there is none.
+    """Return the failure of an equal cluster under equal settings and versions, as an error; None where there is none.
 
     Users who want every failure as an error, or a decision made anew, want to see it happen: then nothing is known.
     """
@@ -59,7 +59,7 @@ def known_failure(scene: Scene, found: Group, settings: CompileSettings) -> Plug
 
 
 def failure_in_service(scene: Scene, served: Served) -> PluginError | None:
-    """Gives why a candidate must not serve again, although a saved executable of it may be there; None where it may.
+    """Return why a candidate must not serve again, although a saved executable of it may be there; None where it may.
 
     What failed in this process stays away even where users want failures kept by others left alone.
     """
@@ -79,7 +79,7 @@ def _error_of(failure: Failure, found: Group) -> PluginError:
 
 
 def remember_failure(scene: Scene, found: Group, settings: CompileSettings, error: PluginError) -> None:
-    """Writes a failure down, unless it is about one call's values only, or weights, and removes what was saved before it.
+    """Write a failure down, unless it is about one call's values only, or weights, and remove what was saved before it.
 
     Failures are kept by structure. A worker that dies when it has saved an executable leaves one that would be loaded.
     What was beyond a limit may be within another one, so such a failure counts under equal limits only.
@@ -103,7 +103,7 @@ def _under_limits(scene: Scene, subject: Subject) -> Subject:
 
 
 def remember_failure_in_service(served: Served, error: BaseException) -> None:
-    """Writes down that an executable failed while it served, and removes what was saved of it.
+    """Write down that an executable failed while it served, and remove what was saved of it.
 
     It was good while it was tried, and would be good again in the next process, until it fails there.
     """
@@ -117,7 +117,7 @@ def remember_failure_in_service(served: Served, error: BaseException) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Gives the first line of what an error says."""
+    """Return the first line of what an error says."""
     lines = (error.message if isinstance(error, PluginError) else text_of(error)).splitlines()
     return lines[0] if lines else type(error).__name__
 

@@ -26,7 +26,7 @@ Captured = tuple[Graph, dict[str, torch.Tensor]]
 
 
 def tuning_backends(options: Options) -> tuple[str, ...]:
-    """Gives the backends that search for code and that somebody asked for by name; others leave the time to planning."""
+    """Return the backends that search for code and that somebody asked for by name; others leave the time to planning."""
     entries = registry().configured(options).entries
     names = options.backends or ()
     return tuple(name for name in names if name in entries and entries[name].status.accepted and entries[name].info.tunes)
@@ -35,7 +35,7 @@ def tuning_backends(options: Options) -> tuple[str, ...]:
 def tune_kernels(
     module: Any, inputs: Sequence[Any], options: Options, budget_s: float, say: Callable[[str], None]
 ) -> tuple[str, ...]:
-    """Has the backends that search share a budget, and gives what each one found, a line each.
+    """Have the backends that search share a budget, and return what each one found, a line each.
 
     Raises PluginError for whatever a backend raises. May be interrupted: backends keep what they find as they find it.
     """
@@ -88,7 +88,7 @@ def _captured(module: Any, inputs: Sequence[Any]) -> list[Captured]:
 
 
 def _clusters(backend: Backend, name: str, graph: Graph, weights: dict[str, torch.Tensor]) -> list[Cluster]:
-    """Gives the clusters that a backend alone would get."""
+    """Return the clusters that a backend alone would get."""
     groups, _ = group_alone(graph, name, backend.supports)
     return [
         extract(graph, found.nodes, f"k{place}", weights) for place, found in enumerate(groups) if found.backend == name

@@ -91,7 +91,7 @@ class Outcome:
 
     @property
     def is_lifted(self) -> bool:
-        """True where nothing is left that unusual inputs would have to be kept away for."""
+        """Return whether nothing is left that unusual inputs would have to be kept away for."""
         return not (self.differences or self.problem or self.failure or self.item.standing.differs)
 
     @property
@@ -132,7 +132,7 @@ class Later(Chore):
         self._tell: Callable[[Outcome], object] = lambda _: None
 
     def start(self, tell: Callable[[Outcome], object]) -> None:
-        """Begins, and returns at once."""
+        """Begin, and return at once."""
         self._tell = tell
         self._thread.start()
 
@@ -189,7 +189,7 @@ class Later(Chore):
         self._ask("load", is_plugins=False, **self._facts)
 
     def _ask(self, command: str, *, is_plugins: bool = False, **facts: Any) -> Any:
-        """Asks the worker. Raises RunError where an executable ends it, or hangs in it, and CompileError for all else."""
+        """Ask the worker. Raises RunError where an executable ends it, or hangs in it, and CompileError for all else."""
         while _planning and not self._is_stopped:
             time.sleep(_LOOK_S)
         worker = self._worker
@@ -220,7 +220,7 @@ class _Clock:
         self._now_s, self._cpu_s = time.monotonic(), _cpu_s(pid)
 
     def tick(self) -> float:
-        """Returns them."""
+        """Return them."""
         now_s, cpu_s = time.monotonic(), _cpu_s(self._pid)
         passed_s, worked_s = now_s - self._now_s, cpu_s - self._cpu_s
         self._now_s, self._cpu_s = now_s, cpu_s
@@ -229,7 +229,7 @@ class _Clock:
 
 
 def _cpu_s(pid: int) -> float:
-    """Returns the seconds of processor time of a process's main thread; 0 where the system does not say."""
+    """Return the seconds of processor time of a process's main thread; 0 where the system does not say."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = (PROC / str(pid) / "task" / str(pid) / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

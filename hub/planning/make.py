@@ -90,7 +90,7 @@ class Maker:
         """What was found in the cache before planning began."""
 
     def make(self, values: Sequence[Any], plan: Plan | None = None) -> Made:
-        """Gives a running plan for this graph on one real call's inputs.
+        """Return a running plan for this graph on one real call's inputs.
 
         `plan` is built again as it is, where given (for new weights). Raises PlanError or PluginError only where the
         options are strict, and PlanError where they name a plan file that cannot be replayed.
@@ -113,7 +113,7 @@ class Maker:
         return made
 
     def is_quick(self) -> bool:
-        """True where a plan for this graph is kept, or nothing can be: then there is nothing to gain by planning aside."""
+        """Return whether a plan for this graph is kept, or none can be: then planning aside gains nothing."""
         try:
             store = Store(self.options.cache_root)
         except CacheError:
@@ -132,7 +132,7 @@ class Maker:
         return Later(folder, made.items, *facts)
 
     def _made(self, scene: Scene, store: Store, plan: Plan | None, events: tuple[Event, ...]) -> tuple[Made, bool]:
-        """Gives what runs, and whether its plan is one to keep for other processes."""
+        """Return what runs, and whether its plan is one to keep for other processes."""
         asked = self._asked_for(plan, scene)
         scene = replace(scene, options=self.options, threads=self.threads)
         kept = self._kept(asked) or self._replayed(self._found(store))
@@ -156,7 +156,7 @@ class Maker:
         return ask_backends(self.graph, self.registry, self.options, scene.answers)
 
     def predict(self, values: Sequence[Any]) -> Plan:
-        """Gives the plan by estimates, or a kept one, or a plan file's, without compiling or timing anything.
+        """Return the plan by estimates, or a kept one, or a plan file's, without compiling or timing anything.
 
         Backends that explain their clusters may run them.
         """
@@ -178,7 +178,7 @@ class Maker:
         return plan_of(self.graph, self.mode, decision, verdicts, self.options, events)
 
     def _asked_for(self, plan: Plan | None, scene: Scene) -> Plan | None:
-        """Gives the plan of the plan file that the options name, whose settings then hold; without one, `plan`."""
+        """Return the plan of the plan file that the options name, whose settings then hold; without one, `plan`."""
         if self.options.plan is None:
             return plan
         if plan is None or not fits(plan, self.graph):
@@ -188,7 +188,7 @@ class Maker:
         return plan
 
     def _session(self, values: Sequence[Any], plan: Plan | None, *, is_dry: bool = False) -> Session:
-        """Gives the workers for one plan; none is started before it is needed."""
+        """Return the workers for one plan; none is started before it is needed."""
         is_timed = not is_dry and self.options.tune != "off" and plan is None and self.options.plan is None
         sample = Sample(self.graph, tuple(values))
         return Session(sample, self.threads, limits_of(self.options), options=self.options, is_timed=is_timed)
@@ -228,7 +228,7 @@ class Maker:
             yield store, problem
 
     def _found(self, store: Store) -> Plan | None:
-        """Gives the plan that was kept for such a graph: one that was tuned fully also serves those who ask for less."""
+        """Return the plan that was kept for such a graph: one that was tuned fully also serves those who ask for less."""
         if self.options.renew:
             return None
         efforts = ("full",) if self.options.tune == "full" else ("full", self.options.tune)
@@ -243,7 +243,7 @@ class Maker:
         return self.registry.entries[name].status.accepted and self.options.allows(name)
 
     def _kept(self, plan: Plan | None) -> Decision | None:
-        """Gives the decision behind a plan that was made before, if it fits."""
+        """Return the decision behind a plan that was made before, if it fits."""
         if plan is None or not fits(plan, self.graph):
             return None
         groups = groups_of(plan)
@@ -259,7 +259,7 @@ class Maker:
     def _build_until_it_runs(
         self, scene: Scene, store: Store, verdicts: Verdicts | None, decision: Decision, events: tuple[Event, ...]
     ) -> Made:
-        """Builds a decision, and another one without what failed, until one runs. `verdicts` are asked for when needed."""
+        """Build a decision, and another one without what failed, until one runs. `verdicts` are asked for when needed."""
         builder = Builder(scene, store)
         while True:
             verdicts = decision.verdicts or verdicts
@@ -281,7 +281,7 @@ class Maker:
             return Made(plan, steps, loaded, builder.served, tuple(builder.items.values()))
 
     def _patched(self, decision: Decision, failed: ClusterFailed, reason: str) -> Decision | None:
-        """Gives the user's plan with what failed in eager; None where the plan is the hub's own, which is made again."""
+        """Return the user's plan with what failed in eager; None where the plan is the hub's own, which is made again."""
         if self.options.plan is None or decision.kept is None:
             return None
         return self._kept(moved_to_eager(self.graph, decision.kept, failed.group, failed.nodes, reason))
@@ -327,7 +327,7 @@ def _no_cache(problem: str) -> tuple[Event, ...]:
 
 
 def _is_lasting(plan: Plan) -> bool:
-    """True where a later process would decide the same. What nobody measured may only have been a plugin's bad day.
+    """Return whether a later process would decide the same. What nobody measured may only have been a plugin's bad day.
 
     So may be an accelerator whose memory was full.
     """
@@ -339,7 +339,7 @@ def _is_lasting(plan: Plan) -> bool:
 
 
 def _lasting_part(plan: Plan) -> Plan:
-    """Gives the plan without what this process met in the cache, which later ones will not."""
+    """Return the plan without what this process met in the cache, which later ones will not."""
     return plan.model_copy(update={"events": tuple(event for event in plan.events if not _is_about_loading(event))})
 
 
@@ -348,10 +348,10 @@ def _is_about_loading(event: Event) -> bool:
 
 
 def _troubles(scene: Scene) -> tuple[Event, ...]:
-    """Says what went wrong with the store of measurements while it was used."""
+    """Return what went wrong with the store of measurements while it was used."""
     return tuple(Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=text) for text in scene.measurements.notes)
 
 
 def _cache_notes(store: Store) -> tuple[Event, ...]:
-    """Says what in the cache could not be used."""
+    """Return what in the cache could not be used."""
     return tuple(Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=text) for text in store.take_notes())

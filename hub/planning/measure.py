@@ -70,7 +70,7 @@ def by_measuring(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment]
 
 
 def _measure_machine(scene: Scene, verdicts: Verdicts, book: PriceBook) -> None:
-    """Measures what `hub doctor` would, once a machine, where there is time for it: switching pools has a price then."""
+    """Measure what `hub doctor` would, once a machine, where there is time for it: switching pools has a price then."""
     backends = (*verdicts.backends, *verdicts.unasked)
     is_worth = len(backends) > 1 and scene.options.tune == "full" and scene.options.budget_s >= PROFILE_BUDGET_S
     if not is_worth or settle_peaks(scene.measurements, scene.threads).call_s:
@@ -273,7 +273,7 @@ class _Measuring:
         return [_variant(draft, spin=False) for draft in drafts if len(draft.assignment.backends) == 1]
 
     def _first_pieces(self) -> list[Order]:
-        """Gives orders for the pieces that weigh most, unless their prices are known: they fill what time there is."""
+        """Return orders for the pieces that weigh most, unless their prices are known: they fill what time there is."""
         wanted = worth_measuring(self.mixer.sections(self.mixable), self.book, self.scene.settings(spin=False), {})
         return self.candidates.piece_orders(wanted if self.is_full else wanted[:MOST_FAST])
 
@@ -294,7 +294,7 @@ class _Measuring:
     # --- Finalists ----------------------------------------------------------------------------------------------------
 
     def _finalists(self) -> list[Draft]:
-        """Gives the drafts worth timing whole: each backend alone, eager, and the mixes predicted to be fastest."""
+        """Return the drafts worth timing whole: each backend alone, eager, and the mixes predicted to be fastest."""
         ready = [draft for draft in self.drafts if self.candidates.is_ready(draft)]
         alone_s = {draft.name: self._predicted_s(draft) for draft in ready}
         best_s = min(alone_s.values(), default=0.0)
@@ -401,7 +401,7 @@ class _Measuring:
                 yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=text)
 
     def _beside_notes(self, race: Race) -> Iterable[Event]:
-        """Say how much was timed beside the user's own calls."""
+        """Return how much was timed beside the user's own calls."""
         blocks = [block for entrant in race.entrants for block in entrant.blocks.values()]
         if beside := sum(block.beside for block in blocks):
             share = beside / sum(block.calls for block in blocks)
@@ -413,7 +413,7 @@ class _Measuring:
 
 
 def _names_a_node(offer: Offer) -> bool:
-    """True where a whole plan's cluster failed at one node; what a piece does must not cost a whole plan anything."""
+    """Return whether a whole plan's cluster failed at one node; what a piece does must not cost a whole plan anything."""
     failure = offer.failure if offer.order.is_needed else None
     return failure is not None and failure.node in offer.order.group.nodes
 

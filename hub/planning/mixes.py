@@ -71,11 +71,11 @@ class Mixer:
         self._predicted_s: dict[tuple[Group, ...], float] = {}
 
     def sections(self, verdicts: Verdicts) -> tuple[Section, ...]:
-        """Gives the regions as the backends see them."""
+        """Return the regions as the backends see them."""
         return sections_of(self._scene.graph, verdicts, self._regions)
 
     def best_known_s(self, sections: Sequence[Section], eager_s: Mapping[str, float]) -> Mapping[str, float]:
-        """Gives, by structure, the best measured seconds of a region: in one backend, or in eager."""
+        """Return, by structure, the best measured seconds of a region: in one backend, or in eager."""
         found: dict[str, float] = {}
         for section in sections:
             known = [sum(eager_s[name] for name in section.region.nodes)]
@@ -90,7 +90,7 @@ class Mixer:
     def mixes(
         self, verdicts: Verdicts, drafts: Sequence[Draft], eager_s: Mapping[str, float], best_s: float, most: int
     ) -> tuple[Draft, ...]:
-        """Gives at most `most` plans of several clusters that may beat `best_s` seconds, the most promising first."""
+        """Return at most `most` plans of several clusters that may beat `best_s` seconds, the most promising first."""
         if not verdicts.backends:
             return ()
         alone = self._prices_alone(self.sections(verdicts), eager_s)
@@ -107,11 +107,11 @@ class Mixer:
         return tuple(distinct.values())[:most]
 
     def predicted_s(self, draft: Draft) -> float | None:
-        """Gives seconds of one call of a mix that it proposed, by the prices of its regions; None for any other plan."""
+        """Return seconds of one call of a mix that it proposed, by the prices of its regions; None for any other plan."""
         return self._predicted_s.get(draft.assignment.groups)
 
     def search(self, verdicts: Verdicts, *, n_compiled: int, n_timed: int) -> Search:
-        """Gives what was looked at, for the plan's evidence."""
+        """Return what was looked at, for the plan's evidence."""
         sections = self.sections(verdicts)
         pieces = {
             (self._book.structure(piece), piece.backend) for one in sections for p in one.pieces.values() for piece in p
@@ -140,7 +140,7 @@ class Mixer:
         return ((region.nodes, backend) for region, backend in zip(self._regions, route.backends, strict=True))
 
     def _prices_alone(self, sections: Sequence[Section], eager_s: Mapping[str, float]) -> tuple[Mapping[str, float], ...]:
-        """Gives, for each region, the price alone of every backend that takes it, and of eager."""
+        """Return, for each region, the price alone of every backend that takes it, and of eager."""
         return tuple(self._section_prices(section, eager_s) for section in sections)
 
     def _section_prices(self, section: Section, eager_s: Mapping[str, float]) -> Mapping[str, float]:
@@ -153,7 +153,7 @@ class Mixer:
         return {**prices, EAGER: sum(eager_s[name] for name in section.region.nodes)}
 
     def _whole_s(self, drafts: Sequence[Draft], eager_s: Mapping[str, float]) -> Mapping[str, float]:
-        """Gives the seconds of each backend's plan of the whole graph, where all of it has a measured price."""
+        """Return the seconds of each backend's plan of the whole graph, where all of it has a measured price."""
         found: dict[str, float] = {}
         for draft in drafts:
             costs = [self._book.measured_at_all(item, draft.settings) for item in draft.assignment.clusters]
@@ -162,7 +162,7 @@ class Mixer:
         return found
 
     def _calm_s(self, drafts: Sequence[Draft], eager_s: Mapping[str, float]) -> Mapping[str, float]:
-        """Gives the same without spinning between calls, as a backend runs beside others, where that was measured."""
+        """Return the same without spinning between calls, as a backend runs beside others, where that was measured."""
         calm = [replace(draft, settings=self._settings) for draft in drafts if len(draft.assignment.backends) == 1]
         return {
             draft.assignment.backends[0]: self._book.total_s(draft, eager_s)
@@ -189,7 +189,7 @@ class Mixer:
         return RegionChain(backends, tuple(inside), tuple(enter), eager, possible, switch_s=self._switch_s(backends))
 
     def _switch_s(self, backends: Sequence[str]) -> tuple[tuple[float, ...], ...]:
-        """Gives what going from one thread pool to another takes, as `hub doctor` measured it; nothing without pools."""
+        """Return what going from one thread pool to another takes, as `hub doctor` measured it; nothing without pools."""
         if self._is_accelerated:
             return ()
         names = (*backends, EAGER)
@@ -198,7 +198,7 @@ class Mixer:
         )
 
     def _split(self, backend: str, alone_s: float, share: float | None, copies_s: float) -> tuple[float, float]:
-        """Gives what a region costs inside a cluster, and what it costs more where a cluster begins at it.
+        """Return what a region costs inside a cluster, and what it costs more where a cluster begins at it.
 
         Inside, it is its share of the whole graph's price; without one, a call and its copies less than alone. Were it
         less than its share, a graph cut in two would look cheaper than the whole, as measured, of which it is made.
@@ -210,7 +210,7 @@ class Mixer:
     # --- Any candidates: a binary programme ---------------------------------------------------------------------------
 
     def _covered(self, verdicts: Verdicts, drafts: Sequence[Draft], eager_s: Mapping[str, float]) -> Assignment | None:
-        """Gives the exact cheapest cover by all known clusters, those that plugins propose among them.
+        """Return the exact cheapest cover by all known clusters, those that plugins propose among them.
 
         Where each backend takes the whole graph, and no plugin proposes anything, the chain has said all there is to say.
         """
@@ -267,7 +267,7 @@ def _copy_s(profile: Profile, spec: TensorSpec) -> float:
 
 
 def _inner_share(backend: str, alone: Sequence[Mapping[str, float]], whole_s: Mapping[str, float]) -> float | None:
-    """Gives the whole graph's price as a share of its regions', each alone; None where one of them is not known."""
+    """Return the whole graph's price as a share of its regions', each alone; None where one of them is not known."""
     if backend not in whole_s or not all(backend in prices for prices in alone):
         return None
     total_s = sum(prices[backend] for prices in alone)
@@ -275,7 +275,7 @@ def _inner_share(backend: str, alone: Sequence[Mapping[str, float]], whole_s: Ma
 
 
 def _diverse(routes: Iterable[Route]) -> Iterable[Route]:
-    """Leaves the cheapest route of each set of backends and number of clusters."""
+    """Leave the cheapest route of each set of backends and number of clusters."""
     seen: set[tuple[frozenset[str], int]] = set()
     for route in routes:
         kind = (frozenset(route.backends), route.n_clusters)
@@ -290,6 +290,6 @@ def _by_node(parts: Iterable[tuple[Iterable[str], str]]) -> Callable[[str], str]
 
 
 def _forced(graph: Graph, groups: Iterable[Group], options: Options) -> frozenset[str]:
-    """Names of the nodes that the options force to a backend which takes them, and so not to eager."""
+    """Name of the nodes that the options force to a backend which takes them, and so not to eager."""
     possible = {(found.backend, name) for found in groups for name in found.nodes}
     return frozenset(node.name for node in graph.nodes if (options.forced(operator_name(node)), node.name) in possible)

@@ -28,7 +28,7 @@ from hub.workers.orders import Offer
 
 
 class PriceBook:
-    """Gives the best known price of any cluster, and writes measured ones down for later plans and processes.
+    """Return the best known price of any cluster, and writes measured ones down for later plans and processes.
 
     Clusters of equal structure share a price, wherever they stand and whatever their weights hold.
     """
@@ -59,13 +59,13 @@ class PriceBook:
         self._has_timed_eager = False
 
     def structure(self, found: Group) -> str:
-        """Gives the structural digest of a cluster's nodes."""
+        """Return the structural digest of a cluster's nodes."""
         if found.nodes not in self._structures:
             self._structures[found.nodes] = structure_digest(self._scene.graph, found.nodes)
         return self._structures[found.nodes]
 
     def measured(self, found: Group, settings: CompileSettings) -> Cost | None:
-        """Gives a price that was measured on this machine under these settings, now or by an earlier process, or None."""
+        """Return a price that was measured on this machine under these settings, now or by an earlier process, or None."""
         key = (self.structure(found), found.backend, settings)
         if key not in self._costs and key not in self._missed:
             stored = self._scene.measurements.find(self._subject(found, settings))
@@ -76,7 +76,7 @@ class PriceBook:
         return self._costs.get(key)
 
     def cost(self, found: Group, settings: CompileSettings) -> Cost:
-        """Gives the best known price: measured under these settings or under the other habit of spinning, else a guess."""
+        """Return the best known price: measured under these settings or under the other habit of spinning, else a guess."""
         known = self.measured_at_all(found, settings)
         return known if known is not None else self.guess(found, settings)
 
@@ -109,7 +109,7 @@ class PriceBook:
         return (self._typical(found, settings) if is_blind else None) or guess
 
     def is_blind(self, found: Group, settings: CompileSettings) -> bool:
-        """Return True where nothing is known of what a backend takes: it may say so itself once it is asked."""
+        """Return whether nothing is known of what a backend takes: it may say so itself once it is asked."""
         if self.measured_at_all(found, settings) is not None:
             return False
         self.guess(found, settings)
@@ -157,11 +157,11 @@ class PriceBook:
         return self._features[nodes]
 
     def least_s(self, found: Group, settings: CompileSettings) -> float:
-        """Gives seconds that no backend can stay below: the cluster's work at the machine's peaks."""
+        """Return seconds that no backend can stay below: the cluster's work at the machine's peaks."""
         return least_seconds((self._scene.graph.by_name[name] for name in found.nodes), settings.threads)
 
     def keep(self, offer: Offer) -> None:
-        """Writes a measured price down, for this plan and for later processes."""
+        """Write a measured price down, for this plan and for later processes."""
         if offer.cost is None:
             return
         found, settings = offer.order.group, offer.order.settings
@@ -188,7 +188,7 @@ class PriceBook:
         return eager_estimate(self._scene.graph.by_name[name], self._scene.threads) if cost is None else cost.run_s
 
     def keep_eager(self, seconds: Mapping[str, float]) -> None:
-        """Writes down what each node took in eager, for later processes: nodes of equal structure share a price."""
+        """Write down what each node took in eager, for later processes: nodes of equal structure share a price."""
         alike: dict[Subject, list[str]] = {}
         for name in self._worth_an_eager_price():
             if name in seconds:
@@ -204,12 +204,12 @@ class PriceBook:
 
     @property
     def has_timed_eager(self) -> bool:
-        """True where eager was timed on this very graph."""
+        """Return whether eager was timed on this very graph."""
         return self._has_timed_eager
 
     @property
     def knows_eager(self) -> bool:
-        """True where this machine has measured all operators in eager that weigh anything."""
+        """Return whether this machine has measured all operators in eager that weigh anything."""
         self.eager_s()
         return not self._unmeasured
 
@@ -225,24 +225,24 @@ class PriceBook:
 
     @property
     def n_kept(self) -> int:
-        """Prices measured so far for this decision."""
+        """Price measured so far for this decision."""
         return self._n_kept
 
     def is_known(self, structure: str, backend: str, settings: CompileSettings) -> bool:
-        """True where a price for this structure is at hand."""
+        """Return whether a price for this structure is at hand."""
         return (structure, backend, settings) in self._costs
 
     def measured_at_all(self, found: Group, settings: CompileSettings) -> Cost | None:
-        """Gives a measured price under these settings, or else under the other habit of spinning."""
+        """Return a measured price under these settings, or else under the other habit of spinning."""
         return self.measured(found, settings) or self.measured(found, replace(settings, spin=not settings.spin))
 
     def fail(self, found: Group, reason: str) -> None:
-        """Remembers that a backend cannot have clusters of this structure."""
+        """Remember that a backend cannot have clusters of this structure."""
         self._failures[found] = reason
         self._failed_structures.add((self.structure(found), found.backend))
 
     def has_failed(self, found: Group) -> bool:
-        """True where a cluster of this structure failed in this backend."""
+        """Return whether a cluster of this structure failed in this backend."""
         return (self.structure(found), found.backend) in self._failed_structures
 
     @property
@@ -251,16 +251,16 @@ class PriceBook:
         return dict(self._failures)
 
     def note(self, events: Iterable[Event]) -> None:
-        """Adds events, each once."""
+        """Add events, each once."""
         self.events += [event for event in events if event not in self.events]
 
     def total_s(self, draft: Draft, eager_s: Mapping[str, float]) -> float:
-        """Gives seconds of one call of a draft: the best known price of each cluster, and its nodes in eager."""
+        """Return seconds of one call of a draft: the best known price of each cluster, and its nodes in eager."""
         clusters_s = sum(self.cost(found, draft.settings).run_s for found in draft.assignment.clusters)
         return clusters_s + sum(eager_s[name] for name in draft.assignment.eager_nodes)
 
     def all_costs(self, drafts: Iterable[Draft]) -> Mapping[Group, Cost]:
-        """Gives the best known price of every cluster of some drafts; of two settings, the later draft's."""
+        """Return the best known price of every cluster of some drafts; of two settings, the later draft's."""
         settings = {found: draft.settings for draft in drafts for found in draft.assignment.clusters}
         return {found: self.cost(found, wanted) for found, wanted in settings.items()}
 

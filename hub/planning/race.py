@@ -82,7 +82,7 @@ class Entrant:
 
     @property
     def is_proven(self) -> bool:
-        """True where it counts."""
+        """Return whether it counts."""
         return self.error is None and len(self.blocks) >= PROVEN_ROUNDS
 
     @property
@@ -159,12 +159,12 @@ class Race:
 
     @property
     def failures(self) -> tuple[tuple[str, PluginError], ...]:
-        """Plans that are out, and why."""
+        """Plan that are out, and why."""
         return tuple((entrant.name, entrant.error) for entrant in self.entrants if entrant.error is not None)
 
     @property
     def revived(self) -> tuple[str, ...]:
-        """Plans that were built again because their worker was gone."""
+        """Plan that were built again because their worker was gone."""
         return tuple(entrant.name for entrant in self.entrants if entrant.revivals)
 
     def _time(self, entrant: Entrant) -> None:
@@ -207,7 +207,7 @@ class Race:
         return hopeful
 
     def _is_comparable(self, running: Sequence[Entrant]) -> bool:
-        """True where the fastest has run in as many rounds with each other one as a comparison needs."""
+        """Return whether the fastest has run in as many rounds with each other one as a comparison needs."""
         best = self._fastest(running)
         return best is not None and all(len(_ratios(entrant, best)) >= MIN_ROUNDS for entrant in running)
 
@@ -283,7 +283,7 @@ def _ratios(slow: Entrant, fast: Entrant) -> list[float]:
 
 
 def _is_clear(slow: Entrant, fast: Entrant) -> bool:
-    """True where one is slower by more than noise can make."""
+    """Return whether one is slower by more than noise can make."""
     ratios = _ratios(slow, fast)
     if len(ratios) < PROVEN_ROUNDS:
         return False
@@ -291,13 +291,13 @@ def _is_clear(slow: Entrant, fast: Entrant) -> bool:
 
 
 def _is_equal(other: Entrant, best: Entrant) -> bool:
-    """True where the difference, whatever it is, is too small to be worth more time."""
+    """Return whether the difference, whatever it is, is too small to be worth more time."""
     ratios = _ratios(other, best)
     return len(ratios) >= MIN_ROUNDS and median_interval(ratios)[1] < EQUAL
 
 
 def _is_tied(other: Entrant, best: Entrant) -> bool:
-    """True where noise may have made the difference. Plans that never ran in one round are not tied."""
+    """Return whether noise may have made the difference. Plans that never ran in one round are not tied."""
     return len(_ratios(other, best)) >= PROVEN_ROUNDS and not _is_clear(other, best)
 
 

@@ -30,7 +30,7 @@ _AGAIN = "make the plan again with `hub plan MODEL -o FILE`"
 
 
 def plan_from_file(graph: Graph, mode: Mode, options: Options, registry: Registry, ask: Ask | None = None) -> Plan:
-    """Gives the plan for a graph from the file that `options.plan` names, ready to be built as it is.
+    """Return the plan for a graph from the file that `options.plan` names, ready to be built as it is.
 
     Raises PlanError where the file cannot be read, has no plan that fits, or has one that cannot run here.
     """
@@ -48,7 +48,7 @@ def plan_from_file(graph: Graph, mode: Mode, options: Options, registry: Registr
 
 
 def under_plan(options: Options, plan: Plan) -> Options:
-    """Gives the options with the plan's settings where the user gave none, and only its backends to ask."""
+    """Return the options with the plan's settings where the user gave none, and only its backends to ask."""
     update: dict[str, object] = {"backends": tuple(name for name in plan.backends if name != EAGER)}
     if options.threads is None:
         update["threads"] = plan.threads or torch.get_num_threads()
@@ -74,7 +74,7 @@ class Misfit:
 
 
 def chosen_plan(plans: Sequence[Plan], graph: Graph, mode: Mode, path: Path) -> Plan:
-    """Gives the plan made for exactly this graph, else the first that fits it.
+    """Return the plan made for exactly this graph, else the first that fits it.
 
     Raises PlanError about the plan that fits for the longest beginning.
     """
@@ -90,7 +90,7 @@ def chosen_plan(plans: Sequence[Plan], graph: Graph, mode: Mode, path: Path) -> 
 
 
 def misfit_of(plan: Plan, graph: Graph) -> Misfit | None:
-    """Gives the first node, else input, that differs; None where the plan fits, if perhaps for inputs of other sizes."""
+    """Return the first node, else input, that differs; None where the plan fits, if perhaps for inputs of other sizes."""
     planned = _planned_operators(plan)
     unknown = [name for name in planned if name not in {node.name for node in graph.nodes}]
     for position, node in enumerate(graph.nodes):
@@ -111,12 +111,12 @@ def misfit_of(plan: Plan, graph: Graph) -> Misfit | None:
 
 
 def _is_size(graph: Graph, node: fx.Node) -> bool:
-    """True for arithmetic on sizes: a graph with dynamic shapes has more of it, and it has nowhere to go but eager."""
+    """Return True for arithmetic on sizes: graphs with dynamic shapes have more of it, and only eager runs it."""
     return graph.pinned.get(node.name) is Pin.SIZES
 
 
 def _planned_operators(plan: Plan) -> dict[str, str]:
-    """Gives each planned node's operator, empty where the file does not say: nodes can be moved without it."""
+    """Return each planned node's operator, empty where the file does not say: nodes can be moved without it."""
     return {
         name: overload
         for cluster in plan.clusters
@@ -157,7 +157,7 @@ def _dtype(text: str) -> str:
 
 
 def _check_backends(plan: Plan, options: Options, registry: Registry, path: Path) -> None:
-    """Raises PlanError for the first backend that is unknown, cannot be used here, or is excluded by another option."""
+    """Raise PlanError for the first backend that is unknown, cannot be used here, or is excluded by another option."""
     for name in plan.backends:
         if name == EAGER:
             continue
@@ -185,7 +185,7 @@ def _check_backends(plan: Plan, options: Options, registry: Registry, path: Path
 
 
 def _clusters_of(plan: Plan, graph: Graph) -> tuple[PlannedCluster, ...]:
-    """Gives the clusters with their nodes in the graph's order and with their operators; empty clusters are left out.
+    """Return the clusters with their nodes in the graph's order and with their operators; empty clusters are left out.
 
     A tuple's elements follow their producer whatever the file says: a tuple cannot cross a cluster's edge. Arithmetic on
     sizes that the file lacks comes first, in eager.
@@ -221,7 +221,7 @@ def _title(cluster: PlannedCluster) -> str:
 
 
 def _check_forced(clusters: Iterable[PlannedCluster], graph: Graph, options: Options, path: Path) -> None:
-    """Raises PlanError where option `force` says otherwise; a pinned node goes nowhere by force."""
+    """Raise PlanError where option `force` says otherwise; a pinned node goes nowhere by force."""
     for cluster in clusters:
         for name, overload in zip(cluster.nodes, cluster.operators, strict=True):
             forced = options.forced(overload)
@@ -235,7 +235,7 @@ def _check_forced(clusters: Iterable[PlannedCluster], graph: Graph, options: Opt
 
 
 def _check_takers(clusters: Iterable[PlannedCluster], verdicts: Verdicts, path: Path) -> None:
-    """Raises PlanError for the first node that its backend does not take, with the backend's own reason."""
+    """Raise PlanError for the first node that its backend does not take, with the backend's own reason."""
     for cluster in clusters:
         if cluster.backend == EAGER:
             continue
@@ -269,7 +269,7 @@ _Place = tuple[int, int]
 
 
 def _scheduled(clusters: Sequence[PlannedCluster], graph: Graph, path: Path) -> tuple[PlannedCluster, ...]:
-    """Gives the clusters in the file's order as far as they can run in it.
+    """Return the clusters in the file's order as far as they can run in it.
 
     Eager clusters are split where that lets the others run, since a piece of eager costs nothing. Raises PlanError where
     two clusters need each other.
@@ -291,7 +291,7 @@ def _scheduled(clusters: Sequence[PlannedCluster], graph: Graph, path: Path) -> 
 
 
 def _needs(graph: Graph, place: Mapping[str, _Place]) -> dict[_Place, dict[_Place, tuple[str, str]]]:
-    """Gives for each place those that run before it, each with a node there and the node that reads it."""
+    """Return for each place those that run before it, each with a node there and the node that reads it."""
     needs: dict[_Place, dict[_Place, tuple[str, str]]] = {found: {} for found in place.values()}
     last_effect: str | None = None
     for node in graph.nodes:
@@ -306,7 +306,7 @@ def _needs(graph: Graph, place: Mapping[str, _Place]) -> dict[_Place, dict[_Plac
 
 
 def _order(needs: Mapping[_Place, Iterable[_Place]]) -> list[_Place]:
-    """Gives the places in an order in which they can run, lowest first. Raises CycleError where there is none."""
+    """Return the places in an order in which they can run, lowest first. Raises CycleError where there is none."""
     sorter = TopologicalSorter(needs)
     sorter.prepare()
     ready: list[_Place] = []
@@ -322,7 +322,7 @@ def _order(needs: Mapping[_Place, Iterable[_Place]]) -> list[_Place]:
 def _joined(
     clusters: Sequence[PlannedCluster], place: Mapping[str, _Place], order: Sequence[_Place], graph: Graph
 ) -> tuple[PlannedCluster, ...]:
-    """Gives the clusters of a schedule in which eager was split; neighbours from one eager cluster become one again."""
+    """Return the clusters of a schedule in which eager was split; neighbours from one eager cluster become one again."""
     at: dict[_Place, list[fx.Node]] = {}
     for node in graph.nodes:
         at.setdefault(place[node.name], []).append(node)
@@ -336,7 +336,7 @@ def _joined(
 
 
 def _piece(cluster: PlannedCluster, nodes: Sequence[fx.Node]) -> PlannedCluster:
-    """Gives a cluster, or a piece of it, which has no times of its own."""
+    """Return a cluster, or a piece of it, which has no times of its own."""
     if len(nodes) == len(cluster.nodes):
         return cluster
     piece = cluster.model_copy(update={"predicted_s": None, "measured_s": None, "bids": (), "source": ()})
@@ -368,7 +368,7 @@ def _circle(
 def _notes(
     plan: Plan, written: Sequence[PlannedCluster], ordered: Sequence[PlannedCluster], graph: Graph, options: Options
 ) -> tuple[Event, ...]:
-    """Says in which ways the plan runs otherwise than it was written."""
+    """Return in which ways the plan runs otherwise than it was written."""
     notes: list[str] = []
     here = inputs_of(graph)
     if plan.inputs and plan.graph_digest != graph.digest and plan.inputs != here:
@@ -387,7 +387,7 @@ def _notes(
 def _completed(
     plan: Plan, clusters: Sequence[PlannedCluster], graph: Graph, mode: Mode, options: Options, notes: Sequence[Event]
 ) -> Plan:
-    """Gives the plan with all that its author may leave out. Events about runs that are over are dropped."""
+    """Return the plan with all that its author may leave out. Events about runs that are over are dropped."""
     named = _named([cluster if cluster.reason else _because(cluster, "as in the plan file") for cluster in clusters])
     return plan.model_copy(
         update={
@@ -411,13 +411,13 @@ def _because(cluster: PlannedCluster, reason: str) -> PlannedCluster:
 
 
 def _named(clusters: Sequence[PlannedCluster]) -> tuple[PlannedCluster, ...]:
-    """Names clusters as the dispatcher does."""
+    """Name clusters as the dispatcher does."""
     names = plain_names([Group(cluster.backend, cluster.nodes) for cluster in clusters])
     return tuple(cluster.model_copy(update={"name": name}) for cluster, name in zip(clusters, names, strict=True))
 
 
 def moved_to_eager(graph: Graph, plan: Plan, failed: Group, nodes: Sequence[str], reason: str) -> Plan:
-    """Gives the plan with some nodes of one cluster in eager, and the cluster split around them; the rest stays.
+    """Return the plan with some nodes of one cluster in eager, and the cluster split around them; the rest stays.
 
     What comes after the nodes inside the cluster becomes a cluster of its own, so both parts and the schedule stay valid.
     """

@@ -62,7 +62,7 @@ class Scene:
         return self.sample.graph
 
     def settings(self, *, spin: bool, threads: int | None = None) -> CompileSettings:
-        """Gives what a cluster is compiled with; `threads` defaults to all that a call may use."""
+        """Return what a cluster is compiled with; `threads` defaults to all that a call may use."""
         effort = "full" if self.options.tune == "full" else "fast"
         return CompileSettings(threads=threads or self.threads, spin=spin, accuracy=self.options.accuracy, effort=effort)
 
@@ -91,11 +91,11 @@ class Scene:
         return offered_by_plugins(self.graph, self.registry)
 
     def cluster(self, found: Group, name: str) -> Cluster:
-        """Gives a group as a program of its own, weights as constants."""
+        """Return a group as a program of its own, weights as constants."""
         return extract(self.graph, found.nodes, name, self.sample.weights)
 
     def subject(self, found: Group, structure: str, settings: CompileSettings) -> Subject:
-        """Gives what measurements, and failures, of a cluster are kept under."""
+        """Return what measurements, and failures, of a cluster are kept under."""
         return Subject(
             structure=structure,
             backend=found.backend,
@@ -114,20 +114,20 @@ class Scene:
         return self.versions[backend]
 
     def compile_workers(self, backend: str) -> int:
-        """Gives how many clusters of a backend are compiled at once."""
+        """Return how many clusters of a backend are compiled at once."""
         own = self.registry.entries[backend].settings
         wanted = None if own is None else own.compile_workers
         return wanted or self.options.compile_workers or available_cores()
 
     def folder(self, found: Group, settings: CompileSettings) -> Path:
-        """Gives where a cluster's executable is, or would be, saved. Reads the weights to name it by content."""
+        """Return where a cluster's executable is, or would be, saved. Reads the weights to name it by content."""
         digest = self.cluster(found, "key").digest_with(self.digests)
         parts = artifact_parts(digest, self.registry.entries[found.backend], settings)
         return self.artifacts / found.backend / digest_of(parts)
 
 
 def limits_of(options: Options) -> Limits:
-    """Gives what one worker process may use."""
+    """Return what one worker process may use."""
     memory_bytes = default_memory_bytes() if options.memory_limit_gb is None else int(1e9 * options.memory_limit_gb)
     return Limits(options.compile_limit_s, memory_bytes, int(1e6 * options.output_limit_mb))
 
@@ -142,18 +142,18 @@ class Draft:
 
 
 def draft_of(scene: Scene, assignment: Assignment) -> Draft:
-    """Gives an assignment with the settings that fit it: all threads, spinning where it takes cores from nobody."""
+    """Return an assignment with the settings that fit it: all threads, spinning where it takes cores from nobody."""
     return Draft(assignment.name, assignment, scene.settings(spin=may_spin(scene.graph, assignment)))
 
 
 def may_spin(graph: Graph, assignment: Assignment) -> bool:
-    """True where one cluster is all that computes, so that its spinning threads take cores from nobody."""
+    """Return whether one cluster is all that computes, so that its spinning threads take cores from nobody."""
     rest = (graph.by_name[name] for found in assignment.groups if found.backend == EAGER for name in found.nodes)
     return len(assignment.clusters) == 1 and all(is_trifle(node) or _is_size(graph, node.name) for node in rest)
 
 
 def is_on_accelerators(graph: Graph) -> bool:
-    """True where no result of a graph lies on the CPU, whose threads then compute nothing."""
+    """Return whether no result of a graph lies on the CPU, whose threads then compute nothing."""
     kinds = {device.type for node in graph.nodes for device in devices_of(node)}
     return bool(kinds) and "cpu" not in kinds
 

@@ -10,19 +10,19 @@ from hub.partition.group import EAGER, Group
 
 
 def reads(graph: Graph, group: Group) -> tuple[str, ...]:
-    """Names of the values that a cluster is called with: what it reads from outside, constants left out."""
+    """Name of the values that a cluster is called with: what it reads from outside, constants left out."""
     constants = frozenset(graph.weights)
     sources = edges_into(graph.by_name[name] for name in group.nodes)
     return tuple(node.name for node in sources if node.op != "get_attr" and node.name not in constants)
 
 
 def writes(graph: Graph, group: Group) -> tuple[str, ...]:
-    """Names of a cluster's values that are read outside it."""
+    """Name of a cluster's values that are read outside it."""
     return tuple(node.name for node in edges_out_of([graph.by_name[name] for name in group.nodes]))
 
 
 def steps_for(graph: Graph, groups: Sequence[Group], names: Sequence[str]) -> tuple[Step, ...]:
-    """Gives a schedule for the dispatcher; `names` has one name for each group."""
+    """Return a schedule for the dispatcher; `names` has one name for each group."""
     return tuple(
         Step(name, found.backend, found.nodes, is_eager=True)
         if found.backend == EAGER
@@ -32,7 +32,7 @@ def steps_for(graph: Graph, groups: Sequence[Group], names: Sequence[str]) -> tu
 
 
 def plain_names(groups: Sequence[Group]) -> tuple[str, ...]:
-    """Names the steps of a plan in order: c0, c1 ... for clusters, e0, e1 ... for what runs in eager."""
+    """Name the steps of a plan in order: c0, c1 ... for clusters, e0, e1 ... for what runs in eager."""
     counts = {True: 0, False: 0}
     names: list[str] = []
     for found in groups:

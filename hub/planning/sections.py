@@ -21,13 +21,13 @@ class Section:
     """By backend: runs of nodes that it takes. A backend that takes nothing worth a call is left out."""
 
     def left_over(self, backend: str) -> tuple[str, ...]:
-        """Gives the nodes that stay in eager where the backend has the rest."""
+        """Return the nodes that stay in eager where the backend has the rest."""
         taken = {name for piece in self.pieces[backend] for name in piece.nodes}
         return tuple(name for name in self.region.nodes if name not in taken)
 
 
 def sections_of(graph: Graph, verdicts: Verdicts, found: Sequence[Region]) -> tuple[Section, ...]:
-    """Gives each region with what the backends would compile of it, in the regions' order."""
+    """Return each region with what the backends would compile of it, in the regions' order."""
     return tuple(Section(region, _pieces(graph, verdicts, region)) for region in found)
 
 

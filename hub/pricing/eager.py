@@ -17,7 +17,7 @@ from hub.support import tensors_of
 
 
 def profile_eager(graph: Graph, inputs: Sequence[Any], *, runs: int = 3) -> dict[str, float]:
-    """Gives seconds of each node, the median over `runs` runs after one to warm up. Inputs in placeholder order."""
+    """Return seconds of each node, the median over `runs` runs after one to warm up. Inputs in placeholder order."""
     laps: dict[str, list[float]] = {}
     with torch.no_grad():
         for number in range(runs + 1):

@@ -84,7 +84,7 @@ class _Item:
 
 
 def features_of(nodes: Sequence[fx.Node], weights: Collection[str] = ()) -> dict[str, float]:
-    """Gives the features of a set of call nodes, of a graph or of a cluster, by name; they go into JSON as they are.
+    """Return the features of a set of call nodes, of a graph or of a cluster, by name; they go into JSON as they are.
 
     `weights` names the placeholders that become constants (`Graph.weights`); `get_attr` nodes are constants anyway.
     Bytes and operations are those of one call; symbolic sizes count as first seen. Takes about 15 us a node.
@@ -108,7 +108,7 @@ def features_of(nodes: Sequence[fx.Node], weights: Collection[str] = ()) -> dict
 
 
 def device_number(nodes: Iterable[fx.Node]) -> float:
-    """Gives the number of the kind of device that computes some nodes: the first accelerator's, 0 where there is none."""
+    """Return the number of the kind of device that computes some nodes: the first accelerator's, 0 where there is none."""
     device = next(filter(None, map(device_of, nodes)), None)
     kind = "cpu" if device is None else device.type
     return float(_DEVICES.index(kind) if kind in _DEVICES else len(_DEVICES))
@@ -129,7 +129,7 @@ def _by_kind(items: Sequence[_Item]) -> dict[str, float]:
 
 
 def kind_of(node: fx.Node) -> str:
-    """Gives what bounds a node's operator, one of `KINDS`."""
+    """Return what bounds a node's operator, one of `KINDS`."""
     if node.target is operator.getitem:
         return "view"
     kind = _kind_of_operator(operator_name(node))

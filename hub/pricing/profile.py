@@ -50,7 +50,7 @@ class Profile:
     """What could not be measured, and why."""
 
     def to_json(self) -> str:
-        """Gives the JSON form."""
+        """Return the JSON form."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
@@ -69,7 +69,7 @@ class AcceleratorProfile:
     """When, in UTC, as ISO 8601."""
 
     def to_json(self) -> str:
-        """Gives the JSON form."""
+        """Return the JSON form."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
@@ -79,7 +79,7 @@ _NO_THREADS = 0
 
 
 def measure_peaks(threads: int) -> tuple[float, float]:
-    """Measures operations and bytes a second in about 0.1 s: a 512^3 float32 matrix product, and a copy of 64 MiB."""
+    """Measure operations and bytes a second in about 0.1 s: a 512^3 float32 matrix product, and a copy of 64 MiB."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -94,7 +94,7 @@ def measure_peaks(threads: int) -> tuple[float, float]:
 
 
 def measure_accelerator(device: torch.device) -> tuple[float, float]:
-    """Measures operations and bytes a second of an accelerator: a 4096^3 float32 matrix product, and a copy of 256 MiB.
+    """Measure operations and bytes a second of an accelerator: a 4096^3 float32 matrix product, and a copy of 256 MiB.
 
     Takes 0.7 GB of its memory for a moment. Raises whatever PyTorch raises, where there is not so much, say.
     """
@@ -118,12 +118,12 @@ def _copy_bytes_s(device: torch.device) -> float:
 
 @cache
 def first_peaks(threads: int) -> tuple[float, float]:
-    """Gives the peaks as this process measured them first: early, so that it shares no core with workers of its own."""
+    """Return the peaks as this process measured them first: early, so that it shares no core with workers of its own."""
     return measure_peaks(threads)
 
 
 def fastest_s(call: Callable[[], Any], calls: int = 5, awaited: Sequence[torch.device] = ()) -> float:
-    """Gives the seconds of the fastest of some calls; each ends when the accelerators `awaited` have done their work."""
+    """Return the seconds of the fastest of some calls; each ends when the accelerators `awaited` have done their work."""
     best = math.inf
     wait_for(awaited)
     for _ in range(calls):
@@ -135,7 +135,7 @@ def fastest_s(call: Callable[[], Any], calls: int = 5, awaited: Sequence[torch.d
 
 
 def stored_profile(root: Path, threads: int) -> Profile | None:
-    """Gives the profile that was kept under a cache folder for this machine, or None. Makes no folder, raises nothing."""
+    """Return the profile that was kept under a cache folder for this machine, or None. Makes no folder, raises nothing."""
     try:
         if not (root / DATABASE).exists():
             return None
@@ -151,7 +151,7 @@ def stored_profile(root: Path, threads: int) -> Profile | None:
 
 
 def settled_profile(kept: Measurements, threads: int) -> Profile:
-    """Gives the profile that is kept for this machine; without one, measures the peaks in 0.1 s and keeps those.
+    """Return the profile that is kept for this machine; without one, measures the peaks in 0.1 s and keeps those.
 
     So estimates agree between processes, as plans by estimates must.
     """
@@ -168,7 +168,7 @@ def settled_profile(kept: Measurements, threads: int) -> Profile:
 
 
 def settled_accelerator(kept: Measurements, device: torch.device) -> AcceleratorProfile:
-    """Gives the profile that is kept for an accelerator of this machine; without one, measures it and keeps that.
+    """Return the profile that is kept for an accelerator of this machine; without one, measures it and keeps that.
 
     Raises whatever PyTorch raises where the accelerator cannot be measured.
     """
@@ -185,12 +185,12 @@ def settled_accelerator(kept: Measurements, device: torch.device) -> Accelerator
 
 
 def boundary_s(profile: Profile, spec: TensorSpec) -> float:
-    """Gives the seconds of copying a value once, where its layout must change: each byte is read and written."""
+    """Return the seconds of copying a value once, where its layout must change: each byte is read and written."""
     return 2 * spec.nbytes / profile.copy_bytes_s
 
 
 def mixing_s(profile: Profile, first: str, second: str) -> float:
-    """Gives the extra seconds of a call where two backends alternate: 0 for one and the same backend.
+    """Return the extra seconds of a call where two backends alternate: 0 for one and the same backend.
 
     For a pair that was not measured it is the largest one that was, 0 where none was.
     """

@@ -57,14 +57,14 @@ Tflop/s in float8 and 67 in float32."""
 
 
 def settle_peaks(kept: Measurements, threads: int) -> Profile:
-    """Makes all estimates of this process rest on the peaks kept in a store, and gives the profile they are part of."""
+    """Make all estimates of this process rest on the peaks kept in a store, and return the profile they are part of."""
     profile = settled_profile(kept, threads)
     _settled[threads] = Peaks(profile.flops_s, profile.bytes_s)
     return profile
 
 
 def settle_accelerators(kept: Measurements, graph: Graph) -> None:
-    """Makes all estimates of this process rest on the peaks kept of the accelerators of a graph; measures what is not kept.
+    """Make all estimates of this process rest on the peaks kept of the accelerators of a graph; measures what is not kept.
 
     One that cannot be measured here, for want of memory, say, is taken for another, and measured by the next process.
     """
@@ -79,18 +79,18 @@ def settle_accelerators(kept: Measurements, graph: Graph) -> None:
 
 
 def settle(threads: int, found: Peaks, accelerators: Mapping[str, Peaks]) -> None:
-    """Makes all estimates of this process rest on given peaks: a worker's, on those of the process that it works for."""
+    """Make all estimates of this process rest on given peaks: a worker's, on those of the process that it works for."""
     _settled[threads] = found
     _accelerators.update(accelerators)
 
 
 def settled_accelerators() -> Mapping[str, Peaks]:
-    """Gives the peaks of accelerators that estimates of this process rest on, by device."""
+    """Return the peaks of accelerators that estimates of this process rest on, by device."""
     return dict(_accelerators)
 
 
 def measure_early(root: Path, threads: int) -> None:
-    """Measures the peaks, where none are kept under a cache folder, before workers are started that would disturb it."""
+    """Measure the peaks, where none are kept under a cache folder, before workers are started that would disturb it."""
     if threads not in _settled and stored_profile(root, threads) is None:
         first_peaks(threads)
 
@@ -101,7 +101,7 @@ _accelerators: dict[str, Peaks] = {}
 
 
 def peaks(threads: int, device: torch.device | None = None) -> Peaks:
-    """Gives the peaks that planning settled on, else those that `hub doctor` kept, else measures them in about 0.1 s.
+    """Return the peaks that planning settled on, else those that `hub doctor` kept, else measures them in about 0.1 s.
 
     They are those of the CPU with so many threads, or of an accelerator.
     """
@@ -123,7 +123,7 @@ def _own_accelerator(name: str) -> Peaks:
 
 
 def device_of(node: fx.Node) -> torch.device | None:
-    """Gives the accelerator that a node's result lies on; None for the CPU, and for what is no tensor."""
+    """Return the accelerator that a node's result lies on; None for the CPU, and for what is no tensor."""
     return _accelerator_among(tensor.device for tensor in elements(value_of(node)) if isinstance(tensor, torch.Tensor))
 
 
@@ -132,7 +132,7 @@ def _accelerator_among(devices: Iterable[torch.device]) -> torch.device | None:
 
 
 def only_accelerator(graph: Graph) -> torch.device | None:
-    """Gives the accelerator on which all of a graph is computed, lone numbers left out; None where there is none such."""
+    """Return the accelerator on which all of a graph is computed, lone numbers left out; None where there is none such."""
     found = {device_of(node) for node in graph.nodes if not is_trifle(node) and _is_large(node)}
     return found.pop() if len(found) == 1 else None
 
@@ -142,7 +142,7 @@ def _is_large(node: fx.Node) -> bool:
 
 
 def least_seconds(nodes: Iterable[fx.Node], threads: int) -> float:
-    """Gives seconds that nobody can stay below: the work of some nodes at the peaks of what they run on."""
+    """Return seconds that nobody can stay below: the work of some nodes at the peaks of what they run on."""
     return sum(flops(node) / _most_flops_s(threads, device_of(node)) for node in nodes)
 
 
@@ -162,7 +162,7 @@ def _own_peaks(threads: int) -> Peaks:
 def cluster_estimate(
     cluster: Cluster, threads: int, *, efficiency: float = COMPILED_EFFICIENCY, call_s: float = CALL_S
 ) -> Cost:
-    """Estimates one warm call of a compiled cluster: intermediate values stay in caches, the rest goes through memory.
+    """Estimate one warm call of a compiled cluster: intermediate values stay in caches, the rest goes through memory.
 
     `efficiency` is the share of the floating-point peak that the compiler reaches on large products, and `call_s` the
     seconds that entering and leaving takes; a plugin gives its own. The roofline is the larger of compute and memory time,
@@ -181,7 +181,7 @@ def cluster_estimate(
 
 
 def eager_estimate(node: fx.Node, threads: int) -> float:
-    """Estimates seconds of one eager operator: every value goes through memory."""
+    """Estimate seconds of one eager operator: every value goes through memory."""
     if is_trifle(node):
         return EAGER_CALL_S / 2
     found = peaks(threads, device_of(node))
@@ -190,7 +190,7 @@ def eager_estimate(node: fx.Node, threads: int) -> float:
 
 
 def flops(node: fx.Node) -> float:
-    """Counts floating-point operations: 2 a multiply-add of products, convolutions and attention, else 1 an element."""
+    """Count floating-point operations: 2 a multiply-add of products, convolutions and attention, else 1 an element."""
     if node.target is operator.getitem or is_trifle(node):
         return 0.0
     counter = _COUNTERS.get(operator_name(node).rpartition(".")[0])

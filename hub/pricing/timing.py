@@ -42,7 +42,7 @@ class Timing:
 def time_call(
     call: Callable[[], Any], at_least_s: float, *, warmup: int = 2, most: int = 2000, awaited: Iterable[torch.device] = ()
 ) -> Timing:
-    """Calls until `at_least_s` seconds have passed (3 calls at least, `most` at most), after `warmup` calls not counted.
+    """Call until `at_least_s` seconds have passed (3 calls at least, `most` at most), after `warmup` calls not counted.
 
     Beside a running model, samples are taken in the gaps between its calls. Each ends when the accelerators `awaited`, and
     those on which lies what the calls not counted give, have done their work.
@@ -68,7 +68,7 @@ def time_call(
 
 
 def median(samples: Sequence[float]) -> float:
-    """Gives the middle sample, or the mean of the middle two. Raises ValueError for none."""
+    """Return the middle sample, or the mean of the middle two. Raises ValueError for none."""
     if not samples:
         raise ValueError("no samples")
     ordered = sorted(samples)
@@ -77,7 +77,7 @@ def median(samples: Sequence[float]) -> float:
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
-    """Gives the 95 % confidence interval of the median from order statistics, which assumes no distribution.
+    """Return the 95 % confidence interval of the median from order statistics, which assumes no distribution.
 
     Source: the ranks n/2 -+ 1.96 sqrt(n)/2 of the binomial distribution (Conover, Practical Nonparametric Statistics, 3.2).
     """
@@ -89,7 +89,7 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def in_turn(items: Sequence[_Item], number: int) -> list[_Item]:
-    """Gives the order of one round of timing: another one each round, the same in every process.
+    """Return the order of one round of timing: another one each round, the same in every process.
 
     What ran before leaves caches and threads behind, so nobody may always follow the same neighbour, as all would if the
     order were only turned. Every odd round runs the one before it backwards.
@@ -100,6 +100,6 @@ def in_turn(items: Sequence[_Item], number: int) -> list[_Item]:
 
 
 def measured_cost(timing: Timing, threads: int, transfer_bytes: int = 0) -> Cost:
-    """Gives a timing as a cost with its provenance."""
+    """Return a timing as a cost with its provenance."""
     detail = f"median of {len(timing.samples_s)} calls, {threads} threads"
     return Cost(timing.median_s, timing.spread_s, transfer_bytes, "measured", detail)

@@ -21,12 +21,12 @@ _told: dict[str, str] = {}
 
 
 def tell_children(variable: str, text: str) -> None:
-    """Has every process that the hub starts from now on find a variable that this process's own environment lacks."""
+    """Have every process that the hub starts from now on find a variable that this process's own environment lacks."""
     _told[variable] = text
 
 
 def environment_of_children() -> dict[str, str]:
-    """Gives the environment of processes that the hub starts."""
+    """Return the environment of processes that the hub starts."""
     return {**environment.snapshot(), **_told}
 
 
@@ -50,7 +50,7 @@ class Failed:
 
     @property
     def is_beyond_limit(self) -> bool:
-        """True where it was ended for what it took, not for what it did."""
+        """Return whether it was ended for what it took, not for what it did."""
         return self.outcome in (Outcome.OUT_OF_TIME, Outcome.OUT_OF_MEMORY)
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ def _watched(
 
 
 def kill_group(child: subprocess.Popen[Any]) -> None:
-    """Ends a child that was started in a session of its own, and everything that it started."""
+    """End a child that was started in a session of its own, and everything that it started."""
     if child.returncode is None:
         end_family(child.pid)
     end_session(child.pid)
@@ -127,7 +127,7 @@ def kill_group(child: subprocess.Popen[Any]) -> None:
 
 
 def exit_text(returncode: int) -> str:
-    """Says how a child process ended: "killed by SIGSEGV" or "exit status 1"."""
+    """Return how a child process ended: "killed by SIGSEGV" or "exit status 1"."""
     if returncode >= 0:
         return f"exit status {returncode}"
     names = {item.value: item.name for item in signal.Signals}
@@ -135,7 +135,7 @@ def exit_text(returncode: int) -> str:
 
 
 def last_line(log: IO[bytes]) -> str:
-    """Gives ": " and the last line of what a child printed, or nothing where it printed nothing."""
+    """Return ": " and the last line of what a child printed, or nothing where it printed nothing."""
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - _TAIL_BYTES))
     lines = log.read().decode(errors="replace").strip().splitlines()

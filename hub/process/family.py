@@ -25,7 +25,7 @@ _LOOK_S = 0.001
 
 
 def adopt_orphans() -> bool:
-    """Makes this process the parent of all that its descendants leave behind; False where the system knows no such way."""
+    """Make this process the parent of all that its descendants leave behind; False where the system knows no such way."""
     try:
         return ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, *map(ctypes.c_ulong, (1, 0, 0, 0))) == 0
     except (OSError, AttributeError):
@@ -33,7 +33,7 @@ def adopt_orphans() -> bool:
 
 
 def children(pid: int) -> tuple[int, ...]:
-    """Gives the processes whose parent a process is; none where it ended, or where the system lists none."""
+    """Return the processes whose parent a process is; none where it ended, or where the system lists none."""
     try:
         tasks = list((PROC / str(pid) / "task").iterdir())
     except OSError:
@@ -49,19 +49,19 @@ def _of_thread(task: Path) -> tuple[int, ...]:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Gives the children of a process, theirs, and so on."""
+    """Return the children of a process, theirs, and so on."""
     for child in children(pid):
         yield child
         yield from descendants(child)
 
 
 def is_running(pid: int) -> bool:
-    """True for a process that is there and has not ended."""
+    """Return True for a process that is there and has not ended."""
     return state_of(pid)[0] not in ("", "Z", "X")
 
 
 def state_of(pid: int) -> tuple[str, str]:
-    """Gives the letter for a process's state ("Z" where it ended and nobody waited for it) and its name; "" for neither."""
+    """Return the letter of a process's state ("Z": ended, and nobody waited for it) and its name; "" for neither."""
     try:
         start, _, end = (PROC / str(pid) / "stat").read_text().rpartition(")")
     except OSError:
@@ -70,7 +70,7 @@ def state_of(pid: int) -> tuple[str, str]:
 
 
 def end_family(pid: int) -> None:
-    """Ends a process and everything it started. Nobody may have waited for it: then its number is not its own.
+    """End a process and everything it started. Nobody may have waited for it: then its number is not its own.
 
     It is stopped before its descendants are killed: so it starts none meanwhile, and adopts those whose parents end first.
     """
@@ -81,7 +81,7 @@ def end_family(pid: int) -> None:
 
 
 def end_descendants(pid: int) -> None:
-    """Ends everything that a process started, as far as it is still its descendant."""
+    """End everything that a process started, as far as it is still its descendant."""
     end_s = time.monotonic() + _ENDING_S
     while (found := [item for item in descendants(pid) if is_running(item)]) and time.monotonic() < end_s:
         for item in found:
@@ -90,7 +90,7 @@ def end_descendants(pid: int) -> None:
 
 
 def end_session(pid: int) -> None:
-    """Ends the process group that a process leads, be it there or not."""
+    """End the process group that a process leads, be it there or not."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 

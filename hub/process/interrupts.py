@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def held_back() -> Generator[None]:
-    """Lets Ctrl-C wait until the end of what is inside, which takes a second or so; a second Ctrl-C does not wait.
+    """Let Ctrl-C wait until the end of what is inside, which takes a second or so; a second Ctrl-C does not wait.
 
     PyTorch's tracing does not always survive an interruption (torch 2.13): it may leave a mode or a dispatch key on, and
     every tensor that is made later in the process is wrong, or ends it.

@@ -16,7 +16,7 @@ _SELF = Path("/proc/self")
 
 
 def leftovers() -> Counter[str]:
-    """Counts Python's threads, open files and child processes of this process; only Linux lists the last two."""
+    """Count Python's threads, open files and child processes of this process; only Linux lists the last two."""
     try:
         files = sum(1 for _ in (_SELF / "fd").iterdir())
         processes = sum(map(_is_left, children(os.getpid())))
@@ -26,7 +26,7 @@ def leftovers() -> Counter[str]:
 
 
 def _is_left(child: int) -> bool:
-    """True for a child that runs, and for a fork of this process that has ended and for which nobody waited.
+    """Return True for a child that runs, and for a fork of this process that has ended and for which nobody waited.
 
     Other programs that have ended may be orphans of a tool's, which this process adopted, and for which nobody will wait.
     """
@@ -35,7 +35,7 @@ def _is_left(child: int) -> bool:
 
 
 def more(before: Counter[str], at_least: int = 1) -> str:
-    """Says in words what there is more of now: "8 threads, 64 open files"; "" for nothing.
+    """Return in words what there is more of now: "8 threads, 64 open files"; "" for nothing.
 
     Fewer threads or files than `at_least` are not worth a word; a process always is.
     """

@@ -49,7 +49,7 @@ class _Thing:
     """True for state of the calling thread, or that no other thread can write: safe to restore beside other threads."""
 
     def told(self, before: Any, after: Any) -> str:
-        """Gives the name, with what exactly differs."""
+        """Return the name, with what exactly differs."""
         details = self.details(before, after)
         return f"{self.name} ({details})" if details else self.name
 
@@ -99,7 +99,7 @@ def _signal_stack() -> tuple[int | None, int, int]:
 
 
 def _set_signal_stack(wanted: tuple[int | None, int, int]) -> None:
-    """Sets it; where it has become too small, since the process uses wider registers by now, there is none."""
+    """Set it; where it has become too small, since the process uses wider registers by now, there is none."""
     for stack in (wanted, _NO_STACK):
         if ctypes.CDLL(None).sigaltstack(ctypes.byref(_SignalStack(*stack)), None) == 0:
             return
@@ -224,7 +224,7 @@ class Said:
 
 
 def told_changes(changed: Sequence[str], where: str, who: str = "it") -> str:
-    """Gives the sentence about what was changed and restored; "" where nothing was."""
+    """Return the sentence about what was changed and restored; "" where nothing was."""
     return f"{who} changed {', '.join(changed)} of {where}, which was restored" if changed else ""
 
 

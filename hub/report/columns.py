@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def columns(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()) -> list[str]:
-    """Gives the lines of a table, a header first, columns as wide as their widest cell.
+    """Return the lines of a table, a header first, columns as wide as their widest cell.
 
     Columns named in `right` are flush right, as numbers should be. Lines end without spaces.
     """

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them."""
+"""Numbers and name as people read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 def duration(seconds: float | None) -> str:
-    """Gives seconds with three digits and a unit: "36.1 ms"; "-" for None."""
+    """Return seconds with three digits and a unit: "36.1 ms"; "-" for None."""
     if seconds is None:
         return "-"
     scale, unit = next((pair for pair in _UNITS if seconds >= 0.9995 * pair[0]), _UNITS[-1])
@@ -19,29 +19,29 @@ def duration(seconds: float | None) -> str:
 
 
 def spread(median_s: float, spread_s: float) -> str:
-    """Gives a median with half the width of its interval: "36.1 ms +- 1.1 %"; without the interval where that is 0."""
+    """Return a median with half the width of its interval: "36.1 ms +- 1.1 %"; without the interval where that is 0."""
     if not spread_s or not median_s:
         return duration(median_s)
     return f"{duration(median_s)} +- {100 * spread_s / median_s:.1f} %"
 
 
 def megabytes(size_bytes: int) -> str:
-    """Gives bytes in the unit that people compare them in: "12 MB", "3.4 GB"."""
+    """Return bytes in the unit that people compare them in: "12 MB", "3.4 GB"."""
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.0f} MB"
 
 
 def ratio(value: float, best: float) -> str:
-    """Gives how many times as long as the best something takes: "1.07x"; "-" where the best took no time."""
+    """Return how many times as long as the best something takes: "1.07x"; "-" where the best took no time."""
     return f"{value / best:.2f}x" if best > 0 else "-"
 
 
 def count(number: int, noun: str) -> str:
-    """Gives a number with its noun: "1 node", "12 nodes"."""
+    """Return a number with its noun: "1 node", "12 nodes"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def names_text(names: Iterable[str]) -> str:
-    """Gives some names, and how many more there are."""
+    """Return some names, and how many more there are."""
     listed = list(names)
     rest = len(listed) - _SHOWN_NAMES
     return ", ".join(listed) if rest <= 1 else f"{', '.join(listed[:_SHOWN_NAMES])} and {rest} more"

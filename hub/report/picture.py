@@ -24,12 +24,12 @@ Line = tuple[Piece, ...]
 
 
 def picture(plan: Plan, width: int = 100) -> tuple[Line, ...]:
-    """Gives the lines of the picture, boxes left to right, and rows top to bottom, at most `width` characters wide."""
+    """Return the lines of the picture, boxes left to right, and rows top to bottom, at most `width` characters wide."""
     return tuple(line for row in _rows(plan.clusters, width) for line in _drawn(row))
 
 
 def picture_text(plan: Plan, width: int = 100) -> str:
-    """Gives the picture without colours."""
+    """Return the picture without colours."""
     return "\n".join("".join(piece.text for piece in line).rstrip() for line in picture(plan, width))
 
 
@@ -43,7 +43,7 @@ def _inner_width(cluster: PlannedCluster) -> int:
 
 
 def _rows(clusters: Sequence[PlannedCluster], width: int) -> list[list[PlannedCluster]]:
-    """Breaks the chain of boxes where the next one would pass the right edge."""
+    """Break the chain of boxes where the next one would pass the right edge."""
     rows: list[list[PlannedCluster]] = []
     used = width
     for cluster in clusters:

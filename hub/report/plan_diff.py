@@ -65,12 +65,12 @@ class GraphDiff:
 
     @property
     def is_empty(self) -> bool:
-        """True where nothing differs."""
+        """Return whether nothing differs."""
         return self == GraphDiff(self.graph)
 
 
 def plan_diff(first: Sequence[Plan], second: Sequence[Plan]) -> tuple[GraphDiff, ...]:
-    """Gives one difference for each graph, in the first's order, then those that only the second has.
+    """Return one difference for each graph, in the first's order, then those that only the second has.
 
     Plans of equal digest belong together, then plans that share a node, each in order. Names of graphs and clusters,
     reasons, bids, contenders and events are no differences.
@@ -87,7 +87,7 @@ def plan_diff(first: Sequence[Plan], second: Sequence[Plan]) -> tuple[GraphDiff,
 
 
 def _partners(first: Sequence[Plan], second: Sequence[Plan]) -> Mapping[int, int]:
-    """Gives the position in `second` of each plan of `first` that has a partner there."""
+    """Return the position in `second` of each plan of `first` that has a partner there."""
     found: dict[int, int] = {}
     for belongs in (_have_equal_digest, _share_a_node):
         for index, plan in enumerate(first):
@@ -109,7 +109,7 @@ def _share_a_node(one: Plan, other: Plan) -> bool:
 
 
 def _homes(plan: Plan) -> dict[str, int]:
-    """Gives the position of each node's cluster."""
+    """Return the position of each node's cluster."""
     return {node: index for index, cluster in enumerate(plan.clusters) for node in cluster.nodes}
 
 
@@ -175,12 +175,12 @@ def _times(one: Plan, other: Plan) -> Iterator[tuple[str, float | None, float | 
 
 
 def diff_facts(diffs: Sequence[GraphDiff]) -> dict[str, Any]:
-    """Gives the differences as plain JSON values; `equal` is true where there is none."""
+    """Return the differences as plain JSON values; `equal` is true where there is none."""
     return {"equal": all(diff.is_empty for diff in diffs), "graphs": [asdict(diff) for diff in diffs if not diff.is_empty]}
 
 
 def diff_text(diffs: Sequence[GraphDiff], first: str, second: str) -> Text:
-    """Gives the differences for the terminal, in colour; `first` and `second` name the files."""
+    """Return the differences for the terminal, in colour; `first` and `second` name the files."""
     if all(diff.is_empty for diff in diffs):
         return Text(f"{first} and {second}: the same plan")
     lines = [Text.assemble((f"--- {first}", "red")), Text.assemble((f"+++ {second}", "green"))]

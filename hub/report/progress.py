@@ -25,20 +25,20 @@ class Progress(Protocol):
     """Hears about the stages of one piece of work. Any thread may call; raises nothing."""
 
     def stage(self, name: str, total: int | None = None) -> None:
-        """Begins a stage and ends the one before: "compile", of `total` steps, None where the number is unknown."""
+        """Begin a stage and end the one before: "compile", of `total` steps, None where the number is unknown."""
         ...
 
     def advance(self, detail: str = "") -> None:
-        """Counts one step of the current stage: "c3 openvino"."""
+        """Count one step of the current stage: "c3 openvino"."""
         ...
 
     def done(self) -> None:
-        """Ends the display. May be called more than once."""
+        """End the display. May be called more than once."""
         ...
 
 
 def progress_for(subject: str, environ: Mapping[str, str] | None = None, stream: TextIO | None = None) -> Progress:
-    """Gives the form of progress that the environment asks for; an unknown word counts as not given.
+    """Return the form of progress that the environment asks for; an unknown word counts as not given.
 
     `subject` is what the work is on, and stands before each stage: "graph0".
     """
@@ -61,13 +61,13 @@ class SilentProgress(Progress):
     """Says nothing."""
 
     def stage(self, name: str, total: int | None = None) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def advance(self, detail: str = "") -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def done(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class PlainProgress(Progress):
@@ -81,16 +81,16 @@ class PlainProgress(Progress):
         self._began_s = 0.0
 
     def stage(self, name: str, total: int | None = None) -> None:  # noqa: ARG002 - the steps taken are printed
-        """Ends the stage before and begins one."""
+        """End the stage before and begin one."""
         self.done()
         self._name, self._steps, self._began_s = name, 0, time.monotonic()
 
     def advance(self, detail: str = "") -> None:  # noqa: ARG002 - a line a stage, not a step
-        """Counts one step."""
+        """Count one step."""
         self._steps += 1
 
     def done(self) -> None:
-        """Prints the line of the stage that ended."""
+        """Print the line of the stage that ended."""
         if self._name:
             steps = f" ({self._steps})" if self._steps else ""
             print(
@@ -143,18 +143,18 @@ class LiveProgress(Progress):
         self._task: rich.progress.TaskID | None = None
 
     def stage(self, name: str, total: int | None = None) -> None:
-        """Ends the bar before and begins one; the first one begins the display."""
+        """End the bar before and begin one; the first one begins the display."""
         self._end_task()
         self._bars.start()
         self._task = self._bars.add_task(f"hub, {self._subject}: {name}", total=total, detail="")
 
     def advance(self, detail: str = "") -> None:
-        """Moves the bar by one step."""
+        """Move the bar by one step."""
         if self._task is not None:
             self._bars.update(self._task, advance=1, detail=detail)
 
     def done(self) -> None:
-        """Removes the display."""
+        """Remove the display."""
         self._end_task()
         self._bars.stop()
 
@@ -171,17 +171,17 @@ class Unfailing(Progress):
         self._inner: Progress = inner
 
     def stage(self, name: str, total: int | None = None) -> None:
-        """Passes on."""
+        """Pass on."""
         with self._silenced_by_errors():
             self._inner.stage(name, total)
 
     def advance(self, detail: str = "") -> None:
-        """Passes on."""
+        """Pass on."""
         with self._silenced_by_errors():
             self._inner.advance(detail)
 
     def done(self) -> None:
-        """Passes on."""
+        """Pass on."""
         with self._silenced_by_errors():
             self._inner.done()
 

@@ -10,7 +10,7 @@ from hub.report.numbers import count, duration, names_text, ratio, spread
 
 
 def plan_text(plan: Plan) -> str:
-    """Gives the whole report on a plan: decision, clusters, why not the others, contenders, events. No colours."""
+    """Return the whole report on a plan: decision, clusters, why not the others, contenders, events. No colours."""
     sections = (
         ("", heading(plan)),
         ("clusters", cluster_lines(plan)),
@@ -30,7 +30,7 @@ def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def heading(plan: Plan) -> list[str]:
-    """Gives the lines that say what the plan is for and how it was decided."""
+    """Return the lines that say what the plan is for and how it was decided."""
     facts = (
         ("inputs", ", ".join(plan.inputs) or "none"),
         ("threads", f"{plan.threads}, {'may spin' if plan.spin else 'no spinning'} between calls"),
@@ -48,7 +48,7 @@ def heading(plan: Plan) -> list[str]:
 
 
 def search_text(search: Search) -> str:
-    """Gives in a line what the planner looked at: "26 regions of 5 structures, 10 of 15 prices measured, ..."."""
+    """Return in a line what the planner looked at: "26 regions of 5 structures, 10 of 15 prices measured, ..."."""
     proof = {None: "", 0.0: ", proven cheapest"}.get(search.gap, f", within {search.gap or 0:.1%} of the cheapest")
     method = {"chain": "; assigned by dynamic programme", "milp": "; assigned by binary programme"}.get(search.method, "")
     return (
@@ -65,12 +65,12 @@ NUMBERS = frozenset({"nodes", "predicted", "measured", "one call", "to best", "c
 
 
 def cluster_lines(plan: Plan) -> list[str]:
-    """Gives the table of clusters in the order in which they run."""
+    """Return the table of clusters in the order in which they run."""
     return columns(CLUSTER_HEADERS, [cluster_cells(cluster) for cluster in plan.clusters], right=NUMBERS)
 
 
 def cluster_cells(cluster: PlannedCluster) -> tuple[str, ...]:
-    """Gives one row of the table of clusters."""
+    """Return one row of the table of clusters."""
     return (
         cluster.name,
         cluster.backend,
@@ -83,7 +83,7 @@ def cluster_cells(cluster: PlannedCluster) -> tuple[str, ...]:
 
 
 def operators_text(operators: Sequence[str]) -> str:
-    """Gives the operators of a cluster in short: "linear", "relu x4" or "embedding ... linear"."""
+    """Return the operators of a cluster in short: "linear", "relu x4" or "embedding ... linear"."""
     short = [name.removeprefix("aten.").removesuffix(".default") for name in operators]
     if len(set(short)) <= 1:
         return (short[0] if len(short) == 1 else f"{short[0]} x{len(short)}") if short else "-"
@@ -91,7 +91,7 @@ def operators_text(operators: Sequence[str]) -> str:
 
 
 def source_lines(plan: Plan) -> list[str]:
-    """Gives the first and last line of the user's model that each cluster comes from."""
+    """Return the first and last line of the user's model that each cluster comes from."""
     named = [(cluster.name, cluster.source) for cluster in plan.clusters if cluster.source]
     width = max((len(name) for name, _ in named), default=0)
     return [f"{name:<{width}}  {_first_and_last(source)}" for name, source in named]
@@ -105,7 +105,7 @@ def _first_and_last(lines: Sequence[str]) -> str:
 
 
 def why_not_lines(plan: Plan) -> list[str]:
-    """Gives, for each backend, what it bid for clusters that it did not get, equal refusals together."""
+    """Return, for each backend, what it bid for clusters that it did not get, equal refusals together."""
     found: dict[str, dict[str, list[str]]] = {}
     for cluster, backend, text in _lost_bids(plan):
         found.setdefault(backend, {}).setdefault(text, []).append(cluster)
@@ -134,7 +134,7 @@ def _price_text(price: Price, cluster: PlannedCluster) -> str:
 
 
 def reports(plan: Plan) -> list[tuple[str, list[str]]]:
-    """Gives title and lines of what backends tell of their clusters."""
+    """Return title and lines of what backends tell of their clusters."""
     return [
         (f"{cluster.name} on {cluster.backend}", cluster.report.splitlines()) for cluster in plan.clusters if cluster.report
     ]
@@ -146,12 +146,12 @@ CONTENDER_HEADERS = ("", "plan", "one call", "to best", "clusters", "calls")
 
 
 def contender_lines(plan: Plan) -> list[str]:
-    """Gives the table of whole plans that were timed, the fastest first, the chosen one with a star."""
+    """Return the table of whole plans that were timed, the fastest first, the chosen one with a star."""
     return columns(CONTENDER_HEADERS, contender_rows(plan), right=NUMBERS) if plan.contenders else []
 
 
 def contender_rows(plan: Plan) -> list[tuple[str, ...]]:
-    """Gives the rows of the table of contenders."""
+    """Return the rows of the table of contenders."""
     ordered = sorted(plan.contenders, key=lambda contender: contender.median_s)
     return [_contender_cells(contender, ordered[0].median_s) for contender in ordered]
 
@@ -168,6 +168,6 @@ def _contender_cells(contender: Contender, best_s: float) -> tuple[str, ...]:
 
 
 def event_line(event: Event) -> str:
-    """Gives one event: kind, stage, whom it concerns, and what happened."""
+    """Return one event: kind, stage, whom it concerns, and what happened."""
     whom = ", ".join(name for name in (event.backend, event.cluster) if name)
     return f"{event.kind} at {event.stage}{f' ({whom})' if whom else ''}: {event.message}"

@@ -37,7 +37,7 @@ class ConformanceItem(pytest.Item):
         self._place = place
 
     def runtest(self) -> None:
-        """Examines the subject in a child process."""
+        """Examine the subject in a child process."""
         from hub.testing.conformance.finding import Verdict
 
         findings = self._suite.examine(self._step)
@@ -52,13 +52,13 @@ class ConformanceItem(pytest.Item):
             pytest.skip("; ".join(dict.fromkeys(finding.reason for finding in findings)) or "nothing to look at")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Shows what was broken, and no traceback through the suite."""
+        """Show what was broken, and no traceback through the suite."""
         if isinstance(excinfo.value, BrokenPromise):
             return f"backend {self._suite.backend}, {self._step.subject}\n{excinfo.value}"
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, None, str]:
-        """Gives the name under which reports show this."""
+        """Return the name under which reports show this."""
         return self.path, None, f"{self._step.examination}: {self._step.subject}"
 
 
@@ -70,7 +70,7 @@ class ConformanceCollector(pytest.Collector):
         self._suite = suite
 
     def collect(self) -> Iterator[ConformanceItem]:
-        """Gives an item a subject."""
+        """Return an item a subject."""
         for place, step in enumerate(self._suite.steps()):
             name = f"{step.examination}::{step.subject}"
             yield ConformanceItem.from_parent(  # pyright: ignore[reportUnknownMemberType] - pytest's signature has no annotations
@@ -91,7 +91,7 @@ class Conformance:
 
     @pytest.hookimpl(tryfirst=True)  # before -k and -m choose
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Adds the suite to whatever else was collected. Raises UsageError if there is no such backend."""
+        """Add the suite to whatever else was collected. Raises UsageError if there is no such backend."""
         from hub.errors import HubError
 
         collector = ConformanceCollector.from_parent(  # pyright: ignore[reportUnknownMemberType] - pytest's signature has no annotations
@@ -103,18 +103,18 @@ class Conformance:
             raise pytest.UsageError(str(error)) from None
 
     def pytest_unconfigure(self) -> None:
-        """Ends the child processes."""
+        """End the child processes."""
         self._suite.close()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keeps what a step found out. Under xdist other processes examine, and only their reports come here."""
+        """Keep what a step found out. Under xdist other processes examine, and only their reports come here."""
         facts = dict(report.user_properties)
         if report.when == "call" and _PROPERTY in facts:
             self._package = str(facts[_PACKAGE])
             self._found[cast("int", facts[_PLACE])] = facts[_PROPERTY]
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Writes the score as JSON where asked, in the process that leads."""
+        """Write the score as JSON where asked, in the process that leads."""
         is_ended = exitstatus not in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
         if self._json is not None and is_ended and not hasattr(session.config, "workerinput"):
             from hub.testing.conformance.score import write_score
@@ -122,7 +122,7 @@ class Conformance:
             write_score(self._score(), self._json)
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
-        """Prints the score."""
+        """Print the score."""
         from hub.testing.conformance.score import score_lines
 
         if not self._found:
@@ -132,7 +132,7 @@ class Conformance:
             terminalreporter.write_line(line)
 
     def _score(self) -> Score:
-        """Gives the score of what was examined, in the suite's order: under xdist reports come in any order."""
+        """Return the score of what was examined, in the suite's order: under xdist reports come in any order."""
         from hub.registry import installed_version
         from hub.testing.conformance.finding import Finding, Verdict
         from hub.testing.conformance.score import Score
@@ -143,7 +143,7 @@ class Conformance:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options."""
+    """Add the options."""
     group = parser.getgroup("hub", "compiler hub")
     group.addoption(
         "--hub-backend",
@@ -154,7 +154,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begins the suite where the option is given. Then only tests that are named run beside it."""
+    """Begin the suite where the option is given. Then only tests that are named run beside it."""
     backend, json = config.getoption("--hub-backend"), config.getoption("--hub-json")
     if backend is None:
         if json is not None:

@@ -12,7 +12,7 @@ from hub.graph import Graph
 
 
 def graph_of(wiring: Sequence[tuple[int, int]]) -> Graph:
-    """Gives a graph of additions: node i adds the values of two earlier ones, where 0 is the input."""
+    """Return a graph of additions: node i adds the values of two earlier ones, where 0 is the input."""
     program = fx.Graph()
     values = [program.placeholder("x")]
     for left, right in wiring:
@@ -26,6 +26,6 @@ def graph_of(wiring: Sequence[tuple[int, int]]) -> Graph:
 
 @st.composite
 def graphs(draw: st.DrawFn, most_nodes: int = 12) -> Graph:
-    """Draws a graph of 1 to `most_nodes` nodes."""
+    """Draw a graph of 1 to `most_nodes` nodes."""
     size = draw(st.integers(1, most_nodes))
     return graph_of([(draw(st.integers(0, index)), draw(st.integers(0, index))) for index in range(size)])

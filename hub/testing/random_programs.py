@@ -48,7 +48,7 @@ class Input:
     seed: int
 
     def build(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Makes the tensor, always with the same values; in another dtype with the same strides."""
+        """Make the tensor, always with the same values; in another dtype with the same strides."""
         dtype = dtype or self.dtype
         fill = "booleans" if dtype is torch.bool else "integers"
         made = Made(self.shape, dtype, fill, low=-8, high=9, layout=self.layout)
@@ -89,7 +89,7 @@ class Program:
         return f"\n{given}\n{self.source}"
 
     def function(self) -> Function:
-        """Gives the function, with its source where Dynamo's messages find it."""
+        """Return the function, with its source where Dynamo's messages find it."""
         filename = f"<random program {abs(hash(self.source)):x}>"
         linecache.cache[filename] = (len(self.source), None, self.source.splitlines(keepends=True), filename)
         namespace: dict[str, Any] = {"torch": torch}
@@ -97,11 +97,11 @@ class Program:
         return namespace["program"]
 
     def arguments(self) -> tuple[Any, ...]:
-        """Gives new arguments for one call, always equal ones."""
+        """Return new arguments for one call, always equal ones."""
         return (*(given.build() for given in self.inputs), *self.numbers.values())
 
     def in_float64(self, noise: torch.Generator | None = None) -> Mapping[str, torch.Tensor]:
-        """Gives the values of all names after a run in float64; with noise, each rounded line is off by some roundings."""
+        """Return the values of all names after a run in float64; with noise, each rounded line is off by some roundings."""
         values: dict[str, Any] = {"torch": torch, **self.numbers}
         for given in self.inputs:
             values[given.name] = given.build(torch.float64 if given.dtype is torch.float32 else None)
@@ -118,7 +118,7 @@ class Program:
 
 
 def _spoil(tensor: torch.Tensor, dtype: torch.dtype, noise: torch.Generator) -> None:
-    """Moves each element by up to `NOISE_ULPS` roundings of the largest one: a sum's error follows its largest terms."""
+    """Move each element by up to `NOISE_ULPS` roundings of the largest one: a sum's error follows its largest terms."""
     if not tensor.numel():
         return
     step = NOISE_ULPS * torch.finfo(dtype).eps * float(tensor.abs().max().clamp(min=1.0))
@@ -126,7 +126,7 @@ def _spoil(tensor: torch.Tensor, dtype: torch.dtype, noise: torch.Generator) -> 
 
 
 def check(program: Program, compiled: Function, *, calls: int = 2) -> None:
-    """Raises AssertionError where calls of a compiled program give or write something else than eager.
+    """Raise AssertionError where calls of a compiled program give or write something else than eager.
 
     Forms, shared memory, whole numbers and booleans are equal. Floating-point values may be as far from a float64 run as
     eager is, `EAGER_FACTOR` times over, plus as far as noise of some roundings in each line moves that run.
@@ -150,7 +150,7 @@ def check(program: Program, compiled: Function, *, calls: int = 2) -> None:
 def _named(
     program: Program, results: Sequence[torch.Tensor], arguments: Sequence[Any]
 ) -> Sequence[tuple[str, tuple[str, torch.Tensor]]]:
-    """Gives every tensor to compare by what it is, with the name it has in the program."""
+    """Return every tensor to compare by what it is, with the name it has in the program."""
     after = [
         (f"input {given.name} afterwards", (given.name, value))
         for given, value in zip(program.inputs, arguments, strict=False)
@@ -160,7 +160,7 @@ def _named(
 
 
 def _shared(results: Sequence[torch.Tensor], arguments: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
-    """Gives for each result which arguments and earlier results it shares memory with."""
+    """Return for each result which arguments and earlier results it shares memory with."""
     tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
     memory = [value.untyped_storage().data_ptr() if value.numel() else 0 for value in (*tensors, *results)]
     return tuple(
@@ -193,7 +193,7 @@ def _shown(tensor: torch.Tensor) -> str:
 
 
 def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Gives the strides that matter: a dim of one element is never stepped along."""
+    """Return the strides that matter: a dim of one element is never stepped along."""
     is_empty = not tensor.numel()
     return tuple(step if size > 1 and not is_empty else 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
@@ -441,7 +441,7 @@ class _Value:
 
     @property
     def may_be_written(self) -> bool:
-        """False where several elements are one place in memory, in which case eager refuses."""
+        """Return False where several elements are one place in memory, in which case eager refuses."""
         pairs = zip(self.tensor.shape, self.tensor.stride(), strict=True)
         return bool(self.tensor.numel()) and all(step or size == 1 for size, step in pairs)
 
@@ -457,7 +457,7 @@ class _Drawing:
         self.lines: list[Line] = []
 
     def fitting(self, form: Form) -> list[_Value]:
-        """Gives the values that the form's `x` may be."""
+        """Return the values that the form's `x` may be."""
         return [
             value
             for value in self.values
@@ -468,7 +468,7 @@ class _Drawing:
         ]
 
     def others(self, form: Form, x: _Value) -> list[_Value]:
-        """Gives the values that the form's `y` may be: what is written and what is read must not overlap in part."""
+        """Return the values that the form's `y` may be: what is written and what is read must not overlap in part."""
         return [
             value
             for value in self.values
@@ -478,7 +478,7 @@ class _Drawing:
         ]
 
     def add(self, form: Form, x: _Value, y: _Value | None, number: str) -> None:
-        """Adds a line, unless eager refuses it or its values grow too large."""
+        """Add a line, unless eager refuses it or its values grow too large."""
         first = len(self.values)
         names = [f"v{first + at}" for at in range(form.names)]
         text = form.text.format(x=x.name, y=y.name if y else "", number=number)
@@ -532,7 +532,7 @@ def _on_grid(tensor: torch.Tensor) -> bool:
 
 
 def _has_one_largest(tensor: torch.Tensor) -> bool:
-    """False where two elements of a row share the maximum: then backends may name either."""
+    """Return False where two elements of a row share the maximum: then backends may name either."""
     return bool(((tensor == tensor.amax(-1, keepdim=True)).sum(-1) == 1).all())
 
 
@@ -555,7 +555,7 @@ def _inputs(draw: st.DrawFn) -> tuple[Input, ...]:
 
 @st.composite
 def programs(draw: st.DrawFn, most_lines: int = 14) -> Program:
-    """Draws a program of 3 to `most_lines` lines, all of which run."""
+    """Draw a program of 3 to `most_lines` lines, all of which run."""
     inputs = draw(_inputs())
     numbers = {"s0": draw(st.sampled_from([0.5, -2.0, 2, 1.25]))}
     drawing = _Drawing(inputs, numbers)
@@ -587,7 +587,7 @@ def _draw_line(draw: st.DrawFn, drawing: _Drawing) -> None:
 
 @st.composite
 def clusters(draw: st.DrawFn, graph: Graph, verdicts: Verdicts) -> list[dict[str, Any]]:
-    """Draws the clusters of a plan file: the graph cut at random places, each piece given to one that takes all of it.
+    """Draw the clusters of a plan file: the graph cut at random places, each piece given to one that takes all of it.
 
     Pieces are consecutive nodes, so a plan of them can always run, however small and senseless they are.
     """

@@ -34,7 +34,7 @@ class Captured:
 
 
 def capture(module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bool | None = False) -> Captured:
-    """Captures `module(*inputs)` for inference. `dynamic=True` makes every size of at least 2 symbolic.
+    """Capture `module(*inputs)` for inference. `dynamic=True` makes every size of at least 2 symbolic.
 
     Raises CaptureError if there is a graph break.
     """
@@ -54,7 +54,7 @@ def capture(module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bool | N
 def whole_cluster(
     module: torch.nn.Module, inputs: Sequence[Any], *, dynamic: bool | None = False
 ) -> tuple[Cluster, tuple[Any, ...]]:
-    """Gives everything of a module that is not pinned to eager as one cluster, and the values of its inputs.
+    """Return everything of a module that is not pinned to eager as one cluster, and the values of its inputs.
 
     The values come from running what lies before the cluster. Raises PlanError if the pinned nodes lie in between.
     """
@@ -70,13 +70,13 @@ def whole_cluster(
 def compile_and_run(
     backend: Backend, cluster: Cluster, inputs: Sequence[Any], settings: CompileSettings = SETTINGS
 ) -> tuple[Executable, Sequence[torch.Tensor]]:
-    """Compiles a cluster and runs it once, as `run` does. Raises whatever the backend raises."""
+    """Compile a cluster and run it once, as `run` does. Raises whatever the backend raises."""
     executable = backend.compile(cluster, settings)
     return executable, run(executable, cluster, inputs)
 
 
 def run(executable: Executable, cluster: Cluster, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
-    """Runs one call as the dispatcher does: in eager where the executable refuses the values."""
+    """Run one call as the dispatcher does: in eager where the executable refuses the values."""
     try:
         return executable(*inputs)
     except InputRefused:

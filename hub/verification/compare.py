@@ -39,11 +39,11 @@ class Judge:
 
     @classmethod
     def of(cls, cluster: Cluster, backend: str, accuracy: float | None) -> Judge:
-        """Gives the judge of one backend's executables for a cluster."""
+        """Return the judge of one backend's executables for a cluster."""
         return cls(cluster, backend, Tolerance.of(cluster), accuracy)
 
     def broken(self, text: str) -> ContractError:
-        """Gives the error for a broken contract."""
+        """Return the error for a broken contract."""
         return ContractError(text, backend=self.backend, cluster=self.cluster.name)
 
 
@@ -59,7 +59,7 @@ class Snapshot:
         self._versions = [_version(value) for value in inputs]
 
     def written(self) -> tuple[int, ...]:
-        """Gives the positions of the inputs that were written to since."""
+        """Return the positions of the inputs that were written to since."""
         facts = zip(self._inputs, self._kept, self._versions, strict=True)
         return tuple(
             position
@@ -68,7 +68,7 @@ class Snapshot:
         )
 
     def restore(self, positions: Iterable[int]) -> None:
-        """Gives these inputs their old values, and their old counts of writes: to whoever counts, nothing has happened."""
+        """Return these inputs their old values, and their old counts of writes: to whoever counts, nothing has happened."""
         with torch.no_grad():
             for position in positions:
                 value, version = self._inputs[position], self._versions[position]
@@ -84,7 +84,7 @@ def _version(value: Any) -> int | None:
 
 
 def is_same(value: torch.Tensor, copy: torch.Tensor) -> bool:
-    """True where two tensors of one form have equal bytes: NaN equals itself, and -0 is not 0."""
+    """Return whether two tensors of one form have equal bytes: NaN equals itself, and -0 is not 0."""
     return not value.numel() or torch.equal(_bytes(value), _bytes(copy))
 
 
@@ -93,7 +93,7 @@ def _bytes(value: torch.Tensor) -> torch.Tensor:
 
 
 def check_inputs(judge: Judge, snapshot: Snapshot) -> None:
-    """Raises ContractError, with the inputs put right, where the executable wrote to one."""
+    """Raise ContractError, with the inputs put right, where the executable wrote to one."""
     if written := snapshot.written():
         snapshot.restore(written)
         raise judge.broken(f"the executable wrote to its input {judge.cluster.input_names[written[0]]}")
@@ -103,7 +103,7 @@ def check_inputs(judge: Judge, snapshot: Snapshot) -> None:
 
 
 def check_form(judge: Judge, outputs: Sequence[Any], expected: Outputs, inputs: Sequence[Any]) -> None:
-    """Raises ContractError for a wrong number, type, shape, dtype or device, and for memory shared unlike in eager."""
+    """Raise ContractError for a wrong number, type, shape, dtype or device, and for memory shared unlike in eager."""
     if len(outputs) != len(expected):
         raise judge.broken(f"{len(outputs)} outputs, {len(expected)} expected")
     names = judge.cluster.output_names
@@ -122,7 +122,7 @@ def check_form(judge: Judge, outputs: Sequence[Any], expected: Outputs, inputs: 
 
 
 def check_memory(judge: Judge, outputs: Sequence[torch.Tensor], expected: Outputs, inputs: Sequence[Any]) -> None:
-    """Raises ContractError for outputs that share memory with inputs or weights, or with each other unlike in eager."""
+    """Raise ContractError for outputs that share memory with inputs or weights, or with each other unlike in eager."""
     given, weights = _storages(inputs), _storages(judge.cluster.constants.values())
     for name, got in zip(judge.cluster.output_names, outputs, strict=True):
         if got.numel() and _storage(got) in given:
@@ -136,7 +136,7 @@ def check_memory(judge: Judge, outputs: Sequence[torch.Tensor], expected: Output
 
 
 def check_apart(judge: Judge, earlier: Sequence[torch.Tensor], later: Sequence[torch.Tensor]) -> None:
-    """Raises ContractError where outputs of two calls, both still alive, share memory."""
+    """Raise ContractError where outputs of two calls, both still alive, share memory."""
     taken = _storages(earlier)
     for name, got in zip(judge.cluster.output_names, later, strict=True):
         if got.numel() and _storage(got) in taken:
@@ -144,7 +144,7 @@ def check_apart(judge: Judge, earlier: Sequence[torch.Tensor], later: Sequence[t
 
 
 def check_untouched(judge: Judge, outputs: Sequence[torch.Tensor], copies: Sequence[torch.Tensor]) -> None:
-    """Raises ContractError where outputs of an earlier call are no longer what they were."""
+    """Raise ContractError where outputs of an earlier call are no longer what they were."""
     for name, got, copy in zip(judge.cluster.output_names, outputs, copies, strict=True):
         if not is_same(got, copy):
             raise judge.broken(f"a later call wrote to output {name} of an earlier one")
@@ -159,7 +159,7 @@ def _storages(values: Iterable[Any]) -> set[int]:
 
 
 def shared(outputs: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
-    """Gives pairs of outputs that begin at one address. Apart from that, outputs may well lie in one block of memory."""
+    """Return pairs of outputs that begin at one address. Apart from that, outputs may well lie in one block of memory."""
     first: dict[int, int] = {}
     for position, value in enumerate(outputs):
         if value.numel() and (other := first.setdefault(value.data_ptr(), position)) != position:
@@ -191,7 +191,7 @@ def check_values(
     *,
     tiny_beside: Sequence[torch.Tensor] | None = None,
 ) -> float:
-    """Compares numbers on any inputs; gives the largest max|error| / max|reference| of what counts. Raises AccuracyError.
+    """Compare numbers on any inputs; gives the largest max|error| / max|reference| of what counts. Raises AccuracyError.
 
     More is forgiven than on the sample: four times what eager itself has lost, and differences as large as those that one
     rounding of the inputs makes, jumps among them. For inputs that are tiny, `tiny_beside` are the outputs on real
@@ -308,7 +308,7 @@ class _Output:
         return self._judged(distance, wrong)
 
     def _judged(self, distance: _Distance, wrong: torch.Tensor) -> float:
-        """Gives the error relative to the largest value. Raises AccuracyError where any element is wrong after all."""
+        """Return the error relative to the largest value. Raises AccuracyError where any element is wrong after all."""
         if not bool(wrong.any()):
             wrong = self._is_out_of_nowhere(distance)
         if bool(wrong.any()):
@@ -316,7 +316,7 @@ class _Output:
         return distance.relative
 
     def _near_error(self) -> float | None:
-        """Gives the error relative to the largest value where all of it is allowed even if eager were exact; else None."""
+        """Return the error relative to the largest value where all of it is allowed even if eager were exact; else None."""
         if (error := self._plain_error()) is not None:
             return error
         near = self._distance(self.want.double(), is_reference=True)
@@ -385,7 +385,7 @@ class _Output:
         return is_near & (self.got.double() == distance.exact.sign() * torch.inf)
 
     def _is_out_of_nowhere(self, distance: _Distance) -> torch.Tensor:
-        """True for infinities and NaN where no run of eager has any: lost digits excuse other numbers, but these are none.
+        """Return True for infinities and NaN where no run of eager has any: lost digits do not excuse them.
 
         Where parts of a sum may be too large, an infinity of the right sign may be right.
         """
@@ -428,7 +428,7 @@ class _Output:
         return self._budget(scale, 0.0, has_reference=True)
 
     def _is_unlike_flushed(self, distance: _Distance) -> torch.Tensor:
-        """True for elements that are not eager's on flushed inputs either."""
+        """Return True for elements that are not eager's on flushed inputs either."""
         is_unlike = torch.ones_like(distance.wrong)
         for outputs in self.reference.flushed:
             got, want = self.got.double(), parts_of(outputs[self.index]).double()
@@ -436,14 +436,14 @@ class _Output:
         return is_unlike
 
     def _unequal_if_flushed(self, unequal: torch.Tensor) -> torch.Tensor:
-        """Leaves out integers that are eager's on flushed inputs, where these are tiny: x > 0 is false if x counts as 0."""
+        """Leave out integers that are eager's on flushed inputs, where these are tiny: x > 0 is false if x counts as 0."""
         if self.tiny_beside is not None and bool(unequal.any()):
             for outputs in self.reference.flushed:
                 unequal = unequal & (self.got != outputs[self.index])
         return unequal
 
     def _firmly_unequal(self) -> torch.Tensor:
-        """True for integers that differ from eager's, where eager's own do not depend on roundings."""
+        """Return True for integers that differ from eager's, where eager's own do not depend on roundings."""
         unequal = self.got != self.want
         if not bool(unequal.any()):
             return unequal
@@ -491,7 +491,7 @@ class _Output:
 
 
 def _with_infinities(distance: torch.Tensor) -> torch.Tensor:
-    """Gives infinity in place of NaN."""
+    """Return infinity in place of NaN."""
     return distance.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
@@ -500,7 +500,7 @@ def _is_equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _orders(magnitude: torch.Tensor, dtype: torch.dtype) -> Iterator[torch.Tensor]:
-    """Splits elements where some are so large that beside them any error of the others would seem small: masks, mostly.
+    """Split elements where some are so large that beside them any error of the others would seem small: masks, mostly.
 
     A rounding of the largest one must not exceed the median of the others, else it is of another order.
     """

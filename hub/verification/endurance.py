@@ -32,12 +32,12 @@ class Leisure:
         self._reference: Reference | None = None
 
     def prepare(self, name: str) -> bool:
-        """Runs eager on a kind of generated inputs, before the executable: False where there are none, or it raises."""
+        """Run eager on a kind of generated inputs, before the executable: False where there are none, or it raises."""
         self._reference = self._trial.reference_of(_kind(name))
         return self._reference is not None
 
     def compare(self, name: str) -> str:
-        """Runs the executable on what was prepared. Returns what differs on unusual inputs, or ""."""
+        """Run the executable on what was prepared. Returns what differs on unusual inputs, or ""."""
         kind, reference, self._reference = _kind(name), self._reference, None
         assert reference is not None, "only what was prepared is compared"
         try:
@@ -55,7 +55,7 @@ class Leisure:
         return ""
 
     def endure(self) -> int:
-        """Makes many calls on the real inputs. Returns how many.
+        """Make many calls on the real inputs. Returns how many.
 
         Raises ContractError where they change something in the process, leave something behind, or take ever more memory,
         and AccuracyError where the last result is wrong.
@@ -87,7 +87,7 @@ def _kind(name: str) -> Kind:
 
 
 def _own_bytes() -> int:
-    """Returns the bytes of memory of this process's own; 0 where the system does not say."""
+    """Return the bytes of memory of this process's own; 0 where the system does not say."""
     try:
         lines = _STATUS.read_text().splitlines()
     except OSError:

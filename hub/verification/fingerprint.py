@@ -25,7 +25,7 @@ class Fingerprint:
 
 
 def digest_of_outputs(outputs: Sequence[torch.Tensor]) -> str:
-    """Gives the digest of outputs; strides count for nothing."""
+    """Return the digest of outputs; strides count for nothing."""
     digest = hashlib.blake2b(digest_size=32)
     for output in outputs:
         plain = output.detach().resolve_conj().resolve_neg().cpu()

@@ -19,7 +19,7 @@ _EXPONENTS = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}
 
 
 def finite_only(executable: Callable[..., Sequence[Any]], specs: Sequence[Spec]) -> FiniteOnly:
-    """Gives the executable behind a check of its inputs; `specs` are those of the cluster's inputs."""
+    """Return the executable behind a check of its inputs; `specs` are those of the cluster's inputs."""
     return FiniteOnly(executable, specs)
 
 
@@ -43,7 +43,7 @@ class FiniteOnly:
         self._on_cuda = torch.backends.cuda.is_built() and any(device.type == "cuda" for device in devices)
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Runs one call. Raises InputRefused before the executable sees such values, else what the executable raises."""
+        """Run one call. Raises InputRefused before the executable sees such values, else what the executable raises."""
         if self._on_cuda and torch.cuda.is_current_stream_capturing():
             raise InputRefused("a CUDA graph is being recorded, during which nobody can look for infinities and NaN")
         for position in self._floats:
@@ -57,18 +57,18 @@ class FiniteOnly:
         return self._executable(*inputs)
 
     def _check_away(self, positions: Sequence[int], inputs: Sequence[Any]) -> None:
-        """Looks at the inputs on one accelerator, and waits for it once: each reading of a result stops its queue."""
+        """Look at the inputs on one accelerator, and wait for it once: each reading of a result stops its queue."""
         checks = torch.stack([_all_usual(inputs[position]) for position in positions])
         if not bool(checks.all()):
             position = next(at for at, check in zip(positions, checks.cpu(), strict=True) if not bool(check))
             raise _refusal(position, is_float=inputs[position].dtype not in WIDE_INTEGERS)
 
     def lift(self) -> None:
-        """Looks at nothing from now on: the executable has been found right on unusual inputs, too."""
+        """Look at nothing from now on: the executable has been found right on unusual inputs, too."""
         self._floats = self._integers = self._away = ()
 
     def dump(self, folder: Path) -> None:
-        """Writes what the executable itself writes."""
+        """Write what the executable itself writes."""
         dump = getattr(self._executable, "dump", None)
         if dump is not None:
             dump(folder)
@@ -80,14 +80,14 @@ def _refusal(position: int, *, is_float: bool) -> InputRefused:
 
 
 def _all_usual(value: torch.Tensor) -> torch.Tensor:
-    """Says in a tensor on the same device whether all elements are finite, or are integers within 2^20."""
+    """Say in a tensor on the same device whether all elements are finite, or are integers within 2^20."""
     if value.is_floating_point() or value.is_complex():
         return value.isfinite().all()
     return ((value <= USUAL_INTEGER) & (value >= -USUAL_INTEGER)).all()
 
 
 def is_finite(value: torch.Tensor) -> bool:
-    """Says whether all elements are finite. The sum tells in one fast pass, unless it overflows.
+    """Return whether all elements are finite. The sum tells in one fast pass, unless it overflows.
 
     NumPy adds up on this thread alone: PyTorch would wake OpenMP's threads, which spin on the cores of other pools.
     """
@@ -104,7 +104,7 @@ def is_finite(value: torch.Tensor) -> bool:
 
 
 def is_usual(value: torch.Tensor) -> bool:
-    """Says whether all of an integer tensor's elements lie within 2^20, and so are exact in any arithmetic."""
+    """Return whether all of an integer tensor's elements lie within 2^20, and so are exact in any arithmetic."""
     if not value.numel():
         return True
     if value.device.type != "cpu":

@@ -19,7 +19,7 @@ from hub.verification.tolerance import longest_sum
 
 Inputs = tuple[Any, ...]
 Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
-"""Gives values for a real tensor: a flat tensor of `span(real)` elements of its dtype, on the CPU."""
+"""Return values for a real tensor: a flat tensor of `span(real)` elements of its dtype, on the CPU."""
 
 Make = Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]
 
@@ -50,7 +50,7 @@ class Kind:
 
     name: str
     make: Make
-    """Gives nothing where the cluster has no input to vary in this way, else attempts: the first one eager takes counts."""
+    """Return nothing where the cluster has no input to vary in this way, else attempts: the first one eager takes counts."""
     unusual: tuple[torch.dtype, ...] = ()
     """Dtypes of the inputs that get values that models hardly meet: where they make a difference, calls are guarded."""
     has_tiny: bool = False
@@ -60,7 +60,7 @@ class Kind:
 
 
 def generated(kind: Kind, cluster: Cluster, inputs: Sequence[Any]) -> Iterator[Inputs]:
-    """Gives a kind's attempts for a cluster, from its real inputs. Equal arguments give equal values, in every process."""
+    """Return a kind's attempts for a cluster, from its real inputs. Equal arguments give equal values, in every process."""
     attempts = kind.make(cluster, tuple(inputs), torch.Generator(_CPU).manual_seed(_SEED))
     if not any(operator_name(node).startswith(_MASKED) for node in cluster.nodes):
         return attempts
@@ -80,19 +80,19 @@ def _is_of_sizes(attempt: Inputs, inputs: Sequence[Any]) -> bool:
 
 
 def span(value: torch.Tensor) -> int:
-    """Gives how many elements of memory lie between a tensor's first and last element, both counted."""
+    """Return how many elements of memory lie between a tensor's first and last element, both counted."""
     if value.numel() == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
 
 
 def in_layout_of(value: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
-    """Gives values as a tensor with the shape, strides and device of another one."""
+    """Return values as a tensor with the shape, strides and device of another one."""
     return flat.to(value.device).as_strided(value.shape, value.stride())
 
 
 def copied(value: Any) -> Any:
-    """Gives a copy in memory of its own, with equal strides, gaps and overlaps; what is no tensor comes back as it is."""
+    """Return a copy in memory of its own, with equal strides, gaps and overlaps; what is no tensor comes back as it is."""
     if not isinstance(value, torch.Tensor):
         return value
     plain = value.detach().resolve_conj().resolve_neg()
@@ -112,7 +112,7 @@ def _normal(value: torch.Tensor, generator: torch.Generator, *, scale: float = 1
 
 
 def _signed_as(value: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-    """Gives drawn values of the sign that the real ones all have, where they have one: nobody takes logarithms of -1."""
+    """Return drawn values of the sign that the real ones all have, where they have one: nobody takes logarithms of -1."""
     sign = _common_sign(value)
     return (drawn if sign == 0 else drawn.abs() * sign).to(value.dtype)
 
@@ -164,7 +164,7 @@ def _equal(value: torch.Tensor, _: torch.Generator) -> torch.Tensor:
 
 
 def _floats(draw: Draw) -> Make:
-    """Varies every floating input; integers and booleans keep their real values, since integers may be indices."""
+    """Vary every floating input; integers and booleans keep their real values, since integers may be indices."""
 
     def make(_: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
         if any(map(_is_varied, inputs)):
@@ -181,7 +181,7 @@ def _drawn(value: Any, draw: Draw, generator: torch.Generator) -> Any:
 
 
 def _placed(*numbers: float) -> Make:
-    """Puts numbers at a few places of every floating input; the rest of the values are real."""
+    """Put numbers at a few places of every floating input; the rest of the values are real."""
 
     def make(_: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
         if any(map(_is_varied, inputs)):
@@ -205,7 +205,7 @@ def _with_numbers(value: Any, numbers: Sequence[float], generator: torch.Generat
 
 
 def _normals(_: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
-    """Varies everything: integers within the range of the real ones and 0, so that indices stay indices; then less of them.
+    """Vary everything: integers within the range of the real ones and 0, so that indices stay indices; then less of them.
 
     0 is what padding and masks hold, which a first example may lack.
     """
@@ -259,7 +259,7 @@ def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _integers(draw: Draw, dtypes: Collection[torch.dtype]) -> Make:
-    """Varies integers of some dtypes where nothing but arithmetic reads integers; everything else keeps its real values."""
+    """Vary integers of some dtypes where nothing but arithmetic reads integers; everything else keeps its real values."""
 
     def make(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
         is_drawn = [isinstance(value, torch.Tensor) and value.dtype in dtypes and value.numel() > 0 for value in inputs]
@@ -307,7 +307,7 @@ def _booleans(is_true: bool) -> Make:
 
 
 def _of_size(*changes: Change) -> Make:
-    """Changes every symbolic size, by the first change that the program takes; values are drawn as for the first kind."""
+    """Change every symbolic size, by the first change that the program takes; values are drawn as for the first kind."""
 
     def make(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
         for forms in other_sizes(cluster.inputs, inputs, changes):

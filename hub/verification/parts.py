@@ -6,10 +6,10 @@ import torch
 
 
 def parts_of(value: torch.Tensor) -> torch.Tensor:
-    """Gives complex numbers as pairs of real ones, in a last dim of size 2, and any others as they are."""
+    """Return complex numbers as pairs of real ones, in a last dim of size 2, and any others as they are."""
     return torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value.detach()
 
 
 def whole_of(parts: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Gives what is made up of such parts, as `value` is."""
+    """Return what is made up of such parts, as `value` is."""
     return torch.view_as_complex(parts) if value.is_complex() else parts

@@ -27,7 +27,7 @@ class Reference:
     """Eager's outputs; the other runs are made when first asked for, since most results are right without them."""
 
     def __init__(self, cluster: Cluster, inputs: Sequence[Any]) -> None:
-        """Runs the cluster in eager. Raises whatever eager raises on such inputs."""
+        """Run the cluster in eager. Raises whatever eager raises on such inputs."""
         self.cluster = cluster
         self.inputs = tuple(inputs)
         with torch.no_grad():
@@ -36,7 +36,7 @@ class Reference:
 
     @property
     def is_finite(self) -> bool:
-        """True where no output holds an infinity or NaN."""
+        """Return whether no output holds an infinity or NaN."""
         return all(bool(output.isfinite().all()) for output in self.outputs if is_floating(output))
 
     @property
@@ -79,7 +79,7 @@ class Reference:
     def _eager_on(
         self, change: Callable[[torch.Tensor], torch.Tensor], only: Collection[int] | None = None
     ) -> Outputs | None:
-        """Gives eager's outputs on changed floating inputs, or None where it raises; `only` are their positions."""
+        """Return eager's outputs on changed floating inputs, or None where it raises; `only` are their positions."""
         changed = [
             whole_of(change(parts_of(value)), value) if is_floating(value) and (only is None or position in only) else value
             for position, value in enumerate(self.inputs)
@@ -92,12 +92,12 @@ class Reference:
 
 
 def is_floating(value: Any) -> bool:
-    """True for a tensor of a floating or complex dtype."""
+    """Return True for a tensor of a floating or complex dtype."""
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def float64_outputs(cluster: Cluster, inputs: Sequence[Any]) -> Outputs | None:
-    """Gives the cluster's outputs as computed in float64, or None where an operator cannot be run so."""
+    """Return the cluster's outputs as computed in float64, or None where an operator cannot be run so."""
     try:
         with torch.no_grad():
             return tuple(_Float64(cluster.module).run(*map(_widened, inputs)))

@@ -19,7 +19,7 @@ Form = tuple[tuple[int, ...], tuple[int, ...]] | float
 
 
 Change = Callable[[int, int], int]
-"""Gives the size that a symbol gets, from its place among the symbols and its value."""
+"""Return the size that a symbol gets, from its place among the symbols and its value."""
 
 
 def other_sizes(specs: Sequence[Spec], inputs: Sequence[Any], changes: Sequence[Change]) -> Iterator[tuple[Form, ...]]:
@@ -42,7 +42,7 @@ def other_sizes(specs: Sequence[Spec], inputs: Sequence[Any], changes: Sequence[
 
 
 def is_well_shaped(cluster: Cluster, inputs: Sequence[Any]) -> bool:
-    """True where a program takes inputs of these sizes, found out without their memory.
+    """Return whether a program takes inputs of these sizes, found out without their memory.
 
     Capture guards sizes with what the program needs of them, but its guards do not travel to worker processes. Recurrent
     layers are left out: eager's kernels, and their fake forms, trust callers and read beyond inputs that do not fit.
@@ -62,7 +62,7 @@ def is_well_shaped(cluster: Cluster, inputs: Sequence[Any]) -> bool:
 def is_announced(
     specs: Sequence[Spec], inputs: Sequence[Any], results: Sequence[TensorSpec], outputs: Sequence[torch.Tensor]
 ) -> bool:
-    """True where outputs have the sizes that capture foretold for these inputs, as far as it did.
+    """Return whether outputs have the sizes that capture foretold for these inputs, as far as it did.
 
     Else the inputs break a guard of the capture: a size of 7 gives another number of chunks than 6, say.
     """
@@ -76,7 +76,7 @@ def is_announced(
 
 
 def _values(specs: Sequence[Spec], inputs: Sequence[Any]) -> dict[sympy.Symbol, int]:
-    """Gives the values that symbols have in these inputs, for those that stand alone as some size or number."""
+    """Return the values that symbols have in these inputs, for those that stand alone as some size or number."""
     return {
         expression: int(value)
         for spec, given in zip(specs, inputs, strict=True)
@@ -118,7 +118,7 @@ def _sizes(spec: Spec) -> tuple[Any, ...]:
 
 
 def _form(spec: Spec, given: Any, values: Mapping[sympy.Symbol, int]) -> Form | None:
-    """Gives one input's form; None where a symbol in it has no known value."""
+    """Return one input's form; None where a symbol in it has no known value."""
     if isinstance(spec, ScalarSpec):
         return _evaluated(spec.value, values) if spec.kind == "int" else given
     shape, stride = (tuple(_evaluated(size, values) for size in sizes) for sizes in (spec.shape, _strides(spec, given)))

@@ -22,7 +22,7 @@ class Standing:
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> Standing:
-        """Reads what `facts` gives."""
+        """Read what `facts` gives."""
         return cls(
             tuple(map(str, about.get("untried", ()))),
             bool(about.get("differs")),

@@ -48,7 +48,7 @@ class Tolerance:
         return cls(longest_sum(cluster), max(1, len(cluster.nodes)), _coarsest_eps(cluster))
 
     def allowed(self, dtype: torch.dtype, scale: float, eager_error: float, *, has_reference: bool) -> float:
-        """Gives the largest allowed error of an output of this dtype whose largest value is `scale`.
+        """Return the largest allowed error of an output of this dtype whose largest value is `scale`.
 
         Without a float64 reference nobody knows eager's error: then each node may have roundings of its own, which random
         signs let grow with the square root of their number.
@@ -61,7 +61,7 @@ class Tolerance:
 
     @property
     def roundings(self) -> float:
-        """Gives how many times what one rounding of the inputs changes in eager may be changed.
+        """Return how many times what one rounding of the inputs changes in eager may be changed.
 
         A sum of n terms errs as if each had moved by sqrt(n) roundings, and what is taken from it shows that.
         """
@@ -75,7 +75,7 @@ class Tolerance:
         return max(torch.finfo(dtype).eps, self.coarsest_eps) ** 0.5
 
     def slack(self, dtype: torch.dtype) -> float:
-        """Gives the absolute error that flushing denormals to zero may cause in a sum."""
+        """Return the absolute error that flushing denormals to zero may cause in a sum."""
         return SLACK_TINY * torch.finfo(dtype).tiny * self.n_terms
 
 
@@ -87,12 +87,12 @@ def _coarsest_eps(cluster: Cluster) -> float:
 
 
 def longest_sum(cluster: Cluster) -> int:
-    """Gives the number of terms of the longest sum in a cluster; 1 where nothing is added up."""
+    """Return the number of terms of the longest sum in a cluster; 1 where nothing is added up."""
     return max(map(terms_of, cluster.nodes), default=1)
 
 
 def terms_of(node: fx.Node) -> int:
-    """Gives how many terms one element of a node's result is a sum of, 1 for operators that add nothing up.
+    """Return how many terms one element of a node's result is a sum of, 1 for operators that add nothing up.
 
     Raises nothing: for a call that is not understood, sums are as long as the input is larger than the output.
     """

@@ -69,7 +69,7 @@ def verify(
     *,
     reference: Reference | None = None,
 ) -> Verified:
-    """Runs an executable once, on real inputs, and compares it with eager: with the `reference`, where one is there.
+    """Run an executable once, on real inputs, and compare it with eager: with the `reference`, where one is there.
 
     Without an `accuracy` budget (largest allowed max|error| / max|reference|), floating outputs must be as close to a
     float64 run of the cluster as `Tolerance` says. Integers and booleans must be equal. Raises ContractError for a wrong
@@ -83,7 +83,7 @@ def verify(
 def recognized(
     cluster: Cluster, backend: str, executable: Function, inputs: Sequence[Any], fingerprint: Fingerprint
 ) -> Verified | None:
-    """Runs an executable once, on inputs on which another process has verified the same one; None where bits differ.
+    """Run an executable once, on inputs on which another process has verified the same one; None where bits differ.
 
     A difference is no fault yet: `verify` says. Raises ContractError for inputs written to and for memory shared with
     inputs or weights; whatever the executable itself raises passes through.
@@ -110,7 +110,7 @@ def verify_thoroughly(
     budget_s: float,
     saturates: bool = False,
 ) -> Verified:
-    """Verifies on real inputs, twice, then on generated ones in order of importance, while `budget_s` seconds last.
+    """Verify on real inputs, twice, then on generated ones in order of importance, while `budget_s` seconds last.
 
     With `saturates` (see `BackendInfo`) other numbers than eager's on generated inputs are told, and end or guard nothing.
     Usual values, and other sizes where there are symbolic ones, are tried in any case. Eager runs first on each; kinds on
@@ -155,7 +155,7 @@ class Trial:
         self.error = real_error(self.judge, self.outputs, self.reference, "the real inputs")
 
     def run_again(self, where: str) -> None:
-        """Calls the executable on the real inputs once more. Raises as `verify` does."""
+        """Call the executable on the real inputs once more. Raises as `verify` does."""
         self.copies = tuple(output.clone() for output in self.outputs)
         outputs = self._called(self.inputs, self.reference)
         check_apart(self.judge, self.outputs, outputs)
@@ -163,7 +163,7 @@ class Trial:
         real_error(self.judge, outputs, self.reference, where)
 
     def run_generated(self, kinds: Sequence[Kind], deadline: float) -> None:
-        """Tries kinds of generated inputs in order until the deadline (of `time.perf_counter`); certain ones always."""
+        """Try kinds of generated inputs in order until the deadline (of `time.perf_counter`); certain ones always."""
         longest_s = 0.0
         is_over = False
         for kind in kinds:
@@ -176,7 +176,7 @@ class Trial:
             longest_s = max(longest_s, time.perf_counter() - start)
 
     def reference_of(self, kind: Kind) -> Reference | None:
-        """Returns what eager gives on a kind of generated inputs; None where it raises, or where there are none."""
+        """Return what eager gives on a kind of generated inputs; None where it raises, or where there are none."""
         reference, is_anything = None, False
         for inputs in generated(kind, self.judge.cluster, self.inputs):
             is_anything = True
@@ -189,7 +189,7 @@ class Trial:
         return reference  # division by a zero that no real call has says little of the rest
 
     def compare(self, kind: Kind, reference: Reference) -> None:
-        """Runs the executable on a kind of generated inputs. Raises as `verify` does."""
+        """Run the executable on a kind of generated inputs. Raises as `verify` does."""
         outputs = self._called(reference.inputs, reference)
         where, beside = f"generated inputs ({kind.name})", self.outputs if kind.has_tiny else None
         check_values(self.judge, outputs, reference, where, tiny_beside=beside)
@@ -216,7 +216,7 @@ class Trial:
             self.agreed.append(kind.name)
 
     def _reference(self, inputs: tuple[Any, ...]) -> Reference | None:
-        """Gives eager's outputs, or None where it raises, or where sizes are not as captured: nobody makes such calls."""
+        """Return eager's outputs, or None where it raises, or where sizes are not as captured: nobody makes such calls."""
         cluster = self.judge.cluster
         try:
             reference = Reference(cluster, inputs)

@@ -15,12 +15,12 @@ Function = Callable[..., Tensor]
 
 
 def computing(source: Tensor) -> Tensor:
-    """Gives halves as float32, and everything else as it is."""
+    """Return halves as float32, and everything else as it is."""
     return cast(source, "f32") if source.dtype in HALVES else source
 
 
 def _aligned(op: Op) -> list[Tensor]:
-    """Gives the operands, whose sizes have to be equal, apart from single numbers."""
+    """Return the operands, whose sizes have to be equal, apart from single numbers."""
     found = op.tensors()
     shapes = [tensor.shape for tensor in found if tensor.shape]
     for shape in shapes[1:]:
@@ -70,7 +70,7 @@ def _from_zero(source: Tensor) -> Tensor:
 
 
 def divided(left: Tensor, right: Tensor) -> Tensor:
-    """Gives the quotient; of integers that towards zero, and -1 by zero."""
+    """Return the quotient; of integers that towards zero, and -1 by zero."""
     if left.dtype in FLOATS:
         return pointwise("div", left, right)
     ones = number(-1 if left.dtype != "u8" else 255, left)

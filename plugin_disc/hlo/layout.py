@@ -13,7 +13,7 @@ from .values import Op, Rule, Sizes, Value, same_size
 
 
 def _known(op: Op) -> tuple[Size, ...]:
-    """Gives the result's sizes. Raises CompileError where one is left open."""
+    """Return the result's sizes. Raises CompileError where one is left open."""
     if any(size is None for size in op.sizes):
         raise op.refused("a result of open size, which only the dynamic form of it gives")
     return tuple(size for size in op.sizes if size is not None)
@@ -28,7 +28,7 @@ def _reshaped(op: Op) -> Value:
 
 
 def _checked(op: Op, source: Tensor, shape: Sequence[Size]) -> Tensor:
-    """Gives a tensor under another shape, of which at most one size may follow from the number of elements."""
+    """Return a tensor under another shape, of which at most one size may follow from the number of elements."""
     old, new = product(source.shape), product(shape)
     if isinstance(old, int) and isinstance(new, int) and old != new:
         raise op.refused(f"{list(source.shape)} to {list(shape)}")
@@ -126,7 +126,7 @@ def _numbered(op: Op) -> Tensor:
 
 
 def _gathered(op: Op) -> Tensor:
-    """Slices at places that a tensor gives; as StableHLO has it, those that would reach out are moved inside."""
+    """Slice at places that a tensor gives; as StableHLO has it, those that would reach out are moved inside."""
     from torch_mlir._mlir_libs import _stablehlo
 
     numbers = _stablehlo.GatherDimensionNumbers(op.attribute("dimension_numbers"))

@@ -61,7 +61,7 @@ class HloProgram:
 
 
 def read(text: str, *, enable_amp: bool = False) -> HloProgram:
-    """Gives the program that a text holds.
+    """Return the program that a text holds.
 
     Two open sizes that an operation needs to be equal are one from the beginning; calls are checked for it. With
     `enable_amp`, matrix products take their factors as bfloat16. Raises CompileError, which names the line.
@@ -81,7 +81,7 @@ def read(text: str, *, enable_amp: bool = False) -> HloProgram:
 
 
 def _entry(module: Any) -> Any:
-    """Gives the function `main`, or the only one."""
+    """Return the function `main`, or the only one."""
     functions = [each for each in module.body.operations if each.operation.name == "func.func"]
     named = [each for each in functions if each.operation.attributes["sym_name"].value == "main"]
     if len(named) != 1 and len(functions) != 1:
@@ -137,7 +137,7 @@ class _Reader:
         return Argument(shape, kind)
 
     def _size(self, place: int, dim: int, size: int | None) -> Size:
-        """Gives a size of an input: as declared, or a symbol."""
+        """Return a size of an input: as declared, or a symbol."""
         at = self._count
         self._count += 1
         if size is not None:
@@ -145,7 +145,7 @@ class _Reader:
         return self._known(sympy.Symbol(f"d{place}_{dim}", integer=True, nonnegative=True), f"z{at}")
 
     def _number(self, place: int) -> Size:
-        """Gives what an input holds that is one integer, which may be a size."""
+        """Return what an input holds that is one integer, which may be a size."""
         return self._known(sympy.Symbol(f"n{place}", integer=True), f"n{place}")
 
     def _known(self, symbol: Any, text: str) -> Size:
@@ -158,7 +158,7 @@ class _Reader:
         return found
 
     def _run(self, block: Any) -> tuple[Value, ...]:
-        """Gives what a block returns."""
+        """Return what a block returns."""
         for each in block.operations:
             operation = each.operation
             operands = tuple(self._operand(value) for value in operation.operands)
@@ -192,7 +192,7 @@ class _Reader:
 
 
 def _as_declared(value: Value, type_: Any) -> Value:
-    """Checks a result against its declared type, by which open sizes may become known."""
+    """Check a result against its declared type, by which open sizes may become known."""
     if not str(type_).startswith("tensor<"):
         return value
     sizes, _ = shape_and_kind(type_)

@@ -17,7 +17,7 @@ _PLACE = re.compile(r"\"-\":(\d+):(\d+): ")
 
 
 def as_stablehlo(text: str) -> str:
-    """Gives a program with MHLO's names and forms replaced by StableHLO's, line by line; StableHLO stays as it is.
+    """Return a program with MHLO's names and forms replaced by StableHLO's, line by line; StableHLO stays as it is.
 
     CHLO's short forms become generic ones, which need no dialect.
     """
@@ -39,7 +39,7 @@ def _generic(found: re.Match[str]) -> str:
 
 
 def parsed(text: str, context: Any) -> Any:
-    """Gives a verified module in a context that is entered. Raises CompileError, which names the line."""
+    """Return a verified module in a context that is entered. Raises CompileError, which names the line."""
     from torch_mlir import ir  # heavy, and only compiling needs it
     from torch_mlir._mlir_libs import _stablehlo
 

@@ -68,7 +68,7 @@ class Given:
     """Inputs that are one integer each, by which sizes may be given."""
 
     def tensor(self, values: torch.Tensor) -> Tensor:
-        """Gives a tensor that holds some values; one number everywhere takes no memory."""
+        """Return a tensor that holds some values; one number everywhere takes no memory."""
         kind, shape = DTYPES[values.dtype], tuple(values.shape)
         if values.numel() and bool((values == values.reshape(-1)[0]).all()):
             return fill(values.reshape(-1)[0].item(), kind, shape)
@@ -78,7 +78,7 @@ class Given:
 
 
 def shape_and_kind(type_: Any) -> tuple[tuple[int | None, ...], str]:
-    """Gives the sizes, None where they are left open, and the dtype of a type. Raises CompileError for others."""
+    """Return the sizes, None where they are left open, and the dtype of a type. Raises CompileError for others."""
     from torch_mlir import ir
 
     text = str(type_)
@@ -96,7 +96,7 @@ def _kind_of(text: str) -> str:
 
 
 def as_tensor(value: Value, given: Given) -> Tensor:
-    """Gives a value as a tensor."""
+    """Return a value as a tensor."""
     if isinstance(value, Tensor):
         return value
     if all(isinstance(size, int) for size in value.values):
@@ -111,14 +111,14 @@ def _number(size: Size, kind: str) -> Tensor:
 
 
 def same_size(one: Size, other: Size) -> Size:
-    """Gives a size under which two are known to be one. Raises UnequalSizesError."""
+    """Return a size under which two are known to be one. Raises UnequalSizesError."""
     if one != other:
         raise UnequalSizesError(one, other)
     return one
 
 
 def is_open(size: Size) -> bool:
-    """True for a size that is a plain symbol, which may turn out to be another one."""
+    """Return True for a size that is a plain symbol, which may turn out to be another one."""
     return isinstance(size, sympy.Symbol)
 
 
@@ -150,42 +150,42 @@ class Op:
         return shape_and_kind(self.raw.results[0].type)[0]
 
     def tensor(self, place: int) -> Tensor:
-        """Gives an operand as a tensor."""
+        """Return an operand as a tensor."""
         return as_tensor(self.operands[place], self.given)
 
     def tensors(self) -> list[Tensor]:
-        """Gives all operands as tensors."""
+        """Return all operands as tensors."""
         return [as_tensor(each, self.given) for each in self.operands]
 
     def shape(self, place: int) -> tuple[Size, ...]:
-        """Gives an operand that is a list of sizes. Raises CompileError where it depends on data."""
+        """Return an operand that is a list of sizes. Raises CompileError where it depends on data."""
         value = self.operands[place]
         if isinstance(value, Sizes):
             return value.values
         raise self.refused(f"operand {place} depends on data, sizes have to be known before the call's loops run")
 
     def has(self, name: str) -> bool:
-        """True where an attribute is given."""
+        """Return whether an attribute is given."""
         return name in self.raw.attributes
 
     def attribute(self, name: str) -> Any:
-        """Gives an attribute as MLIR has it."""
+        """Return an attribute as MLIR has it."""
         if not self.has(name):
             raise self.refused(f"no attribute {name}")
         return self.raw.attributes[name]
 
     def integers(self, name: str, default: Sequence[int] | None = None) -> list[int]:
-        """Gives an attribute that is a list of integers."""
+        """Return an attribute that is a list of integers."""
         if default is not None and not self.has(name):
             return list(default)
         return [int(value) for value in self.attribute(name)]
 
     def word(self, name: str) -> str:
-        """Gives an attribute that is a word, such as LT of `#stablehlo<comparison_direction LT>`."""
+        """Return an attribute that is a word, such as LT of `#stablehlo<comparison_direction LT>`."""
         return re.split(r"[ .<>]+", str(self.attribute(name)).rstrip(">"))[-1] if self.has(name) else ""
 
     def refused(self, reason: str) -> CompileError:
-        """Gives the error that says why this operation is not compiled, and where it stands."""
+        """Return the error that says why this operation is not compiled, and where it stands."""
         place = re.search(r":(\d+):\d+\)$", str(self.raw.location))
         line = f"line {place[1]}: " if place else ""
         return CompileError(f"{line}{self.name}: {reason}", backend=NAME)
@@ -195,7 +195,7 @@ Rule = Callable[[Op], Value | tuple[Value, ...]]
 
 
 def constant_values(op: Op, name: str = "value") -> torch.Tensor:
-    """Gives the numbers of a constant."""
+    """Return the numbers of a constant."""
     from torch_mlir import ir
 
     attribute = op.attribute(name)
@@ -221,7 +221,7 @@ def _listed(attribute: Any, kind: str) -> torch.Tensor:
 
 
 def _bfloat16(text: str) -> torch.Tensor:
-    """Reads numbers from the text of a constant, because the bindings have no type for them."""
+    """Read numbers from the text of a constant, because the bindings have no type for them."""
     inside = text[text.index("<") + 1 : text.rindex(">", 0, text.rindex(":"))]
     if inside.startswith('"0x'):
         return torch.frombuffer(bytearray.fromhex(inside[3:-1]), dtype=torch.bfloat16).clone()

@@ -10,12 +10,12 @@ FUNCTION = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or"
 
 
 def combined(writer: Writer, function: str, left: Value, right: Value) -> Value:
-    """Gives two values combined."""
+    """Return two values combined."""
     return emitted(writer, FUNCTION[function], left.dtype, (left, right))
 
 
 def across_lanes(writer: Writer, function: str, value: Value) -> Value:
-    """Gives all lanes combined into a scalar, in halves: fewer roundings than one after the other."""
+    """Return all lanes combined into a scalar, in halves: fewer roundings than one after the other."""
     width = writer.lanes
     name = value.name
     operation = {"sum": "arith.addf", "prod": "arith.mulf", "max": "arith.maximumf", "min": "arith.minimumf"}.get(function)

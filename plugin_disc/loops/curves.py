@@ -59,7 +59,7 @@ class _Terms:
 
 
 def exponential(writer: Writer, value: Value) -> Value:
-    """Gives exp(x) = 2^n (1 + r + r^2 p(r)) with x = n ln 2 + r; NaN and infinities pass."""
+    """Return exp(x) = 2^n (1 + r + r^2 p(r)) with x = n ln 2 + r; NaN and infinities pass."""
     terms = _Terms(writer, value)
     zero, high = terms.constant(0.0), terms.constant(_EXP_LIMIT)
     # Rounding to 0 takes Intel's processors 150 cycles, and what a mask hides is that: so no lane is left to do it.
@@ -76,12 +76,12 @@ def exponential(writer: Writer, value: Value) -> Value:
 
 
 def _has_scale(terms: _Terms) -> bool:
-    """True where one instruction multiplies by powers of 2."""
+    """Return whether one instruction multiplies by powers of 2."""
     return terms.like.is_wide and terms.writer.natural == _AVX512_LANES
 
 
 def _by_power(terms: _Terms, value: Value, steps: Value) -> Value:
-    """Gives value * 2^steps, right also where the power alone is outside float32's range."""
+    """Return value * 2^steps, right also where the power alone is outside float32's range."""
     if _has_scale(terms):
         return _scaled(terms.writer, value, steps)
     is_number = terms.is_so("ord", steps, steps)
@@ -97,7 +97,7 @@ def _by_power(terms: _Terms, value: Value, steps: Value) -> Value:
 
 
 def _scaled(writer: Writer, value: Value, steps: Value) -> Value:
-    """Gives value * 2^steps by AVX-512's instruction for it."""
+    """Return value * 2^steps by AVX-512's instruction for it."""
     all_lanes = writer.put("llvm.mlir.constant(-1 : i16) : i16", "i16", is_wide=False, level=0).name
     rounding = writer.put("llvm.mlir.constant(4 : i32) : i32", "i32", is_wide=False, level=0).name
 
@@ -116,7 +116,7 @@ _TANH_BEND = 0.625
 
 
 def hyperbolic_tangent(writer: Writer, value: Value) -> Value:
-    """Gives tanh(x): near 0 by a polynomial, else 1 - 2 / (exp(2 |x|) + 1); with the sign of x, of zeros too."""
+    """Return tanh(x): near 0 by a polynomial, else 1 - 2 / (exp(2 |x|) + 1); with the sign of x, of zeros too."""
     terms = _Terms(writer, value)
     square = terms.of("arith.mulf", value, value)
     curve = terms.of("arith.mulf", terms.polynomial(_TANH_TERMS, square), square)

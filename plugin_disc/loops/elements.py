@@ -18,7 +18,7 @@ from .memory import Loops, affine_wide, further, gathered, lane_factor, read, wr
 from .writer import Value, Writer
 
 SlotOf = Callable[[Tensor], int]
-"""Gives the frame's slot with the address of a tensor in memory."""
+"""Return the frame's slot with the address of a tensor in memory."""
 
 
 class Elements:
@@ -32,14 +32,14 @@ class Elements:
 
     @contextmanager
     def at(self, values: Mapping[int, Value], *, lane: int | None, mask: Value | None = None) -> Iterator[None]:
-        """Has some loops open, and one of them running along the lanes."""
+        """Have some loops open, and one of them running along the lanes."""
         outer = self.loops
         self.loops = replace(outer, values={**outer.values, **values}, lane=lane, mask=mask)
         yield
         self.loops = outer
 
     def store(self, stores: Sequence[Store]) -> None:
-        """Writes members' elements into memory."""
+        """Write members' elements into memory."""
         self.emit([store.member for store in stores])
         left = {store: self._place(store) for store in stores}
         for store in stores:
@@ -53,20 +53,20 @@ class Elements:
                 write(self.writer, base, place, value, self.loops)
 
     def _place(self, store: Store) -> Affine:
-        """Gives where a store writes."""
+        """Return where a store writes."""
         index = loop_index(self.group.members[store.member])
         parts = tuple(part + Affine(offset) for part, offset in zip(index, store.offsets, strict=True))
         return linear(parts, strides_of(store.into.shape))
 
     def _taking_turns(self, store: Store, place: Affine, others: Mapping[Store, Affine]) -> Store | None:
-        """Gives the store of the elements that lie one behind those of a store, which leaves room for them."""
+        """Return the store of the elements that lie one behind those of a store, which leaves room for them."""
         if self.loops.mask is not None or lane_factor(place, self.loops) != 2:
             return None
         behind = place + Affine(1)
         return next((each for each, at in others.items() if each.into is store.into and at == behind), None)
 
     def needed(self, roots: Sequence[Tensor]) -> list[Tensor]:
-        """Gives the members that others need and that are not known here, in order."""
+        """Return the members that others need and that are not known here, in order."""
         needed: set[Tensor] = set()
         stack = [root for root in roots if root in self.group.members]
         while stack:
@@ -79,7 +79,7 @@ class Elements:
         return [member for member in self.group.members if member in needed]
 
     def emit(self, roots: Sequence[Tensor]) -> None:
-        """Computes members, and those that they need first."""
+        """Compute members, and those that they need first."""
         for member in self.needed(roots):
             self._member(member)
 
@@ -98,7 +98,7 @@ class Elements:
         return value
 
     def value(self, tensor: Tensor, index: Index) -> Value:
-        """Gives the element of a tensor at an index over the loops."""
+        """Return the element of a tensor at an index over the loops."""
         writer = self.writer
         tensor, index = through_views(tensor, index)
         if isinstance(tensor, Fill):
@@ -141,7 +141,7 @@ class Elements:
         return gathered(writer, base, place, tensor.dtype, loops)
 
     def _checked(self, place: Value, size: Size) -> Value:
-        """Gives an index that is in range, and reports one that was not."""
+        """Return an index that is in range, and report one that was not."""
         writer = self.writer
         zero, last = writer.number(0), writer.scalar("arith.subi", writer.number(size), writer.number(1))
         low = emitted(writer, "min", "i64", (place, last))
@@ -158,14 +158,14 @@ class Elements:
         return inside
 
     def base(self, tensor: Tensor) -> Value:
-        """Gives the address of a tensor in memory."""
+        """Return the address of a tensor in memory."""
         while isinstance(tensor, Reshape):
             tensor = tensor.source
         return self.writer.slot(self._slot_of(tensor), "!llvm.ptr")
 
 
 def members_behind(tensor: Tensor, group: Group) -> list[Tensor]:
-    """Gives the member of a group behind views, if there is one."""
+    """Return the member of a group behind views, if there is one."""
     while isinstance(tensor, View):
         tensor = tensor.source
     return [tensor] if tensor in group.members else []

@@ -26,13 +26,13 @@ class Frame:
         """Text of each slot -> its place."""
 
     def slot(self, text: str) -> int:
-        """Gives the place of the slot that holds the value of a Python expression."""
+        """Return the place of the slot that holds the value of a Python expression."""
         return self.slots.setdefault(text, len(self.slots))
 
     def size(self, size: Size) -> int:
-        """Gives the place of the slot that holds a symbolic size."""
+        """Return the place of the slot that holds a symbolic size."""
         return self.slot(python_text(size, self.symbols))
 
     def function(self, name: str) -> int:
-        """Gives the place of the slot that holds the address of a function of PyTorch's library."""
+        """Return the place of the slot that holds the address of a function of PyTorch's library."""
         return self.slot(f"address[{name!r}]")

@@ -46,7 +46,7 @@ _WRITTEN_OUT = {"exp": exponential, "tanh": hyperbolic_tangent}
 
 
 def emitted(writer: Writer, function: str, dtype: str, arguments: Sequence[Value]) -> Value:
-    """Gives a function of values, in all lanes where any of them is."""
+    """Return a function of values, in all lanes where any of them is."""
     if any(argument.is_wide for argument in arguments):
         arguments = [writer.wide(argument) for argument in arguments]
     if dtype == "f32" and function in _WRITTEN_OUT:
@@ -174,14 +174,14 @@ def _cast(writer: Writer, dtype: str, arguments: Sequence[Value]) -> Value:
 
 
 def _widened(writer: Writer, value: Value) -> Value:
-    """Gives a bfloat16 as float32, of which it is the upper half."""
+    """Return a bfloat16 as float32, of which it is the upper half."""
     bits = _cast(writer, "i32", (Value(value.name, "i16", value.is_wide, value.level),))
     upper = emitted(writer, "shl", "i32", (bits, writer.constant(16, "i32", is_wide=value.is_wide)))
     return _reinterpreted(writer, upper, "f32")
 
 
 def _rounded(writer: Writer, value: Value) -> Value:
-    """Gives a float32 as bfloat16: the nearest, and of two equally near ones the even one."""
+    """Return a float32 as bfloat16: the nearest, and of two equally near ones the even one."""
 
     def number(bits: int) -> Value:
         return writer.constant(bits, "i32", is_wide=value.is_wide)
@@ -205,7 +205,7 @@ _TWO_TO_31 = 2147483648.0
 
 
 def _wrapping(writer: Writer, value: Value) -> Value:
-    """Gives a float as i32, as eager has it on its way to narrower integers: what does not fit, and NaN, is the lowest."""
+    """Return a float as i32, as eager has it on its way to narrower integers: what does not fit, and NaN, is the lowest."""
     if value.dtype == "f16":
         value = _cast(writer, "f32", (value,))
     low, high = (writer.constant(limit, value.dtype, is_wide=value.is_wide) for limit in (-_TWO_TO_31, _TWO_TO_31))

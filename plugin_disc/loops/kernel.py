@@ -41,7 +41,7 @@ class Kernel:
 
 
 def kernel_of(group: Group, name: str, frame: Frame, lanes: int, slot_of: SlotOf) -> Kernel:
-    """Gives a group as a function, which chooses among several where the length of rows tells."""
+    """Return a group as a function, which chooses among several where the length of rows tells."""
     nest = nest_of(group) if group.domain else None
     versions = versions_of(group, nest, lanes) if nest is not None else (ANY,)
     if len(versions) == 1:
@@ -86,7 +86,7 @@ class _Kernel:
         return Kernel(name, writer.finish(), tasks.count, work, tuple(writer.frame.slots))
 
     def _is_wide_column(self, width: int) -> bool:
-        """True where each lane reduces a column and there are enough columns for several registers.
+        """Return whether each lane reduces a column and there are enough columns for several registers.
 
         A walk down the columns then reads whole stretches of memory.
         """
@@ -96,7 +96,7 @@ class _Kernel:
         return self.version.is_wide or (is_static(size) and size >= width)
 
     def _is_across(self) -> bool:
-        """True where lanes run along a reduced loop."""
+        """Return whether lanes run along a reduced loop."""
         return self.nest is not None and self.nest.lane in self.group.reduced
 
     def _block(self) -> int:
@@ -113,7 +113,7 @@ class _Kernel:
         return [loop for loop in self.group.kept if loop not in self.nest.merged]
 
     def _outer_loops(self) -> list[Loop]:
-        """Gives the loops around; of the lanes' loop the blocks, of a tile's the rows of tiles."""
+        """Return the loops around; of the lanes' loop the blocks, of a tile's the rows of tiles."""
         if self.nest is None:
             return []
         if self._is_across():
@@ -128,7 +128,7 @@ class _Kernel:
         return [*sizes, blocks] if is_static(self.nest.sizes[lane]) or self.group.reduced else [blocks, *sizes]
 
     def _step_elements(self) -> Size:
-        """Gives how many elements are computed in one step of the loops around, counted for a whole block."""
+        """Return how many elements are computed in one step of the loops around, counted for a whole block."""
         if self.nest is None:
             return 1
         inner = product(self.nest.sizes[loop] for loop in self.group.reduced if loop not in self.nest.merged)
@@ -139,7 +139,7 @@ class _Kernel:
         return product((inner, along, self.writer.lanes if self.tile is not None else 1))
 
     def _step(self) -> None:
-        """Writes what is done in one step of the loops around."""
+        """Write what is done in one step of the loops around."""
         if self.nest is None or self._is_across():
             self._phases()
         elif self.tile is None:
@@ -148,7 +148,7 @@ class _Kernel:
             self._tiled(self.nest, self.tile)
 
     def _tiled(self, nest: Nest, tile: Tile) -> None:
-        """Runs one row of tiles; where the loop's rest is less than a tile, its elements one by one."""
+        """Run one row of tiles; where the loop's rest is less than a tile, its elements one by one."""
         writer, values = self.writer, self.elements.loops.values
         height, size = writer.number(writer.lanes), nest.sizes[tile.loop]
         begin = writer.scalar("arith.muli", values[tile.loop], height)
@@ -176,7 +176,7 @@ class _Kernel:
             )
 
     def _tile(self, tile: Tile, first: Value, last: Value | None, begin: Value, end: Value) -> list[str]:
-        """Runs one tile, column by column; one that the lanes do not fill by reads of single elements."""
+        """Run one tile, column by column; one that the lanes do not fill by reads of single elements."""
         assert self.nest is not None
         writer, lane = self.writer, self.nest.lane
         if last is not None:
@@ -198,7 +198,7 @@ class _Kernel:
         return []
 
     def _along_lanes(self, lane: int, step: Callable[[Value, Value | None], list[str]]) -> None:
-        """Runs the lanes over one block, whole rows of lanes first."""
+        """Run the lanes over one block, whole rows of lanes first."""
         writer = self.writer
         assert self.nest is not None
         if self.version.registers is not None:
@@ -216,7 +216,7 @@ class _Kernel:
         writer.branch(is_rest, [], lambda _: step(replace(whole, level=writer.level), end))
 
     def _written_out(self, registers: int, step: Callable[[Value, Value | None], list[str]]) -> None:
-        """Runs the lanes over a row of as many registers, the last of them perhaps partly."""
+        """Run the lanes over a row of as many registers, the last of them perhaps partly."""
         writer = self.writer
         assert self.nest is not None
         size = writer.number(self.nest.sizes[self.nest.lane])

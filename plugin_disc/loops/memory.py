@@ -1,4 +1,4 @@
-"""Reads and writes elements in memory, a scalar or a row of lanes at a time."""
+"""Reads and write elements in memory, a scalar or a row of lanes at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Loops:
 
 
 def affine(writer: Writer, expression: Affine, loops: Loops, *, with_lane: bool = True) -> Value:
-    """Gives an index as an i64: the first lane's, or without the lanes' loop at all."""
+    """Return an index as an i64: the first lane's, or without the lanes' loop at all."""
     terms = [
         (loops.values[variable], factor)
         for variable, factor in expression.terms
@@ -51,12 +51,12 @@ def affine(writer: Writer, expression: Affine, loops: Loops, *, with_lane: bool 
 
 
 def lane_factor(expression: Affine, loops: Loops) -> Size:
-    """Gives how far apart neighbouring lanes are."""
+    """Return how far apart neighbouring lanes are."""
     return 0 if loops.lane is None else expression.factor(loops.lane)
 
 
 def affine_wide(writer: Writer, expression: Affine, loops: Loops) -> Value:
-    """Gives an index, in every lane its own; a scalar where all lanes have the same."""
+    """Return an index, in every lane its own; a scalar where all lanes have the same."""
     first = affine(writer, expression, loops)
     factor = lane_factor(expression, loops)
     if factor == 0:
@@ -81,7 +81,7 @@ def _wide(writer: Writer, operation: str, left: Value, right: Value) -> Value:
 
 
 def lane_mask(writer: Writer, count: Value) -> Value:
-    """Gives which lanes are among the first `count`."""
+    """Return which lanes are among the first `count`."""
     limit = writer.wide(count)
     text = f"arith.cmpi slt, {_lane_numbers(writer).name}, {limit.name} : {writer.vector('i64')}"
     return writer.put(text, "i1", is_wide=True, level=limit.level)
@@ -92,12 +92,12 @@ def _stored_kind(dtype: str) -> str:
 
 
 def read_key(base: Value, place: Affine, dtype: str, mask: Value | None) -> Hashable:
-    """Gives the key under which what was read is known."""
+    """Return the key under which what was read is known."""
     return ("read", base.name, place, dtype, mask.name if mask else "")
 
 
 def read(writer: Writer, base: Value, place: Affine, dtype: str, loops: Loops) -> Value:
-    """Gives elements in memory: one scalar where all lanes read the same."""
+    """Return elements in memory: one scalar where all lanes read the same."""
     key = read_key(base, place, dtype, loops.mask)
     if found := writer.known(key):
         return found
@@ -123,13 +123,13 @@ def read(writer: Writer, base: Value, place: Affine, dtype: str, loops: Loops) -
 
 
 def gathered(writer: Writer, base: Value, places: Value, dtype: str, loops: Loops) -> Value:
-    """Gives elements at computed places, one for each lane."""
+    """Return elements at computed places, one for each lane."""
     value = _gathered(writer, base, places, "i8" if dtype == "i1" else dtype, loops)
     return _as_boolean(writer, value) if dtype == "i1" else value
 
 
 def further(writer: Writer, base: Value, place: Value, dtype: str) -> Value:
-    """Gives the address of an element."""
+    """Return the address of an element."""
     return _address(writer, base, place, _stored_kind(dtype))
 
 
@@ -153,7 +153,7 @@ def _row(writer: Writer, at: Value, dtype: str, loops: Loops) -> Value:
 
 
 def _fetch_ahead(writer: Writer, base: Value, place: Affine, dtype: str, loops: Loops) -> None:
-    """Asks for what a walk down columns reads some rows later, where rows lie too far apart for the processor to see it."""
+    """Ask for what a walk down columns reads some rows later, where rows lie too far apart for the processor to see it."""
     steps = [
         (loops.values[loop].level, factor) for loop, factor in place.terms if loop in loops.values and loop != loops.lane
     ]
@@ -170,7 +170,7 @@ def _fetch_ahead(writer: Writer, base: Value, place: Affine, dtype: str, loops: 
 
 
 def _shuffled(writer: Writer, base: Value, place: Affine, factor: int, dtype: str, loops: Loops) -> Value:
-    """Gives every second element, or elements backwards: rows that reach no further than these do, put together."""
+    """Return every second element, or elements backwards: rows that reach no further than these do, put together."""
     lanes = writer.lanes
     if factor == 2:
         picked = [*range(0, lanes, 2), *range(lanes + 1, 2 * lanes, 2)]
@@ -186,7 +186,7 @@ def _shuffled(writer: Writer, base: Value, place: Affine, factor: int, dtype: st
 
 
 def _put_together(writer: Writer, rows: Sequence[Value], picked: Sequence[int]) -> Value:
-    """Gives lanes of two rows, by their numbers."""
+    """Return lanes of two rows, by their numbers."""
     one, other = rows
     kind = writer.vector(one.dtype)
     text = f"vector.shuffle {one.name}, {other.name} {list(picked)} : {kind}, {kind}"
@@ -221,7 +221,7 @@ def _as_boolean(writer: Writer, value: Value) -> Value:
 
 
 def write(writer: Writer, base: Value, place: Affine, value: Value, loops: Loops) -> None:
-    """Writes elements; neighbouring lanes to neighbouring or to spread places, or one scalar."""
+    """Write elements; neighbouring lanes to neighbouring or to spread places, or one scalar."""
     dtype = value.dtype
     kind = _stored_kind(dtype)
     factor = lane_factor(place, loops)
@@ -262,7 +262,7 @@ def write(writer: Writer, base: Value, place: Affine, value: Value, loops: Loops
 
 
 def write_pair(writer: Writer, base: Value, place: Affine, values: Sequence[Value], loops: Loops) -> None:
-    """Writes two rows of elements whose places take turns, all lanes of both: the second's lie one behind the first's."""
+    """Write two rows of elements whose places take turns, all lanes of both: the second's lie one behind the first's."""
     dtype, lanes = values[0].dtype, writer.lanes
     wide = [writer.wide(value) for value in values]
     stored = [replace(value, name=_as_stored(writer, value), dtype="i8" if dtype == "i1" else dtype) for value in wide]

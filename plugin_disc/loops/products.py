@@ -19,7 +19,7 @@ _NORMAL, _TRANSPOSED = ord("N"), ord("T")
 
 
 def product_of(tensor: Product, name: str, frame: Frame, lanes: int, slot_of: SlotOf) -> Kernel:
-    """Gives a batch of products as a function over a range of the batch.
+    """Return a batch of products as a function over a range of the batch.
 
     BLAS counts columns first: to it, our row-major matrices are transposed, so it gets the factors in the other order.
     """
@@ -69,7 +69,7 @@ def product_of(tensor: Product, name: str, frame: Frame, lanes: int, slot_of: Sl
 
 
 def _matrix(writer: Writer, tensor: Tensor, loops: Loops, slot_of: SlotOf) -> str:
-    """Gives the address of the first element of one matrix of a batch."""
+    """Return the address of the first element of one matrix of a batch."""
     rank = len(tensor.shape)
     index = tuple(variable(dim) if dim < rank - 2 and tensor.shape[dim] != 1 else Affine() for dim in range(rank))
     source = tensor

@@ -48,7 +48,7 @@ class MachineProgram:
 def machine_program(
     outputs: Sequence[Tensor], *, inputs: Mapping[str, str], symbols: Mapping[Any, str], lanes: int, threads: int
 ) -> MachineProgram:
-    """Gives the program that computes some tensors into the memory at `o0`, `o1` ...
+    """Return the program that computes some tensors into the memory at `o0`, `o1` ...
 
     `inputs` gives the Python text of each source's address, `symbols` that of each symbol's value.
     """
@@ -88,7 +88,7 @@ def _kernel(
 
 
 def _without_doubles(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Gives kernels of which those with equal text have one name."""
+    """Return kernels of which those with equal text have one name."""
     names: dict[str, str] = {}
     result: list[Kernel] = []
     for kernel in kernels:
@@ -149,7 +149,7 @@ def _entry(kernels: Sequence[Kernel], stages: Sequence[Stage], frame: Frame, lan
 
 
 def _fill(writer: Writer, kernel: Kernel, frame: Frame) -> None:
-    """Copies what a stage needs from the program's frame into the stage's."""
+    """Copy what a stage needs from the program's frame into the stage's."""
     for place, text in enumerate(kernel.slots):
         value = writer.slot(frame.slot(text), "i64") if text != OUTSIDE else writer.number(0)
         at = writer.put(f"llvm.getelementptr %own[{place}] : (!llvm.ptr) -> !llvm.ptr, i64", "ptr", is_wide=False, level=0)
@@ -157,7 +157,7 @@ def _fill(writer: Writer, kernel: Kernel, frame: Frame) -> None:
 
 
 def _report(writer: Writer) -> None:
-    """Passes on that a stage found an index out of range."""
+    """Pass on that a stage found an index out of range."""
     found, before, now = writer.fresh(), writer.fresh(), writer.fresh()
     writer.line(f"{found} = llvm.load %own : !llvm.ptr -> i64")
     writer.line(f"{before} = llvm.load %frame : !llvm.ptr -> i64")
@@ -192,7 +192,7 @@ def _run(writer: Writer, kernel: Kernel, frame: Frame, threads: int) -> None:
 
 
 def _places(outputs: Sequence[Tensor], schedule: Schedule, symbols: Mapping[Any, str]) -> tuple[dict[Tensor, str], str]:
-    """Gives the Python text of each stored tensor's address, and of the bytes of workspace.
+    """Return the Python text of each stored tensor's address, and of the bytes of workspace.
 
     Memory of known size is given to a later tensor when its last reader has run.
     """

@@ -53,12 +53,12 @@ class Pass:
 
     @property
     def is_across(self) -> bool:
-        """True where lanes run along the innermost loop."""
+        """Return whether lanes run along the innermost loop."""
         return self.lane in self.loops
 
 
 def passes_of(group: Group, nest: Nest, reduces: Sequence[Reduce], stores: Sequence[Store], version: Version) -> list[Pass]:
-    """Gives the runs that a phase needs: one over the reduced loops, and one over each annex in which it stores."""
+    """Return the runs that a phase needs: one over the reduced loops, and one over each annex in which it stores."""
     found: list[Pass] = []
     lanes = (nest.lane, *nest.annex_lanes)
     for place, (inner, lane) in enumerate(zip((group.reduced, *group.annexes), lanes, strict=True)):
@@ -83,7 +83,7 @@ class Rows:
         return self.elements.writer
 
     def run(self, each: Pass) -> None:
-        """Runs inner loops once; afterwards the values of reductions are known."""
+        """Run inner loops once; afterwards the values of reductions are known."""
         writer = self._writer
         is_wide = not self._has_scalars(each)
         names = self._nested(each, each.loops, _neutral_totals(writer, each, each.kinds, is_wide=is_wide))
@@ -94,18 +94,18 @@ class Rows:
             writer.note(("member", reduce), emitted(writer, "cast", reduce.dtype, (value,)))
 
     def _has_stretches(self, each: Pass) -> bool:
-        """True where totals are wider than elements, and the innermost loop long enough to have narrow ones of its own."""
+        """Return whether totals are wider than elements and the innermost loop is long enough for narrow ones."""
         return each.kinds != each.stretch_kinds and not self._is_short(each.loops[-1])
 
     def _is_short(self, loop: int) -> bool:
-        """True where a loop is known to be too short for several registers at once."""
+        """Return whether a loop is known to be too short for several registers at once."""
         known = self.nest.sizes[loop]
         if loop == self.nest.lane and self.version.is_short:
             return True
         return is_static(known) and known < 2 * UNROLLED * self._writer.lanes
 
     def _has_scalars(self, each: Pass) -> bool:
-        """True where stretches are added up across the lanes one by one."""
+        """Return whether stretches are added up across the lanes one by one."""
         return each.is_across and self._has_stretches(each)
 
     def _nested(self, each: Pass, order: Sequence[int], carried: list[str]) -> list[str]:
@@ -124,7 +124,7 @@ class Rows:
         carried: Sequence[tuple[str, str]],
         step: Callable[[list[str]], list[str]],
     ) -> list[str]:
-        """Runs a loop along which no lanes run."""
+        """Run a loop along which no lanes run."""
         writer = self._writer
         lane, mask = (each.lane, None) if each.is_across else (self.elements.loops.lane, self.elements.loops.mask)
 
@@ -135,7 +135,7 @@ class Rows:
         return writer.loop(*ends, writer.number(1), carried, body)
 
     def _innermost(self, each: Pass, loop: int, carried: list[str]) -> list[str]:
-        """Runs the innermost loop; where totals are wider than elements, in stretches with narrow totals of their own."""
+        """Run the innermost loop; where totals are wider than elements, in stretches with narrow totals of their own."""
         writer, is_wide = self._writer, not self._has_scalars(each)
         start, size = writer.number(0), writer.number(self.nest.sizes[loop])
         if not self._has_stretches(each):
@@ -160,14 +160,14 @@ class Rows:
     def _stretch(
         self, each: Pass, loop: int, ends: tuple[Value, Value], kinds: Sequence[str], carried: list[str]
     ) -> list[str]:
-        """Runs the innermost loop from a place to another, with totals of some dtypes."""
+        """Run the innermost loop from a place to another, with totals of some dtypes."""
         if loop == each.lane:
             return self._along_lanes(each, ends, kinds, carried)
         pairs = _typed(self._writer, kinds, carried)
         return self._one_by_one(each, loop, ends, pairs, lambda names: self._step(each, names, kinds))
 
     def _along_lanes(self, each: Pass, ends: tuple[Value, Value], kinds: Sequence[str], carried: list[str]) -> list[str]:
-        """Runs the lanes along the innermost loop: several registers at once with totals of their own, then the rest."""
+        """Run the lanes along the innermost loop: several registers at once with totals of their own, then the rest."""
         writer = self._writer
         known, lanes = self.nest.sizes[each.lane], writer.lanes
         start, size = ends
@@ -191,7 +191,7 @@ class Rows:
         return writer.branch(writer.is_less(whole, size), _typed(writer, kinds, carried), rest)
 
     def _written_out(self, each: Pass, size: Value, registers: int, kinds: Sequence[str], carried: list[str]) -> list[str]:
-        """Takes in a row of so many registers, the last of them perhaps partly."""
+        """Take in a row of so many registers, the last of them perhaps partly."""
         writer = self._writer
         for place in range(registers):
             first = writer.number(place * writer.lanes)
@@ -218,7 +218,7 @@ class Rows:
     def _unrolled(
         self, each: Pass, ends: tuple[Value, Value], kinds: Sequence[str], carried: list[str]
     ) -> tuple[Value, list[str]]:
-        """Runs several registers at a time; gives where that ended, and the totals put together."""
+        """Run several registers at a time; gives where that ended, and the totals put together."""
         writer = self._writer
         start, size = ends
         width = writer.number(UNROLLED * writer.lanes)
@@ -254,7 +254,7 @@ class Rows:
         return len(inner) > MANY_FUNCTIONS or any(getattr(member, "function", "") in TRANSCENDENTAL for member in inner)
 
     def _step(self, each: Pass, names: Sequence[str], kinds: Sequence[str]) -> list[str]:
-        """Takes one row of lanes into the totals, and writes what is stored on the way."""
+        """Take one row of lanes into the totals, and write what is stored on the way."""
         writer, elements = self._writer, self.elements
         following: list[str] = []
         elements.emit([store.member for store in each.stores])
@@ -279,13 +279,13 @@ def _neutral_totals(writer: Writer, each: Pass, kinds: Sequence[str], *, is_wide
 
 
 def _typed(writer: Writer, kinds: Sequence[str], totals: Sequence[str], *, is_wide: bool = True) -> list[tuple[str, str]]:
-    """Gives totals with their types; there may be several sets of them."""
+    """Return totals with their types; there may be several sets of them."""
     types = [writer.type_of(kind, is_wide=is_wide) for kind in kinds]
     return [(total, types[place % len(types)]) for place, total in enumerate(totals)]
 
 
 def sum_dtype(reduce: Reduce, *, has_few: bool = False) -> str:
-    """Gives the dtype in which a reduction's totals are kept; `has_few` where few elements are known to be added up."""
+    """Return the dtype in which a reduction's totals are kept; `has_few` where few elements are known to be added up."""
     kind = reduce.source.dtype
     if reduce.function not in ("sum", "prod") or kind != "f32":
         return kind if kind not in ("f16", "bf16") else "f32"

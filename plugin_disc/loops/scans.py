@@ -16,7 +16,7 @@ from .writer import SCALAR, Value, Writer
 
 
 def scan_of(tensor: Scan, name: str, frame: Frame, lanes: int, slot_of: SlotOf) -> Kernel:
-    """Gives running totals as a function over a range of rows. Float32 is added in float64, as PyTorch does."""
+    """Return running totals as a function over a range of rows. Float32 is added in float64, as PyTorch does."""
     writer = Writer(frame, lanes)
     writer.open(f"llvm.func @{name}(%frame: !llvm.ptr, %begin: i64, %end: i64)")
     others = [dim for dim in range(len(tensor.shape)) if dim != tensor.dim]

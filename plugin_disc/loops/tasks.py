@@ -34,7 +34,7 @@ class Tasks:
 
 
 def tasks_of(loops: Sequence[Loop], work: Size, shared: int = -1) -> Tasks:
-    """Gives the tasks of loops, in each innermost step of which `work` elements are computed.
+    """Return the tasks of loops, in each innermost step of which `work` elements are computed.
 
     Where that is not known, tasks share the steps of the loop at the place `shared`, the last one unless given.
     """
@@ -57,7 +57,7 @@ def tasks_of(loops: Sequence[Loop], work: Size, shared: int = -1) -> Tasks:
 
 
 def run_tasks(writer: Writer, tasks: Tasks, values: dict[int, Value], task: Value, body: Callable[[], None]) -> None:
-    """Writes one task: sets the value of each loop, and writes the body in the loops that run inside."""
+    """Write one task: sets the value of each loop, and write the body in the loops that run inside."""
     for place, (loop, size) in reversed(list(enumerate(tasks.numbered))):
         if place == 0:
             values[loop] = task

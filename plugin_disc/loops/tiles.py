@@ -30,7 +30,7 @@ class Tile:
 
 
 def tile_of(group: Group, nest: Nest, lanes: int) -> Tile | None:
-    """Gives the tile for a group's transposed reads; None where there are none, or along several loops."""
+    """Return the tile for a group's transposed reads; None where there are none, or along several loops."""
     if group.reduced or len(group.members) > MOST_MEMBERS:
         return None
     apart = tuple(
@@ -55,7 +55,7 @@ def _reads(group: Group) -> Iterator[tuple[Tensor, Affine]]:
 
 
 def columns_of(elements: Elements, tile: Tile, lane: int, first: Value, begin: Value) -> list[list[Value]]:
-    """Gives for each read of a tile its columns; the tile is as high as it is wide.
+    """Return for each read of a tile its columns; the tile is as high as it is wide.
 
     `first` is the lanes' first index, `begin` that of the tile's loop.
     """
@@ -75,7 +75,7 @@ def columns_of(elements: Elements, tile: Tile, lane: int, first: Value, begin: V
 
 
 def _turned(elements: Elements, rows: Sequence[Value]) -> list[Value]:
-    """Gives the columns of square rows: blocks off the diagonal change places, in halves, quarters and so on."""
+    """Return the columns of square rows: blocks off the diagonal change places, in halves, quarters and so on."""
     writer, lanes = elements.writer, elements.writer.lanes
     kind = writer.vector(rows[0].dtype)
     values = list(rows)
@@ -93,7 +93,7 @@ def _turned(elements: Elements, rows: Sequence[Value]) -> list[Value]:
 
 
 def note_column(elements: Elements, tile: Tile, columns: Sequence[Sequence[Value]], place: int) -> None:
-    """Makes one column of each read known, so that it is not read again."""
+    """Make one column of each read known, so that it is not read again."""
     for (tensor, index), each in zip(tile.reads, columns, strict=True):
         column = replace(each[place], level=elements.writer.level)
         elements.writer.note(read_key(elements.base(tensor), index, tensor.dtype, None), column)

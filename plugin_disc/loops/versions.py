@@ -51,7 +51,7 @@ ANY = Version("any")
 
 
 def versions_of(group: Group, nest: Nest, lanes: int) -> tuple[Version, ...]:
-    """Gives the versions of a group's kernel; of those that may be called the first is best, and the last always may be."""
+    """Return the versions of a group's kernel, the best first; the last may always be called."""
     if not group.reduced:
         return (*_lanes(group, nest, lanes), ANY)
     return (*(_rows(group, nest, lanes) if nest.lane in group.reduced else _columns(nest, lanes)), ANY)
@@ -82,12 +82,12 @@ def _rows(group: Group, nest: Nest, lanes: int) -> Iterator[Version]:
 
 
 def _exactly(registers: Size, count: int) -> tuple[Bound, ...]:
-    """Bounds of a number of registers; an empty row takes one that is empty."""
+    """Bound of a number of registers; an empty row takes one that is empty."""
     return ((registers, count),) if count == 1 else ((registers, count), (minus(0, registers), -count))
 
 
 def half_of(registers: int) -> int:
-    """Gives how many registers cover half a row."""
+    """Return how many registers cover half a row."""
     return (registers + 1) // 2
 
 
@@ -99,7 +99,7 @@ def _columns(nest: Nest, lanes: int) -> Iterator[Version]:
 
 
 def choice(name: str, versions: Sequence[Version], frame: Frame, lanes: int) -> str:
-    """Writes the function that calls the first version that fits."""
+    """Write the function that calls the first version that fits."""
     writer = Writer(frame, lanes)
     writer.open(f"llvm.func @{name}(%frame: !llvm.ptr, %begin: i64, %end: i64)")
     for version in versions[:-1]:

@@ -71,51 +71,51 @@ class Writer:
         return len(self.blocks) - 1
 
     def open(self, header: str) -> None:
-        """Begins a block inside the innermost one."""
+        """Begin a block inside the innermost one."""
         self.blocks.append(Block(header))
 
     def close(self, *last: str) -> None:
-        """Ends the innermost block and puts it into the one around it."""
+        """End the innermost block and put it into the one around it."""
         block = self.blocks.pop()
         text = "\n".join((block.header + " {", *block.lines, *last, "}"))
         self.blocks[-1].lines.append(text)
 
     def begin_part(self) -> None:
-        """Begins a part of the innermost block in which values of other parts are not known."""
+        """Begin a part of the innermost block in which values of other parts are not known."""
         self.blocks.append(Block(""))
 
     def end_part(self) -> None:
-        """Ends a part; its lines follow those of the block."""
+        """End a part; its lines follow those of the block."""
         block = self.blocks.pop()
         self.blocks[-1].lines.extend(block.lines)
 
     def finish(self) -> str:
-        """Ends the function and gives its text."""
+        """End the function and return its text."""
         (block,) = self.blocks
         self.blocks = []
         return "\n".join((block.header + " {", *block.lines, "llvm.return", "}"))
 
     def line(self, text: str) -> None:
-        """Adds a line to the innermost block."""
+        """Add a line to the innermost block."""
         self.blocks[-1].lines.append(text)
 
     def fresh(self) -> str:
-        """Gives a new name."""
+        """Return a new name."""
         self._count += 1
         return f"%v{self._count}"
 
     # --- values ---
 
     def type_of(self, dtype: str, *, is_wide: bool) -> str:
-        """Gives MLIR's type of a value."""
+        """Return MLIR's type of a value."""
         return self.vector(dtype) if is_wide else SCALAR[dtype]
 
     def vector(self, dtype: str) -> str:
-        """Gives the type of a vector of all lanes."""
+        """Return the type of a vector of all lanes."""
         return f"vector<{self.lanes}x{SCALAR[dtype]}>"
 
     def put(self, operation: str, dtype: str, *, is_wide: bool, level: int, key: Hashable = None) -> Value:
-        """Adds an operation to the block at a level, unless an equal one is known there."""
+        """Add an operation to the block at a level, unless an equal one is known there."""
         key = (operation, dtype) if key is None else key
         if found := self.known(key):
             return found
@@ -125,15 +125,15 @@ class Writer:
         return value
 
     def known(self, key: Hashable) -> Value | None:
-        """Gives what an open block knows under a key."""
+        """Return what an open block knows under a key."""
         return next((block.known[key] for block in reversed(self.blocks) if key in block.known), None)
 
     def note(self, key: Hashable, value: Value) -> None:
-        """Makes a value known under a key, in the block that it stands in."""
+        """Make a value known under a key, in the block that it stands in."""
         self.blocks[value.level].known[key] = value
 
     def constant(self, value: float, dtype: str, *, is_wide: bool = False) -> Value:
-        """Gives a constant."""
+        """Return a constant."""
         text = literal(value, dtype)
         shown = f"dense<{text}>" if is_wide else text
         kind = self.type_of(dtype, is_wide=is_wide)
@@ -142,22 +142,22 @@ class Writer:
         return self.put(f"arith.constant {shown} : {kind}", dtype, is_wide=is_wide, level=0)
 
     def number(self, size: Size) -> Value:
-        """Gives a size as an i64."""
+        """Return a size as an i64."""
         return self.constant(size, "i64") if isinstance(size, int) else self.slot(self.frame.size(size), "i64")
 
     def slot(self, place: int, kind: str) -> Value:
-        """Gives what a slot of the frame holds, as "i64", "f64" or "!llvm.ptr"."""
+        """Return what a slot of the frame holds, as "i64", "f64" or "!llvm.ptr"."""
         at = self.put(f"llvm.getelementptr %frame[{place}] : (!llvm.ptr) -> !llvm.ptr, i64", "ptr", is_wide=False, level=0)
         return self.put(f"llvm.load {at.name} : !llvm.ptr -> {kind}", kind, is_wide=False, level=0)
 
     def scalar(self, operation: str, *arguments: Value) -> Value:
-        """Gives integer arithmetic on i64, put as far out as its arguments are."""
+        """Return integer arithmetic on i64, put as far out as its arguments are."""
         level = max(argument.level for argument in arguments)
         names = ", ".join(argument.name for argument in arguments)
         return self.put(f"{operation} {names} : i64", "i64", is_wide=False, level=level)
 
     def wide(self, value: Value) -> Value:
-        """Gives a scalar in all lanes."""
+        """Return a scalar in all lanes."""
         if value.is_wide:
             return value
         text = f"vector.broadcast {value.name} : {SCALAR[value.dtype]} to {self.vector(value.dtype)}"
@@ -171,7 +171,7 @@ class Writer:
         carried: Sequence[tuple[str, str]],
         body: Callable[[Value, list[str]], list[str]],
     ) -> list[str]:
-        """Writes a loop; `carried` are (first value, type). `body` gets index and carried names and gives the next ones."""
+        """Write a loop; `carried` are (first value, type). `body` gets index and carried names and gives the next ones."""
         index = self.fresh()
         names = [self.fresh() for _ in carried]
         result = self.fresh()
@@ -192,7 +192,7 @@ class Writer:
         body: Callable[[list[str]], list[str]],
         otherwise: Callable[[list[str]], list[str]] | None = None,
     ) -> list[str]:
-        """Writes what is done only under a condition, and what is done where it does not hold.
+        """Write what is done only under a condition, and what is done where it does not hold.
 
         `carried` are (value, type), which both may give other values.
         """
@@ -215,13 +215,13 @@ class Writer:
         return [f"{result}#{place}" for place in range(len(carried))]
 
     def is_less(self, left: Value, right: Value) -> Value:
-        """Gives left < right of two i64."""
+        """Return left < right of two i64."""
         level = max(left.level, right.level)
         return self.put(f"arith.cmpi slt, {left.name}, {right.name} : i64", "i1", is_wide=False, level=level)
 
 
 def literal(value: float, dtype: str) -> str:
-    """Gives MLIR's text of a number of a dtype."""
+    """Return MLIR's text of a number of a dtype."""
     if dtype == "i1":
         return "true" if value else "false"
     if dtype == "f64":
@@ -248,7 +248,7 @@ def _bits_of_bfloat16(value: float) -> int:
 
 
 def _as_float32(number: float) -> float:
-    """Gives a number within float32's range: what is larger is infinite, as it is for PyTorch's kernels."""
+    """Return a number within float32's range: what is larger is infinite, as it is for PyTorch's kernels."""
     return ctypes.c_float(number).value
 
 

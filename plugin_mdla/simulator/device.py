@@ -26,7 +26,7 @@ class Call:
 
     @property
     def is_faithful(self) -> bool:
-        """True where every value fitted its format."""
+        """Return whether every value fitted its format."""
         return not self.saturated and not self.not_finite
 
 
@@ -52,7 +52,7 @@ class Simulator:
         return {layer.layer.name: layer.weight_saturated for layer in self._layers if layer.weight_saturated}
 
     def run(self, inputs: Sequence[torch.Tensor], *, stop_at: int | None = None) -> Call:
-        """Runs one call. `inputs` are float tensors of the device shapes, in order; nothing is written to.
+        """Run one call. `inputs` are float tensors of the device shapes, in order; nothing is written to.
 
         Values that do not fit saturate and are counted. `stop_at` ends the call early where that many elements did not fit:
         outputs are then missing.
@@ -76,7 +76,7 @@ class Simulator:
         return Call(outputs, saturated, not_finite)
 
     def run_all(self, inputs: Sequence[torch.Tensor]) -> tuple[Mapping[str, torch.Tensor], Mapping[str, int]]:
-        """Gives every value of one call, as float32 and by name, and what saturated: for reports."""
+        """Return every value of one call, as float32 and by name, and what saturated: for reports."""
         saturated: dict[str, int] = {}
         values: dict[str, torch.Tensor] = {}
         with torch.no_grad():
@@ -94,7 +94,7 @@ def _keep(name: str, found: Quantised, values: dict[str, torch.Tensor], saturate
 
 
 def _last_uses(program: Program) -> Mapping[int, tuple[str, ...]]:
-    """Gives the values that nobody reads after a layer, by the layer's position: they need not be kept."""
+    """Return the values that nobody reads after a layer, by the layer's position: they need not be kept."""
     last: dict[str, int] = {}
     for position, layer in enumerate(program.layers):
         last[layer.name] = position

@@ -31,7 +31,7 @@ class IntegerLayer:
         self.bias = self._bias()
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Quantised:
-        """Gives the result in its format, and how many of its elements saturated."""
+        """Return the result in its format, and how many of its elements saturated."""
         kind, source = self.layer.kind, self.sources[0]
         if kind in ("Sigmoid", "Tanh"):
             return self._looked_up(inputs[0])

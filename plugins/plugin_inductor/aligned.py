@@ -11,10 +11,10 @@ ALIGNMENT = 16
 
 
 def for_device(constant: torch.Tensor) -> torch.Tensor:
-    """Gives a constant as it is on CPUs, and elsewhere where it starts at an aligned address; else an aligned copy."""
+    """Return a constant as it is on CPUs, and elsewhere where it starts at an aligned address; else an aligned copy."""
     return constant if constant.device.type == "cpu" or constant.layout is not torch.strided else aligned(constant)
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """Gives a tensor itself where it starts at an aligned address, else a copy of the same size and strides that does."""
+    """Return a tensor itself where it starts at an aligned address, else a copy of the same size and strides that does."""
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 or not tensor.numel() else copied(tensor)

@@ -30,7 +30,7 @@ class InductorBackend(Backend):
     """Compiles clusters with the graph compiler inside PyTorch."""
 
     def probe(self) -> Support:
-        """Compiles and runs `relu` on four numbers. Notes why Inductor's own folder is not used, where it is not."""
+        """Compile and run `relu` on four numbers. Notes why Inductor's own folder is not used, where it is not."""
         cluster = relu_cluster()
         try:
             place = trusted_place()
@@ -42,7 +42,7 @@ class InductorBackend(Backend):
         return Support(accepted=True, reason=place.problem)
 
     def supports(self, node: fx.Node) -> Support:
-        """Says whether Inductor takes a node; see `plugin_inductor.support`."""
+        """Return whether Inductor takes a node; see `plugin_inductor.support`."""
         return supports(node)
 
     def keeps_order(self, node: fx.Node) -> bool:
@@ -50,7 +50,7 @@ class InductorBackend(Backend):
         return keeps_order(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Compiles a cluster. Raises CompileError with Inductor's reason, and what to do about it where that is known."""
+        """Compile a cluster. Raises CompileError with Inductor's reason, and what to do about it where that is known."""
         try:
             with compiling(settings, has_weights=bool(cluster.constants)):
                 program = build(lower(cluster))
@@ -61,7 +61,7 @@ class InductorBackend(Backend):
         return InductorExecutable(cluster, settings, program)
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Restores a program with the cluster's own weights; compiles no C++. Raises CompileError with the reason."""
+        """Restore a program with the cluster's own weights; compiles no C++. Raises CompileError with the reason."""
         try:
             with environment_kept():
                 program = stored.load(folder, [weight.detach() for weight in cluster.constants.values()])
@@ -73,12 +73,12 @@ class InductorBackend(Backend):
 
 
 def create() -> InductorBackend:
-    """Gives the backend."""
+    """Return the backend."""
     return InductorBackend()
 
 
 def relu_cluster() -> Cluster:
-    """Gives the smallest useful program: `relu` on a float32 tensor of 4 elements."""
+    """Return the smallest useful program: `relu` on a float32 tensor of 4 elements."""
     graph = fx.Graph()
     source = graph.placeholder("x")
     result = graph.call_function(torch.ops.aten.relu.default, (source,), name="relu")

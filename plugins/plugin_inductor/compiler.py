@@ -84,7 +84,7 @@ class Program:
 
 
 def build(lowered: Lowered) -> Program:
-    """Compiles a lowered cluster, within `compiling`. Uses up `lowered.module`. Raises whatever Inductor raises."""
+    """Compile a lowered cluster, within `compiling`. Uses up `lowered.module`. Raises whatever Inductor raises."""
     program, inputs = lowered.module, list(lowered.inputs)
     with V.set_fake_mode(lowered.mode):
         program = compile_fx._recursive_joint_graph_passes(program, input_device=_device(program))
@@ -166,7 +166,7 @@ _OWN_VARIABLES = ("TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TRITON_")
 
 @contextlib.contextmanager
 def environment_kept() -> Iterator[None]:
-    """Takes back the variables through which Inductor tells child processes and kernels where its things are.
+    """Take back the variables through which Inductor tells child processes and kernels where its things are.
 
     Those that a parent process left count too: what they say of this process's memory is renewed, and so differs.
     """
@@ -201,7 +201,7 @@ def _threads(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _whole_files() -> Iterator[None]:
-    """Lets the C++ compiler write beside its target, which then appears whole or not at all.
+    """Let the C++ compiler write beside its target, which then appears whole or not at all.
 
     Inductor takes a file that is there for finished. A worker can be killed at any time, and half a library or header in
     Inductor's cache would make later compilations fail, those of other programs too.
@@ -228,7 +228,7 @@ def _device(program: fx.GraphModule) -> torch.device:
 
 
 def _freeze(program: fx.GraphModule, inputs: list[Any], *, layout_opt: bool) -> dict[int, Recipe]:
-    """Folds and prepacks weights in place, and gives the recipes of those that end in an opaque layout.
+    """Fold and prepack weights in place, and return the recipes of those that end in an opaque layout.
 
     The steps of `torch._inductor.freezing.freeze`, which takes weights from a tracing context that is not there here.
     """
@@ -244,7 +244,7 @@ def _freeze(program: fx.GraphModule, inputs: list[Any], *, layout_opt: bool) -> 
 
 
 def _align_constants(program: fx.GraphModule) -> None:
-    """Copies constants on GPUs that folding left at odd addresses: a slice of a weight is a view into it."""
+    """Copy constants on GPUs that folding left at odd addresses: a slice of a weight is a view into it."""
     for node in program.graph.find_nodes(op="get_attr"):
         value = getattr(program, str(node.target))
         if isinstance(value, torch.Tensor) and (copy := for_device(value)) is not value:
@@ -252,7 +252,7 @@ def _align_constants(program: fx.GraphModule) -> None:
 
 
 def _makers(program: fx.GraphModule) -> dict[fx.Node, Recipe]:
-    """Gives a recipe for every call that reads nothing but constants."""
+    """Return a recipe for every call that reads nothing but constants."""
     made: dict[fx.Node, Any] = {
         node: getattr(program, str(node.target)) for node in program.graph.find_nodes(op="get_attr")
     }
@@ -266,7 +266,7 @@ def _makers(program: fx.GraphModule) -> dict[fx.Node, Recipe]:
 
 
 def copying(call: Call, positions: tuple[int, ...]) -> Call:
-    """Gives a call whose outputs at these positions are new tensors."""
+    """Return a call whose outputs at these positions are new tensors."""
     if not positions:
         return call
 

@@ -37,7 +37,7 @@ class Place:
 
 
 def trusted_place() -> Place:
-    """Gives the user's folder, else the default one, else one in the hub's cache.
+    """Return the user's folder, else the default one, else one in the hub's cache.
 
     Raises CompileError where others could have written to both of these.
     """
@@ -58,7 +58,7 @@ def trusted_place() -> Place:
 
 
 def _doubt(folder: Path) -> str:
-    """Says why others could have written what a folder holds, or ""; makes it, closed to others, where there is none."""
+    """Return why others could have written what a folder holds, or ""; makes it, closed to others, where there is none."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         reason = distrust(folder) or distrust_root(folder)
@@ -68,7 +68,7 @@ def _doubt(folder: Path) -> str:
 
 
 def _stranger(folder: Path) -> str:
-    """Names something in a folder that others could have written; looks once a process, and only where others may enter."""
+    """Name something in a folder that others could have written; looks once a process, and only where others may enter."""
     facts = folder.stat()
     mark = (str(folder), facts.st_ino)
     if mark in _sound or not facts.st_mode & _ENTERED:

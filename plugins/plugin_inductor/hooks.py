@@ -9,7 +9,7 @@ from plugin_inductor.support import DTYPES
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
-    """Registers `inductor`."""
+    """Register `inductor`."""
     return (
         BackendInfo(
             name="inductor",

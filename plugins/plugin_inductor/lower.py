@@ -69,7 +69,7 @@ def _check_inputs(cluster: Cluster) -> None:
 
 
 def _with_weights_as_inputs(cluster: Cluster) -> fx.GraphModule:
-    """Gives a copy whose first placeholders are the weights, in the order of `cluster.constants`.
+    """Return a copy whose first placeholders are the weights, in the order of `cluster.constants`.
 
     Tracing the cluster itself would put fake tensors in its attributes for a while, and other threads may be reading them.
     """
@@ -100,7 +100,7 @@ def _bind_weights(program: fx.GraphModule, weights: tuple[torch.Tensor, ...]) ->
 
 
 def _copy_aliasing_outputs(program: fx.GraphModule) -> None:
-    """Makes every output that shares memory with an input a copy, in place. Constants are copied at run time.
+    """Make every output that shares memory with an input a copy, in place. Constants are copied at run time.
 
     Compares storages of fake values, not schemas: `type_as`, `meshgrid` or `einsum` may give views without saying so.
     """

@@ -13,25 +13,25 @@ from torch._inductor import config
 
 
 def default(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
-    """Gives a callable that runs `torch.compile(module)` once without gradients. Compiles at once."""
+    """Return a callable that runs `torch.compile(module)` once without gradients. Compiles at once."""
     return _compiled(torch.compile(module), inputs)
 
 
 def max_autotune(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
-    """Gives the strong form: mode "max-autotune" with weights frozen. Compiles at once, which may take minutes."""
+    """Return the strong form: mode "max-autotune" with weights frozen. Compiles at once, which may take minutes."""
     with config.patch(freezing=True):
         return _compiled(torch.compile(module, mode="max-autotune"), inputs)
 
 
 def exported(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
-    """Gives what Inductor makes of the exported model, weights frozen: nothing guards it. Compiles at once."""
+    """Return what Inductor makes of the exported model, weights frozen: nothing guards it. Compiles at once."""
     with torch.no_grad(), config.patch(freezing=True):
         program = torch.export.export(module, tuple(inputs)).module()
         return _compiled(_inductor.compile(program, list(inputs)), inputs)
 
 
 def ahead_of_time(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
-    """Gives the package of AOTInductor, weights frozen, loaded again: no Python runs in a call. Compiles at once."""
+    """Return the package of AOTInductor, weights frozen, loaded again: no Python runs in a call. Compiles at once."""
     with torch.no_grad(), config.patch(freezing=True), tempfile.TemporaryDirectory() as folder:
         program = torch.export.export(module, tuple(inputs))
         package = _inductor.aoti_compile_and_package(program, package_path=str(Path(folder) / "model.pt2"))

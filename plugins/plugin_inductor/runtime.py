@@ -33,7 +33,7 @@ class InductorExecutable(Executable):
         self._program = program
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Runs one call; see `Executable`. Raises InputRefused for sizes that the program was not compiled for."""
+        """Run one call; see `Executable`. Raises InputRefused for sizes that the program was not compiled for."""
         if self._read_sizes is not None:
             self._check_sizes(self._read_sizes(inputs))
         if _is_autocast_enabled() or _get_num_threads() != self._threads:
@@ -43,14 +43,14 @@ class InductorExecutable(Executable):
         return self._run(inputs)
 
     def save(self, folder: Path) -> None:
-        """Writes the program, its kernels as shared libraries, and those constants that are not simply weights.
+        """Write the program, its kernels as shared libraries, and those constants that are not simply weights.
 
         Raises CompileError if a kernel or a constant cannot be written.
         """
         stored.save(self._program, folder)
 
     def dump(self, folder: Path) -> None:
-        """Writes the program received, Inductor's graphs, intermediate forms and sources, and the guards."""
+        """Write the program received, Inductor's graphs, intermediate forms and sources, and the guards."""
         traced.dump(self._cluster, self._settings, self._program, folder)
 
     def _check_sizes(self, sizes: tuple[int, ...]) -> None:
@@ -77,7 +77,7 @@ class InductorExecutable(Executable):
             torch._C._set_grad_enabled(True)
 
     def _run_in_own_modes(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
-        """Runs where the caller's autocast or thread count would change what library calls inside the program do."""
+        """Run where the caller's autocast or thread count would change what library calls inside the program do."""
         before = _get_num_threads()
         torch.set_num_threads(self._threads)
         try:
@@ -87,7 +87,7 @@ class InductorExecutable(Executable):
             torch.set_num_threads(before)
 
     def _run_restrided(self, inputs: Sequence[Any], error: AssertionError) -> Sequence[torch.Tensor]:
-        """Runs again, with the inputs copied into the strides that the program was compiled for."""
+        """Run again, with the inputs copied into the strides that the program was compiled for."""
         try:
             return self._call([self._restrided(position, inputs) for position in range(len(inputs))])
         except Exception as second:  # noqa: BLE001 - generated code may raise anything
@@ -106,7 +106,7 @@ class InductorExecutable(Executable):
 
 
 def copy_into_strides(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """Gives a copy with other strides. A stride of 0 says that elements along that dim are equal: the first one is kept."""
+    """Return a copy with other strides. Along a dim of stride 0 elements are equal: the first one is kept."""
     copy = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     target, source = copy, value
     for dim, stride in enumerate(strides):

@@ -36,7 +36,7 @@ _KERNEL = "hub_kernel"
 
 
 def save(program: Program, folder: Path) -> None:
-    """Writes the folder. Raises CompileError for a program, kernel or constant that cannot be written."""
+    """Write the folder. Raises CompileError for a program, kernel or constant that cannot be written."""
     if away := [device for device in program.devices if device != "cpu"]:
         raise CompileError(
             f"programs for {', '.join(away)} are not saved: Triton's kernels are compiled where they run",
@@ -64,7 +64,7 @@ def save(program: Program, folder: Path) -> None:
 
 
 def load(folder: Path, weights: Sequence[torch.Tensor]) -> Program:
-    """Restores a program; `weights` are those it was lowered with, in the same order."""
+    """Restore a program; `weights` are those it was lowered with, in the same order."""
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     tensors = torch.load(folder / "constants.pt", weights_only=True)
     weights = tuple(weights)
@@ -129,7 +129,7 @@ def _load_kernel(path: Path) -> Any:
 
 
 def _describe(value: Any, program: Program, tensors: list[torch.Tensor]) -> Any:
-    """Gives a constant as JSON: a view of a weight, a stored tensor, or the recipe of a packed one."""
+    """Return a constant as JSON: a view of a weight, a stored tensor, or the recipe of a packed one."""
     describe = partial(_describe, program=program, tensors=tensors)
     if isinstance(value, Recipe):
         return {"call": value.operator, "arguments": [describe(argument) for argument in value.arguments]}
@@ -163,7 +163,7 @@ def _describe_view(value: torch.Tensor, weights: Sequence[torch.Tensor]) -> Any:
 
 
 def _lies_in(value: torch.Tensor, weight: torch.Tensor) -> bool:
-    """True where a tensor reads nothing but a weight's own memory. Sharing a storage is not enough: many weights may."""
+    """Return whether a tensor reads nothing but a weight's own memory. Sharing a storage is not enough: many may."""
     if value.dtype != weight.dtype or not value.numel() or not weight.numel():
         return False
     if value.untyped_storage().data_ptr() != weight.untyped_storage().data_ptr():

@@ -140,7 +140,7 @@ def keeps_order(node: fx.Node) -> bool:
 
 
 def supports(node: fx.Node) -> Support:
-    """Gives the verdict on one call_function node, from its operator and the fake values around it."""
+    """Return the verdict on one call_function node, from its operator and the fake values around it."""
     if node.target is operator.getitem:
         return ACCEPTED
     name = operator_name(node)
@@ -188,7 +188,7 @@ def _device_refusal(node: fx.Node) -> str | None:
 
 
 def _capability(device: Any) -> tuple[int, int] | None:
-    """Gives a GPU's capability; None where this process has not started it, which must not happen here."""
+    """Return a GPU's capability; None where this process has not started it, which must not happen here."""
     import torch
 
     return torch.cuda.get_device_capability(device) if torch.cuda.is_initialized() else None

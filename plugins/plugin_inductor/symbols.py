@@ -52,13 +52,13 @@ class SizeGuards:
 
     @cached_property
     def read(self) -> Callable[[Sequence[Any]], tuple[int, ...]] | None:
-        """Gives the symbols' values from a call's inputs; None where nothing has to be checked."""
+        """Return the symbols' values from a call's inputs; None where nothing has to be checked."""
         if not self.conditions:
             return None
         return self._evaluator("(" + "".join(f"{binding.text}, " for binding in self.bindings) + ")", "i")
 
     def broken(self, values: tuple[int, ...]) -> str | None:
-        """Gives the first condition that does not hold, with the values, or None."""
+        """Return the first condition that does not hold, with the values, or None."""
         if self._all_hold(*values):
             return None
         names = self._names
@@ -66,7 +66,7 @@ class SizeGuards:
         return f"{failed}, with {', '.join(f'{name}={value}' for name, value in zip(names, values, strict=True))}"
 
     def evaluate(self, expressions: Sequence[str], inputs: Sequence[Any]) -> tuple[int, ...]:
-        """Evaluates expressions over the symbols for one call's inputs."""
+        """Evaluate expressions over the symbols for one call's inputs."""
         values = [self._evaluator(binding.text, "i")(inputs) for binding in self.bindings]
         return tuple(self._evaluator(text, *self._names)(*values) for text in expressions)
 
@@ -103,16 +103,16 @@ class FreshSizes:
         self._n_known = len(self.env.guards)
 
     def fake_inputs(self, mode: FakeTensorMode) -> tuple[Any, ...]:
-        """Gives the inputs as fake tensors and SymInts of the new environment. Adds no guard that is not reported."""
+        """Return the inputs as fake tensors and SymInts of the new environment. Adds no guard that is not reported."""
         return tuple(self._fake(spec, mode) for spec in self._specs)
 
     def guards(self) -> SizeGuards:
-        """Gives every condition that was added to the environment since it was made."""
+        """Return every condition that was added to the environment since it was made."""
         texts = [PythonPrinter().doprint(guard.expr) for guard in self.env.guards[self._n_known :]]
         return SizeGuards(tuple(self._bindings), tuple(dict.fromkeys(texts)))
 
     def strides(self) -> tuple[tuple[str, ...], ...]:
-        """Gives every input's strides as Python over the new symbols; empty for numbers."""
+        """Return every input's strides as Python over the new symbols; empty for numbers."""
         return tuple(self._texts(spec.stride) if isinstance(spec, TensorSpec) else () for spec in self._specs)
 
     def _texts(self, sizes: Sequence[Any]) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ class FreshSizes:
         return symbol  # pyright: ignore
 
     def _adopt_known_guards(self) -> None:
-        """Tells the new environment what capture has learned: Dynamo checks those guards before every call."""
+        """Tell the new environment what capture has learned: Dynamo checks those guards before every call."""
         for env in {
             id(size.node.shape_env): size.node.shape_env for *_, size in _places(self._specs) if not isinstance(size, int)
         }.values():
@@ -172,7 +172,7 @@ class FreshSizes:
 
 
 def expression(size: Any) -> sympy.Expr:
-    """Gives a size's expression over the symbols of the environment it was captured in."""
+    """Return a size's expression over the symbols of the environment it was captured in."""
     return sympy.Integer(int(size)) if isinstance(size, int) else size.node.expr
 
 

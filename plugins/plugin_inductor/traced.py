@@ -11,7 +11,7 @@ from plugin_inductor.lower import lower
 
 
 def dump(cluster: Cluster, settings: CompileSettings, program: Program, folder: Path) -> None:
-    """Writes the folder. Compiles once more, for Inductor's own trace; its kernels come from Inductor's cache of libraries.
+    """Write the folder. Compiles once more, for Inductor's own trace; its kernels come from Inductor's cache of libraries.
 
     Raises whatever Inductor raises while compiling.
     """
@@ -27,7 +27,7 @@ def dump(cluster: Cluster, settings: CompileSettings, program: Program, folder: 
 
 
 def guards_text(program: Program) -> str:
-    """Gives the symbols with the place each is read from (`i` is the list of inputs), then the conditions on them."""
+    """Return the symbols with the place each is read from (`i` is the list of inputs), then the conditions on them."""
     guards = program.guards
     symbols = [f"{binding.symbol} = {binding.text}" for binding in guards.bindings] or ["no symbolic sizes"]
     return "\n".join([*symbols, *(f"assume {text}" for text in guards.conditions), ""])

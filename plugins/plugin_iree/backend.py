@@ -43,7 +43,7 @@ func.func @main(%x: !torch.vtensor<[2],f32>) -> !torch.vtensor<[2],f32> {
 
 
 def create(settings: Settings | None = None) -> Iree:
-    """Gives the backend; called once a process for each settings."""
+    """Return the backend; called once a process for each settings."""
     return Iree(settings or Settings())
 
 
@@ -51,11 +51,11 @@ class Iree(Backend):
     """IREE on the CPU, or on a GPU where its settings say so."""
 
     def __init__(self, settings: Settings) -> None:
-        """Imports nothing heavy."""
+        """Import nothing heavy."""
         self._settings = settings
 
     def probe(self) -> Support:
-        """Compiles and runs one addition."""
+        """Compile and run one addition."""
         if self._settings.missing:
             return refused(self._settings.missing)
         try:
@@ -65,11 +65,11 @@ class Iree(Backend):
         return ACCEPTED if got == [2.0, 4.0] else refused(f"1+1 and 2+2 gave {got}")
 
     def supports(self, node: fx.Node) -> Support:
-        """Looks the node up in the operator table."""
+        """Look the node up in the operator table."""
         return OPERATORS.supports(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> IreeExecutable:
-        """Compiles a cluster for all sizes where that is right, else for those that it was captured with.
+        """Compile a cluster for all sizes where that is right, else for those that it was captured with.
 
         Raises CompileError with the compiler's reason.
         """
@@ -88,7 +88,7 @@ class Iree(Backend):
             raise _failure("compile", error, cluster) from error
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> IreeExecutable:
-        """Restores programs from what `save` wrote; the weights are the cluster's."""
+        """Restore programs from what `save` wrote; the weights are the cluster's."""
         from plugin_iree.runtime import weights_of
 
         try:
@@ -132,7 +132,7 @@ class Iree(Backend):
         return IreeExecutable(cluster, self._settings, self._device(settings), weights, programs, build, general)
 
     def _general(self, cluster: Cluster, settings: CompileSettings, weights: Weights) -> Program | None:
-        """Compiles for all sizes; None where there is one combination only, or where each needs a program of its own."""
+        """Compile for all sizes; None where there is one combination only, or where each needs a program of its own."""
         if not is_open(cluster) or any(map(needs_each, cluster.nodes)):
             return None
         least = max(map(least_size, cluster.nodes), default=0)
@@ -146,7 +146,7 @@ class Iree(Backend):
     def _through(
         self, cluster: Cluster, settings: CompileSettings, weights: Weights, lowering: Callable[[], Lowered]
     ) -> Program:
-        """Compiles. Raises CompileError, which says which of the two compilers refused."""
+        """Compile. Raises CompileError, which says which of the two compilers refused."""
         from plugin_iree.runtime import loaded
 
         try:

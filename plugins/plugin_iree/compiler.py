@@ -23,7 +23,7 @@ class Refused(Exception):  # noqa: N818 - IREE's answer, which the backend puts 
 
 
 def target_flags(settings: Settings) -> tuple[str, ...]:
-    """Gives the flags that say what to compile for."""
+    """Return the flags that say what to compile for."""
     if settings.target == "cuda":
         return ("--iree-hal-target-device=cuda", f"--iree-cuda-target={settings.processor}")
     if settings.target == "vulkan":
@@ -37,12 +37,12 @@ def target_flags(settings: Settings) -> tuple[str, ...]:
 
 
 def compiled(text: str, settings: Settings) -> bytes:
-    """Gives the .vmfb of a program in the torch dialect. Raises Refused with the compiler's words."""
+    """Return the .vmfb of a program in the torch dialect. Raises Refused with the compiler's words."""
     return _run(text, "-o", "-", *COMMON, *target_flags(settings))
 
 
 def stages(text: str, settings: Settings, folder: Path) -> None:
-    """Writes what a program is after each of IREE's phases, up to the sources of its executables. Raises Refused."""
+    """Write what a program is after each of IREE's phases, up to the sources of its executables. Raises Refused."""
     until = ("--compile-to=executable-sources", f"--dump-compilation-phases-to={folder}")
     _run(text, "-o", os.devnull, *until, *COMMON, *target_flags(settings))
 
@@ -56,14 +56,14 @@ def _run(text: str, *flags: str) -> bytes:
 
 
 def _tool() -> str:
-    """Gives the path of `iree-compile`. Importing `iree.compiler` loads no library."""
+    """Return the path of `iree-compile`. Importing `iree.compiler` loads no library."""
     import iree.compiler
 
     return str(Path(iree.compiler.__file__).parent / "_mlir_libs" / "iree-compile")
 
 
 def _reason(status: int, said: str) -> str:
-    """Gives an error in a line or few: the compiler's own errors first, without the programs that it prints after them."""
+    """Return an error in a line or few: the compiler's own errors first, without the programs that it prints after them."""
     how = signal.Signals(-status).name if status < 0 else f"status {status}"
     errors = [line for line in said.splitlines() if "error:" in line or "LLVM ERROR" in line or "Assertion" in line]
     return f"{how}: " + ("\n".join(errors) or said.strip() or "no message")[:_MOST]

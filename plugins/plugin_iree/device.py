@@ -12,7 +12,7 @@ _WORKERS = "--task_topology_group_count"
 
 
 def device(target: str, threads: int) -> Any:
-    """Gives the device that runs programs for a target; made when first asked for, and kept, as its threads never end.
+    """Return the device that runs programs for a target; made when first asked for, and kept, as its threads never end.
 
     One thread needs no pool: programs then run in the thread that calls them. Raises whatever IREE raises where there is no
     such device.
@@ -23,7 +23,7 @@ def device(target: str, threads: int) -> Any:
 
 @cache
 def instance() -> Any:
-    """Gives the virtual machine that all programs of this process share."""
+    """Return the virtual machine that all programs of this process share."""
     from iree import runtime
 
     # Else the Python binding prints a page when the process ends: what is kept until then counts as leaked.
@@ -48,7 +48,7 @@ def _made(target: str, threads: int) -> Any:
 
 
 def _driver(name: str) -> Any:
-    """Gives a driver of our own: `iree.runtime.get_driver` keeps one by name, which users of IREE would get, too."""
+    """Return a driver of our own: `iree.runtime.get_driver` keeps one by name, which users of IREE would get, too."""
     from iree.runtime import _binding
 
     return _binding.create_hal_driver(name)

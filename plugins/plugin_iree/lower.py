@@ -51,12 +51,12 @@ class Lowered:
 
 
 def lower(cluster: Cluster, sizes: Sizes) -> Lowered:
-    """Gives the program for these sizes. Raises whatever torch-mlir raises."""
+    """Return the program for these sizes. Raises whatever torch-mlir raises."""
     return _lowered(cluster, specialised(cluster, sizes, _table(), prepare=_prepare))
 
 
 def lower_open(cluster: Cluster, least: int) -> Lowered:
-    """Gives one program for all sizes from some least one on, with a condition. Raises whatever torch-mlir raises."""
+    """Return one program for all sizes from some least one on, with a condition. Raises whatever torch-mlir raises."""
     found = opened(cluster, _table(), least=least, prepare=_prepare)
     return _lowered(cluster, found.program, found.condition)
 
@@ -100,7 +100,7 @@ def _imported(module: fx.GraphModule) -> str:
 
 
 def _entry(program: Specialised, inputs: int) -> str:
-    """Gives the function that IREE exports: it feeds the cluster's own, which is inlined, from arguments and parameters."""
+    """Return the function that IREE exports: it feeds the cluster's own, inlined, from arguments and parameters."""
     arguments: list[str] = []
     taken: list[str] = []
     types: list[str] = []
@@ -145,5 +145,5 @@ def _vtensor(value: torch.Tensor) -> str:
 
 
 def _builtin(value: Any) -> str:
-    """Gives MLIR's own type, whose integers have no sign."""
+    """Return MLIR's own type, whose integers have no sign."""
     return f"tensor<{''.join(f'{size}x' for size in value.shape)}{_TORCH[value.dtype].lstrip('su')}>"

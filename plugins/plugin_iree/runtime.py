@@ -57,7 +57,7 @@ class Weights:
     """A cluster's weights as IREE's parameters: an archive in memory that lists where PyTorch has each."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Copies what is not aligned and contiguous, once."""
+        """Copy what is not aligned and contiguous, once."""
         self.tensors = [placed(tensor.detach()) for tensor in tensors]
         self.index = iree.ParameterIndex()
         for position, tensor in enumerate(self.tensors):
@@ -65,13 +65,13 @@ class Weights:
         self._ends = sorted((one.data_ptr(), one.data_ptr() + one.nbytes) for one in self.tensors)
 
     def hold(self, address: int) -> bool:
-        """True for an address within a weight."""
+        """Return True for an address within a weight."""
         place = bisect_right(self._ends, address, key=lambda ends: ends[0])
         return place > 0 and address < self._ends[place - 1][1]
 
 
 def weights_of(cluster: Cluster) -> Weights:
-    """Gives a cluster's weights, in the order in which its programs name them."""
+    """Return a cluster's weights, in the order in which its programs name them."""
     constants = cluster.constants
     return Weights(constants[name] for name in with_weights(cluster).weights)
 
@@ -79,7 +79,7 @@ def weights_of(cluster: Cluster) -> Weights:
 def loaded(
     code: bytes, fed: Sequence[int], device: Any, weights: Weights, *, text: str = "", condition: str = ""
 ) -> Program:
-    """Gives a program that is ready to run; weights are bound, and what the program computes of them alone is computed."""
+    """Return a program that is ready to run; weights are bound, and what the program computes of them alone is computed."""
     provider = weights.index.create_provider(scope=SCOPE)
     module = iree.VmModule.copy_buffer(instance(), code)
     modules = [iree.create_hal_module(instance(), device), iree.create_io_parameters_module(instance(), provider), module]
@@ -88,7 +88,7 @@ def loaded(
 
 
 def invoked(program: Program, values: Sequence[Any], count: int) -> list[Any]:
-    """Runs one call, on integers and IREE's views of tensors. Gives views of its results, of which there are `count`."""
+    """Run one call, on integers and IREE's views of tensors. Gives views of its results, of which there are `count`."""
     arguments, results = iree.VmVariantList(len(values)), iree.VmVariantList(count)
     for value in values:
         arguments.push_int(value) if isinstance(value, int) else arguments.push_ref(value.ref)
@@ -119,7 +119,7 @@ class IreeExecutable(Executable):
         self._view, self._tensor = exchange(settings.target)
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        """Runs one call. Raises InputRefused for sizes beyond the most and for other dtypes, RunError for anything else."""
+        """Run one call. Raises InputRefused for sizes beyond the most and for other dtypes, RunError for anything else."""
         try:
             program = self._programs.of(inputs)
             values = [self._checked(position, inputs[position]) for position in program.fed]
@@ -133,7 +133,7 @@ class IreeExecutable(Executable):
             raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
 
     def save(self, folder: Path) -> None:
-        """Writes a .vmfb for all sizes, if there is one, and for each combination met so far. Weights are not in it."""
+        """Write a .vmfb for all sizes, if there is one, and for each combination met so far. Weights are not in it."""
         listed: list[dict[str, Any]] = []
         for place, (sizes, program) in enumerate(self._all()):
             (folder / f"program{place}.vmfb").write_bytes(program.code)
@@ -142,7 +142,7 @@ class IreeExecutable(Executable):
         (folder / META).write_text(json.dumps({"programs": listed}))
 
     def dump(self, folder: Path) -> None:
-        """Writes the FX program and, for each program of IREE's, the .vmfb and, if not loaded, the text at each stage.
+        """Write the FX program and, for each program of IREE's, the .vmfb and, if not loaded, the text at each stage.
 
         IREE's stages are made anew, up to the sources of its executables: what takes long comes behind these.
         """
@@ -156,7 +156,7 @@ class IreeExecutable(Executable):
                 stages(program.text, self._settings, within)
 
     def _all(self) -> list[tuple[Sizes | None, Program]]:
-        """Gives each program with its sizes; the first one may be for all."""
+        """Return each program with its sizes; the first one may be for all."""
         general = self._programs.general
         return [*([] if general is None else [(None, general)]), *self._programs]
 
@@ -173,7 +173,7 @@ class IreeExecutable(Executable):
         return placed(value.detach())
 
     def _apart(self, results: list[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Copies results that IREE left in the memory of an input, a weight or another result, because they are equal."""
+        """Copy results that IREE left in the memory of an input, a weight or another result, because they are equal."""
         taken: set[int] = set()
         for place, result in enumerate(results):
             address = result.data_ptr()
@@ -185,12 +185,12 @@ class IreeExecutable(Executable):
 
 
 def exchange(target: str) -> tuple[Callable[..., Any], Callable[..., torch.Tensor]]:
-    """Gives how tensors become IREE's views for a target, and how views become tensors."""
+    """Return how tensors become IREE's views for a target, and how views become tensors."""
     return (shared, mapped) if target == "cpu" else (sent, fetched)
 
 
 def placed(value: torch.Tensor) -> torch.Tensor:
-    """Gives a tensor whose memory IREE takes as it is: itself, or a copy that is contiguous and aligned."""
+    """Return a tensor whose memory IREE takes as it is: itself, or a copy that is contiguous and aligned."""
     if value.device.type != "cpu" or value.is_neg():
         value = value.cpu().resolve_neg()
     if value.is_contiguous() and value.data_ptr() % ALIGNMENT == 0:
@@ -199,12 +199,12 @@ def placed(value: torch.Tensor) -> torch.Tensor:
 
 
 def shared(value: torch.Tensor, device: Any) -> Any:
-    """Gives IREE's view over a tensor's own memory, which it keeps alive. The tensor is one that was `placed`."""
+    """Return IREE's view over a tensor's own memory, which it keeps alive. The tensor is one that was `placed`."""
     return device.from_dlpack_capsule(to_dlpack(value))
 
 
 def mapped(view: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:  # noqa: ARG001 - as `fetched`
-    """Gives a tensor over the memory of IREE's view, which it keeps alive.
+    """Return a tensor over the memory of IREE's view, which it keeps alive.
 
     Not by DLPack: IREE's capsule keeps the allocation alive and not the piece of it that the view has.
     """
@@ -212,7 +212,7 @@ def mapped(view: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:  # noqa:
 
 
 def sent(value: torch.Tensor, device: Any) -> Any:
-    """Gives IREE's view of a copy in a device's own memory."""
+    """Return IREE's view of a copy in a device's own memory."""
     elements = _ELEMENTS[value.dtype]
     array = value.view(torch.int16).numpy() if value.dtype in _NUMPY else value.numpy()
     return device.allocator.allocate_buffer_copy(
@@ -225,7 +225,7 @@ def sent(value: torch.Tensor, device: Any) -> Any:
 
 
 def fetched(view: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
-    """Gives a copy of IREE's view, made by the device in memory that both can reach."""
+    """Return a copy of IREE's view, made by the device in memory that both can reach."""
     source = view.get_buffer()
     target = device.allocator.allocate_buffer(
         memory_type=int(iree.MemoryType.HOST_LOCAL | iree.MemoryType.DEVICE_VISIBLE),

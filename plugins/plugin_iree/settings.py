@@ -30,7 +30,7 @@ class Settings(BackendSettings):
 
     @property
     def missing(self) -> str:
-        """Says which driver is not here, so that nobody plans with what cannot run."""
+        """Return which driver is not here, so that nobody plans with what cannot run."""
         if self.target not in _DRIVERS:
             return ""
         library, words = _DRIVERS[self.target]
@@ -38,5 +38,5 @@ class Settings(BackendSettings):
 
     @property
     def processor(self) -> str:
-        """Gives the processor to compile for; "" leaves it to IREE."""
+        """Return the processor to compile for; "" leaves it to IREE."""
         return self.chip or _CHIPS[self.target]

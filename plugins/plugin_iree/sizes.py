@@ -57,11 +57,11 @@ LEAST: Mapping[str, int] = {
 
 
 def needs_each(node: fx.Node) -> str:
-    """Says why a call needs a program for each combination of sizes; "" where it does not."""
+    """Return why a call needs a program for each combination of sizes; "" where it does not."""
     condition = EACH.get(operator_name(node))
     return (condition(node) or "") if condition else ""
 
 
 def least_size(node: fx.Node) -> int:
-    """Gives the least size for which a call comes out right in a program for all sizes."""
+    """Return the least size for which a call comes out right in a program for all sizes."""
     return LEAST.get(operator_name(node), 0)

@@ -66,7 +66,7 @@ def _rest(source: Sequence[Any], result: Sequence[Any], window: Sequence[Any], n
 
 
 def _repeated(node: fx.Node, name: str, count: int) -> Sequence[Any]:
-    """Gives an attribute for each dim; without it, or with words for padding, what leaves sizes as they are."""
+    """Return an attribute for each dim; without it, or with words for padding, what leaves sizes as they are."""
     if not any(each.name == name for each in declared_arguments(node)) or isinstance(argument(node, name), str):
         return (1 if name == "dilation" else 0,) * count
     given = elements(argument(node, name))

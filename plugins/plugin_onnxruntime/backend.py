@@ -23,7 +23,7 @@ class OnnxRuntime(Backend):
     """Compiles clusters into ONNX Runtime sessions on the CPU."""
 
     def probe(self) -> Support:
-        """Compiles and runs one addition."""
+        """Compile and run one addition."""
         value = torch.tensor([1.0, 2.0])
         try:
             (result,) = self.compile(_doubling(), CompileSettings(threads=1))(value)
@@ -32,11 +32,11 @@ class OnnxRuntime(Backend):
         return ACCEPTED if torch.equal(result, value + value) else refused(f"1+1 and 2+2 gave {result.tolist()}")
 
     def supports(self, node: fx.Node) -> Support:
-        """Looks the node up in the operator table."""
+        """Look the node up in the operator table."""
         return OPERATORS.supports(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Lowers to ONNX and opens a session, whose optimiser does the rest; `effort` changes nothing."""
+        """Lower to ONNX and opens a session, whose optimiser does the rest; `effort` changes nothing."""
         try:
             return build(partial(lower, cluster), cluster, settings)
         except HubError as error:
@@ -44,12 +44,12 @@ class OnnxRuntime(Backend):
             raise
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Opens a session on saved files; nothing is lowered again."""
+        """Open a session on saved files; nothing is lowered again."""
         return restore(folder, cluster, settings)
 
 
 def create() -> OnnxRuntime:
-    """Gives the backend."""
+    """Return the backend."""
     return OnnxRuntime()
 
 

@@ -1,4 +1,4 @@
-"""Writes and compiles the Python function that runs one call: straight-line code without a decision left in it."""
+"""Writes and compile the Python function that runs one call: straight-line code without a decision left in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPARE = torch.empty(16)
 
 
 def run_source(inputs: Sequence[Spec], outputs: Sequence[TensorSpec], edges: Edges) -> str:
-    """Gives the Python text of `run(i0, i1, ...)`: check and bind inputs, allocate and bind outputs, run, return."""
+    """Return the Python text of `run(i0, i1, ...)`: check and bind inputs, allocate and bind outputs, run, return."""
     known = sources(inputs)
     lines = [f"def run({', '.join(f'i{position}' for position in range(len(inputs)))}):"]
     for position, (spec, name, order) in enumerate(zip(inputs, edges.inputs, edges.input_orders, strict=True)):
@@ -97,7 +97,7 @@ def _element(spec: Spec) -> int:
 def compiled(
     source: str, session: onnxruntime.InferenceSession, cluster: Cluster
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Gives the function that `run_source` describes, for one session."""
+    """Return the function that `run_source` describes, for one session."""
     # The low-level session: the public wrapper's binding costs more than the binding itself, and hides the pointer form.
     inner = session._sess
     names: dict[str, Any] = {

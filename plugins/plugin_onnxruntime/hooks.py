@@ -8,7 +8,7 @@ from hub.hookspecs import hookimpl
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
-    """Registers `onnxruntime`."""
+    """Register `onnxruntime`."""
     return (
         BackendInfo(
             name="onnxruntime",

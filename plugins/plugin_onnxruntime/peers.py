@@ -12,7 +12,7 @@ from .library import onnxruntime
 
 
 def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], list[torch.Tensor]]:
-    """Exports `module`, opens a session with default options but for the threads, and gives a callable that runs it once.
+    """Export `module`, open a session with default options but for the threads, and return a callable that runs it once.
 
     Inputs and outputs are bound in place. Raises what the exporter or ONNX Runtime raise.
     """

@@ -35,12 +35,12 @@ class Edges:
     """A permuted output leaves as it is to lie in memory, and is viewed back."""
 
     def to_json(self) -> str:
-        """Gives the JSON form."""
+        """Return the JSON form."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def from_json(cls, text: str) -> Edges:
-        """Reads the JSON form. Raises ValueError or KeyError where it is none."""
+        """Read the JSON form. Raises ValueError or KeyError where it is none."""
         found = json.loads(text)
         orders = {name: tuple(map(tuple, found[name])) for name in ("input_orders", "output_orders")}
         return cls(inputs=tuple(found["inputs"]), outputs=tuple(found["outputs"]), **orders)
@@ -56,7 +56,7 @@ class Program:
     edges: Edges
 
     def save(self, folder: Path) -> None:
-        """Writes the model, the constants and the edges."""
+        """Write the model, the constants and the edges."""
         (folder / MODEL_FILE).write_bytes(self.model.SerializeToString())
         (folder / EDGES_FILE).write_text(self.edges.to_json())
         with (folder / WEIGHTS_FILE).open("wb") as file:
@@ -66,7 +66,7 @@ class Program:
 
 
 def outside(model: onnx.ModelProto, weights: Mapping[str, torch.Tensor], elements: Mapping[torch.dtype, int]) -> None:
-    """Adds initializers to a model, in place, that point to where `Program.save` puts each constant."""
+    """Add initializers to a model, in place, that point to where `Program.save` puts each constant."""
     offset = 0
     for name, tensor in weights.items():
         offset = _aligned(offset)

@@ -30,7 +30,7 @@ _INFINITY_BLIND = ("aten.gru.", "aten.lstm.")
 
 
 def has_nan(value: torch.Tensor) -> bool:
-    """Return True where NaN is among the elements. The sum tells, on this thread alone, unless infinities cancel in it."""
+    """Return whether NaN is among the elements. The sum tells, on this thread alone, unless infinities cancel in it."""
     if value.dtype is torch.bfloat16:  # which NumPy does not know
         return bool(value.isnan().any())
     with np.errstate(all="ignore"):
@@ -39,7 +39,7 @@ def has_nan(value: torch.Tensor) -> bool:
 
 
 def is_infinite(value: torch.Tensor) -> bool:
-    """Return True where an infinity or NaN is among the elements, told by the sum as in `has_nan`."""
+    """Return whether an infinity or NaN is among the elements, told by the sum as in `has_nan`."""
     if value.dtype is torch.bfloat16:
         return not bool(value.isfinite().all())
     with np.errstate(all="ignore"):
@@ -68,7 +68,7 @@ class OnnxExecutable(Executable):
         self._watched = tuple(at for at, spec in specs if isinstance(spec, TensorSpec) and spec.dtype.is_floating_point)
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Runs one call; new contiguous tensors, or permuted ones where the cluster's specs say so.
+        """Run one call; new contiguous tensors, or permuted ones where the cluster's specs say so.
 
         Raises InputRefused where an input holds NaN that max pooling would lose, or infinities that recurrent layers would.
         """
@@ -89,13 +89,13 @@ class OnnxExecutable(Executable):
             ) from error  # fmt: skip
 
     def save(self, folder: Path) -> None:
-        """Writes the model before ORT's optimisations, which depend on the machine, with constants and edges."""
+        """Write the model before ORT's optimisations, which depend on the machine, with constants and edges."""
         if isinstance(self._origin, Path):
             raise CompileError("a loaded executable is already saved", backend=NAME, cluster=self._cluster.name)
         self._origin().save(folder)
 
     def dump(self, folder: Path) -> None:
-        """Writes the model as text, the binding code, the session's options, and the model after ORT's optimisations.
+        """Write the model as text, the binding code, the session's options, and the model after ORT's optimisations.
 
         The optimised model comes from a second session; of a loaded executable it is left out.
         """
@@ -129,14 +129,14 @@ _SHOWN = (
 
 
 def build(again: Again, cluster: Cluster, settings: CompileSettings) -> OnnxExecutable:
-    """Lowers a cluster and opens a session on it. Raises CompileError."""
+    """Lower a cluster and open a session on it. Raises CompileError."""
     program = again()
     session = _opened_on(program, session_options(settings), cluster)
     return OnnxExecutable(session, cluster, program.edges, again)
 
 
 def restore(folder: Path, cluster: Cluster, settings: CompileSettings) -> OnnxExecutable:
-    """Opens a session on saved files; ORT maps the constants. Raises CompileError."""
+    """Open a session on saved files; ORT maps the constants. Raises CompileError."""
     try:
         edges = Edges.from_json((folder / EDGES_FILE).read_text())
     except (OSError, ValueError, KeyError) as error:
@@ -162,7 +162,7 @@ def session_options(settings: CompileSettings) -> onnxruntime.SessionOptions:
 
 
 def _opened_on(program: Program, options: onnxruntime.SessionOptions, cluster: Cluster) -> onnxruntime.InferenceSession:
-    """Opens a session on a program in memory. ORT copies the constants (1.23 to 1.31 do), so ours need not outlive this."""
+    """Open a session on a program in memory. ORT copies the constants (1.23 to 1.31 do), so ours need not outlive this."""
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(array_of(tensor)) for tensor in program.weights.values()]
     options.add_external_initializers(list(program.weights), values)
     return _opened(program.model.SerializeToString(), options, cluster)
@@ -180,13 +180,13 @@ def _opened(model: bytes | str, options: onnxruntime.SessionOptions, cluster: Cl
 
 
 def _inexact(cluster: Cluster) -> list[str] | None:
-    """Names of the optimisations that give float64 float32 attributes or no kernel, where the cluster has any float64."""
+    """Name of the optimisations that give float64 float32 attributes or no kernel, where the cluster has any float64."""
     has_double = any(tensor.dtype == torch.float64 for node in cluster.nodes for tensor in tensors_of(node))
     return ["MatMulScaleFusion", "LayerNormFusion", "SimplifiedLayerNormFusion", "QuickGeluFusion"] if has_double else None
 
 
 def optimised_text(program: Program, cluster: Cluster) -> str:
-    """Gives the text of a program's graph after ORT's optimisations."""
+    """Return the text of a program's graph after ORT's optimisations."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "optimised.onnx"
         options = session_options(CompileSettings(threads=1))

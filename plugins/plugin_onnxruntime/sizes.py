@@ -14,7 +14,7 @@ from .lower.builder import expression
 
 
 def sources(inputs: Sequence[Spec]) -> dict[Any, str]:
-    """Gives, for each symbolic size that an input shows directly, the Python text that reads it; inputs are i0, i1, ..."""
+    """Return, for each symbolic size that an input shows directly, the Python text that reads it; inputs are i0, i1, ..."""
     found: dict[Any, str] = {}
     for position, spec in enumerate(inputs):
         if isinstance(spec, TensorSpec):
@@ -27,7 +27,7 @@ def sources(inputs: Sequence[Spec]) -> dict[Any, str]:
 
 
 def size_text(size: Any, known: Mapping[Any, str]) -> str | None:
-    """Gives the Python text of a size; None where it depends on data, or on a symbol that no input shows."""
+    """Return the Python text of a size; None where it depends on data, or on a symbol that no input shows."""
     if isinstance(size, int):
         return str(int(size))
     wanted = expression(size)
@@ -43,6 +43,6 @@ def size_text(size: Any, known: Mapping[Any, str]) -> str | None:
 
 
 def shape_text(spec: TensorSpec | ScalarSpec, known: Mapping[Any, str]) -> str | None:
-    """Gives the Python text of a tensor's sizes as a tuple; None where one of them is unknown before the call."""
+    """Return the Python text of a tensor's sizes as a tuple; None where one of them is unknown before the call."""
     sizes = [size_text(size, known) for size in spec.shape]  # pyright: ignore
     return None if None in sizes else f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"  # pyright: ignore

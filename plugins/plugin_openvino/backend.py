@@ -29,7 +29,7 @@ this leaves a factor of 3."""
 
 
 def create() -> OpenVINOBackend:
-    """Gives the backend; called once a process."""
+    """Return the backend; called once a process."""
     return OpenVINOBackend()
 
 
@@ -40,18 +40,18 @@ class OpenVINOBackend(Backend):
         self._core = core()
 
     def probe(self) -> Support:
-        """Compiles and runs one relu."""
+        """Compile and run one relu."""
         parameter = ops.parameter([2], ov.Type.f32)
         compiled = self._core.compile_model(ov.Model([ops.relu(parameter)], [parameter]), "CPU")
         found = compiled([np.array([-1.0, 2.0], np.float32)])[0]
         return ACCEPTED if found.tolist() == [0.0, 2.0] else refused(f"relu of [-1, 2] gave {found.tolist()}")
 
     def supports(self, node: fx.Node) -> Support:
-        """Looks the node up in the operator table."""
+        """Look the node up in the operator table."""
         return OPERATORS.supports(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> OpenVINOExecutable:
-        """Lowers and compiles a cluster. Raises CompileError with OpenVINO's reason."""
+        """Lower and compile a cluster. Raises CompileError with OpenVINO's reason."""
         try:
             lowered = lower(cluster)
             compiled = self._core.compile_model(lowered.model, "CPU", self.properties(settings))
@@ -62,7 +62,7 @@ class OpenVINOBackend(Backend):
             raise _failure("compile", error, cluster) from error
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> OpenVINOExecutable:
-        """Restores a compiled model with its weights from what `save` wrote, mapped: half the time of reading the file."""
+        """Restore a compiled model with its weights from what `save` wrote, mapped: half the time of reading the file."""
         try:
             meta = json.loads((folder / META).read_text())
             # Copy on write, because OpenVINO takes writable memory only; the file itself stays as it is.
@@ -73,7 +73,7 @@ class OpenVINOBackend(Backend):
             raise _failure("load", error, cluster) from error
 
     def properties(self, settings: CompileSettings) -> dict[str, Any]:
-        """Gives OpenVINO's own options for the hub's settings.
+        """Return OpenVINO's own options for the hub's settings.
 
         float32 throughout unless the user grants more error than bf16 brings, and the CPU has it. Dynamic quantisation
         and compressed KV caches stay off, because they change numbers. Pinning ties threads to cores, which suits a

@@ -34,19 +34,19 @@ class Call:
         return self.result.dtype
 
     def raw(self, name: str) -> Any:
-        """Gives an argument as it stands in the graph: node, number, list, or None."""
+        """Return an argument as it stands in the graph: node, number, list, or None."""
         return argument(self.node, name)
 
     def fake(self, name: str) -> Any:
-        """Gives the fake tensor behind an argument."""
+        """Return the fake tensor behind an argument."""
         return value_of(self.raw(name))
 
     def dim(self, name: str, *, rank: int | None = None) -> int:
-        """Gives an argument that numbers a dim of `self`, counted from the front."""
+        """Return an argument that numbers a dim of `self`, counted from the front."""
         return int(self.raw(name)) % max(1, self.fake("self").dim() if rank is None else rank)
 
     def dims(self, name: str) -> list[int]:
-        """Gives an argument that numbers dims of `self`, counted from the front; all dims where it is None or empty."""
+        """Return an argument that numbers dims of `self`, counted from the front; all dims where it is None or empty."""
         rank, given = self.fake("self").dim(), self.raw(name)
         if given is None or (isinstance(given, (list, tuple)) and not given):
             return list(range(rank))
@@ -61,7 +61,7 @@ class Call:
         self._alarms.mark(self.node, output(elements))
 
     def value(self, raw: Any, dtype: torch.dtype | None = None) -> Output:
-        """Gives a raw argument (node or number) as an OpenVINO value; a number needs `dtype`."""
+        """Return a raw argument (node or number) as an OpenVINO value; a number needs `dtype`."""
         if not isinstance(raw, fx.Node):
             return constant(raw, dtype or _dtype_of_number(raw))
         found = self._values[raw]
@@ -69,15 +69,15 @@ class Call:
         return found if dtype is None else convert(found, dtype)
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Output:
-        """Gives an argument as an OpenVINO value, in `dtype` if one is named."""
+        """Return an argument as an OpenVINO value, in `dtype` if one is named."""
         return self.value(self.raw(name), dtype)
 
     def optional(self, name: str, dtype: torch.dtype | None = None) -> Output | None:
-        """Gives an argument as an OpenVINO value, or None where it is not given."""
+        """Return an argument as an OpenVINO value, or None where it is not given."""
         return None if self.raw(name) is None else self.tensor(name, dtype)
 
     def vector(self, raw: Sequence[Any]) -> Output:
-        """Gives a list of ints, some of which may be nodes, as one vector of int64."""
+        """Return a list of ints, some of which may be nodes, as one vector of int64."""
         if not any(isinstance(item, fx.Node) for item in raw):
             return indices(raw)
         parts = [self._element(item) for item in raw]
@@ -89,7 +89,7 @@ class Call:
         return output(ops.reshape(self.value(item, torch.int64), indices([1]), False))
 
     def reshaped(self, value: Output, sizes: Sequence[Any]) -> Output:
-        """Gives the value in the shape of the result; `sizes` as written in the graph, for those unknown until run time.
+        """Return the value in the shape of the result; `sizes` as written in the graph, for those unknown until run time.
 
         One unknown size becomes -1, so that OpenVINO can infer the others while compiling.
         """

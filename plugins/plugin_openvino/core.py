@@ -9,7 +9,7 @@ import openvino as ov
 
 @cache
 def core() -> ov.Core:
-    """Gives the core; made when first asked for.
+    """Return the core; made when first asked for.
 
     None is ever let go: compiling makes OpenVINO (2026.4) set the stack on which the calling thread runs signal handlers,
     and a core that goes frees it, also from another thread. The next Ctrl-C was then a segmentation fault.

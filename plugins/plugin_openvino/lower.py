@@ -41,7 +41,7 @@ class Lowered:
 
 
 def lower(cluster: Cluster) -> Lowered:
-    """Gives an OpenVINO model of the cluster: weights as constants that share their memory, inputs nobody reads left out.
+    """Return an OpenVINO model of the cluster: weights as constants that share their memory, inputs nobody reads left out.
 
     Raises CompileError, naming the node, where a rule fails.
     """
@@ -67,7 +67,7 @@ def lower(cluster: Cluster) -> Lowered:
 
 
 def weight_constant(value: torch.Tensor, cluster: str, node: str) -> Output:
-    """Gives a constant over the weight's own memory, copied only where it is not contiguous.
+    """Return a constant over the weight's own memory, copied only where it is not contiguous.
 
     Raises ConstantsRefused for integers beyond the int32 range in which OpenVINO computes.
     """
@@ -78,7 +78,7 @@ def weight_constant(value: torch.Tensor, cluster: str, node: str) -> Output:
 
 
 def _unfit(value: Any) -> str | None:
-    """Says why a value cannot become a constant, or gives None."""
+    """Return why a value cannot become a constant, or return None."""
     if not isinstance(value, torch.Tensor) or value.dtype not in OV_TYPES:
         return f"a constant of {getattr(value, 'dtype', type(value).__name__)}, only {', '.join(map(str, OV_TYPES))} here"
     if value.dtype is torch.int64 and value.numel() and max(abs(int(bound)) for bound in value.aminmax()) > INT32_MAX:
@@ -133,7 +133,7 @@ def _result(value: Value) -> op.Result:
 
 
 def _copied(value: Output) -> Output:
-    """Gives a copy. OpenVINO (2026.4) leaves a preset output unwritten where a parameter goes straight to a result."""
+    """Return a copy. OpenVINO (2026.4) leaves a preset output unwritten where a parameter goes straight to a result."""
     rank = value.get_partial_shape().rank.get_length()
     if rank == 0:
         one = ops.tile(ops.reshape(value, indices([1]), False), indices([1]))

@@ -13,7 +13,7 @@ from plugin_openvino.core import core
 
 
 def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
-    """Gives a callable that runs the module once: exported, converted and compiled by OpenVINO for latency in float32."""
+    """Return a callable that runs the module once: exported, converted and compiled by OpenVINO for latency in float32."""
     with torch.no_grad():
         model = _converted(module, tuple(inputs))
     config = {
@@ -27,7 +27,7 @@ def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
 
 
 def _converted(module: torch.nn.Module, inputs: tuple[Any, ...]) -> ov.Model:
-    """Converts with static shapes: first from an exported program, else by tracing, as OpenVINO's guide has it."""
+    """Convert with static shapes: first from an exported program, else by tracing, as OpenVINO's guide has it."""
     try:
         return ov.convert_model(torch.export.export(module, inputs))
     except Exception:  # noqa: BLE001 - exporters and frontends raise anything; tracing is the documented alternative

@@ -47,7 +47,7 @@ class Views:
         self._known: dict[tuple[int, tuple[int, ...]], tuple[ov.Tensor, Any]] = {}
 
     def over(self, address: int, shape: tuple[int, ...]) -> tuple[ov.Tensor, Any]:
-        """Gives an OpenVINO tensor and a NumPy array over the memory."""
+        """Return an OpenVINO tensor and a NumPy array over the memory."""
         found = self._known.get((address, shape))
         if found is None:
             if len(self._known) >= _POINTERS_KEPT:
@@ -73,7 +73,7 @@ class TensorFeed:
         self._bound: Any = None
 
     def bind(self, request: Any, value: torch.Tensor) -> torch.Tensor:
-        """Binds the value's own memory, or that of a contiguous copy; gives the tensor to keep alive through the call."""
+        """Bind the value's own memory, or that of a contiguous copy; gives the tensor to keep alive through the call."""
         shape = tuple(value.shape)
         if value.dtype is not self._dtype or (shape != self._shape and not self._fits(shape)):
             raise RunError(
@@ -115,7 +115,7 @@ class NumberFeed:
         self._is_bound = False
 
     def bind(self, request: Any, value: float) -> None:
-        """Writes the number."""
+        """Write the number."""
         if isinstance(value, int) and abs(value) > INT32_MAX:
             raise InputRefused(f"input {self._name}={value} is beyond the int32 range in which OpenVINO computes")
         self._array[()] = value
@@ -142,7 +142,7 @@ class Lane:
         self._loses_infinity = any(operator_name(node) in INFINITY_BLIND for node in cluster.nodes)
 
     def run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Runs one call; the results lie in fresh memory. Raises InputRefused for NaN that the kernels would lose."""
+        """Run one call; the results lie in fresh memory. Raises InputRefused for NaN that the kernels would lose."""
         request = self._request
         held = [feed.bind(request, inputs[feed.position]) for feed in self._feeds]
         for position in self._watched:
@@ -168,7 +168,7 @@ class Lane:
         return results
 
     def _check_alarm(self) -> None:
-        """Raises InputRefused if the call just made met numbers that OpenVINO cannot hold."""
+        """Raise InputRefused if the call just made met numbers that OpenVINO cannot hold."""
         if self._alarm_index is not None and self._request.get_output_tensor(self._alarm_index).data:
             reason = "a value is beyond the int32 range in which OpenVINO computes"
             raise self._refusal(reason, next(casts_to_int64(self._cluster), None))
@@ -177,12 +177,12 @@ class Lane:
         return InputRefused(reason, backend="openvino", cluster=self._cluster.name, node=node)
 
     def _copied(self, index: int) -> torch.Tensor:
-        """Copies out of memory that belongs to the request and that its next call writes."""
+        """Copy out of memory that belongs to the request and that its next call writes."""
         return torch.from_numpy(self._request.get_output_tensor(index).data).clone()
 
 
 def has_nan(value: torch.Tensor) -> bool:
-    """Says whether a NaN is among the elements. The sum tells in one fast pass, unless infinities cancel in it.
+    """Return whether a NaN is among the elements. The sum tells in one fast pass, unless infinities cancel in it.
 
     NumPy adds up on this thread alone. PyTorch would wake OpenMP's threads, which spin for milliseconds afterwards on the
     cores that OpenVINO's need: the first table of `benchmarks/spinning.py`.
@@ -195,7 +195,7 @@ def has_nan(value: torch.Tensor) -> bool:
 
 
 def has_infinity(value: torch.Tensor) -> bool:
-    """Return True where positive infinity is among the elements, told by the sum as in `has_nan`; masks hold -inf."""
+    """Return whether positive infinity is among the elements, told by the sum as in `has_nan`; masks hold -inf."""
     if value.dtype is torch.bfloat16:
         return bool(value.isposinf().any())
     with np.errstate(all="ignore"):
@@ -204,7 +204,7 @@ def has_infinity(value: torch.Tensor) -> bool:
 
 
 def casts_to_int64(cluster: Cluster) -> Iterator[str]:
-    """Gives the names of a cluster's nodes that turn floats into int64, which may leave the range of int32."""
+    """Return the names of a cluster's nodes that turn floats into int64, which may leave the range of int32."""
     for node in cluster.nodes:
         source, result = (value_of(item) for item in (node.args[0] if node.args else None, node))
         are_tensors = isinstance(source, torch.Tensor) and isinstance(result, torch.Tensor)
@@ -241,7 +241,7 @@ class OpenVINOExecutable(Executable):
         self._lanes: deque[Lane] = deque([self._lane()])
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        """Runs one call. Raises RunError for inputs that do not fit and for whatever OpenVINO raises."""
+        """Run one call. Raises RunError for inputs that do not fit and for whatever OpenVINO raises."""
         try:
             lane = self._lanes.pop()
         except IndexError:
@@ -258,13 +258,13 @@ class OpenVINOExecutable(Executable):
         return results
 
     def save(self, folder: Path) -> None:
-        """Writes the compiled model with its weights, prepacked where OpenVINO prepacks while compiling."""
+        """Write the compiled model with its weights, prepacked where OpenVINO prepacks while compiling."""
         exported = self._compiled.export_model()
         (folder / BLOB).write_bytes(exported if isinstance(exported, bytes) else exported.getvalue())
         (folder / META).write_text(json.dumps({"fed": self._fed, "has_alarm": self._has_alarm}))
 
     def dump(self, folder: Path) -> None:
-        """Writes the FX program, the IR as lowered (not after a load) and the graph that OpenVINO runs."""
+        """Write the FX program, the IR as lowered (not after a load) and the graph that OpenVINO runs."""
         (folder / "cluster.py.txt").write_text(self._cluster.module.print_readable(print_output=False))
         if self._source is not None:
             ov.serialize(self._source, folder / "lowered.xml", folder / "lowered.bin")

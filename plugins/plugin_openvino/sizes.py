@@ -16,7 +16,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 def output_shapes(cluster: Cluster) -> Callable[[Sequence[Any]], Shapes] | None:
-    """Gives a function from a call's inputs to the shapes of its results.
+    """Return a function from a call's inputs to the shapes of its results.
 
     None where a size is no function of sizes and numbers that enter the cluster; OpenVINO then allocates the results.
     """
@@ -32,7 +32,7 @@ def output_shapes(cluster: Cluster) -> Callable[[Sequence[Any]], Shapes] | None:
 
 
 def _places(cluster: Cluster) -> dict[str, str]:
-    """Gives, for each symbol that enters the cluster as it is, the Python expression that reads its value."""
+    """Return, for each symbol that enters the cluster as it is, the Python expression that reads its value."""
     found: dict[str, str] = {}
     for position, spec in enumerate(cluster.inputs):
         if isinstance(spec, ScalarSpec):
@@ -49,7 +49,7 @@ def _note(found: dict[str, str], size: Any, place: str) -> None:
 
 
 def _function(cluster: Cluster, symbols: dict[str, str]) -> Callable[[Sequence[Any]], Shapes]:
-    """Compiles the function once. Its text holds only names of symbols, arithmetic and integers, as sympy prints them."""
+    """Compile the function once. Its text holds only names of symbols, arithmetic and integers, as sympy prints them."""
     reads = [f"    {symbol} = {place}" for symbol, place in sorted(symbols.items())]
     shapes = [f"({''.join(f'{_printed(size)}, ' for size in spec.shape)})" for spec in cluster.outputs]
     lines = ["def shapes(inputs):", *reads, f"    return ({''.join(f'{shape}, ' for shape in shapes)})"]

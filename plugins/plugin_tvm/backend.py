@@ -37,7 +37,7 @@ _COMPILING = threading.Lock()
 
 
 def create(own: Settings | None = None) -> Tvm:
-    """Gives the backend; called once a process for settings that differ."""
+    """Return the backend; called once a process for settings that differ."""
     return Tvm(Settings() if own is None else own)
 
 
@@ -48,7 +48,7 @@ class Tvm(Backend):
         self._own = own
 
     def probe(self) -> Support:
-        """Compiles and runs one addition."""
+        """Compile and run one addition."""
         try:
             (result,) = self.compile(_doubling(), CompileSettings(threads=1))(torch.tensor([1.0, 2.0]))
         except HubError as error:
@@ -56,7 +56,7 @@ class Tvm(Backend):
         return ACCEPTED if result.tolist() == [2.0, 4.0] else refused(f"1+1 and 2+2 gave {result.tolist()}")
 
     def supports(self, node: fx.Node) -> Support:
-        """Looks the node up in the operator table."""
+        """Look the node up in the operator table."""
         if self._own.missing:
             return refused(f"target {self._own.target}: this machine lacks {self._own.missing}")
         return OPERATORS.supports(node)
@@ -74,7 +74,7 @@ class Tvm(Backend):
     def tune(
         self, clusters: Sequence[Cluster], settings: CompileSettings, budget_s: float, say: Callable[[str], None]
     ) -> str:
-        """Searches for schedules of all kernels of a model; the database has each one as it is measured."""
+        """Search for schedules of all kernels of a model; the database has each one as it is measured."""
         if find_spec("xgboost") is None:  # MetaSchedule's model of costs; running needs none
             hint = "pip install 'compiler-hub[tvm]'"
             raise PluginError("searching for kernels needs xgboost, which is not installed", backend=NAME, hint=hint)
@@ -91,7 +91,7 @@ class Tvm(Backend):
         return tuning.summary(tasks)
 
     def _tuned_s(self, cluster: Cluster, settings: CompileSettings) -> float | None:
-        """Gives the seconds that tuning measured for all kernels of a cluster; None where a dear one was not tuned."""
+        """Return the seconds that tuning measured for all kernels of a cluster; None where a dear one was not tuned."""
         from plugin_tvm import tuning
         from plugin_tvm.database import Database
         from plugin_tvm.program import program_of
@@ -105,7 +105,7 @@ class Tvm(Backend):
             return None
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> TvmExecutable:
-        """Compiles a cluster. Raises CompileError with TVM's reason."""
+        """Compile a cluster. Raises CompileError with TVM's reason."""
         try:
             return self._compiled(written_out(cluster), settings)
         except HubError as error:
@@ -115,7 +115,7 @@ class Tvm(Backend):
             raise _failure("compile", error, cluster) from error
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> TvmExecutable:
-        """Restores machine code from what `save` wrote; the weights are the cluster's."""
+        """Restore machine code from what `save` wrote; the weights are the cluster's."""
         try:
             from plugin_tvm.program import facts_of
             from plugin_tvm.runtime import TvmExecutable, restored

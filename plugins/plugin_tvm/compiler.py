@@ -10,7 +10,7 @@ from plugin_tvm.plain import alone, plain
 from plugin_tvm.program import MAIN
 
 Schedules = Callable[[Any], "Any | None"]
-"""Gives the scheduled function for a kernel's module, as tuning found it; None where it was not tuned."""
+"""Return the scheduled function for a kernel's module, as tuning found it; None where it was not tuned."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Built:
 
 
 def built(module: Any, target: Any, *, threads: int, tuned: Schedules | None = None) -> Built:
-    """Compiles a module for a target. Raises whatever TVM raises."""
+    """Compile a module for a target. Raises whatever TVM raises."""
     import tvm
     from tvm import relax
     from tvm.relax.backend.cpu_generic import pipeline
@@ -47,14 +47,14 @@ def built(module: Any, target: Any, *, threads: int, tuned: Schedules | None = N
 
 
 def _lowering() -> list[Any]:
-    """Gives the pipeline's passes less `RewriteDataflowReshape`, which makes two tensors of one memory of every copy."""
+    """Return the pipeline's passes less `RewriteDataflowReshape`, which makes two tensors of one memory of every copy."""
     from tvm.relax import transform
 
     return [transform.ToNonDataflow(), transform.RemovePurityChecking(), transform.CallTIRRewrite()]
 
 
 def kernel_names(module: Any) -> list[Any]:
-    """Gives the kernels of a module, in order of their names."""
+    """Return the kernels of a module, in order of their names."""
     from tvm import tirx
 
     names = [name for name, function in module.functions.items() if isinstance(function, tirx.PrimFunc)]
@@ -62,7 +62,7 @@ def kernel_names(module: Any) -> list[Any]:
 
 
 def calls_in(module: Any) -> Mapping[Any, int]:
-    """Gives how often `main` calls each kernel."""
+    """Return how often `main` calls each kernel."""
     found: dict[Any, int] = {}
     for block in module[MAIN].body.blocks:
         for binding in block.bindings:

@@ -39,12 +39,12 @@ class Database:
         self._target_text = str(target)
 
     def folder(self, module: Any) -> Path:
-        """Gives the folder of a kernel, which is a module of its own; it may not exist."""
+        """Return the folder of a kernel, which is a module of its own; it may not exist."""
         text = f"{self._target_text}\n{module.script()}"
         return self._root / hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def opened(self, module: Any) -> Any:
-        """Gives MetaSchedule's database of a kernel, made where there is none; one that cannot be read is put aside."""
+        """Return MetaSchedule's database of a kernel, made where there is none; one that cannot be read is put aside."""
         folder = self.folder(module)
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -55,14 +55,14 @@ class Database:
             return _opened(folder)
 
     def keep(self, module: Any, trace: Any, run_s: float) -> None:
-        """Keeps a schedule of a kernel, with its seconds."""
+        """Keep a schedule of a kernel, with its seconds."""
         from tvm.s_tir.meta_schedule.database import TuningRecord
 
         found = self.opened(module)
         found.commit_tuning_record(TuningRecord(trace, found.commit_workload(module), [run_s], self._target))
 
     def best(self, module: Any) -> Found | None:
-        """Gives the fastest schedule of a kernel; None where it was not tuned, or what is kept cannot be read."""
+        """Return the fastest schedule of a kernel; None where it was not tuned, or what is kept cannot be read."""
         folder = self.folder(module)
         if not (folder / RECORDS).exists():
             return None
@@ -75,7 +75,7 @@ class Database:
             return None
 
     def schedule(self, module: Any) -> Any | None:
-        """Gives the function that tuning made of a kernel; None where it was not tuned."""
+        """Return the function that tuning made of a kernel; None where it was not tuned."""
         found = self.best(module)
         return None if found is None else found.function
 
@@ -99,7 +99,7 @@ def _opened(folder: Path) -> Any:
 
 
 def _end_with_a_line(path: Path) -> None:
-    """Takes away what an interrupted run began to write behind the last whole line."""
+    """Take away what an interrupted run began to write behind the last whole line."""
     with contextlib.suppress(FileNotFoundError):
         data = path.read_bytes()
         if data and not data.endswith(b"\n"):
@@ -122,7 +122,7 @@ def _put_aside(folder: Path, error: Exception) -> None:
 
 
 def state_of(root: Path) -> str:
-    """Gives a digest of what is in a database: whatever was compiled under another one is compiled again."""
+    """Return a digest of what is in a database: whatever was compiled under another one is compiled again."""
     found: list[str] = []
     with contextlib.suppress(OSError):
         kept = (path for path in sorted(root.glob(f"*/{RECORDS}")) if ASIDE not in path.parent.name)

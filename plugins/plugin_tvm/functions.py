@@ -45,7 +45,7 @@ class Value:
 
 
 def constant(number: float, kind: str) -> Value:
-    """Gives one number."""
+    """Return one number."""
     from tvm import tirx
 
     if kind == "i1":
@@ -56,7 +56,7 @@ def constant(number: float, kind: str) -> Value:
 
 
 def loaded(expression: Any, kind: str) -> Value:
-    """Gives an element as it is computed with, from what lies in memory."""
+    """Return an element as it is computed with, from what lies in memory."""
     from tvm import tirx
 
     if kind == "bf16":
@@ -69,7 +69,7 @@ def loaded(expression: Any, kind: str) -> Value:
 
 
 def stored(value: Value) -> Any:
-    """Gives what is written to memory."""
+    """Return what is written to memory."""
     from tvm import tirx
 
     if value.kind == "bf16":
@@ -82,7 +82,7 @@ def stored(value: Value) -> Any:
 
 
 def _brain(expression: Any) -> Any:
-    """Gives the upper half of a float32, rounded to the nearest, of two to the even one; a NaN stays one."""
+    """Return the upper half of a float32, rounded to the nearest, of two to the even one; a NaN stays one."""
     from tvm import tirx
 
     number = tirx.Var("number", "float32")
@@ -94,14 +94,14 @@ def _brain(expression: Any) -> Any:
 
 
 def _rounded(expression: Any, kind: str) -> Value:
-    """Gives a float32 rounded to half precision where that is its kind."""
+    """Return a float32 rounded to half precision where that is its kind."""
     if kind in ("f16", "bf16"):
         return loaded(stored(Value(expression, kind)), kind)
     return Value(expression, kind)
 
 
 def cast(value: Value, kind: str) -> Value:
-    """Gives an element as another kind: what is not 0 is true; floats lose what is behind the point."""
+    """Return an element as another kind: what is not 0 is true; floats lose what is behind the point."""
     from tvm import tirx
 
     if value.kind == kind:
@@ -120,7 +120,7 @@ def cast(value: Value, kind: str) -> Value:
 
 
 def applied(function: str, kind: str, arguments: Sequence[Value]) -> Value:
-    """Gives a function of elements whose result is of a kind. Raises CompileError for one that has no expression."""
+    """Return a function of elements whose result is of a kind. Raises CompileError for one that has no expression."""
     from tvm import tirx
 
     first = arguments[0]
@@ -145,7 +145,7 @@ def applied(function: str, kind: str, arguments: Sequence[Value]) -> Value:
 
 
 def _differs(left: Any, right: Any) -> Any:
-    """Gives where two floats differ, NaN from everything: TVM's NE, to which it turns what is not EQ, says no there."""
+    """Return where two floats differ, NaN from everything: TVM's NE, to which it turns what is not EQ, says no there."""
     from tvm import tirx
 
     if left.same_as(right):
@@ -155,7 +155,7 @@ def _differs(left: Any, right: Any) -> Any:
 
 
 def _is_nan(number: Any) -> Any:
-    """Gives where a float is NaN, by its bits: what compares a number with itself is simplified away."""
+    """Return where a float is NaN, by its bits: what compares a number with itself is simplified away."""
     from tvm import tirx
 
     if isinstance(number, tirx.FloatImm):
@@ -198,7 +198,7 @@ def _of_floats(function: str, dtype: str, parts: Sequence[Any]) -> Any:
 
 
 def _opaque(part: Any, dtype: str) -> Any:
-    """Hides a zero from TVM, which takes x * 0 and 0 / x for 0, though x may be infinite or NaN."""
+    """Hide a zero from TVM, which takes x * 0 and 0 / x for 0, though x may be infinite or NaN."""
     from tvm import tirx
 
     if not isinstance(part, tirx.FloatImm) or float(part.value) != 0.0:
@@ -246,5 +246,5 @@ _COMBINED = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}
 
 
 def combined(function: str, left: Value, right: Value) -> Value:
-    """Gives two elements of a reduction as one."""
+    """Return two elements of a reduction as one."""
     return applied(_COMBINED.get(function, function), left.kind, (left, right))

@@ -52,7 +52,7 @@ def kernel_of(
     *,
     is_parallel: bool,
 ) -> Kernel:
-    """Gives the kernel that computes a tensor. Raises CompileError for what TVM has no expression for.
+    """Return the kernel that computes a tensor. Raises CompileError for what TVM has no expression for.
 
     `is_memory` says which tensors lie in memory by then, `numbers` where inputs that are plain numbers lie, by name, and
     `shown` which sizes inputs show.
@@ -79,7 +79,7 @@ class _Writer:
         self.places: dict[Tensor, Any] = {}
 
     def place(self, tensor: Tensor) -> Any:
-        """Gives what stands for a tensor in memory."""
+        """Return what stands for a tensor in memory."""
         from tvm import te
 
         if tensor not in self.places:
@@ -88,7 +88,7 @@ class _Writer:
         return self.places[tensor]
 
     def written(self, tensor: Tensor) -> Any:
-        """Gives the stage whose result is the tensor."""
+        """Return the stage whose result is the tensor."""
         match tensor:
             case Reduce():
                 return self._reduced(tensor)
@@ -109,7 +109,7 @@ class _Writer:
     # --- elements ---
 
     def element(self, tensor: Tensor, index: Sequence[Any]) -> Value:
-        """Gives an element of a tensor, from memory or computed in place."""
+        """Return an element of a tensor, from memory or computed in place."""
         if self.is_memory(tensor):
             place = self.place(tensor)
             return loaded(place(*index) if tensor.shape else place(), tensor.dtype)
@@ -138,7 +138,7 @@ class _Writer:
                 raise TypeError(f"{type(tensor).__name__} is not computed in place")
 
     def affine(self, part: Affine, index: Sequence[Any]) -> Any:
-        """Gives an index expression."""
+        """Return an index expression."""
         found: Any = None
         for variable, factor in part.terms:
             term = index[variable] if factor == 1 else index[variable] * self.sizes.of(factor)
@@ -148,7 +148,7 @@ class _Writer:
         return found if part.constant == 0 else found + self.sizes.of(part.constant)
 
     def _taken(self, tensor: Take, index: Sequence[Any]) -> list[Any]:
-        """Gives places; those that data gives are brought into range, so that no foreign memory is read."""
+        """Return places; those that data gives are brought into range, so that no foreign memory is read."""
         from tvm import tirx
 
         found: list[Any] = []
@@ -162,7 +162,7 @@ class _Writer:
         return found
 
     def _joined(self, join: Join, index: Sequence[Any]) -> Value:
-        """Gives the piece in which an element lies; whatever follows is read only where no earlier one has it."""
+        """Return the piece in which an element lies; whatever follows is read only where no earlier one has it."""
         from tvm import tirx
 
         last: Any = None if join.fill is None else constant(join.fill, join.dtype).expression
@@ -304,7 +304,7 @@ class _Writer:
     def _loops(
         self, shape: Sequence[Size], *, without: int | None = None, is_parallel: bool = False
     ) -> Generator[list[Any]]:
-        """Opens a loop for each dim but one, and gives their variables.
+        """Open a loop for each dim but one, and return their variables.
 
         Flat loops and places would have to be divided, which TVM 0.27 cannot compile where sizes are symbolic.
         """
@@ -321,7 +321,7 @@ class _Writer:
     def _extern(
         self, shape: Sequence[Size], dtype: str, sources: Sequence[Tensor], write: Callable[..., None], name: str
     ) -> Any:
-        """Gives a stage of loops that `write` makes over flat memory."""
+        """Return a stage of loops that `write` makes over flat memory."""
         from tvm import te, tirx
         from tvm.script.ir_builder import IRBuilder
         from tvm.script.ir_builder import tirx as script
@@ -339,7 +339,7 @@ class _Writer:
 
 
 def _accumulated(tensor: Reduce) -> str:
-    """Gives the kind of element in which totals are kept."""
+    """Return the kind of element in which totals are kept."""
     kind = tensor.source.dtype
     if kind in ("f16", "bf16"):
         kind = "f32"

@@ -1,4 +1,4 @@
-"""Builds and times schedules in this process: MetaSchedule's own workers import TVM and PyTorch again for every batch."""
+"""Builds and time schedules in this process: MetaSchedule's own workers import TVM and PyTorch again for every batch."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Runner(PyRunner):
 
 
 def seconds_of(library: Any, infos: Sequence[Any], limit_s: float, measured_s: float) -> float:
-    """Gives the least of three times of a kernel; the first one alone where that is beyond a limit."""
+    """Return the least of three times of a kernel; the first one alone where that is beyond a limit."""
     arguments = [_filled(info) for info in infos]
     once = float(library.time_evaluator("main", cpu(), number=1, repeat=1)(*arguments).results[0])
     if once > limit_s:
@@ -90,21 +90,21 @@ def seconds_of(library: Any, infos: Sequence[Any], limit_s: float, measured_s: f
 
 
 def measured(module: Any, target: Any, threads: int, measured_s: float) -> float:
-    """Gives the seconds of a scheduled kernel. Raises whatever TVM raises."""
+    """Return the seconds of a scheduled kernel. Raises whatever TVM raises."""
     use_threads(threads)
     library = tirx.build(module, target=target)
     return seconds_of(library, ArgInfo.from_prim_func(module["main"]), measured_s, measured_s)
 
 
 def _filled(info: Any) -> Any:
-    """Gives an argument: ones, or zeros where they may be indices."""
+    """Return an argument: ones, or zeros where they may be indices."""
     dtype = getattr(torch, str(info.dtype).rpartition(".")[2])  # TVM 0.27 shows "T.float32" here, and "float32" elsewhere
     make = torch.ones if dtype.is_floating_point else torch.zeros
     return array(make(tuple(int(size) for size in info.shape), dtype=dtype))
 
 
 def measurer(threads: int, limit_s: float, measured_s: float) -> tuple[Any, Any, list[str]]:
-    """Gives a builder and a runner that share what is compiled, and a list that will hold what went wrong.
+    """Return a builder and a runner that share what is compiled, and a list that will hold what went wrong.
 
     A schedule that takes longer than a limit is run only once.
     """

@@ -11,21 +11,21 @@ LARGE = 1 << 15
 
 
 def alone(function: Any) -> Any:
-    """Gives a kernel as a module of its own, under one name, so that equal kernels are equal modules."""
+    """Return a kernel as a module of its own, under one name, so that equal kernels are equal modules."""
     import tvm
 
     return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
 def plain(function: Any, threads: int) -> Any:
-    """Gives a kernel under its plain schedule."""
+    """Return a kernel under its plain schedule."""
     if not has_root(function):
         return function
     return plain_schedule(alone(function), threads).mod["main"].without_attr("global_symbol")
 
 
 def plain_schedule(module: Any, threads: int) -> Any:
-    """Gives the schedule of a kernel's module: outer loops shared between threads, inner ones one where they can be."""
+    """Return the schedule of a kernel's module: outer loops shared between threads, inner ones one where they can be."""
     from tvm import s_tir
 
     schedule = s_tir.Schedule(module)
@@ -35,12 +35,12 @@ def plain_schedule(module: Any, threads: int) -> Any:
 
 
 def has_root(function: Any) -> bool:
-    """False for a scan: one block is all of it, whose loops are inside and shared already."""
+    """Return False for a scan: one block is all of it, whose loops are inside and shared already."""
     return str(function.body.block.name_hint) == "root"
 
 
 def _order(schedule: Any, block: Any, threads: int) -> None:
-    """Orders the loops of one block that lie around all others."""
+    """Order the loops of one block that lie around all others."""
     loops = schedule.get_loops(block)
     kinds = [int(variable.iter_type) for variable in schedule.get(block).iter_vars]
     if not loops or len(loops) != len(kinds):
@@ -57,7 +57,7 @@ def _order(schedule: Any, block: Any, threads: int) -> None:
 
 
 def _inner(schedule: Any, block: Any, loops: Sequence[Any], extents: Sequence[int]) -> int:
-    """Gives how many of the inner loops walk through all that they touch as one would: rows that follow each other."""
+    """Return how many of the inner loops walk through all that they touch as one would: rows that follow each other."""
     found = schedule.get(block)
     variables = [variable.var for variable in found.iter_vars]
     regions = [*found.reads, *found.writes]
@@ -70,7 +70,7 @@ def _inner(schedule: Any, block: Any, loops: Sequence[Any], extents: Sequence[in
 
 
 def _follow(region: Any, row: Any, place: Any, length: int) -> bool:
-    """True where a region is walked through row by row, or by neither variable."""
+    """Return whether a region is walked through row by row, or by neither variable."""
     where = [part.min for part in region.region]
     dims = [dim for dim, index in enumerate(where) if _uses(index, row) or _uses(index, place)]
     if not dims:

@@ -32,7 +32,7 @@ _ready = threading.local()
 
 
 def use_threads(threads: int) -> None:
-    """Has kernels that this thread calls run in so many threads. Costs nothing where they do already."""
+    """Have kernels that this thread calls run in so many threads. Costs nothing where they do already."""
     if getattr(_ready, "threads", 0) == threads:
         return
     import tvm_ffi
@@ -46,14 +46,14 @@ def use_threads(threads: int) -> None:
 
 
 def _wake() -> None:
-    """Has every thread of the pool do nothing once: they read how long to spin when they begin, which may be late."""
+    """Have every thread of the pool do nothing once: they read how long to spin when they begin, which may be late."""
     launch = _function("TVMBackendParallelLaunch", ctypes.c_int, _TASK, ctypes.c_void_p, ctypes.c_int)
     launch(_NOTHING, None, 0)
 
 
 @cache
 def _function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-    """Gives a function of TVM's library that is not among those which it registers."""
+    """Return a function of TVM's library that is not among those which it registers."""
     spec = find_spec("tvm")
     folders = spec.submodule_search_locations if spec else None
     library = next(path for folder in folders or () for path in Path(folder, "lib").glob("libtvm_runtime.*"))

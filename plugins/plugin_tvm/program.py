@@ -63,7 +63,7 @@ class Program:
 
 
 def program_of(cluster: Cluster, *, is_parallel: bool) -> Program:
-    """Gives a cluster's Relax module. Raises CompileError for what has no rule or expression."""
+    """Return a cluster's Relax module. Raises CompileError for what has no rule or expression."""
     lowered = lower(cluster)
     outputs = simplified(lowered.outputs, in_order(lowered.outputs))
     builder = _Builder(tuple(symbol_texts(cluster)), is_parallel=is_parallel)
@@ -72,7 +72,7 @@ def program_of(cluster: Cluster, *, is_parallel: bool) -> Program:
 
 
 def facts_of(cluster: Cluster, names: Names) -> Facts:
-    """Gives what a call needs to know of a cluster whose program takes arguments of these names."""
+    """Return what a call needs to know of a cluster whose program takes arguments of these names."""
     symbols = symbol_texts(cluster)
     texts = {symbol: f"({text})" for symbol, text in symbols.items()}
     shapes = tuple(_shape_text(spec, texts) for spec in cluster.outputs)
@@ -97,7 +97,7 @@ class _Builder:
         self.kernels: dict[Tensor, Kernel] = {}
 
     def built(self, stages: Stages, outputs: Sequence[Tensor], weights: Collection[str]) -> tuple[Any, Names]:
-        """Gives the module, and what its functions take."""
+        """Return the module, and what its functions take."""
         from tvm import relax
 
         for tensor in stages.kept:
@@ -123,7 +123,7 @@ class _Builder:
         return builder.get(), Names(tuple(sources), tuple(bind), tuple(bound))
 
     def _known_once(self, stages: Stages, roots: Collection[Tensor], weights: Collection[str]) -> dict[Tensor, None]:
-        """Gives what follows from weights alone, or from nothing; results that leave are made anew.
+        """Return what follows from weights alone, or from nothing; results that leave are made anew.
 
         What is larger than all that it is made of would cost the memory that small weights are there to save.
         """
@@ -140,7 +140,7 @@ class _Builder:
         return found
 
     def _with_sources(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Gives tensors with what they read from outside in front of them."""
+        """Return tensors with what they read from outside in front of them."""
         read = (source for tensor in tensors for source in self._reads(tensor) if isinstance(source, Source))
         return [*dict.fromkeys(read), *tensors]
 
@@ -196,11 +196,11 @@ class _Builder:
 
 
 def _nbytes(tensor: Tensor) -> int:
-    """Gives a tensor's bytes; of symbolic sizes more than anybody keeps."""
+    """Return a tensor's bytes; of symbolic sizes more than anybody keeps."""
     count = product(tensor.shape)
     return count * getattr(torch, MEMORY[tensor.dtype]).itemsize if isinstance(count, int) else 1 << 62
 
 
 def _by_name(kept: Iterable[Tensor]) -> dict[str, Source]:
-    """Gives what comes from outside, once each: a weight may be read as several sources of one name."""
+    """Return what comes from outside, once each: a weight may be read as several sources of one name."""
     return {tensor.name: tensor for tensor in kept if isinstance(tensor, Source)}

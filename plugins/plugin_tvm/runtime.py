@@ -65,7 +65,7 @@ class TvmExecutable(Executable):
         self._names = (*names.main, *names.bound)
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        """Runs one call. Raises InputRefused for empty tensors and other dtypes, RunError for anything else."""
+        """Run one call. Raises InputRefused for empty tensors and other dtypes, RunError for anything else."""
         try:
             self._check(inputs)
             arguments = [self._argument(name, inputs) for name in self._names]
@@ -80,7 +80,7 @@ class TvmExecutable(Executable):
             raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
 
     def save(self, folder: Path) -> None:
-        """Writes a shared library and its digest. Weights are not in it. Raises CompileError without a C compiler."""
+        """Write a shared library and its digest. Weights are not in it. Raises CompileError without a C compiler."""
         try:
             self._library.export_library(str(folder / LIBRARY))
         except Exception as error:
@@ -94,7 +94,7 @@ class TvmExecutable(Executable):
         (folder / META).write_text(json.dumps({"sha256": digest, "names": asdict(self.facts.names)}))
 
     def dump(self, folder: Path) -> None:
-        """Writes the FX program and, not after a load, Relax and TensorIR before and after scheduling."""
+        """Write the FX program and, not after a load, Relax and TensorIR before and after scheduling."""
         (folder / "cluster.py.txt").write_text(self._cluster.module.print_readable(print_output=False))
         if self.texts.relax:
             (folder / "relax.py.txt").write_text(self.texts.relax)
@@ -108,7 +108,7 @@ class TvmExecutable(Executable):
         return relax.VirtualMachine(self._library, cpu())
 
     def _bound(self) -> dict[str, Any]:
-        """Gives what follows from weights alone, computed now and not at every call."""
+        """Return what follows from weights alone, computed now and not at every call."""
         names = self.facts.names
         if not names.bound:
             return {}
@@ -117,7 +117,7 @@ class TvmExecutable(Executable):
         return {name: found[place] for place, name in enumerate(names.bound)}
 
     def _run(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Runs a virtual machine that nobody else runs: it keeps the state of one call."""
+        """Run a virtual machine that nobody else runs: it keeps the state of one call."""
         with self._lock:
             machine = self._idle.pop() if self._idle else None
         machine = machine or self._machine()
@@ -162,7 +162,7 @@ class TvmExecutable(Executable):
 
 
 def array(value: torch.Tensor) -> Any:
-    """Gives TVM's tensor over a tensor's own memory, or over that of a contiguous and aligned copy."""
+    """Return TVM's tensor over a tensor's own memory, or over that of a contiguous and aligned copy."""
     if not value.is_contiguous() or value.is_neg() or value.device.type != "cpu":
         value = value.cpu().resolve_neg().contiguous()
     value = value.detach()
@@ -173,12 +173,12 @@ def array(value: torch.Tensor) -> Any:
 
 
 def tensor(value: Any) -> torch.Tensor:
-    """Gives a tensor over the memory of TVM's tensor, which it keeps alive."""
+    """Return a tensor over the memory of TVM's tensor, which it keeps alive."""
     return torch.from_dlpack(value)
 
 
 def restored(folder: Path) -> tuple[Any, Names]:
-    """Loads what `save` wrote: code, and the names of what it takes.
+    """Load what `save` wrote: code, and the names of what it takes.
 
     Raises ValueError for a library other than the one written: loading it runs it.
     """
@@ -195,6 +195,6 @@ def restored(folder: Path) -> tuple[Any, Names]:
 
 
 def _reader(texts: Sequence[str], count: int) -> Callable[..., tuple[Any, ...]]:
-    """Gives a function of the inputs that gives what some texts say; the texts are the hub's own, over shapes."""
+    """Return a function of the inputs that gives what some texts say; the texts are the hub's own, over shapes."""
     names = ", ".join(f"i{place}" for place in range(count))
     return eval(f"lambda {names}: ({''.join(text + ', ' for text in texts)})")

@@ -22,19 +22,19 @@ class Settings(BackendSettings):
 
     @property
     def folder(self) -> Path:
-        """Gives the database's folder, which may not exist."""
+        """Return the database's folder, which may not exist."""
         if self.database is not None:
             return self.database
         return tuning_folder(self.cache_folder, "tvm")
 
     @property
     def state(self) -> str:
-        """Gives what the database holds: kernels are compiled as tuning found them."""
+        """Return what the database holds: kernels are compiled as tuning found them."""
         return state_of(self.folder)
 
     @property
     def missing(self) -> str:
-        """Says what the target lacks here."""
+        """Return what the target lacks here."""
         if self.target == "cuda":
             return "a CUDA compiler in the wheel of TVM 0.27, which has CUDA's runtime and no code generator for it"
         return ""

@@ -21,7 +21,7 @@ class Sizes:
         self.variables: Mapping[Size, Any] = {size: tirx.Var(f"n{place}", "int64") for place, size in enumerate(shown)}
 
     def of(self, size: Size) -> Any:
-        """Gives a size as an int64. Raises CompileError for one that no input shows."""
+        """Return a size as an int64. Raises CompileError for one that no input shows."""
         from tvm import tirx
 
         if isinstance(size, int):
@@ -33,7 +33,7 @@ class Sizes:
         return self._computed(size)
 
     def shape(self, sizes: Iterable[Size]) -> list[Any]:
-        """Gives a shape."""
+        """Return a shape."""
         return [self.of(size) for size in sizes]
 
     def _computed(self, size: Any) -> Any:

@@ -46,7 +46,7 @@ class Stages:
 
 
 def staged(outputs: Sequence[Tensor]) -> Stages:
-    """Gives what is left in memory of the program behind some outputs."""
+    """Return what is left in memory of the program behind some outputs."""
     order = in_order(outputs)
     numbers: dict[str, Source] = {}
     for tensor in order:
@@ -96,7 +96,7 @@ class _Kept:
         return len(readers) > 1 and self.functions[tensor] > MOST_REPEATED
 
     def _again(self, tensor: Tensor, readers: Sequence[Tensor]) -> int:
-        """Gives functions and conditions that readers would compute more than once for an element: windows, say."""
+        """Return functions and conditions that readers would compute more than once for an element: windows, say."""
         own, *read = (_count(each) for each in (tensor, *(reader for reader in readers if not isinstance(reader, Join))))
         if not isinstance(own, int):
             return 0
@@ -105,7 +105,7 @@ class _Kept:
 
 
 def _needed(order: Sequence[Tensor], outputs: Sequence[Tensor]) -> Collection[Tensor]:
-    """Gives what has to lie in memory because somebody reads it from there, or because it leaves."""
+    """Return what has to lie in memory because somebody reads it from there, or because it leaves."""
     found = dict.fromkeys(map(root_of, outputs))
     for tensor in order:
         if isinstance(tensor, (Product, Scan, Put)):
@@ -116,7 +116,7 @@ def _needed(order: Sequence[Tensor], outputs: Sequence[Tensor]) -> Collection[Te
 
 
 def _readers(order: Sequence[Tensor]) -> dict[Tensor, list[Tensor]]:
-    """Gives who reads each tensor, through views."""
+    """Return who reads each tensor, through views."""
     found: dict[Tensor, list[Tensor]] = {}
     for tensor in order:
         if not isinstance(tensor, View):
@@ -132,17 +132,17 @@ def _behind(tensor: Tensor) -> Tensor:
 
 
 def _count(tensor: Tensor) -> Size:
-    """Gives how many elements are computed for a tensor."""
+    """Return how many elements are computed for a tensor."""
     return product(tensor.source.shape if isinstance(tensor, Reduce) else tensor.shape)
 
 
 def root_of(tensor: Tensor) -> Tensor:
-    """Gives the tensor whose memory one is."""
+    """Return the tensor whose memory one is."""
     while isinstance(tensor, Reshape):
         tensor = tensor.source
     return tensor
 
 
 def in_memory(tensor: Tensor) -> Tensor:
-    """Gives a tensor as one that can lie in memory."""
+    """Return a tensor as one that can lie in memory."""
     return tensor if isinstance(tensor, (*IN_MEMORY, *COMPUTED)) else copied(tensor)

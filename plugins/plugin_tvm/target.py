@@ -12,7 +12,7 @@ _CHECKED = ("avx", "amx", "fma", "f16c", "bmi", "vaes", "vpclmul", "gfni", "sse"
 
 @cache
 def host_target(threads: int) -> Any:
-    """Gives the host as a target with so many cores."""
+    """Return the host as a target with so many cores."""
     import tvm
     from tvm.target import codegen
 
@@ -25,7 +25,7 @@ def host_target(threads: int) -> Any:
 
 
 def hidden_features(features: set[str], flags: set[str]) -> tuple[str, ...]:
-    """Gives what a CPU of this name has and this machine does not show; nothing where it shows no flags."""
+    """Return what a CPU of this name has and this machine does not show; nothing where it shows no flags."""
     shown = {_plain(flag) for flag in flags}
     doubtful = (feature for feature in sorted(features) if feature.startswith(_CHECKED))
     known = {"bmi": "bmi1", "sse3": "pni"}
@@ -37,7 +37,7 @@ def _plain(name: str) -> str:
 
 
 def _flags() -> set[str]:
-    """Gives the features that Linux shows of an x86 CPU; none elsewhere."""
+    """Return the features that Linux shows of an x86 CPU; none elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -70,7 +70,7 @@ class Task:
 
 
 def tasks_of(modules: Iterable[Any]) -> list[Task]:
-    """Gives the kernels of some Relax modules that are worth tuning, each structure once."""
+    """Return the kernels of some Relax modules that are worth tuning, each structure once."""
     found: dict[str, Task] = {}
     for module in modules:
         for name, count in calls_in(module).items():
@@ -87,7 +87,7 @@ def tasks_of(modules: Iterable[Any]) -> list[Task]:
 
 
 def steps_of(kernel: Any) -> float | None:
-    """Gives the steps of a kernel's loops; None where a size is symbolic, or its loops are no schedulable blocks."""
+    """Return the steps of a kernel's loops; None where a size is symbolic, or its loops are no schedulable blocks."""
     from tvm import s_tir
 
     if not has_root(kernel["main"]):
@@ -105,12 +105,12 @@ def steps_of(kernel: Any) -> float | None:
 
 
 def bounded(tasks: Sequence[Task], limits: Peaks) -> Sequence[Task]:
-    """Gives the tasks with the seconds that no schedule stays below."""
+    """Return the tasks with the seconds that no schedule stays below."""
     return [replace(task, least_s=_least_s(task.module, task.steps, limits)) for task in tasks]
 
 
 def _least_s(kernel: Any, steps: float, limits: Peaks) -> float:
-    """Gives the seconds of sums at the peak of multiplying and adding, of other kernels at memory's."""
+    """Return the seconds of sums at the peak of multiplying and adding, of other kernels at memory's."""
     from tvm import s_tir
     from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 
@@ -132,7 +132,7 @@ def tune(
     say: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Tunes kernels until the budget is spent; what is found is in the database batch by batch."""
+    """Tune kernels until the budget is spent; what is found is in the database batch by batch."""
     end_s = clock() + budget_s
     for task in tasks:
         kept = database.best(task.module)
@@ -151,7 +151,7 @@ def tune(
 
 
 def next_task(tasks: Sequence[Task]) -> Task | None:
-    """Gives the kernel to go on with: where most can be saved, untried ones first; None where nothing can be."""
+    """Return the kernel to go on with: where most can be saved, untried ones first; None where nothing can be."""
     able = [task for task in tasks if not task.is_stuck and task.hope_s > 0]
     if not able:
         return None
@@ -161,7 +161,7 @@ def next_task(tasks: Sequence[Task]) -> Task | None:
 
 
 def _measure_plain(task: Task, target: Any, database: Database, threads: int) -> None:
-    """Measures the schedule that a kernel has without a search: for functions of elements there is often none better."""
+    """Measure the schedule that a kernel has without a search: for functions of elements there is often none better."""
     from plugin_tvm.measuring import measured
 
     try:
@@ -172,7 +172,7 @@ def _measure_plain(task: Task, target: Any, database: Database, threads: int) ->
 
 
 def _tune_batch(task: Task, target: Any, database: Database, threads: int) -> None:
-    """Measures some schedules of one kernel. What TVM raises costs this kernel only."""
+    """Measure some schedules of one kernel. What TVM raises costs this kernel only."""
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule.tune import tune_tasks
 
@@ -221,7 +221,7 @@ _INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 @contextmanager
 def _without_intrinsics() -> Generator[None]:
-    """Keeps MetaSchedule from importing instructions for tensors, which takes minutes (TVM 0.27: it parses all of CUDA's).
+    """Keep MetaSchedule from importing instructions for tensors, which takes minutes (TVM 0.27: it parses all of CUDA's).
 
     On CPUs they are for products of int8 alone, of which there are none.
     """
@@ -235,14 +235,14 @@ def _without_intrinsics() -> Generator[None]:
 
 
 def _space() -> Any:
-    """Gives the rules that all CPUs share; those for AVX-512 differ in products of int8."""
+    """Return the rules that all CPUs share; those for AVX-512 differ in products of int8."""
     from tvm.s_tir import meta_schedule as ms
 
     return ms.space_generator.PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm")
 
 
 def price_s(tasks: Sequence[Task], database: Database) -> float | None:
-    """Gives the seconds of a model's kernels as tuning measured them; None where one with much to do was not tuned."""
+    """Return the seconds of a model's kernels as tuning measured them; None where one with much to do was not tuned."""
     total_s = 0.0
     for task in tasks:
         kept = database.best(task.module)
@@ -253,7 +253,7 @@ def price_s(tasks: Sequence[Task], database: Database) -> float | None:
 
 
 def summary(tasks: Sequence[Task]) -> str:
-    """Gives what tuning found, in a line."""
+    """Return what tuning found, in a line."""
     done = [task for task in tasks if math.isfinite(task.best_s)]
     trials = sum(task.trials for task in tasks)
     price = shown(sum(task.price_s for task in tasks))
@@ -263,5 +263,5 @@ def summary(tasks: Sequence[Task]) -> str:
 
 
 def shown(seconds: float) -> str:
-    """Gives seconds as milliseconds."""
+    """Return seconds as milliseconds."""
     return f"{seconds * 1e3:.3g} ms" if math.isfinite(seconds) else "nothing yet"

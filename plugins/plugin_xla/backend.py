@@ -36,7 +36,7 @@ func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
 
 
 def create(settings: Settings | None = None) -> Xla:
-    """Gives the backend; called once a process for each settings."""
+    """Return the backend; called once a process for each settings."""
     return Xla(settings or Settings())
 
 
@@ -44,12 +44,12 @@ class Xla(Backend):
     """XLA on the CPU, or on a GPU or TPU where its settings say so."""
 
     def __init__(self, settings: Settings) -> None:
-        """Imports nothing heavy."""
+        """Import nothing heavy."""
         self._settings, self._target = settings, settings.target
         self._operators = ON_GPU if settings.target == "cuda" else OPERATORS
 
     def probe(self) -> Support:
-        """Compiles and runs one addition."""
+        """Compile and run one addition."""
         if self._settings.missing:
             return refused(self._settings.missing)
         try:
@@ -59,11 +59,11 @@ class Xla(Backend):
         return ACCEPTED if got == [2.0, 4.0] else refused(f"1+1 and 2+2 gave {got}")
 
     def supports(self, node: fx.Node) -> Support:
-        """Looks the node up in the operator table."""
+        """Look the node up in the operator table."""
         return self._operators.supports(node)
 
     def compile(self, cluster: Cluster, settings: CompileSettings) -> XlaExecutable:
-        """Compiles a cluster for the sizes that it was captured with. Raises CompileError with the compiler's reason."""
+        """Compile a cluster for the sizes that it was captured with. Raises CompileError with the compiler's reason."""
         try:
             self._require_target()
             sizes = captured_sizes(cluster)
@@ -74,7 +74,7 @@ class Xla(Backend):
             raise _failure("compile", error, cluster) from error
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> XlaExecutable:
-        """Restores machine code from what `save` wrote; the weights are the cluster's."""
+        """Restore machine code from what `save` wrote; the weights are the cluster's."""
         try:
             self._require_target()
             listed = json.loads((folder / META).read_text())["programs"]
@@ -97,7 +97,7 @@ class Xla(Backend):
         return way.take(loaded.execute([way.give(summand, where)])[0]).tolist()
 
     def _device(self, cluster: Cluster, settings: CompileSettings) -> Any:
-        """Gives the device that runs a cluster: the GPU on which its tensors lie, the first one of other targets."""
+        """Return the device that runs a cluster: the GPU on which its tensors lie, the first one of other targets."""
         one = client(self._target, settings.threads)
         return one.device_from_local_hardware_id(_place(cluster)) if self._target == "cuda" else one.local_devices()[0]
 
@@ -109,7 +109,7 @@ class Xla(Backend):
         return XlaExecutable(cluster, self._device(cluster, settings), exchange(self._target), programs, build)
 
     def _built(self, cluster: Cluster, settings: CompileSettings, sizes: Sizes) -> Program:
-        """Compiles a cluster for given sizes. Raises CompileError, which says which of the two compilers refused."""
+        """Compile a cluster for given sizes. Raises CompileError, which says which of the two compilers refused."""
         from plugin_xla.runtime import Program
 
         try:
@@ -138,7 +138,7 @@ class Xla(Backend):
 
 
 def _place(cluster: Cluster) -> int:
-    """Gives the number of the GPU on which a cluster's results lie."""
+    """Return the number of the GPU on which a cluster's results lie."""
     return next((spec.device.index or 0 for spec in cluster.outputs if spec.device.type == "cuda"), 0)
 
 

@@ -23,7 +23,7 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {
 
 
 def client(target: str, threads: int) -> Any:
-    """Gives the client whose pool has so many threads; made when first asked for, and kept, as its threads never end.
+    """Return the client whose pool has so many threads; made when first asked for, and kept, as its threads never end.
 
     It is none of JAX's own, so that neither its threads nor its options (`jax_enable_x64`) change for a user of JAX. Raises
     whatever XLA raises where there is no such processor.
@@ -55,7 +55,7 @@ def _of_library(target: str) -> Any:
 
 
 def options() -> Any:
-    """Gives the options of a compilation. They hold whatever `XLA_FLAGS` says.
+    """Return the options of a compilation. They hold whatever `XLA_FLAGS` says.
 
     Without options of its own `compile_and_load` (jaxlib 0.10.2) takes some under which `maximum` loses NaN.
     """

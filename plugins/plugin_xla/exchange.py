@@ -26,30 +26,30 @@ class Exchange:
     """The two ways for one target."""
 
     give: Callable[[torch.Tensor, Any], Any]
-    """Gives XLA's array on a device."""
+    """Return XLA's array on a device."""
     take: Callable[[Any], torch.Tensor]
-    """Gives the tensor."""
+    """Return the tensor."""
 
 
 def exchange(target: str) -> Exchange:
-    """Gives how tensors go to a target and come back."""
+    """Return how tensors go to a target and come back."""
     return _WAYS[target]
 
 
 def array(value: torch.Tensor, device: Any) -> Any:
-    """Gives XLA's array over a tensor's own memory, or over that of a contiguous copy; XLA copies where alignment asks."""
+    """Return XLA's array over a tensor's own memory, or over that of a contiguous copy; XLA copies where alignment asks."""
     if not value.is_contiguous() or value.is_neg() or value.device.type != "cpu":
         value = value.cpu().resolve_neg().contiguous()
     return _jax.dlpack_managed_tensor_to_buffer(to_dlpack(value.detach()), device, None)
 
 
 def tensor(value: Any) -> torch.Tensor:
-    """Gives a tensor over the memory of XLA's array, which it keeps alive."""
+    """Return a tensor over the memory of XLA's array, which it keeps alive."""
     return torch.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(value))
 
 
 def on_stream(value: torch.Tensor, device: Any) -> Any:
-    """Gives XLA's array over the memory of a GPU's tensor. XLA's stream waits for what PyTorch has launched by now.
+    """Return XLA's array over the memory of a GPU's tensor. XLA's stream waits for what PyTorch has launched by now.
 
     Whatever PyTorch frees and launches later waits for the call's results in turn (`off_stream`), so that no memory is
     written while XLA reads it. Raises RunError while a CUDA graph is recorded: XLA launches on streams of its own.
@@ -63,14 +63,14 @@ def on_stream(value: torch.Tensor, device: Any) -> Any:
 
 
 def off_stream(value: Any) -> torch.Tensor:
-    """Gives a tensor over the memory of XLA's array; PyTorch's stream waits for it."""
+    """Return a tensor over the memory of XLA's array; PyTorch's stream waits for it."""
     # 1 is how DLPack names the stream that CUDA calls 0.
     stream = torch.cuda.current_stream().cuda_stream or 1
     return torch.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(value, stream=stream))
 
 
 def sent(value: torch.Tensor, device: Any) -> Any:
-    """Gives an array that XLA owns: a copy in the device's memory."""
+    """Return an array that XLA owns: a copy in the device's memory."""
     value = value.detach().cpu().resolve_neg().contiguous()
     is_bfloat16 = value.dtype is torch.bfloat16  # NumPy has none of its own
     host = value.view(torch.int16).numpy().view(jax.numpy.bfloat16) if is_bfloat16 else value.numpy()
@@ -86,7 +86,7 @@ def sent(value: torch.Tensor, device: Any) -> Any:
 
 
 def fetched(value: Any) -> torch.Tensor:
-    """Gives a copy in the CPU's memory."""
+    """Return a copy in the CPU's memory."""
     host = np.array(value)
     if host.dtype == jax.numpy.bfloat16:
         return torch.from_numpy(host.view(np.int16)).view(torch.bfloat16)

@@ -8,7 +8,7 @@ from hub.hookspecs import hookimpl
 
 @hookimpl
 def hub_backends() -> tuple[BackendInfo, ...]:
-    """Registers `xla`; its settings say which processor it compiles for."""
+    """Register `xla`; its settings say which processor it compiles for."""
     return (
         BackendInfo(
             name="xla",

@@ -37,7 +37,7 @@ class Lowered:
 
 
 def lower(cluster: Cluster, sizes: Sizes, target: str) -> Lowered:
-    """Gives the program for these sizes. Raises whatever torch-mlir raises.
+    """Return the program for these sizes. Raises whatever torch-mlir raises.
 
     For a TPU a call's inputs are copied, and nobody reads the copies again: they are donated, results may take their place.
     """
@@ -64,7 +64,7 @@ def _prepare(module: fx.GraphModule) -> None:
 
 
 def _stablehlo(module: fx.GraphModule, *, is_exact: bool, donated: Sequence[int]) -> str:
-    """Gives the text, with large constants in place: XLA knows no resources."""
+    """Return the text, with large constants in place: XLA knows no resources."""
     from torch_mlir import ir
     from torch_mlir.dialects import torch as torch_dialect
     from torch_mlir.extras.fx_importer import FxImporter
@@ -85,7 +85,7 @@ def _stablehlo(module: fx.GraphModule, *, is_exact: bool, donated: Sequence[int]
 
 
 def _in_full(operation: Any) -> Any:
-    """Has products computed in their inputs' own precision: a GPU takes tf32 otherwise, and a TPU bf16."""
+    """Have products computed in their inputs' own precision: a GPU takes tf32 otherwise, and a TPU bf16."""
     from torch_mlir import ir
 
     if operation.name in _PRODUCTS:

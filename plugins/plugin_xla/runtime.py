@@ -55,7 +55,7 @@ class XlaExecutable(Executable):
         self._dtypes = tuple(spec.dtype if isinstance(spec, TensorSpec) else None for spec in cluster.inputs)
 
     def __call__(self, *inputs: Any) -> list[torch.Tensor]:
-        """Runs one call. Raises InputRefused for sizes beyond the most and for other dtypes, RunError for anything else."""
+        """Run one call. Raises InputRefused for sizes beyond the most and for other dtypes, RunError for anything else."""
         try:
             program = self._programs.of(inputs)
             values = [self._argument(position, inputs) for position in program.fed]
@@ -67,7 +67,7 @@ class XlaExecutable(Executable):
             raise RunError(f"{type(error).__name__}: {error}", backend=NAME, cluster=self._cluster.name) from error
 
     def save(self, folder: Path) -> None:
-        """Writes machine code for each combination of sizes met so far. Weights are not in it."""
+        """Write machine code for each combination of sizes met so far. Weights are not in it."""
         listed: list[dict[str, Any]] = []
         for place, (sizes, program) in enumerate(self._programs):
             code = program.loaded.serialize()
@@ -76,7 +76,7 @@ class XlaExecutable(Executable):
         (folder / META).write_text(json.dumps({"programs": listed}))
 
     def dump(self, folder: Path) -> None:
-        """Writes the FX program and, for each combination of sizes, StableHLO (not after a load) and optimised HLO."""
+        """Write the FX program and, for each combination of sizes, StableHLO (not after a load) and optimised HLO."""
         (folder / "cluster.py.txt").write_text(self._cluster.module.print_readable(print_output=False))
         for place, (_, program) in enumerate(self._programs):
             if program.text:

@@ -31,14 +31,14 @@ class Settings(BackendSettings):
 
     @property
     def missing(self) -> str:
-        """Says which client is not here, so that nobody plans with what cannot run."""
+        """Return which client is not here, so that nobody plans with what cannot run."""
         if self.target == "cpu" or library(self.target) is not None:
             return ""
         return f"target {self.target}: XLA's client for it is not installed: {_INSTALL[self.target]}"
 
 
 def library(target: str) -> Path | None:
-    """Gives the library of a target's client, or None where it is not installed."""
+    """Return the library of a target's client, or None where it is not installed."""
     for place in _CLIENTS[target]:
         package, _, name = place.partition("/")
         for folder in _folders(package):

@@ -70,7 +70,7 @@ SEED = 0
 
 
 def build(name: str, *, batch: int | None = None, small: bool = False) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    """Gives a built-in model in eval mode and the inputs of one call: `module(*inputs)` gives one tensor,
+    """Return a built-in model in eval mode and the inputs of one call: `module(*inputs)` gives one tensor,
     or several whose first is the result proper (`decode`).
 
     `batch` is the first dim of the inputs; None means the model's own. Equal arguments give equal weights and inputs.
@@ -99,7 +99,7 @@ def _needed_packages(name: str) -> Generator[None]:
 
 
 def _unsettle(module: torch.nn.Module) -> None:
-    """Adds noise to every bias, scale and statistic that is still all zeros or all ones (or 1e-6, as ConvNeXt's scales).
+    """Add noise to every bias, scale and statistic that is still all zeros or all ones (or 1e-6, as ConvNeXt's scales).
 
     Otherwise a compiler could drop them, and whole layers with them, and its numbers would still be right.
     """
@@ -113,7 +113,7 @@ def _unsettle(module: torch.nn.Module) -> None:
 
 
 def recipe_of(name: str) -> Recipe:
-    """Gives the recipe of a built-in model. Raises HubError, with the nearest name, for an unknown one."""
+    """Return the recipe of a built-in model. Raises HubError, with the nearest name, for an unknown one."""
     if name not in MODELS:
         raise HubError(
             f"no built-in model is named {name!r}{did_you_mean(name, MODELS)}",

@@ -35,7 +35,7 @@ def whisper(
 ) -> Built:
     """Whisper (tiny): the encoder on mel bins [batch, 80, 2 * positions], the decoder on ids [batch, tokens].
 
-    Gives the decoder's last layer [batch, tokens, hidden].
+    Return the decoder's last layer [batch, tokens, hidden].
     """
     heads = max(2, hidden // 64)
     config = hf.WhisperConfig(

@@ -19,5 +19,5 @@ class Call(torch.nn.Module):
         self.fixed = fixed
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Runs the model once."""
+        """Run the model once."""
         return getattr(self.model(**dict(zip(self.names, inputs, strict=True)), **self.fixed), self.output)

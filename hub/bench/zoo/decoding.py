@@ -21,7 +21,7 @@ class _Norm(nn.Module):
 
 
 def _rotated(values: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Turns pairs of features by the angle of their position (Su et al., 2021)."""
+    """Turn pairs of features by the angle of their position (Su et al., 2021)."""
     first, second = values.chunk(2, dim=-1)
     return values * cosine + torch.cat((-second, first), dim=-1) * sine
 
@@ -71,7 +71,7 @@ class _Step(nn.Module):
         self.frequencies: torch.Tensor
 
     def forward(self, ids: torch.Tensor, position: torch.Tensor, *past: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Takes ids [batch, 1], the position [1], and keys and values of each layer [batch, heads, past, size]."""
+        """Take ids [batch, 1], the position [1], and keys and values of each layer [batch, heads, past, size]."""
         turn = (position.unsqueeze(-1) * self.frequencies).repeat(1, 2)
         angles = (turn.cos(), turn.sin())
         token: torch.Tensor = self.embedding(ids)

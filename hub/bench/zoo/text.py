@@ -105,14 +105,14 @@ def mamba(batch: int, *, layers: int = 4, hidden: int = 256, tokens: int = 64, v
 
 
 class SentenceEncoder(nn.Module):
-    """Gives one vector of length 1 for each sentence: the mean over its tokens (Reimers and Gurevych, EMNLP 2019)."""
+    """Return one vector of length 1 for each sentence: the mean over its tokens (Reimers and Gurevych, EMNLP 2019)."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Takes token ids and their mask [batch, tokens]; gives [batch, hidden]."""
+        """Take token ids and their mask [batch, tokens]; gives [batch, hidden]."""
         hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         weight = attention_mask.unsqueeze(-1).to(hidden.dtype)
         mean = (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1e-9)
@@ -125,20 +125,20 @@ def minilm(batch: int) -> Built:
 
 
 def trained_encoder() -> SentenceEncoder:
-    """Gives the encoder with its trained weights, in eval mode. Raises HubError where its package is missing."""
+    """Return the encoder with its trained weights, in eval mode. Raises HubError where its package is missing."""
     encoder = hf.AutoModel.from_pretrained(_model_folder(), add_pooling_layer=False)
     return SentenceEncoder(encoder).eval()
 
 
 def tokenized(lines: tuple[str, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gives token ids and attention mask [len(lines), tokens], padded to the longest sentence."""
+    """Return token ids and attention mask [len(lines), tokens], padded to the longest sentence."""
     tokenizer = hf.AutoTokenizer.from_pretrained(_model_folder())
     encoded = tokenizer(list(lines), padding=True, return_tensors="pt")
     return encoded["input_ids"], encoded["attention_mask"]
 
 
 def sentences() -> tuple[str, ...]:
-    """Gives the example sentences, from the source tree or from where a wheel puts them. Raises HubError."""
+    """Return the example sentences, from the source tree or from where a wheel puts them. Raises HubError."""
     here = Path(__file__).resolve()
     for path in (here.with_name("sentences.txt"), here.parents[3] / "examples" / "sentences.txt"):
         if path.is_file():

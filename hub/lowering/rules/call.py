@@ -37,23 +37,23 @@ class Call:
         self._values = values
 
     def raw(self, name: str) -> Any:
-        """Gives an argument as it stands in the graph."""
+        """Return an argument as it stands in the graph."""
         return argument(self.node, name)
 
     def has(self, name: str) -> bool:
-        """True where the operator declares an argument and it is not None."""
+        """Return whether the operator declares an argument and it is not None."""
         return any(each.name == name for each in declared_arguments(self.node)) and self.raw(name) is not None
 
     def tensor(self, name: str) -> Tensor:
-        """Gives a tensor argument, or a number as a tensor without dims."""
+        """Return a tensor argument, or a number as a tensor without dims."""
         return self.as_tensor(self.raw(name))
 
     def first(self) -> Tensor:
-        """Gives the first argument."""
+        """Return the first argument."""
         return self.as_tensor(self.node.args[0])
 
     def as_tensor(self, value: Any) -> Tensor:
-        """Gives a graph's value as a tensor."""
+        """Return a graph's value as a tensor."""
         if isinstance(value, fx.Node):
             return self._values[value]
         if isinstance(value, bool):
@@ -65,27 +65,27 @@ class Call:
         return Number((), "i64", size_of(value))
 
     def tensors(self, name: str) -> list[Tensor]:
-        """Gives a list of tensors."""
+        """Return a list of tensors."""
         return [self.as_tensor(value) for value in self.raw(name)]
 
     def size(self, name: str) -> Size:
-        """Gives an argument that is a size."""
+        """Return an argument that is a size."""
         return self.as_size(self.raw(name))
 
     def as_size(self, value: Any) -> Size:
-        """Gives a graph's value as a size."""
+        """Return a graph's value as a size."""
         return size_of(value_of(value))
 
     def sizes(self, name: str) -> tuple[Size, ...]:
-        """Gives an argument that is a list of sizes."""
+        """Return an argument that is a list of sizes."""
         return tuple(self.as_size(value) for value in self.raw(name))
 
     def number(self, name: str) -> Any:
-        """Gives an argument that is a plain number."""
+        """Return an argument that is a plain number."""
         return self.raw(name)
 
     def result(self, place: int | None = None) -> tuple[tuple[Size, ...], str]:
-        """Gives shape and dtype of the result, or of one of several."""
+        """Return shape and dtype of the result, or of one of several."""
         value = self.node.meta["val"]
         value = value if place is None else value[place]
         return tuple(size_of(size) for size in value.shape), DTYPES[value.dtype]
@@ -101,19 +101,19 @@ class Call:
         return self.result()[1]
 
     def promoted(self, *names: str, kind: Any = KIND.DEFAULT) -> list[Tensor]:
-        """Gives arguments in the dtype in which PyTorch computes with them."""
+        """Return arguments in the dtype in which PyTorch computes with them."""
         values = [value_of(self.raw(name)) for name in names]
         computed, _ = elementwise_dtypes(*values, type_promotion_kind=kind)
         return [cast(self.tensor(name), DTYPES[computed]) for name in names]
 
 
 Rule = Callable[[Call], Any]
-"""Gives the result, or a tuple of results of an operator with several."""
+"""Return the result, or a tuple of results of an operator with several."""
 
 INT_TO_FLOAT = KIND.INT_TO_FLOAT
 """Integers are computed with as float32."""
 
 
 def computing(source: Tensor) -> Tensor:
-    """Gives halves as float32, in which PyTorch computes with them, and everything else as it is."""
+    """Return halves as float32, in which PyTorch computes with them, and everything else as it is."""
     return cast(source, "f32") if source.dtype in ("f16", "bf16") else source

@@ -14,12 +14,12 @@ Function = Callable[..., Tensor]
 
 
 def number(value: float, like: Tensor) -> Tensor:
-    """Gives a constant in the dtype of a tensor."""
+    """Return a constant in the dtype of a tensor."""
     return fill(value, like.dtype)
 
 
 def apply(function: str) -> Function:
-    """Gives a function of tensors by its name."""
+    """Return a function of tensors by its name."""
     return partial(pointwise, function)
 
 
@@ -30,44 +30,44 @@ lt, gt, eq, ne, le, ge = apply("lt"), apply("gt"), apply("eq"), apply("ne"), app
 
 
 def plus(source: Tensor, value: float) -> Tensor:
-    """Gives source + value."""
+    """Return source + value."""
     return add(source, number(value, source))
 
 
 def by(source: Tensor, value: float) -> Tensor:
-    """Gives source * value."""
+    """Return source * value."""
     return mul(source, number(value, source))
 
 
 def rounded(function: str, source: Tensor) -> Tensor:
-    """Gives whole numbers near to floats; integers are whole."""
+    """Return whole numbers near to floats; integers are whole."""
     return pointwise(function if source.dtype in FLOATS else "copy", source)
 
 
 def reciprocal(source: Tensor) -> Tensor:
-    """Gives 1 / source."""
+    """Return 1 / source."""
     return div(number(1.0, source), source)
 
 
 def clamped(source: Tensor, low: float | None, high: float | None) -> Tensor:
-    """Gives elements brought between limits; NaN stays."""
+    """Return elements brought between limits; NaN stays."""
     if low is not None:
         source = maximum(source, number(low, source))
     return source if high is None else minimum(source, number(high, source))
 
 
 def sigmoid(source: Tensor) -> Tensor:
-    """Gives 1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x))."""
     return reciprocal(plus(exp(apply("neg")(source)), 1.0))
 
 
 def silu(source: Tensor) -> Tensor:
-    """Gives x / (1 + exp(-x))."""
+    """Return x / (1 + exp(-x))."""
     return div(source, plus(exp(apply("neg")(source)), 1.0))
 
 
 def softplus(source: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """Gives log(1 + exp(beta x)) / beta, and x beyond the threshold."""
+    """Return log(1 + exp(beta x)) / beta, and x beyond the threshold."""
     scaled = by(source, beta)
     curve = div(log1p(exp(scaled)), number(beta, source))
     return select(gt(scaled, number(threshold, source)), source, curve)
@@ -78,7 +78,7 @@ _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
 
 def short_erf(source: Tensor) -> Tensor:
-    """Gives the error function as PyTorch's kernels for gelu have it in float32, in some operations; else exactly."""
+    """Return the error function as PyTorch's kernels for gelu have it in float32, in some operations; else exactly."""
     if source.dtype != "f32":
         return pointwise("erf", source)
     size = pointwise("abs", source)
@@ -92,7 +92,7 @@ def short_erf(source: Tensor) -> Tensor:
 
 
 def gelu(source: Tensor, approximate: str = "none") -> Tensor:
-    """Gives x times the normal distribution's share below x."""
+    """Return x times the normal distribution's share below x."""
     if approximate == "none":
         return mul(by(source, 0.5), plus(short_erf(by(source, math.sqrt(0.5))), 1.0))
     cube = mul(mul(source, source), source)
@@ -101,13 +101,13 @@ def gelu(source: Tensor, approximate: str = "none") -> Tensor:
 
 
 def elu(source: Tensor, alpha: float, scale: float, input_scale: float) -> Tensor:
-    """Gives scale * x, and below 0 scale * alpha * (exp(input_scale x) - 1)."""
+    """Return scale * x, and below 0 scale * alpha * (exp(input_scale x) - 1)."""
     curve = by(apply("expm1")(by(source, input_scale)), alpha * scale)
     return select(le(source, number(0.0, source)), curve, by(source, scale))
 
 
 def sign(source: Tensor) -> Tensor:
-    """Gives -1, 0 or 1; 0 for NaN."""
+    """Return -1, 0 or 1; 0 for NaN."""
     zero = number(0, source)
     if source.dtype == "i1":
         return source
@@ -118,47 +118,47 @@ def sign(source: Tensor) -> Tensor:
 
 
 def is_nan(source: Tensor) -> Tensor:
-    """Gives where an element is not a number."""
+    """Return where an element is not a number."""
     return ne(source, source) if source.dtype in FLOATS else fill(False, "i1", source.shape)
 
 
 def is_infinite(source: Tensor) -> Tensor:
-    """Gives where an element is infinite."""
+    """Return where an element is infinite."""
     if source.dtype not in FLOATS:
         return fill(False, "i1", source.shape)
     return eq(apply("abs")(source), number(math.inf, source))
 
 
 def is_finite(source: Tensor) -> Tensor:
-    """Gives where an element is finite."""
+    """Return where an element is finite."""
     if source.dtype not in FLOATS:
         return fill(True, "i1", source.shape)
     return lt(apply("abs")(source), number(math.inf, source))
 
 
 def hard_sigmoid(source: Tensor) -> Tensor:
-    """Gives x / 6 + 1/2, between 0 and 1."""
+    """Return x / 6 + 1/2, between 0 and 1."""
     return div(clamped(plus(source, 3.0), 0.0, 6.0), number(6.0, source))
 
 
 def hard_swish(source: Tensor) -> Tensor:
-    """Gives x times its hard sigmoid."""
+    """Return x times its hard sigmoid."""
     return div(mul(source, clamped(plus(source, 3.0), 0.0, 6.0)), number(6.0, source))
 
 
 def log_sigmoid(source: Tensor) -> Tensor:
-    """Gives the logarithm of the sigmoid."""
+    """Return the logarithm of the sigmoid."""
     small = log1p(exp(apply("neg")(apply("abs")(source))))
     return sub(minimum(source, number(0.0, source)), small)
 
 
 def mish(source: Tensor) -> Tensor:
-    """Gives x tanh(log(1 + exp(x)))."""
+    """Return x tanh(log(1 + exp(x)))."""
     return mul(source, tanh(log1p(exp(source))))
 
 
 def power(source: Tensor, exponent: float) -> Tensor:
-    """Gives a constant power: by multiplications where PyTorch does that, too."""
+    """Return a constant power: by multiplications where PyTorch does that, too."""
     if exponent == 0:
         return broadcast(number(1, source), source.shape)
     if float(exponent).is_integer() and 0 < exponent <= (3 if source.dtype in FLOATS else 64):
@@ -182,7 +182,7 @@ def _repeated(source: Tensor, times: int) -> Tensor:
 
 
 def remainder(left: Tensor, right: Tensor) -> Tensor:
-    """Gives what division leaves, with the divisor's sign."""
+    """Return what division leaves, with the divisor's sign."""
     rest = pointwise("fmod" if left.dtype in FLOATS else "irem", left, right)
     zero = number(0, left)
     differs = pointwise("xor", lt(right, zero), lt(rest, zero))
@@ -191,7 +191,7 @@ def remainder(left: Tensor, right: Tensor) -> Tensor:
 
 
 def floor_divided(left: Tensor, right: Tensor) -> Tensor:
-    """Gives the quotient rounded down, as exactly as PyTorch does: from what division leaves."""
+    """Return the quotient rounded down, as exactly as PyTorch does: from what division leaves."""
     zero = number(0, left)
     if left.dtype not in FLOATS:
         quotient = pointwise("idiv", left, right)
@@ -307,7 +307,7 @@ def _quotient(call: Call) -> Tensor:
 
 
 def _left_shifted(source: Tensor, count: Tensor) -> Tensor:
-    """Gives source * 2^count, and 0 where as many bits as there are, or more, or fewer than none, are shifted."""
+    """Return source * 2^count, and 0 where as many bits as there are, or more, or fewer than none, are shifted."""
     bits = BITS[source.dtype]
     inside = pointwise("and", ge(count, number(0, count)), lt(count, number(bits, count)))
     shifted = pointwise("shl", source, select(inside, count, number(0, count)))
@@ -315,7 +315,7 @@ def _left_shifted(source: Tensor, count: Tensor) -> Tensor:
 
 
 def _right_shifted(source: Tensor, count: Tensor) -> Tensor:
-    """Gives source / 2^count rounded down; by too many bits, or fewer than none, only the sign is left."""
+    """Return source / 2^count rounded down; by too many bits, or fewer than none, only the sign is left."""
     last = BITS[source.dtype] - 1
     inside = pointwise("and", ge(count, number(0, count)), le(count, number(last, count)))
     shifted = pointwise("shr", source, select(inside, count, number(last, count)))
@@ -441,7 +441,7 @@ def _logaddexp(left: Tensor, right: Tensor) -> Tensor:
 
 
 def xlogy(left: Tensor, right: Tensor) -> Tensor:
-    """Gives x * log(y), and 0 where x is 0 and y a number."""
+    """Return x * log(y), and 0 where x is 0 and y a number."""
     zero = number(0.0, left)
     result = select(eq(left, zero), zero, mul(left, log(right)))
     return select(is_nan(right), right, result)

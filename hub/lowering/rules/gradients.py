@@ -62,7 +62,7 @@ def _attention(call: Call) -> tuple[Tensor, ...]:
 
 
 def _within(grad: Tensor, shape: Sequence[Size], dim: int, start: Size) -> Tensor:
-    """Gives zeros with a gradient in them, from `start` along a dim."""
+    """Return zeros with a gradient in them, from `start` along a dim."""
     before = [start if place == dim else 0 for place in range(len(shape))]
     rest = minus(shape[dim], plus(start, grad.shape[dim]))
     after = [rest if place == dim else 0 for place in range(len(shape))]

@@ -13,13 +13,13 @@ from hub.lowering.tensors import COMPUTED, IN_MEMORY, Number, Take, Tensor
 
 
 def take(source: Tensor, shape: tuple[Size, ...], index: tuple[Affine | Tensor, ...]) -> Tensor:
-    """Gives elements of a tensor, which lies in memory, at places of which some are tensors."""
+    """Return elements of a tensor, which lies in memory, at places of which some are tensors."""
     source = source if isinstance(source, (*IN_MEMORY, *COMPUTED)) else copied(source)
     return Take(shape, source.dtype, source, index)
 
 
 def along(shape: Sequence[Size], dim: int) -> Affine:
-    """Gives the index that runs along a dim."""
+    """Return the index that runs along a dim."""
     return Affine() if shape[dim] == 1 else variable(dim)
 
 
@@ -46,7 +46,7 @@ def _gather(call: Call) -> Tensor:
 
 
 def counted_from_end(places: Tensor, size: Size) -> Tensor:
-    """Gives indices of which negative ones count from the end."""
+    """Return indices of which negative ones count from the end."""
     last = fill(size, "i64") if isinstance(size, int) else Number((), "i64", size)
     return select(pointwise("lt", places, fill(0, "i64")), pointwise("add", places, last), places)
 
@@ -54,7 +54,7 @@ def counted_from_end(places: Tensor, size: Size) -> Tensor:
 def places_of(
     call: Call, source: Tensor, whole: tuple[Size, ...] | None = None
 ) -> tuple[tuple[Affine | Tensor, ...], tuple[Size, ...]]:
-    """Gives where the elements lie that integer indices of some dims name together, and the shape of them all.
+    """Return where the elements lie that integer indices of some dims name together, and the shape of them all.
 
     What they name stands where the first index was if they are neighbours, else in front. `whole` is that shape, if known.
     """

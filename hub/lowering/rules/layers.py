@@ -12,7 +12,7 @@ from hub.lowering.tensors import Tensor
 
 
 def normalised(source: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Gives elements with mean 0 and variance 1 along dims, the mean, and 1 over the deviation.
+    """Return elements with mean 0 and variance 1 along dims, the mean, and 1 over the deviation.
 
     Float64 has no wider sums, so what a first mean leaves has its own mean added: rows of equal values come out as 0.
     """
@@ -67,7 +67,7 @@ def _per_channel(tensor: Tensor | None, rank: int) -> Tensor | None:
 
 
 def batch_normalised(call: Call) -> Tensor:
-    """Gives the result of a batch norm with given statistics."""
+    """Return the result of a batch norm with given statistics."""
     source = computing(call.tensor("input"))
     rank = len(source.shape)
     weight, bias, mean, spread = (

@@ -38,7 +38,7 @@ def _sum(source: Tensor) -> Tensor:
 
 
 def _over(call: Call, each: Tensor) -> Tensor:
-    """Gives a loss by its reduction."""
+    """Return a loss by its reduction."""
     each = cast(each, call.dtype)
     how, wide = call.raw("reduction"), computing(each)
     if how == NONE:
@@ -112,7 +112,7 @@ def _gradient(function: Callable[[Call, Tensor], Tensor]) -> Rule:
 
 
 def _within(away: Tensor, limit: float, inside: Tensor, outside: float) -> Tensor:
-    """Gives `inside` between both limits, and beyond them a number with the sign of the limit."""
+    """Return `inside` between both limits, and beyond them a number with the sign of the limit."""
     above = select(ge(away, number(limit, away)), number(outside, away), inside)
     return select(le(away, number(-limit, away)), number(-outside, away), above)
 
@@ -141,7 +141,7 @@ class _Classes:
     """The weight of each row; 0 where it is ignored."""
 
     def picked(self, source: Tensor) -> Tensor:
-        """Gives the elements of the classes, which are read and so checked, as eager does."""
+        """Return the elements of the classes, which are read and so checked, as eager does."""
         shape, dim = self.places.shape, _class_dim(source.shape)
         index = tuple(
             self.places if place == dim else along(shape, place - (place > dim)) for place in range(len(source.shape))
@@ -149,7 +149,7 @@ class _Classes:
         return take(source, shape, index)
 
     def loss(self, source: Tensor) -> Tensor:
-        """Gives the weighted negative element of each row's class; 0 where it is ignored."""
+        """Return the weighted negative element of each row's class; 0 where it is ignored."""
         each = mul(by(self.picked(source), -1.0), self.share)
         return select(self.is_counted, each, number(0.0, each))
 
@@ -169,19 +169,19 @@ def _classes(call: Call, kind: str) -> _Classes:
 
 
 def _by_class(vector: Tensor, shape: Sequence[Size]) -> Tensor:
-    """Gives a tensor of the classes as one along the classes of a shape."""
+    """Return a tensor of the classes as one along the classes of a shape."""
     dim = _class_dim(shape)
     return reshaped(vector, (vector.shape[0], *([1] * (len(shape) - 1 - dim))))
 
 
 def _with_classes(rows: Tensor, shape: Sequence[Size]) -> Tensor:
-    """Gives a tensor of the rows with a dim for the classes of a shape."""
+    """Return a tensor of the rows with a dim for the classes of a shape."""
     dim = _class_dim(shape)
     return reshaped(rows, (*rows.shape[:dim], 1, *rows.shape[dim:]))
 
 
 def _likelihood(call: Call, source: Tensor) -> tuple[Tensor, Tensor]:
-    """Gives the negative log likelihood of classes by its reduction, and by how much it was divided."""
+    """Return the negative log likelihood of classes by its reduction, and by how much it was divided."""
     classes = _classes(call, source.dtype)
     each, how = classes.loss(source), call.raw("reduction")
     if how == NONE:
@@ -228,7 +228,7 @@ def _cross_entropy(call: Call) -> Tensor:
 
 
 def _smoothed(call: Call, shares: Tensor, dim: int) -> Tensor:
-    """Gives the loss of a target that is all classes alike."""
+    """Return the loss of a target that is all classes alike."""
     weighted = mul(shares, computing(_by_class(call.tensor("weight"), shares.shape))) if call.has("weight") else shares
     classes = _classes(call, shares.dtype)
     over_classes = reshaped(by(total(weighted, (dim,)), -1.0), classes.places.shape)
@@ -240,7 +240,7 @@ def _smoothed(call: Call, shares: Tensor, dim: int) -> Tensor:
 
 
 def _of_shares(call: Call, shares: Tensor, dim: int) -> Tensor:
-    """Gives the loss of a target that has a share of each class."""
+    """Return the loss of a target that has a share of each class."""
     target, smoothing = computing(call.tensor("target")), call.number("label_smoothing")
     if smoothing:
         target = add(by(target, 1.0 - smoothing), div(number(smoothing, target), as_number(shares.shape[dim], target)))

@@ -92,7 +92,7 @@ def _narrow(call: Call) -> Tensor:
 
 
 def _pieces(call: Call) -> tuple[Tensor, ...]:
-    """Cuts along a dim into pieces of the sizes that the results have."""
+    """Cut along a dim into pieces of the sizes that the results have."""
     source = call.first()
     dim = (call.raw("dim") if call.has("dim") else 0) % len(source.shape)
     start: Size = 0

@@ -27,7 +27,7 @@ def _with_bias(result: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def flat_product(left: Tensor, right: Tensor) -> Tensor:
-    """Gives left [..., K] times right [K, N], as one product."""
+    """Return left [..., K] times right [K, N], as one product."""
     lead = left.shape[:-1]
     flat = reshaped(left, (product(lead), left.shape[-1]))
     return reshaped(matrix_product(flat, right), (*lead, right.shape[-1]))
@@ -41,7 +41,7 @@ def _linear(call: Call) -> Tensor:
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Gives matmul's product: rows and columns are put in and taken out again for tensors of one dim."""
+    """Return matmul's product: rows and columns are put in and taken out again for tensors of one dim."""
     is_row, is_column = len(left.shape) == 1, len(right.shape) == 1
     left = reshaped(left, (1, *left.shape)) if is_row else left
     right = reshaped(right, (*right.shape, 1)) if is_column else right
@@ -79,7 +79,7 @@ def _outer(call: Call) -> Tensor:
 
 
 def scores_of(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | None, *, is_causal: bool) -> Tensor:
-    """Gives query key^T scale + mask; minus infinity where nothing is to be seen."""
+    """Return query key^T scale + mask; minus infinity where nothing is to be seen."""
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = by(matrix_product(query, swapped(key, -2, -1)), scale)
     rank = len(scores.shape)
@@ -104,7 +104,7 @@ def _attention(call: Call) -> Tensor:
 
 
 def _grouped(query: Tensor, mask: Tensor | None, heads: Size) -> tuple[Tensor, Tensor | None]:
-    """Cuts the queries' heads into groups that share a head of the keys; a mask with heads likewise."""
+    """Cut the queries' heads into groups that share a head of the keys; a mask with heads likewise."""
     *lead, count, rows, width = query.shape
     query = reshaped(query, (*lead, heads, count // heads, rows, width))
     if mask is not None and len(mask.shape) >= 3:
@@ -115,7 +115,7 @@ def _grouped(query: Tensor, mask: Tensor | None, heads: Size) -> tuple[Tensor, T
 
 
 def _attention_for_training(call: Call) -> tuple[Tensor, Tensor]:
-    """Gives the result, rows that see nothing being 0, and the logarithms of the sums of powers."""
+    """Return the result, rows that see nothing being 0, and the logarithms of the sums of powers."""
     query, key, value = (computing(call.tensor(name)) for name in ("query", "key", "value"))
     mask = call.tensor("attn_mask") if call.has("attn_mask") else None
     scores = scores_of(query, key, mask, call.number("scale"), is_causal=call.raw("is_causal"))

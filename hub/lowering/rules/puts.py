@@ -37,7 +37,7 @@ _Places = tuple[Affine | Tensor, ...]
 
 
 def put(function: str, source: Tensor, values: Tensor, index: Sequence[Affine | Tensor]) -> Tensor:
-    """Gives `source` with values put in at places; numbers of a shape are a tensor's by then."""
+    """Return `source` with values put in at places; numbers of a shape are a tensor's by then."""
     kept = tuple(stored(part) if isinstance(part, Tensor) else part for part in index)
     return Put(source.shape, source.dtype, function, stored(source), stored(values), kept)
 
@@ -55,12 +55,12 @@ def _scattered(function: str | None = None) -> Rule:
 
 
 def _goes_nowhere(call: Call) -> bool:
-    """True where there are no indices, which may then be of any rank."""
+    """Return whether there are no indices, which may then be of any rank."""
     return product(call.tensor("index").shape) == 0
 
 
 def _along_a_dim(call: Call) -> tuple[Tensor, Tensor, _Places]:
-    """Gives what is written into, as many values as there are indices, and the place of each."""
+    """Return what is written into, as many values as there are indices, and the place of each."""
     source, places = call.tensor("self"), cast(call.tensor("index"), "i64")
     if not source.shape:
         source, places = reshaped(source, (1,)), reshaped(places, (1,))

@@ -26,7 +26,7 @@ from hub.lowering.tensors import Number, Tensor
 
 
 def _dims(call: Call, source: Tensor, name: str = "dim") -> tuple[int, ...]:
-    """Gives the dims of an argument; all where it is None or empty."""
+    """Return the dims of an argument; all where it is None or empty."""
     value = call.raw(name) if call.has(name) else None
     rank = len(source.shape)
     if value is None or value == []:
@@ -35,22 +35,22 @@ def _dims(call: Call, source: Tensor, name: str = "dim") -> tuple[int, ...]:
 
 
 def as_number(size: Size, like: Tensor) -> Tensor:
-    """Gives a size as a number of a tensor's dtype."""
+    """Return a size as a number of a tensor's dtype."""
     return fill(size, like.dtype) if isinstance(size, int) else cast(Number((), "i64", size), like.dtype)
 
 
 def total(source: Tensor, dims: Sequence[int]) -> Tensor:
-    """Gives the sum along dims, which stay with size 1."""
+    """Return the sum along dims, which stay with size 1."""
     return reduced("sum", source, dims)
 
 
 def mean_of(source: Tensor, dims: Sequence[int]) -> Tensor:
-    """Gives the mean along dims, which stay with size 1."""
+    """Return the mean along dims, which stay with size 1."""
     return div(total(source, dims), as_number(count_of(source, dims), source))
 
 
 def spread_of(source: Tensor, dims: Sequence[int], correction: float) -> tuple[Tensor, Tensor]:
-    """Gives variance and mean; what is left of the count after the correction is at least 0."""
+    """Return variance and mean; what is left of the count after the correction is at least 0."""
     mean = mean_of(source, dims)
     away = sub(source, mean)
     return div(total(mul(away, away), dims), _left(count_of(source, dims), correction, source)), mean
@@ -63,20 +63,20 @@ def _left(count: Size, correction: float, like: Tensor) -> Tensor:
 
 
 def log_total(source: Tensor, dims: Sequence[int]) -> Tensor:
-    """Gives log(sum(exp(x))), without overflow."""
+    """Return log(sum(exp(x))), without overflow."""
     top = reduced("max", source, dims)
     safe = select(eq(pointwise("abs", top), number(math.inf, top)), number(0.0, top), top)
     return add(log(total(exp(sub(source, safe)), dims)), safe)
 
 
 def softmax(source: Tensor, dim: int) -> Tensor:
-    """Gives exp(x) over its sum."""
+    """Return exp(x) over its sum."""
     powers = exp(sub(source, reduced("max", source, (dim,))))
     return div(powers, total(powers, (dim,)))
 
 
 def safe_softmax(source: Tensor, dim: int) -> Tensor:
-    """Gives the softmax, and 0 where a whole row is minus infinity."""
+    """Return the softmax, and 0 where a whole row is minus infinity."""
     top = reduced("max", source, (dim,))
     is_empty = eq(top, number(-math.inf, top))
     powers = exp(sub(source, top))
@@ -84,13 +84,13 @@ def safe_softmax(source: Tensor, dim: int) -> Tensor:
 
 
 def log_softmax(source: Tensor, dim: int) -> Tensor:
-    """Gives the logarithm of the softmax."""
+    """Return the logarithm of the softmax."""
     away = sub(source, reduced("max", source, (dim,)))
     return sub(away, log(total(exp(away), (dim,))))
 
 
 def first_place(source: Tensor, dim: int, extreme: Tensor) -> Tensor:
-    """Gives the first index along a dim where an element is the extreme one; a NaN is."""
+    """Return the first index along a dim where an element is the extreme one; a NaN is."""
     hit = eq(source, extreme)
     if source.dtype in FLOATS:
         hit = pointwise("or", hit, ne(source, source))

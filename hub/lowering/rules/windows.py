@@ -33,7 +33,7 @@ from hub.lowering.tensors import Tensor
 def windows_of(
     source: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], counts: Sequence[Size]
 ) -> Tensor:
-    """Gives the windows over the last dims of [..., sizes] as [..., counts, kernel]."""
+    """Return the windows over the last dims of [..., sizes] as [..., counts, kernel]."""
     space = len(kernel)
     lead = len(source.shape) - space
     shape = (*source.shape[:lead], *counts, *kernel)
@@ -66,7 +66,7 @@ def convolved(
     dilation: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """Gives the convolution of an input that is padded: as products of the windows with the weights.
+    """Return the convolution of an input that is padded: as products of the windows with the weights.
 
     Where each channel has a filter of its own, windows are multiplied and added up in loops.
     """
@@ -117,7 +117,7 @@ def _convolution(call: Call) -> Tensor:
 
 
 def _pool_settings(call: Call, space: int) -> tuple[list[int], ...]:
-    """Gives kernel, stride, padding and dilation, a number for each dim in space."""
+    """Return kernel, stride, padding and dilation, a number for each dim in space."""
     kernel = _each(call.raw("kernel_size"), space)
     stride = _each(call.raw("stride") or kernel, space)
     dilation = _each(call.raw("dilation"), space) if call.has("dilation") else [1] * space
@@ -125,7 +125,7 @@ def _pool_settings(call: Call, space: int) -> tuple[list[int], ...]:
 
 
 def _pool_windows(call: Call, space: int, value: float, counts: Sequence[Size]) -> Tensor:
-    """Gives the windows [..., counts, kernel]; those that begin in the padding after the input end beyond that."""
+    """Return the windows [..., count, kernel]; those that begin in the padding after the input end beyond that."""
     source = computing(call.tensor("self"))
     kernel, stride, padding, dilation = _pool_settings(call, space)
     ends = [
@@ -169,7 +169,7 @@ def _max_pool_with_places(space: int) -> Rule:
 
 
 def _places(call: Call, space: int, shape: Sequence[Size]) -> tuple[Tensor, Tensor]:
-    """Gives where each element of windows lies in the input's space, row by row, and whether it does."""
+    """Return where each element of windows lies in the input's space, row by row, and whether it does."""
     _, stride, padding, dilation = _pool_settings(call, space)
     sizes = call.tensor("self").shape[-space:]
     lead = len(shape) - 2 * space

@@ -14,7 +14,7 @@ from hub.registry import load_attribute
 
 
 def imported_for(module_name: str) -> list[str]:
-    """Lists a plugin's backends and counts their operators; gives the top-level modules imported meanwhile."""
+    """List a plugin's backends and count their operators; gives the top-level modules imported meanwhile."""
     before = _loaded()
     module = importlib.import_module(module_name)
     for info in module.hub_backends():

@@ -70,13 +70,13 @@ class Case:
         return f"{self.overload}({self.sample}){f' [{form}]' if form else ''}"
 
     def build(self) -> tuple[Cluster, Inputs]:
-        """Gives the cluster and the values of its inputs; with weights, all tensors but the first are constants."""
+        """Return the cluster and the values of its inputs; with weights, all tensors but the first are constants."""
         constants = range(1, 64) if self.has_weights else ()
         return case_cluster(self.overload, self.sample, dynamic=self.dynamic, constants=constants)
 
 
 def cases_of(overload: str, *, dynamic: bool) -> Iterator[Case]:
-    """Gives every form of every sample of an operator, symbolic sizes only where `dynamic`."""
+    """Return every form of every sample of an operator, symbolic sizes only where `dynamic`."""
     for sample in SAMPLES[overload]:
         count = len(tensors_in(sample))
         for has_weights in (False, True) if count > 1 else (False,):
@@ -85,7 +85,7 @@ def cases_of(overload: str, *, dynamic: bool) -> Iterator[Case]:
 
 
 def small_cases(case: Case) -> Iterator[Case]:
-    """Gives a case with its first size 0, and 1, where eager takes that and gives anything."""
+    """Return a case with its first size 0, and 1, where eager takes that and gives anything."""
     for size in _SMALL:
         sample = None if case.overload in _NEVER_RESIZED else resized(case.sample, size)
         if sample is not None and is_taken(case.overload, sample):
@@ -93,7 +93,7 @@ def small_cases(case: Case) -> Iterator[Case]:
 
 
 def resized(sample: Sample, size: int) -> Sample | None:
-    """Gives a sample with another size wherever tensors have the first size of the first tensor; None where none has."""
+    """Return a sample with another size wherever tensors have the first size of the first tensor; None where none has."""
     leaves = _made(sample)
     first = next((made.shape[0] for made in leaves if made.shape), None)
     if first in (None, size) or any(made.fill == "values" for made in leaves):
@@ -111,7 +111,7 @@ def _made(sample: Sample) -> list[Made]:
 
 
 def is_taken(overload: str, sample: Sample) -> bool:
-    """True where eager takes a call, and gives anything."""
+    """Return whether eager takes a call, and gives anything."""
     if overload in _NEVER_WHOLE and not any(made.dtype.is_floating_point for made in _made(sample)):
         return False
     try:
@@ -123,7 +123,7 @@ def is_taken(overload: str, sample: Sample) -> bool:
 
 
 def is_captured(case: Case) -> bool:
-    """True where eager takes a case, and PyTorch foretells the dtypes and shapes that eager gives."""
+    """Return whether eager takes a case, and PyTorch foretells the dtypes and shapes that eager gives."""
     if not is_taken(case.overload, case.sample):
         return False
     try:
@@ -136,27 +136,27 @@ def is_captured(case: Case) -> bool:
 
 @cache
 def wanted_of(overload: str, sample: Sample) -> tuple[tuple[torch.Tensor, ...], tuple[Reference | None, ...]]:
-    """Gives eager's outputs and their float64 references."""
+    """Return eager's outputs and their float64 references."""
     return expected(overload, sample), references(overload, sample)
 
 
 def tensors_in(sample: Sample) -> list[torch.Tensor]:
-    """Gives the tensors among a sample's arguments."""
+    """Return the tensors among a sample's arguments."""
     return [leaf for leaf in pytree.tree_leaves(sample.build()) if isinstance(leaf, torch.Tensor)]
 
 
 def operators_of(group: str) -> tuple[str, ...]:
-    """Gives the names of the operators of a group."""
+    """Return the names of the operators of a group."""
     return tuple(f"aten.{name}" for name in SPREAD[group].split())
 
 
 def spread_of(group: str) -> tuple[Case, ...]:
-    """Gives the first samples of each operator of a group."""
+    """Return the first samples of each operator of a group."""
     return tuple(Case(name, sample) for name in operators_of(group) for sample in SAMPLES[name][:_SAMPLES_EACH])
 
 
 def joined(cases: Sequence[Case]) -> tuple[Cluster, Inputs]:
-    """Gives several cases as one cluster, whose outputs are those of each case in turn; tensors are its inputs."""
+    """Return several cases as one cluster, whose outputs are those of each case in turn; tensors are its inputs."""
     drawing = Drawing()
     outputs: list[torch.fx.Node] = []
     for case in cases:
@@ -169,7 +169,7 @@ def joined(cases: Sequence[Case]) -> tuple[Cluster, Inputs]:
 
 
 def joined_answer(cases: Sequence[Case]) -> tuple[tuple[torch.Tensor, ...], tuple[Reference | None, ...]]:
-    """Gives eager's outputs and references of `joined`."""
+    """Return eager's outputs and references of `joined`."""
     outputs: list[torch.Tensor] = []
     found: list[Reference | None] = []
     for case in cases:

@@ -20,7 +20,7 @@ _PART = 0.5
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Gives the finding about the main program."""
+    """Return the finding about the main program."""
     return judged_main("determinism", subject, target, _results if subject == RESULTS else _keys)
 
 

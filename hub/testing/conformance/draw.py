@@ -35,22 +35,22 @@ class Drawing:
         self._n_weights = 0
 
     def normal(self, *shape: int) -> torch.Tensor:
-        """Gives normal values for an input, the same in every process."""
+        """Return normal values for an input, the same in every process."""
         return torch.randn(shape, generator=self._values)
 
     def indices(self, *shape: int, below: int) -> torch.Tensor:
-        """Gives indices for an input."""
+        """Return indices for an input."""
         return torch.randint(0, below, shape, generator=self._values)
 
     def input(self, value: torch.Tensor, *, free: Sequence[int] = ()) -> fx.Node:
-        """Adds an input with this value; `free` are the dims that are symbolic in a dynamic cluster."""
+        """Add an input with this value; `free` are the dims that are symbolic in a dynamic cluster."""
         node = self._graph.placeholder(f"input{len(self.inputs)}")
         node.meta["val"] = self._fake(value, free, node.name)
         self.inputs = (*self.inputs, value)
         return node
 
     def weight(self, *shape: int) -> fx.Node:
-        """Adds a float32 weight with normal values drawn from the seed."""
+        """Add a float32 weight with normal values drawn from the seed."""
         name = f"weight{self._n_weights}"
         self._n_weights += 1
         value = torch.randn(shape, generator=self._weights)
@@ -60,7 +60,7 @@ class Drawing:
         return node
 
     def call(self, name: str, *arguments: Any, **keywords: Any) -> fx.Node:
-        """Adds a call of "aten.relu.default"; arguments may hold nodes. Raises what the operator raises on fake tensors."""
+        """Add a call of "aten.relu.default"; arguments may hold nodes. Raises what the operator raises on fake tensors."""
         target = overload_of(name)
         args, kwargs = cast("tuple[Any, Any]", map_arg((arguments, keywords), lambda node: node.meta["val"]))
         # The dispatcher's Python side is on while capturing too: some operators need it for symbols.
@@ -71,18 +71,18 @@ class Drawing:
         return node
 
     def element(self, node: fx.Node, position: int) -> fx.Node:
-        """Adds the reading of one element of a call that gives several."""
+        """Add the reading of one element of a call that gives several."""
         picked = self._graph.call_function(operator.getitem, (node, position))
         picked.meta["val"] = node.meta["val"][position]
         return picked
 
     def owned(self, node: fx.Node) -> fx.Node:
-        """Gives the node, or a copy where it may be a view: what leaves a real cluster is never a view of an input."""
+        """Return the node, or a copy where it may be a view: what leaves a real cluster is never a view of an input."""
         source = cast("fx.Node", node.args[0]) if node.target is operator.getitem else node
         return self.call("aten.clone.default", node) if is_view(source) else node
 
     def cluster(self, name: str, outputs: Sequence[fx.Node]) -> Cluster:
-        """Gives the cluster with these outputs."""
+        """Return the cluster with these outputs."""
         self._graph.output(tuple(outputs))
         inputs = self._graph.find_nodes(op="placeholder")
         return Cluster(

@@ -24,7 +24,7 @@ class Elsewhere:
         self._worker: Worker | None = None
 
     def ask(self, command: str, limit_s: float, **arguments: Any) -> Any:
-        """Has a task of `hub.testing.conformance.tasks` done there. Raises what it raises, CompileError if it dies."""
+        """Have a task of `hub.testing.conformance.tasks` done there. Raises what it raises, CompileError if it dies."""
         if self._worker is None or not self._worker.is_alive:
             folder = tempfile.mkdtemp(prefix="hub-elsewhere-")  # in the suite's own folder, which the suite removes
             self._worker = process(Path(folder), {"PYTHONHASHSEED": _HASH_SEED})
@@ -33,19 +33,19 @@ class Elsewhere:
 
 
 def process(folder: Path, environment: Mapping[str, str]) -> Worker:
-    """Starts a fresh process that answers tasks; its log is in the folder."""
+    """Start a fresh process that answers tasks; its log is in the folder."""
     return Worker(MODULE, folder / "log.txt", environment=dict(environment))
 
 
 def packed(tensors: Sequence[torch.Tensor]) -> bytes:
-    """Gives tensors as bytes: torch would send them through shared memory, which only its own processes can open."""
+    """Return tensors as bytes: torch would send them through shared memory, which only its own processes can open."""
     buffer = io.BytesIO()
     torch.save([tensor.detach().clone() for tensor in tensors], buffer)
     return buffer.getvalue()
 
 
 def unpacked(data: bytes) -> list[torch.Tensor]:
-    """Reads what `packed` gave."""
+    """Read what `packed` gave."""
     return torch.load(io.BytesIO(data), weights_only=True)
 
 

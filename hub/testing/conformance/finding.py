@@ -49,22 +49,22 @@ class Finding:
 
 
 def passed(check: str, subject: str, told: str = "") -> Finding:
-    """Gives a finding that all is well, with a figure worth telling where there is one."""
+    """Return a finding that all is well, with a figure worth telling where there is one."""
     return Finding(check, subject, Verdict.PASSED, told)
 
 
 def failed(check: str, subject: str, reason: str) -> Finding:
-    """Gives a finding that the backend broke a promise."""
+    """Return a finding that the backend broke a promise."""
     return Finding(check, subject, Verdict.FAILED, reason)
 
 
 def not_applicable(check: str, subject: str, reason: str) -> Finding:
-    """Gives a finding that there was nothing to look at."""
+    """Return a finding that there was nothing to look at."""
     return Finding(check, subject, Verdict.NOT_APPLICABLE, reason)
 
 
 def judged(check: str, subject: str, problems: Iterable[str]) -> Finding:
-    """Gives a finding from what went wrong: passed where nothing did."""
+    """Return a finding from what went wrong: passed where nothing did."""
     found = list(problems)
     shown = "; ".join(found[:_SHOWN_PROBLEMS])
     rest = f"; and {len(found) - _SHOWN_PROBLEMS} more" if len(found) > _SHOWN_PROBLEMS else ""
@@ -75,7 +75,7 @@ _SHOWN_PROBLEMS = 3
 
 
 def trouble(error: BaseException) -> str:
-    """Gives an exception in one line. Raises nothing, though a plugin's exception may."""
+    """Return an exception in one line. Raises nothing, though a plugin's exception may."""
     try:
         lines = str(error).strip().splitlines()
     except Exception:  # noqa: BLE001 - a plugin's __str__ is a plugin's code

@@ -35,7 +35,7 @@ _NEVER_WHILE_LISTING = "torch"
 
 
 def examine(name: str, subject: str, limit_s: float) -> tuple[Finding, ...]:
-    """Gives the finding about one step. The backend is loaded from `FACTORY` on."""
+    """Return the finding about one step. The backend is loaded from `FACTORY` on."""
     entry = registry().entries[name]
     if subject == REGISTRATION:
         return (judged("handshake", subject, _registration_problems(entry)),)
@@ -60,7 +60,7 @@ def examine(name: str, subject: str, limit_s: float) -> tuple[Finding, ...]:
 
 
 def _registration_problems(entry: Entry) -> list[str]:
-    """Says what is wrong with a registration; a requirement that is not met is wrong too, and told with its remedy."""
+    """Return what is wrong with a registration; a requirement that is not met is wrong too, and told with its remedy."""
     info = cast("Any", entry.info)
     if not entry.status.accepted:
         return [f"{entry.status.reason}{f'; mend it with: {info.install}' if info.install else ''}"]
@@ -105,7 +105,7 @@ def _requirement_problems(info: BackendInfo) -> Iterator[str]:
 
 
 def _listing_problems(entry: Entry) -> list[str]:
-    """Lists the plugin in a fresh interpreter and names what it imports that it may not: torch, and its own library."""
+    """List the plugin in a fresh interpreter and name what it imports that it may not: torch, and its own library."""
     module = _module_of(entry.name)
     if module is None:
         return ["its entry point was not found"]
@@ -120,7 +120,7 @@ def _listing_problems(entry: Entry) -> list[str]:
 
 
 def _module_of(backend: str) -> str | None:
-    """Gives the module of the entry point that registers a backend."""
+    """Return the module of the entry point that registers a backend."""
     for point in metadata.entry_points(group=PROJECT):
         try:
             infos = point.load().hub_backends()
@@ -148,7 +148,7 @@ _EXECUTABLE_METHODS = ("save", "dump")
 
 
 def _signature_problems(target: Target) -> Iterator[str]:
-    """Names each method that cannot be called as the contract says, with both signatures."""
+    """Name each method that cannot be called as the contract says, with both signatures."""
     for name in (*_METHODS, *(("explain",) if target.entry.info.explains else ())):
         yield from _misfit(f"{name}", getattr(Backend, name), getattr(target.backend, name))
     if target.main is None:
@@ -192,7 +192,7 @@ def _text(function: Callable[..., Any]) -> str:
 
 
 def _probed(target: Target) -> Finding:
-    """Runs the probe; this process is already a child that may crash."""
+    """Run the probe; this process is already a child that may crash."""
     try:
         answer = cast("Any", target.backend.probe())
     except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding

@@ -22,7 +22,7 @@ class Identity:
 
 
 def identity(backend: str, program: str) -> Identity:
-    """Gives what this process takes for the identity of a program compiled by a backend."""
+    """Return what this process takes for the identity of a program compiled by a backend."""
     entry = registry().entries[backend]
     cluster, _ = program_of(program).draw()
     return Identity(artifact_parts(cluster.digest, entry, SETTINGS), entry.info)

@@ -28,7 +28,7 @@ _SEED = 1
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Gives a finding about each way of breaking one off. Children share folders of their own for whatever is cached."""
+    """Return a finding about each way of breaking one off. Children share folders of their own for whatever is cached."""
     program = target.main
     if program is None:
         return (not_applicable("interruption", subject, "no program works"),)
@@ -55,7 +55,7 @@ def _own_places(folder: Path) -> dict[str, str]:
 
 
 def _compile_s(target: Target, program: Program) -> float:
-    """Times a compilation with weights that nothing was compiled with before."""
+    """Time a compilation with weights that nothing was compiled with before."""
     cluster, _ = program.draw(seed=100)
     start = time.perf_counter()
     target.compile(cluster)
@@ -82,7 +82,7 @@ def _problem_of_next(child: Worker, target: Target, program: Program) -> list[st
 
 
 def _problem_of_interrupted(child: Worker, target: Target, program: Program, folder: Path, wait_s: float) -> list[str]:
-    """Sends what Ctrl-C sends, and has the same process compile again."""
+    """Send what Ctrl-C sends, and have the same process compile again."""
     at(f"{program.name}, to be interrupted while compiling")
     marker, limit_s = folder / "interrupted", _PART * target.limit_s
     try:
@@ -97,7 +97,7 @@ def _problem_of_interrupted(child: Worker, target: Target, program: Program, fol
 
 
 def _wait_for(marker: Path, child: Worker, limit_s: float) -> None:
-    """Waits until a child is about to compile. Raises CompileError if it takes too long, returns if it ended."""
+    """Wait until a child is about to compile. Raises CompileError if it takes too long, returns if it ended."""
     deadline = time.monotonic() + limit_s
     while not marker.exists() and not child.is_ready(0.002):
         if time.monotonic() > deadline:

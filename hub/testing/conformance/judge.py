@@ -25,7 +25,7 @@ _granted: list[float] = [0.0]
 
 
 def grant(error_class: float) -> None:
-    """Lets results be off by what the examined backend declares, relative to the largest value, from now on."""
+    """Let results be off by what the examined backend declares, relative to the largest value, from now on."""
     _granted[0] = error_class
 
 
@@ -35,7 +35,7 @@ def granted() -> float:
 
 
 def run(executable: Callable[..., Outputs], cluster: Cluster, inputs: Sequence[Any]) -> Outputs:
-    """Runs one call on copies of the inputs, as the dispatcher does: in eager where the executable refuses the values."""
+    """Run one call on copies of the inputs, as the dispatcher does: in eager where the executable refuses the values."""
     try:
         return executable(*copied(inputs))
     except InputRefused:
@@ -43,13 +43,13 @@ def run(executable: Callable[..., Outputs], cluster: Cluster, inputs: Sequence[A
 
 
 def eager(cluster: Cluster, inputs: Sequence[Any]) -> Tensors:
-    """Gives eager's outputs. Raises what its operators raise."""
+    """Return eager's outputs. Raises what its operators raise."""
     with torch.no_grad():
         return tuple(cluster.module(*copied(inputs)))
 
 
 def exact(cluster: Cluster, inputs: Sequence[Any]) -> tuple[Reference | None, ...]:
-    """Gives float64 references of a cluster's outputs; nothing where an operator has no float64 form."""
+    """Return float64 references of a cluster's outputs; nothing where an operator has no float64 form."""
     found = float64_outputs(cluster, copied(inputs))
     if found is None:
         return ()
@@ -63,12 +63,12 @@ def exact(cluster: Cluster, inputs: Sequence[Any]) -> tuple[Reference | None, ..
 
 
 def form_problem(got: Outputs, wanted: Tensors) -> str:
-    """Says where count, shape, dtype or device are not eager's; "" where they are."""
+    """Return where count, shape, dtype or device are not eager's; "" where they are."""
     return _assertion(lambda: check_close(got, wanted, has_values=False))
 
 
 def value_problem(got: Outputs, wanted: Tensors, references: Sequence[Reference | None] = ()) -> str:
-    """Says which output is how far off, or of another form; "" where all are as exact as they must be.
+    """Return which output is how far off, or of another form; "" where all are as exact as they must be.
 
     Against float64 `references` the declared error class is granted; without, `wanted` is the backend's own result.
     """
@@ -76,7 +76,7 @@ def value_problem(got: Outputs, wanted: Tensors, references: Sequence[Reference 
 
 
 def answer_problem(executable: Callable[..., Outputs], cluster: Cluster, inputs: Sequence[Any]) -> str:
-    """Runs one call and says what is wrong with the answer, an exception included; "" where nothing is."""
+    """Run one call and say what is wrong with the answer, an exception included; "" where nothing is."""
     try:
         got = run(executable, cluster, inputs)
     except Exception as error:  # noqa: BLE001 - whatever a plugin raises is the finding
@@ -85,7 +85,7 @@ def answer_problem(executable: Callable[..., Outputs], cluster: Cluster, inputs:
 
 
 def same_bits(these: Outputs, those: Outputs) -> bool:
-    """True where all tensors agree in shape, dtype and every bit; other values by `==`."""
+    """Return whether all tensors agree in shape, dtype and every bit; other values by `==`."""
     return len(these) == len(those) and all(
         _same_tensor(this, that) if isinstance(this, torch.Tensor) else this == that
         for this, that in zip(these, those, strict=True)
@@ -93,7 +93,7 @@ def same_bits(these: Outputs, those: Outputs) -> bool:
 
 
 def storages(values: Sequence[Any]) -> set[int]:
-    """Gives the addresses of the memory that tensors with elements lie in."""
+    """Return the addresses of the memory that tensors with elements lie in."""
     return {value.untyped_storage().data_ptr() for value in values if isinstance(value, torch.Tensor) and value.numel()}
 
 

@@ -11,7 +11,7 @@ Layout = Callable[[torch.Tensor], torch.Tensor]
 
 
 def as_they_are(tensor: torch.Tensor) -> torch.Tensor:
-    """Gives a copy with its own memory, laid out alike: strides, gaps and offset included."""
+    """Return a copy with its own memory, laid out alike: strides, gaps and offset included."""
     if not tensor.numel():
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     storage = tensor.untyped_storage().clone()
@@ -67,17 +67,17 @@ def expanded(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def laid_out(inputs: Sequence[Any], layout: Layout) -> tuple[Any, ...]:
-    """Gives the inputs with each tensor in a layout, in memory of its own."""
+    """Return the inputs with each tensor in a layout, in memory of its own."""
     return tuple(layout(value) if isinstance(value, torch.Tensor) else value for value in inputs)
 
 
 def copied(inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Gives the inputs in memory of their own, laid out alike."""
+    """Return the inputs in memory of their own, laid out alike."""
     return laid_out(inputs, as_they_are)
 
 
 def differ_in_layout(these: Sequence[Any], those: Sequence[Any]) -> bool:
-    """True where any tensor has other strides, or another place in its storage."""
+    """Return whether any tensor has other strides, or another place in its storage."""
     return any(
         this.stride() != that.stride() or this.storage_offset() != that.storage_offset()
         for this, that in zip(these, those, strict=True)
@@ -86,7 +86,7 @@ def differ_in_layout(these: Sequence[Any], those: Sequence[Any]) -> bool:
 
 
 def _packed(tensor: torch.Tensor) -> torch.Tensor:
-    """Gives a contiguous copy; unlike `contiguous`, always a copy."""
+    """Return a contiguous copy; unlike `contiguous`, always a copy."""
     return tensor.clone(memory_format=torch.contiguous_format)
 
 

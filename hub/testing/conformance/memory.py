@@ -14,12 +14,12 @@ _CALLS = 4
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Gives the finding about the main program."""
+    """Return the finding about the main program."""
     return judged_main("memory", subject, target, _problems)
 
 
 def _problems(target: Target, program: Program) -> Iterator[str]:
-    """Keeps the outputs of some calls alive, so that no two may lie in one place, and none may change."""
+    """Keep the outputs of some calls alive, so that no two may lie in one place, and none may change."""
     cluster, inputs = program.draw()
     executable = target.compile(cluster)
     kept = [run(executable, cluster, other_inputs(inputs, 0))]

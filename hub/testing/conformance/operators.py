@@ -37,7 +37,7 @@ _LAID_OUT_CASES = 2
 
 
 def subjects(entry: Entry) -> tuple[str, ...]:
-    """Gives what is to be looked at: operators in their dtypes (or groups where there is no table), dtypes, programs."""
+    """Return what is to be looked at: operators in their dtypes (or groups where there is no table), dtypes, programs."""
     table = table_of(entry)
     operators = tuple(SPREAD) if table is None else (*sorted(table.rows), OUTSIDE)
     dtypes = (_DTYPE + name for name in entry.info.dtypes)
@@ -46,7 +46,7 @@ def subjects(entry: Entry) -> tuple[str, ...]:
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Gives the findings about one subject: under `support`, and where anything was accepted, `numerics` and `memory`."""
+    """Return the findings about one subject: under `support`, and where anything was accepted, `numerics` and `memory`."""
     _ = target.table  # raises for one that cannot be read
     if subject == OUTSIDE:
         return (judged("support", subject, _undeclared_but_accepted(target)),)
@@ -82,7 +82,7 @@ def _exists(overload: str) -> bool:
 
 
 def _answers(target: Target, cases: Iterable[Case]) -> Iterator[tuple[Case, Trial | Refusal]]:
-    """Tries each case; the first accepted ones also in other layouts, the very first also with other sizes."""
+    """Try each case; the first accepted ones also in other layouts, the very first also with other sizes."""
     accepted = 0
     for case in cases:
         answer = try_case(target, case, has_layouts=accepted < _LAID_OUT_CASES)
@@ -95,7 +95,7 @@ def _answers(target: Target, cases: Iterable[Case]) -> Iterator[tuple[Case, Tria
 
 
 def _group_findings(target: Target, subject: str, cases: Iterable[Case]) -> tuple[Finding, ...]:
-    """Tries cases in one program, and where that is not right, one by one: then the findings say which."""
+    """Try cases in one program, and where that is not right, one by one: then the findings say which."""
     accepted = [case for case in cases if not target.refusal(case.build()[0])]
     if not accepted:
         return (not_applicable("support", subject, "no sample call is accepted"),)
@@ -125,7 +125,7 @@ def _program_findings(target: Target, subject: str, program: Program) -> tuple[F
 
 
 def _dtype_findings(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Tries the first accepted call that has tensors of a dtype. It is declared, so there has to be one."""
+    """Try the first accepted call that has tensors of a dtype. It is declared, so there has to be one."""
     dtype = getattr(torch, subject.removeprefix(_DTYPE), None)
     names = SAMPLES if target.table is None else [name for name in target.table.rows if name in SAMPLES]
     refused = 0
@@ -140,7 +140,7 @@ def _dtype_findings(target: Target, subject: str) -> tuple[Finding, ...]:
 
 
 def _cases_with(dtype: torch.dtype, names: Sequence[str]) -> Iterator[Case]:
-    """Gives the samples of operators that are written in a dtype, then those that can be converted to it."""
+    """Return the samples of operators that are written in a dtype, then those that can be converted to it."""
     for name in names:
         for sample in SAMPLES[name]:
             if any(is_in(sample, role, dtype) for role in ROLES):

@@ -16,7 +16,7 @@ _AT_LEAST_S = 0.2
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Gives the median of a call with about a dozen elements."""
+    """Return the median of a call with about a dozen elements."""
     programs = [Program(f"{name} {position}") for name, position in _TINY if name in SAMPLES]
     program = next((found for found in programs if target.works(found)), target.main)
     if program is None:

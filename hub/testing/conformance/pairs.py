@@ -23,7 +23,7 @@ Answers = Sequence[tuple[Case, Trial | Refusal]]
 
 
 def pair_findings(target: Target, overload: str, known: Answers) -> Iterator[Finding]:
-    """Gives the findings about one operator in each dtype that the backend declares.
+    """Return the findings about one operator in each dtype that the backend declares.
 
     `known` are the answers to the samples as they are written: what they say about a dtype is not tried again.
     """
@@ -34,7 +34,7 @@ def pair_findings(target: Target, overload: str, known: Answers) -> Iterator[Fin
 
 
 def calls_of_each(overloads: Sequence[str], dtypes: Sequence[str]) -> Iterator[Case]:
-    """Gives one call of each operator in each dtype in which eager takes one."""
+    """Return one call of each operator in each dtype in which eager takes one."""
     for overload, name in product(overloads, dtypes):
         if case := next(filter(is_captured, _calls(overload, getattr(torch, name))), None):
             yield case
@@ -62,7 +62,7 @@ def _findings_in(target: Target, overload: str, dtype: torch.dtype, known: Answe
 
 
 def _is_beside(dtype: torch.dtype, known: Answers) -> bool:
-    """True where an accepted call has tensors of this dtype among its arguments or results: a row names it for these."""
+    """Return whether an accepted call has tensors of this dtype among arguments or results: a row names it for these."""
     accepted = [case for case, answer in known if isinstance(answer, Trial)]
     return any(tensor.dtype is dtype for case in accepted for node in case.build()[0].nodes for tensor in tensors_of(node))
 
@@ -75,7 +75,7 @@ def _answers(target: Target, overload: str, role: Role, dtype: torch.dtype, know
 
 
 def _converted_answers(target: Target, overload: str, role: Role, dtype: torch.dtype) -> Iterator[Trial | Refusal]:
-    """Tries converted calls until two are accepted: a plain one, then one as in models."""
+    """Try converted calls until two are accepted: a plain one, then one as in models."""
     accepted = 0
     for case in filter(is_captured, (Case(overload, sample) for sample in calls_in(overload, role, dtype))):
         for form in (_as_in_models(target, case),) if accepted else _plain_forms(case):
@@ -89,13 +89,13 @@ def _converted_answers(target: Target, overload: str, role: Role, dtype: torch.d
 
 
 def _plain_forms(case: Case) -> Iterator[Case]:
-    """Gives a call as it is and, for backends that need constants, with weights."""
+    """Return a call as it is and, for backends that need constants, with weights."""
     yield case
     if len(tensors_in(case.sample)) > 1:
         yield replace(case, has_weights=True)
 
 
 def _as_in_models(target: Target, case: Case) -> Case:
-    """Gives a call with weights and symbolic sizes."""
+    """Return a call with weights and symbolic sizes."""
     count = len(tensors_in(case.sample))
     return replace(case, dynamic=target.entry.info.dynamic_shapes and count > 0, has_weights=count > 1)

@@ -29,7 +29,7 @@ class Program:
     """None for a single operator's sample, whose name is "aten.relu.default 0"."""
 
     def draw(self, *, dynamic: bool = False, seed: int = 0) -> tuple[Cluster, Inputs]:
-        """Gives the cluster with weights of this seed, and values of its inputs, which do not depend on the seed."""
+        """Return the cluster with weights of this seed, and values of its inputs, which do not depend on the seed."""
         if self.sketch is None:
             return _sample_cluster(self.name, dynamic=dynamic, seed=seed)
         drawing = Drawing(dynamic=dynamic, seed=seed)
@@ -38,7 +38,7 @@ class Program:
 
 
 def program_of(name: str) -> Program:
-    """Gives a program by its name. Raises KeyError or IndexError for a name that no process ever gave."""
+    """Return a program by its name. Raises KeyError or IndexError for a name that no process ever gave."""
     if name in PROGRAMS:
         return PROGRAMS[name]
     overload, position = name.split()
@@ -47,7 +47,7 @@ def program_of(name: str) -> Program:
 
 
 def single(overload: str, position: int) -> Program:
-    """Gives the program that is one sample call of an operator; its tensors after the first are weights."""
+    """Return the program that is one sample call of an operator; its tensors after the first are weights."""
     return Program(f"{overload} {position}")
 
 
@@ -61,7 +61,7 @@ def _sample_cluster(name: str, *, dynamic: bool, seed: int) -> tuple[Cluster, In
 
 
 def is_varied(name: str) -> bool:
-    """True where a sample reads a float tensor of several elements: others say little about a backend."""
+    """Return whether a sample reads a float tensor of several elements: others say little about a backend."""
     overload, position = name.split()
     sample = SAMPLES[overload][int(position)]
     tensors = [leaf for leaf in pytree.tree_leaves(sample.build()) if isinstance(leaf, torch.Tensor)]
@@ -134,7 +134,7 @@ PROGRAMS: Mapping[str, Program] = {name: Program(name, sketch) for name, sketch 
 
 
 def other_inputs(inputs: Sequence[Any], seed: int) -> Inputs:
-    """Gives inputs of the same kinds with other values: float values are drawn anew, all others stay."""
+    """Return inputs of the same kinds with other values: float values are drawn anew, all others stay."""
     generator = torch.Generator().manual_seed(seed)
     return tuple(
         torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value.dtype)

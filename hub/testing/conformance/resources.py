@@ -30,13 +30,13 @@ class Held:
 
 
 def held() -> Held:
-    """Counts this process's threads, those of libraries too, and its open files."""
+    """Count this process's threads, those of libraries too, and its open files."""
     gc.collect()
     return Held(*(sum(1 for _ in (_PROCESS / name).iterdir()) for name in ("task", "fd")))
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Gives the finding about the main program."""
+    """Return the finding about the main program."""
     if not (_PROCESS / "task").is_dir():
         return (not_applicable("resources", subject, "this system has no /proc to count in"),)
     return judged_main("resources", subject, target, _calling if subject == CALLS else _compiling)
@@ -54,7 +54,7 @@ def _compiling(target: Target, program: Program) -> Iterator[str]:
 
 
 def growth(act: Callable[[], object], rounds: int, what: str) -> Iterator[str]:
-    """Says what piles up while something is done again and again. A first round, which may fill pools, does not count."""
+    """Return what piles up while something is done again and again. A first round, which may fill pools, does not count."""
     looks: list[Held] = []
     for _ in range(_LOOKS):
         for _ in range(rounds):

@@ -25,13 +25,13 @@ _BOUNDS = {"normal": (-6, 7), "positive": (1, 7), "unit": (-1, 2), "booleans": (
 
 
 def is_in(sample: Sample, role: Role, dtype: torch.dtype) -> bool:
-    """True where everything that a sample has in a role has this dtype."""
+    """Return whether everything that a sample has in a role has this dtype."""
     found = [made.dtype for made in _tensors(sample, role)] or _asked(sample, role)
     return bool(found) and all(each is dtype for each in found)
 
 
 def calls_in(overload: str, role: Role, dtype: torch.dtype) -> Iterator[Sample]:
-    """Gives an operator's samples converted to a dtype in a role, each call once: those of the same kind of dtype first.
+    """Return an operator's samples converted to a dtype in a role, each call once: those of the same kind of dtype first.
 
     Whether eager takes them is not asked here.
     """
@@ -44,7 +44,7 @@ def calls_in(overload: str, role: Role, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def retyped(sample: Sample, role: Role, dtype: torch.dtype) -> Sample | None:
-    """Gives a sample with everything that it has in a role in a dtype.
+    """Return a sample with everything that it has in a role in a dtype.
 
     None where it has nothing there, or has values that the dtype has not.
     """
@@ -57,7 +57,7 @@ def retyped(sample: Sample, role: Role, dtype: torch.dtype) -> Sample | None:
 
 
 def _asking_for(sample: Sample, dtype: torch.dtype) -> Sample | None:
-    """Asks for a dtype. Floats that uint8 has not would become anything, so they are positive then."""
+    """Ask for a dtype. Floats that uint8 has not would become anything, so they are positive then."""
     asking = _with_arguments(sample, pytree.tree_map_only(torch.dtype, lambda _: dtype, _arguments(sample)))
     return asking if dtype.is_floating_point else _mapped(asking, lambda made: _castable(made, dtype))
 
@@ -150,7 +150,7 @@ def _exact_up_to(dtype: torch.dtype) -> float:
 
 
 def _is_limit(value: Any, dtype: torch.dtype) -> bool:
-    """True for the least and the largest integer of a dtype: they stand for what no other dtype has there."""
+    """Return True for the least and the largest integer of a dtype: they stand for what no other dtype has there."""
     if _kind(dtype) != "whole":
         return False
     limits = torch.iinfo(dtype)
@@ -158,7 +158,7 @@ def _is_limit(value: Any, dtype: torch.dtype) -> bool:
 
 
 def _fits(value: Any, dtype: torch.dtype) -> bool:
-    """True where a dtype has a number; fractions are cut off where it is an integer's, NaN and infinities are floats."""
+    """Return whether a dtype has a number; integers have it less its fraction, NaN and infinities are floats."""
     if dtype is torch.bool:
         return True
     if dtype.is_floating_point:

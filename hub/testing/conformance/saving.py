@@ -40,12 +40,12 @@ DAMAGES: Mapping[str, Damage] = {
 
 
 def subjects(entry: Entry) -> tuple[str, ...]:
-    """Gives the ways of loading, or one word where the backend does not claim that it can."""
+    """Return the ways of loading, or one word where the backend does not claim that it can."""
     return (HERE, THERE, DAMAGED) if entry.info.saveable else ("executables",)
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Gives the finding about the main program, saved to a folder that is renamed afterwards, as in the hub's cache."""
+    """Return the finding about the main program, saved to a folder that is renamed afterwards, as in the hub's cache."""
     if not target.entry.info.saveable:
         return (not_applicable("saving", subject, "not claimed: saveable=False"),)
     program = target.main
@@ -106,7 +106,7 @@ def _damaged(target: Target, program: Program, saved: Path, wanted: Outputs) -> 
 
 
 def _damaged_problem(target: Target, program: Program, folder: Path, wanted: Outputs) -> str:
-    """Says what is wrong with how a damaged folder was taken: to refuse it is right, to die of it is not."""
+    """Return what is wrong with how a damaged folder was taken: to refuse it is right, to die of it is not."""
     try:
         got = ELSEWHERE.ask(
             "try_to_load", _PART * target.limit_s, backend=target.name, program=program.name, folder=str(folder)

@@ -44,7 +44,7 @@ class Score:
 
     @property
     def is_passed(self) -> bool:
-        """True where nothing failed, and something passed."""
+        """Return whether nothing failed, and something passed."""
         return not self.total.failed and bool(self.total.passed)
 
     @property
@@ -54,7 +54,7 @@ class Score:
         return found.passed / max(1, found.passed + found.failed)
 
     def to_json(self) -> str:
-        """Gives the JSON form: counts in all and by check, then every finding."""
+        """Return the JSON form: counts in all and by check, then every finding."""
         facts = {
             "backend": self.backend,
             "package": self.package,
@@ -68,30 +68,30 @@ class Score:
         return json.dumps(facts, indent=2)
 
     def by_check(self) -> dict[str, Count]:
-        """Counts of each check that has findings, in the order of `CHECKS`."""
+        """Count of each check that has findings, in the order of `CHECKS`."""
         found = {name: [finding for finding in self.findings if finding.check == name] for name in CHECKS}
         return {name: count_of(findings) for name, findings in found.items() if findings}
 
 
 def check_folder(file: str) -> None:
-    """Raises HubError, before minutes of checking, if the folder of a file that is to be written is not there."""
+    """Raise HubError, before minutes of checking, if the folder of a file that is to be written is not there."""
     if not Path(file).parent.is_dir():
         raise HubError(f"there is no folder {Path(file).parent} for {file}")
 
 
 def write_score(score: Score, file: str) -> None:
-    """Writes the JSON form. Raises OSError."""
+    """Write the JSON form. Raises OSError."""
     Path(file).write_text(score.to_json() + "\n", encoding="utf-8")
 
 
 def count_of(findings: Sequence[Finding]) -> Count:
-    """Counts findings by verdict."""
+    """Count findings by verdict."""
     verdicts = [finding.verdict for finding in findings]
     return Count(verdicts.count(Verdict.PASSED), verdicts.count(Verdict.FAILED), verdicts.count(Verdict.NOT_APPLICABLE))
 
 
 def score_lines(score: Score) -> list[str]:
-    """Gives the score as people read it: a table of checks, every failure, figures, and one last line."""
+    """Return the score as people read it: a table of checks, every failure, figures, and one last line."""
     rows = [
         (name, str(found.passed), str(found.failed), str(found.not_applicable), CHECKS[name])
         for name, found in score.by_check().items()
@@ -104,7 +104,7 @@ def score_lines(score: Score) -> list[str]:
 
 
 def _told(findings: Sequence[Finding]) -> Iterator[str]:
-    """Gives a line a reason: many subjects may share one."""
+    """Return a line a reason: many subjects may share one."""
     for check, reason in dict.fromkeys((finding.check, finding.reason) for finding in findings):
         subjects = [finding.subject for finding in findings if (finding.check, finding.reason) == (check, reason)]
         yield f"  {check}, {names_text(subjects)}: {reason}"

@@ -24,12 +24,12 @@ SIZES = (BATCH, 2, 13, 1, 0, BATCH, 64)
 
 
 def subjects(entry: Entry) -> tuple[str, ...]:
-    """Gives the programs, or one word where the backend does not claim symbolic sizes."""
+    """Return the programs, or one word where the backend does not claim symbolic sizes."""
     return (*PROGRAMS, ONE_OPERATOR) if entry.info.dynamic_shapes else ("sizes",)
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Gives the finding about one program."""
+    """Return the finding about one program."""
     if not target.entry.info.dynamic_shapes:
         return (not_applicable("dynamic", subject, "not claimed: dynamic_shapes=False"),)
     program = target.one_operator if subject == ONE_OPERATOR else PROGRAMS[subject]
@@ -50,7 +50,7 @@ def _problems(target: Target, program: Program) -> Iterator[str]:
 
 
 def _problem(executable: Executable, cluster: Cluster, inputs: Inputs) -> str:
-    """Says what is wrong with one call; a size that eager itself refuses is no size of this program."""
+    """Return what is wrong with one call; a size that eager itself refuses is no size of this program."""
     try:
         wanted = eager(cluster, inputs)
     except Exception:  # noqa: BLE001 - an operator may refuse a size in any way
@@ -63,7 +63,7 @@ def _problem(executable: Executable, cluster: Cluster, inputs: Inputs) -> str:
 
 
 def symbols_of(cluster: Cluster) -> tuple[Any, ...]:
-    """Gives the symbols in the sizes of a cluster's inputs, in order of appearance."""
+    """Return the symbols in the sizes of a cluster's inputs, in order of appearance."""
     found: dict[Any, None] = {}
     for spec in cluster.inputs:
         for size in spec.shape if isinstance(spec, TensorSpec) else (spec.value,):
@@ -73,7 +73,7 @@ def symbols_of(cluster: Cluster) -> tuple[Any, ...]:
 
 
 def with_sizes(cluster: Cluster, inputs: Inputs, sizes: Mapping[Any, int]) -> Inputs:
-    """Gives inputs in which each symbol has another value; tensors of other shapes repeat the values of the first ones."""
+    """Return inputs in which each symbol has another value; tensors of other shapes repeat the values of the first ones."""
     return tuple(_resized(spec, value, sizes) for spec, value in zip(cluster.inputs, inputs, strict=True))
 
 

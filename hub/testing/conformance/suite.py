@@ -69,7 +69,7 @@ class Suite:
         return "" if self._description is None else self._description.package
 
     def steps(self) -> tuple[Step, ...]:
-        """Gives what there is to examine. Raises PluginLoadError if no plugin registers a backend of this name."""
+        """Return what there is to examine. Raises PluginLoadError if no plugin registers a backend of this name."""
         if self._unlisted:
             return (_LISTED,)
         try:
@@ -86,14 +86,14 @@ class Suite:
         return described.steps
 
     def examine(self, step: Step) -> tuple[Finding, ...]:
-        """Gives the findings of one step, of those checks that are wanted. Raises nothing for what a plugin does."""
+        """Return the findings of one step, of those checks that are wanted. Raises nothing for what a plugin does."""
         findings = self._examined(step)
         if step.examination == HANDSHAKE and step.subject == "factory":
             self._is_unloadable = any(finding.verdict is Verdict.FAILED for finding in findings)
         return tuple(finding for finding in findings if not self._only or finding.check in self._only)
 
     def close(self) -> None:
-        """Ends the processes and removes their files."""
+        """End the processes and remove their files."""
         self._end_worker()
         self._folder.cleanup()
 
@@ -141,7 +141,7 @@ class Suite:
 def check_backend(
     backend: str, *, only: Sequence[str] = (), limit_s: float = LIMIT_S, progress: Progress | None = None
 ) -> Score:
-    """Runs the suite on a backend and gives its score. Raises HubError for a name, check or limit that is none."""
+    """Run the suite on a backend and return its score. Raises HubError for a name, check or limit that is none."""
     shown = SilentProgress() if progress is None else progress
     findings: list[Finding] = []
     with Suite(backend, only=only, limit_s=limit_s) as suite:
@@ -159,7 +159,7 @@ def check_backend(
 
 
 def check_names(only: Sequence[str]) -> None:
-    """Raises OptionError for a name that is no check's."""
+    """Raise OptionError for a name that is no check's."""
     for name in only:
         if name not in CHECKS:
             raise OptionError(

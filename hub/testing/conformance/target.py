@@ -57,13 +57,13 @@ class Target:
         return next(self.working(), None)
 
     def working(self, *, dynamic: bool = False) -> Iterator[Program]:
-        """Gives the programs that are accepted, compile and run, one operator last. What fails is told under `support`."""
+        """Return the programs that are accepted, compile and run, one operator last. What fails is told under `support`."""
         yield from (program for program in PROGRAMS.values() if self.works(program, dynamic=dynamic))
         if self.one_operator is not None and self.works(self.one_operator, dynamic=dynamic):
             yield self.one_operator
 
     def works(self, program: Program, *, dynamic: bool = False) -> bool:
-        """True where a program is accepted, compiles and runs. Raises nothing."""
+        """Return whether a program is accepted, compiles and runs. Raises nothing."""
         try:
             cluster, inputs = program.draw(dynamic=dynamic)
             if self.refusal(cluster):
@@ -74,7 +74,7 @@ class Target:
         return True
 
     def refusal(self, cluster: Cluster) -> str:
-        """Gives the reason of the first refused node; "" where all are accepted. Raises ContractError for no verdict.
+        """Return the reason of the first refused node; "" where all are accepted. Raises ContractError for no verdict.
 
         Elements of a tuple come along with the node that makes it, so nobody asks for them.
         """
@@ -91,12 +91,12 @@ class Target:
         return ""
 
     def is_in_table(self, cluster: Cluster) -> bool:
-        """True where there is an operator table, and every node is in it and meets its conditions."""
+        """Return whether there is an operator table, and every node is in it and meets its conditions."""
         nodes = [node for node in cluster.nodes if node.target is not operator.getitem]
         return self.table is not None and all(self.table.supports(node).accepted for node in nodes)
 
     def compile(self, cluster: Cluster) -> Executable:
-        """Compiles a cluster. Raises what the backend raises, and ContractError for what cannot be called."""
+        """Compile a cluster. Raises what the backend raises, and ContractError for what cannot be called."""
         executable = cast("Any", self.backend.compile(cluster, SETTINGS))
         if not callable(executable):
             raise ContractError(f"compile() gave a {type(executable).__name__}, nothing callable", backend=self.name)
@@ -106,14 +106,14 @@ class Target:
 def judged_main(
     check: str, subject: str, target: Target, problems_of: Callable[[Target, Program], Iterator[str]]
 ) -> tuple[Finding, ...]:
-    """Gives the finding about the main program: passed where `problems_of` it are none."""
+    """Return the finding about the main program: passed where `problems_of` it are none."""
     if target.main is None:
         return (not_applicable(check, subject, "no program works"),)
     return (judged(check, subject, problems_of(target, target.main)),)
 
 
 def table_of(entry: Entry) -> OperatorTable | None:
-    """Gives the operator table that an entry names. Raises ContractError for something else."""
+    """Return the operator table that an entry names. Raises ContractError for something else."""
     if not entry.info.operators:
         return None
     table = load_attribute(entry.info.operators)
@@ -123,7 +123,7 @@ def table_of(entry: Entry) -> OperatorTable | None:
 
 
 def load_target(name: str, limit_s: float, *, has_hard: bool = True) -> Target:
-    """Loads a backend. Raises HubError as the registry does."""
+    """Load a backend. Raises HubError as the registry does."""
     backend = registry().backend(name)
     entry = registry().entries[name]
     grant(entry.info.error_class)

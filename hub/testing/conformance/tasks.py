@@ -31,7 +31,7 @@ _ON_AND_ON_S = 60.0
 
 
 def describe(backend: str, only: tuple[str, ...]) -> Description:
-    """Gives what there is to examine about a backend; all of it is listed, nothing is loaded."""
+    """Return what there is to examine about a backend; all of it is listed, nothing is loaded."""
     entries = registry().entries
     if backend not in entries:
         return Description(tuple(entries), "", ())
@@ -49,7 +49,7 @@ def describe(backend: str, only: tuple[str, ...]) -> Description:
 
 
 def examine(backend: str, step: Step, limit_s: float, *, has_hard: bool = True) -> tuple[Finding, ...]:
-    """Examines one subject. Whatever the plugin raises, SystemExit and KeyboardInterrupt too, becomes a finding."""
+    """Examine one subject. Whatever the plugin raises, SystemExit and KeyboardInterrupt too, becomes a finding."""
     at(f"{step.examination}, {step.subject}")
     try:
         if step.examination == HANDSHAKE:
@@ -72,24 +72,24 @@ def _target(backend: str, limit_s: float, *, has_hard: bool) -> Target:
 
 
 def move(folder: str) -> None:
-    """Changes the working directory."""
+    """Change the working directory."""
     os.chdir(folder)
 
 
 def process_id() -> int:
-    """Gives this process's number."""
+    """Return this process's number."""
     return os.getpid()
 
 
 def load_and_run(backend: str, program: str, folder: str) -> bytes:
-    """Loads a saved program and runs it. Raises what the backend raises."""
+    """Load a saved program and run it. Raises what the backend raises."""
     cluster, inputs = program_of(program).draw()
     executable = registry().backend(backend).load(Path(folder), cluster, SETTINGS)
     return packed([torch.as_tensor(output) for output in run(executable, cluster, inputs)])
 
 
 def try_to_load(backend: str, program: str, folder: str) -> bytes | None:
-    """Loads a damaged program and runs it; None where that raises, as it should."""
+    """Load a damaged program and run it; None where that raises, as it should."""
     at(f"loading {program} from damaged files")
     try:
         return load_and_run(backend, program, folder)
@@ -98,14 +98,14 @@ def try_to_load(backend: str, program: str, folder: str) -> bytes | None:
 
 
 def compile_and_run(backend: str, program: str, seed: int) -> bytes:
-    """Compiles a program with weights of a seed, and runs it. Raises what the backend raises."""
+    """Compile a program with weights of a seed, and run it. Raises what the backend raises."""
     target = load_target(backend, 0.0)
     cluster, inputs = program_of(program).draw(seed=seed)
     return packed([torch.as_tensor(output) for output in run(target.compile(cluster), cluster, inputs)])
 
 
 def compile_on_and_on(backend: str, program: str, seed: int, marker: str) -> None:
-    """Compiles a program again and again, until somebody kills this process or a minute has passed."""
+    """Compile a program again and again, until somebody kills this process or a minute has passed."""
     target = load_target(backend, 0.0)
     cluster, _ = program_of(program).draw(seed=seed)  # once: the suite's own tracing is not what is to be interrupted
     end = time.monotonic() + _ON_AND_ON_S
@@ -115,7 +115,7 @@ def compile_on_and_on(backend: str, program: str, seed: int, marker: str) -> Non
 
 
 def compile_until_interrupted(backend: str, program: str, seed: int, marker: str) -> bytes:
-    """Compiles on and on until something is raised, as by Ctrl-C, then compiles once more and runs that."""
+    """Compile on and on until something is raised, as by Ctrl-C, then compile once more and run that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in background jobs
     try:
         compile_on_and_on(backend, program, seed, marker)

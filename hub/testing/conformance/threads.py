@@ -24,7 +24,7 @@ _SWITCH_S = 1e-5
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Gives the finding about the main program."""
+    """Return the finding about the main program."""
     return judged_main("threads", subject, target, _calling if subject == CALLING else _compiling)
 
 
@@ -61,7 +61,7 @@ def _compiling(target: Target, program: Program) -> Iterator[str]:
 
 
 def at_once(jobs: Sequence[Callable[[], str]]) -> list[str]:
-    """Runs jobs in threads that start together; gives what they say is wrong, exceptions included."""
+    """Run jobs in threads that start together; gives what they say is wrong, exceptions included."""
     gate = threading.Barrier(len(jobs))
     problems: list[str] = []
 

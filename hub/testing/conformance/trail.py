@@ -10,14 +10,14 @@ _MARK = "hub-conformance at: "
 
 
 def at(what: str) -> None:
-    """Notes what is done from now on. Raises nothing."""
+    """Note what is done from now on. Raises nothing."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"\n{_MARK}{what}\n")
         sys.stderr.flush()
 
 
 def last_place(log: Path) -> str:
-    """Gives what was noted last, or nothing."""
+    """Return what was noted last, or nothing."""
     with contextlib.suppress(OSError):
         lines = log.read_text(errors="replace").splitlines()
         return next((line.removeprefix(_MARK) for line in reversed(lines) if line.startswith(_MARK)), "")

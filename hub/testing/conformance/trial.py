@@ -42,7 +42,7 @@ class Refusal:
 
 
 def findings_of(subject: str, trials: Sequence[Trial]) -> tuple[Finding, ...]:
-    """Sorts what trials did wrong by check; of what never ran, nothing but `support` can be said."""
+    """Sort what trials did wrong by check; of what never ran, nothing but `support` can be said."""
     checks = ("support", "numerics", "memory") if any(not trial.support for trial in trials) else ("support",)
     return tuple(
         judged(check, subject, [problem for trial in trials for problem in getattr(trial, check)]) for check in checks
@@ -50,7 +50,7 @@ def findings_of(subject: str, trials: Sequence[Trial]) -> tuple[Finding, ...]:
 
 
 def try_case(target: Target, case: Case, *, has_layouts: bool) -> Trial | Refusal:
-    """Gives what one case did wrong, or the refusal where it is refused."""
+    """Return what one case did wrong, or the refusal where it is refused."""
     at(str(case))
     cluster, inputs = case.build()
     try:
@@ -82,7 +82,7 @@ def tried(
     has_layouts: bool = True,
     has_hard: bool = False,
 ) -> Trial:
-    """Compiles an accepted cluster and calls it, twice with its own inputs and then with others, hard values if wished."""
+    """Compile an accepted cluster and call it, twice with its own inputs and then with others, hard values if wished."""
     try:
         executable = target.compile(cluster)
         mine = copied(inputs)
@@ -104,7 +104,7 @@ def tried(
 
 
 def _own_run(executable: Executable, cluster: Cluster, inputs: Inputs) -> Outputs:
-    """Runs one call on these very inputs, and not on copies."""
+    """Run one call on these very inputs, and not on copies."""
     try:
         return executable(*inputs)
     except InputRefused:
@@ -137,7 +137,7 @@ def _layout_problems(executable: Executable, cluster: Cluster, inputs: Inputs, a
 
 
 def _expanded_problem(executable: Executable, cluster: Cluster, inputs: Inputs) -> str:
-    """Compares with the executable's own answer to the same values without stride 0.
+    """Compare with the executable's own answer to the same values without stride 0.
 
     Not with eager's: repeated values are a hard case of variances and the like, which is not the question here.
     """

@@ -17,7 +17,7 @@ _LEAST_SHARE = 0.5
 
 
 def examine(target: Target, subject: str) -> tuple[Finding, ...]:
-    """Gives the finding about the first program that has float weights."""
+    """Return the finding about the first program that has float weights."""
     program = next((found for found in target.working() if _has_weights(found)), None)
     if program is None:
         return (not_applicable("weights", subject, "no program with weights works"),)
@@ -43,7 +43,7 @@ def _problems(target: Target, program: Program) -> Iterator[str]:
 
 
 def distance(these: Outputs, those: Sequence[torch.Tensor]) -> float:
-    """Gives the largest difference between finite float elements of two sequences of tensors."""
+    """Return the largest difference between finite float elements of two sequences of tensors."""
     gaps = [
         torch.nan_to_num(this.double() - that.double(), nan=0.0, posinf=0.0, neginf=0.0).abs().max()
         for this, that in zip(these, those, strict=True)

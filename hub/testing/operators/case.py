@@ -26,13 +26,13 @@ _SIZES = ("size", "end", "length")
 
 
 def overload_of(name: str) -> OpOverload:
-    """Gives the operator behind "aten.add.Tensor". Raises AttributeError where this torch has none."""
+    """Return the operator behind "aten.add.Tensor". Raises AttributeError where this torch has none."""
     namespace, packet, overload = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
 def expected(name: str, sample: Sample) -> tuple[torch.Tensor, ...]:
-    """Gives what eager gives: the tensors that the sample reads, in order."""
+    """Return what eager gives: the tensors that the sample reads, in order."""
     arguments, keywords = sample.build()
     with torch.no_grad():
         return read_outputs(overload_of(name)(*arguments, **keywords), sample)
@@ -41,7 +41,7 @@ def expected(name: str, sample: Sample) -> tuple[torch.Tensor, ...]:
 def case_cluster(
     name: str, sample: Sample, *, dynamic: bool = False, constants: Collection[int] = ()
 ) -> tuple[Cluster, Inputs]:
-    """Gives a cluster of this one call, and the values of its inputs.
+    """Return a cluster of this one call, and the values of its inputs.
 
     Tensors become inputs in argument order, except those whose position among the tensors is in `constants`: these become
     weights. With `dynamic=True` sizes of at least 2 become symbolic, equal sizes one symbol, as in Dynamo (`dynamic=True`);
@@ -186,7 +186,7 @@ def _metas(arguments: Any) -> Any:
 
 
 def read_outputs(result: Any, sample: Sample) -> tuple[torch.Tensor, ...]:
-    """Gives the tensors among an operator's results that the sample reads."""
+    """Return the tensors among an operator's results that the sample reads."""
     if isinstance(result, torch.Tensor):
         return (result,)
     read = sample.outputs if sample.outputs is not None else range(len(result))

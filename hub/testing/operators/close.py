@@ -34,7 +34,7 @@ class Reference:
 
 
 def references(name: str, sample: Sample) -> tuple[Reference | None, ...]:
-    """Gives the reference of each output that the sample reads; None where it is exact by nature or has no float64 form.
+    """Return the reference of each output that the sample reads; None where it is exact by nature or has no float64 form.
 
     Integers from which floats are computed count as float32: so eager takes them, and so may a backend.
     """
@@ -69,7 +69,7 @@ def check_close(
     has_values: bool = True,
     error_class: float = 0.0,
 ) -> None:
-    """Raises AssertionError, naming output, index, values and ULPs, where results are not what eager's contract allows.
+    """Raise AssertionError, naming output, index, values and ULPs, where results are not what eager's contract allows.
 
     Count, shape, dtype and device are equal. Integers and booleans are equal. In floating point NaN and infinities sit
     at the same places, and elsewhere the error against float64 is at most `EAGER_FACTOR` times eager's own plus `ULPS`
@@ -168,7 +168,7 @@ def _widened(tensor: torch.Tensor, move: float, generator: torch.Generator, *, h
 
 
 def moved(values: Sequence[Any], move: float) -> tuple[Any, ...]:
-    """Gives values with each float tensor in float64, moved by up to `move` roundings of its own dtype."""
+    """Return values with each float tensor in float64, moved by up to `move` roundings of its own dtype."""
     generator = torch.Generator().manual_seed(_SEED)
     return tuple(
         _widened(value, move, generator, has_whole=False) if isinstance(value, torch.Tensor) else value for value in values
@@ -176,7 +176,7 @@ def moved(values: Sequence[Any], move: float) -> tuple[Any, ...]:
 
 
 def distance(values: torch.Tensor, moved: torch.Tensor) -> float:
-    """Gives the largest difference; 0 where it is a jump, which no rounding explains."""
+    """Return the largest difference; 0 where it is a jump, which no rounding explains."""
     difference = torch.nan_to_num((values - moved).abs().double(), nan=0.0, posinf=0.0)
     largest = float(difference.max()) if difference.numel() else 0.0
     scale = torch.nan_to_num(values.abs().double(), nan=0.0, posinf=0.0)

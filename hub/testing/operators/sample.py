@@ -53,7 +53,7 @@ class Made:
         return replace(self, layout="channels_last")
 
     def build(self, generator: torch.Generator) -> torch.Tensor:
-        """Makes the tensor, drawing from the generator."""
+        """Make the tensor, drawing from the generator."""
         return _laid_out(_filled(self, generator), self.layout)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Sample:
     """False where only shape and dtype are defined, as of `empty`."""
 
     def build(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Makes the arguments. Every call gives equal values in new tensors."""
+        """Make the arguments. Every call gives equal values in new tensors."""
         generator = torch.Generator().manual_seed(7)
         return pytree.tree_map_only(Made, lambda made: made.build(generator), (self.arguments, dict(self.keywords)))
 
@@ -98,12 +98,12 @@ Table = dict[str, tuple[Sample, ...]]
 
 
 def call(*arguments: Any, **keywords: Any) -> Sample:
-    """Gives a sample of a call with these arguments."""
+    """Return a sample of a call with these arguments."""
     return Sample(arguments, keywords)
 
 
 def rows(names: str, *samples: Sample) -> Table:
-    """Gives the same samples to several overloads, named as "relu.default silu.default"."""
+    """Return the same samples to several overloads, named as "relu.default silu.default"."""
     return {f"aten.{name}": samples for name in names.split()}
 
 

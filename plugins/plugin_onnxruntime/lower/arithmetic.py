@@ -63,7 +63,7 @@ def divide_rounded(call: Call) -> str:
 
 
 def truncated(call: Call, value: str) -> str:
-    """Rounds floats toward zero; what becomes zero keeps its sign."""
+    """Round floats toward zero; what becomes zero keeps its sign."""
     is_below = call.op("Less", value, call.constant(0.0))
     return call.op("Where", is_below, call.op("Ceil", value), call.op("Floor", value))
 

@@ -35,7 +35,7 @@ ELEMENT = {
 
 
 def expression(size: Any) -> Any:
-    """Gives the sympy expression of a symbolic size, an int as it is."""
+    """Return the sympy expression of a symbolic size, an int as it is."""
     return int(size) if isinstance(size, int) else size.node.expr
 
 
@@ -54,11 +54,11 @@ class Builder:
         self._sizes: dict[Any, tuple[str, int | None]] = {}
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """Adds a node with one output."""
+        """Add a node with one output."""
         return self.ops(kind, *inputs, n_outputs=1, domain=domain, **attributes)[0]
 
     def ops(self, kind: str, *inputs: str, n_outputs: int, domain: str = "", **attributes: Any) -> tuple[str, ...]:
-        """Adds a node with `n_outputs` outputs. Attributes that are None are left out."""
+        """Add a node with `n_outputs` outputs. Attributes that are None are left out."""
         given = {name: value for name, value in attributes.items() if value is not None}
         outputs = tuple(self._fresh(kind) for _ in range(n_outputs))
         name = f"{self.origin}/{outputs[0]}"
@@ -66,18 +66,18 @@ class Builder:
         return outputs
 
     def constant(self, value: Any, dtype: torch.dtype) -> str:
-        """Gives a small constant from a number or a (nested) list; equal constants share one name."""
+        """Return a small constant from a number or a (nested) list; equal constants share one name."""
         key = ("constant", repr(value), dtype)
         if key not in self._cache:
             self._cache[key] = self.weight(torch.tensor(value, dtype=dtype))
         return self._cache[key]
 
     def ints(self, *values: int) -> str:
-        """Gives a 1-d int64 constant."""
+        """Return a 1-d int64 constant."""
         return self.constant(list(values), torch.int64)
 
     def weight(self, tensor: torch.Tensor, name: str = "") -> str:
-        """Adds a constant tensor, large ones by reference without a copy where they are contiguous."""
+        """Add a constant tensor, large ones by reference without a copy where they are contiguous."""
         name = name or self._fresh("constant")
         dense = tensor.detach().contiguous()
         if dense.nbytes > INLINE_BYTES:
@@ -89,13 +89,13 @@ class Builder:
         return name
 
     def shared(self, key: Any, make: Callable[[], str]) -> str:
-        """Gives what `make` gave when it was first called under this key."""
+        """Return what `make` gave when it was first called under this key."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]
 
     def cast(self, value: str, source: torch.dtype, target: torch.dtype) -> str:
-        """Gives `value` as `target`; the value itself where nothing changes."""
+        """Return `value` as `target`; the value itself where nothing changes."""
         if source == target:
             return value
         key = ("cast", value, target)
@@ -106,17 +106,17 @@ class Builder:
     # --- Sizes --------------------------------------------------------------------------------------------------------
 
     def know_number(self, name: str, value: Any) -> None:
-        """Declares a 0-d int64 value that holds a symbolic size."""
+        """Declare a 0-d int64 value that holds a symbolic size."""
         self._sizes.setdefault(expression(value), (name, None))
 
     def know_shape(self, name: str, shape: Sequence[Any]) -> None:
-        """Declares a tensor whose dims can serve as sources of symbolic sizes."""
+        """Declare a tensor whose dims can serve as sources of symbolic sizes."""
         for dim, size in enumerate(shape):
             if not isinstance(size, int):
                 self._sizes.setdefault(expression(size), (name, dim))
 
     def size(self, size: Any) -> str:
-        """Gives a size as a 1-d int64 value of one element. Raises CompileError where no source of it is known."""
+        """Return a size as a 1-d int64 value of one element. Raises CompileError where no source of it is known."""
         wanted = size if isinstance(size, int) or not hasattr(size, "node") else size.node.expr
         if isinstance(wanted, int) or getattr(wanted, "is_Integer", False):
             return self.ints(int(wanted))
@@ -126,11 +126,11 @@ class Builder:
         return self._cache[key]
 
     def scalar_size(self, size: Any) -> str:
-        """Gives a size as a 0-d int64 value."""
+        """Return a size as a 0-d int64 value."""
         return self.op("Squeeze", self.size(size)) if not isinstance(size, int) else self.constant(size, torch.int64)
 
     def sizes(self, sizes: Iterable[Any]) -> str:
-        """Gives sizes as one 1-d int64 value, a constant where all are known."""
+        """Return sizes as one 1-d int64 value, a constant where all are known."""
         sizes = tuple(sizes)
         if all(isinstance(size, int) for size in sizes):
             return self.ints(*sizes)
@@ -160,10 +160,10 @@ _ARITHMETIC: Mapping[str, str] = {"Add": "Add", "Mul": "Mul", "FloorDiv": "Div",
 
 
 def is_float32(value: float) -> bool:
-    """True where a number survives as a float32, as which ONNX stores it in attributes."""
+    """Return whether a number survives as a float32, as which ONNX stores it in attributes."""
     return struct.unpack("f", struct.pack("f", value))[0] == value
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Gives a tensor's memory as a numpy array, without a copy."""
+    """Return a tensor's memory as a numpy array, without a copy."""
     return tensor.detach().numpy()

@@ -22,7 +22,7 @@ RULES: dict[str, Rule] = {}
 
 
 def lowers(*operators: str) -> Callable[[Rule], Rule]:
-    """Registers a function as the lowering of operators, named without "aten."."""
+    """Register a function as the lowering of operators, named without "aten."."""
 
     def register(rule: Rule) -> Rule:
         for operator in operators:
@@ -54,30 +54,30 @@ class Call:
 
     @property
     def declared(self) -> tuple[str, ...]:
-        """Names of the operator's arguments, in order."""
+        """Name of the operator's arguments, in order."""
         return tuple(declared.name for declared in self.node.target._schema.arguments)  # pyright: ignore
 
     def name_of(self, node: fx.Node) -> str:
-        """Gives the ONNX name of a node with one output."""
+        """Return the ONNX name of a node with one output."""
         found = self._names[node]
         if isinstance(found, tuple):
             raise CompileError(f"{node.name} has several outputs, one is wanted", node=self.node.name)
         return found
 
     def input(self, name: str) -> str:
-        """Gives the ONNX name of a tensor argument in its own dtype; "" where an optional one is not given."""
+        """Return the ONNX name of a tensor argument in its own dtype; "" where an optional one is not given."""
         return "" if self[name] is None else self.name_of(self[name])
 
     def inputs(self, name: str) -> tuple[str, ...]:
-        """Gives the ONNX names of a list of tensors."""
+        """Return the ONNX names of a list of tensors."""
         return tuple(self.name_of(node) for node in self[name])
 
     def typed(self, name: str, dtype: torch.dtype | None = None) -> str:
-        """Gives a tensor or number argument as `dtype`, by default the dtype of the first output."""
+        """Return a tensor or number argument as `dtype`, by default the dtype of the first output."""
         return self.as_dtype(self[name], self.out_dtype if dtype is None else dtype)
 
     def as_dtype(self, value: Any, dtype: torch.dtype) -> str:
-        """Gives an FX node or a plain number as a value of `dtype`."""
+        """Return an FX node or a plain number as a value of `dtype`."""
         if not isinstance(value, fx.Node):
             return self.builder.constant(value, dtype)
         meta = value.meta["val"]
@@ -85,14 +85,14 @@ class Call:
         return self.builder.cast(self.name_of(value), source, dtype)
 
     def number(self, name: str) -> int | float | bool:
-        """Gives an argument that must be a plain number. Raises CompileError where it is symbolic."""
+        """Return an argument that must be a plain number. Raises CompileError where it is symbolic."""
         value = self[name]
         if isinstance(value, fx.Node):
             raise CompileError(f"argument {name} is known only at run time", node=self.node.name)
         return value
 
     def size(self, value: Any) -> Any:
-        """Gives an int argument as an int or SymInt, whichever way it came."""
+        """Return an int argument as an int or SymInt, whichever way it came."""
         return value_of(value)
 
     # --- Facts --------------------------------------------------------------------------------------------------------
@@ -114,11 +114,11 @@ class Call:
         return self.meta(name).dim()
 
     def dim(self, name: str, of: str = "self") -> int:
-        """Gives a dim argument, counted from the front of tensor `of`."""
+        """Return a dim argument, counted from the front of tensor `of`."""
         return self[name] % max(self.rank(of), 1)
 
     def dims(self, name: str, of: str = "self") -> list[int]:
-        """Gives a list of dims, counted from the front; all dims where it is None or empty."""
+        """Return a list of dims, counted from the front; all dims where it is None or empty."""
         value = self[name]
         rank = self.rank(of)
         if isinstance(value, int):
@@ -144,11 +144,11 @@ class Call:
     # --- Shapes -------------------------------------------------------------------------------------------------------
 
     def constant(self, value: Any, dtype: torch.dtype | None = None) -> str:
-        """Gives a small constant, by default of the first output's dtype."""
+        """Return a small constant, by default of the first output's dtype."""
         return self.builder.constant(value, self.out_dtype if dtype is None else dtype)
 
     def reshape(self, value: str, source: Sequence[Any], target: Sequence[Any]) -> str:
-        """Gives `value` with sizes `target`; what symbolic sizes can be copied (0) or inferred (-1) costs no arithmetic."""
+        """Return `value` with sizes `target`; symbolic sizes that can be copied (0) or inferred (-1) cost no arithmetic."""
         if same_sizes(source, target):
             return value
         return self.op("Reshape", value, self._reshape_sizes(source, target), allowzero=None if _copies_zero(target) else 1)
@@ -163,7 +163,7 @@ class Call:
         return self.builder.sizes(copied)
 
     def expand(self, value: str, source: Sequence[Any], target: Sequence[Any]) -> str:
-        """Gives `value` broadcast from sizes `source` to sizes `target`."""
+        """Return `value` broadcast from sizes `source` to sizes `target`."""
         if same_sizes(source, target):
             return value
         padded = [1] * (len(target) - len(source)) + list(source)
@@ -171,29 +171,29 @@ class Call:
         return self.op("Expand", value, self.builder.sizes(wanted))
 
     def transpose(self, value: str, order: Sequence[int]) -> str:
-        """Gives `value` with its dims in `order`; the value itself where that changes nothing."""
+        """Return `value` with its dims in `order`; the value itself where that changes nothing."""
         return value if list(order) == sorted(order) else self.op("Transpose", value, perm=list(order))
 
     def unsqueeze(self, value: str, *dims: int) -> str:
-        """Gives `value` with dims of size 1 inserted, `dims` counted in the result."""
+        """Return `value` with dims of size 1 inserted, `dims` counted in the result."""
         return self.op("Unsqueeze", value, self.ints(*dims)) if dims else value
 
     def squeeze(self, value: str, *dims: int) -> str:
-        """Gives `value` without the named dims."""
+        """Return `value` without the named dims."""
         return self.op("Squeeze", value, self.ints(*dims)) if dims else value
 
     def slice(self, value: str, dim: int, start: Any, end: Any, step: int = 1) -> str:
-        """Gives elements `start` to `end` (ints or SymInts, as ONNX counts) of one dim."""
+        """Return elements `start` to `end` (ints or SymInts, as ONNX counts) of one dim."""
         return self.op("Slice", value, self.builder.size(start), self.builder.size(end), self.ints(dim), self.ints(step))
 
 
 def same_size(one: Any, other: Any) -> bool:
-    """True where two sizes are known to be equal for every input."""
+    """Return whether two sizes are known to be equal for every input."""
     return expression(one) == expression(other)
 
 
 def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """True where two shapes are known to be equal for every input."""
+    """Return whether two shapes are known to be equal for every input."""
     return len(one) == len(other) and all(map(same_size, one, other))
 
 
@@ -210,12 +210,12 @@ def used_outputs(node: fx.Node) -> set[int]:
 
 
 def all_static(sizes: Iterable[Any]) -> bool:
-    """True where every size is a plain int."""
+    """Return whether every size is a plain int."""
     return all(isinstance(size, int) for size in sizes)
 
 
 def _copies_zero(target: Sequence[Any]) -> bool:
-    """False where a size is 0, which Reshape would read as "copy": then allowzero is needed, and with it no -1."""
+    """Return False where a size is 0, which Reshape would read as "copy": then allowzero is needed, and with it no -1."""
     return not any(isinstance(size, int) and size == 0 for size in target)
 
 

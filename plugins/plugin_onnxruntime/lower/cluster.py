@@ -24,7 +24,7 @@ IR_VERSION = 10
 
 
 def lower(cluster: Cluster) -> Program:
-    """Gives the ONNX program of a cluster. Raises CompileError, naming the node, for what cannot be expressed."""
+    """Return the ONNX program of a cluster. Raises CompileError, naming the node, for what cannot be expressed."""
     builder = Builder()
     names: dict[fx.Node, Result] = {}
     for node in cluster.module.graph.nodes:
@@ -95,7 +95,7 @@ def _program(cluster: Cluster, builder: Builder, names: dict[fx.Node, Result]) -
 
 
 def live(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """Gives the nodes on which outputs depend, in order; ORT would run the others too."""
+    """Return the nodes on which outputs depend, in order; ORT would run the others too."""
     wanted = set(outputs)
     kept: list[onnx.NodeProto] = []
     for node in reversed(nodes):
@@ -106,7 +106,7 @@ def live(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.N
 
 
 def memory_order(spec: Spec) -> tuple[int, ...]:
-    """Gives the dims in the order in which they lie in memory, where that is dense but not their own order; else ()."""
+    """Return the dims in the order in which they lie in memory, where that is dense but not their own order; else ()."""
     if isinstance(spec, ScalarSpec) or not all(isinstance(number, int) for number in (*spec.shape, *spec.stride)):
         return ()
     value = torch.empty_strided(spec.shape, spec.stride, device="meta")
@@ -117,7 +117,7 @@ def memory_order(spec: Spec) -> tuple[int, ...]:
 def _outputs(
     cluster: Cluster, builder: Builder, names: dict[fx.Node, Result]
 ) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
-    """Names of the outputs, inputs, constants and repeated values copied first; and their memory orders."""
+    """Name of the outputs, inputs, constants and repeated values copied first; and their memory orders."""
     computed = {name for node in builder.nodes for name in node.output}
     orders = tuple(map(memory_order, cluster.outputs))
     taken: set[str] = set()

@@ -40,7 +40,7 @@ def any_convolution(call: Call) -> str:
 
 
 def spread(value: int | Sequence[int], dims: int) -> list[int]:
-    """Gives one number a dim; PyTorch lets a single one stand for all."""
+    """Return one number a dim; PyTorch lets a single one stand for all."""
     values = [value] if isinstance(value, int) else list(value)
     return values * dims if len(values) == 1 else values
 

@@ -28,7 +28,7 @@ def _gemm(call: Call, one: str, other: str, bias: str) -> str:
 
 
 def transposed(call: Call, name: str) -> str:
-    """Gives a matrix argument transposed: at compile time where it is a constant."""
+    """Return a matrix argument transposed: at compile time where it is a constant."""
     value = constant_of(call, call[name])
     if value is None or value.dim() != 2:
         order = [*range(call.rank(name) - 2), call.rank(name) - 1, call.rank(name) - 2][-call.rank(name) :]
@@ -37,7 +37,7 @@ def transposed(call: Call, name: str) -> str:
 
 
 def constant_of(call: Call, value: Any) -> torch.Tensor | None:
-    """Gives the tensor behind a constant argument, None where it is computed."""
+    """Return the tensor behind a constant argument, None where it is computed."""
     if not isinstance(value, fx.Node) or value.op != "get_attr":
         return None
     return getattr(call.node.graph.owning_module, str(value.target))
@@ -53,7 +53,7 @@ def matmul(call: Call, first: int = 0) -> str:
 
 
 def product(call: Call, left: str, right: str, left_rank: int, right_rank: int) -> str:
-    """Gives left @ right.
+    """Return left @ right.
 
     A vector on the right becomes a matrix of one column: ORT 1.31 fuses a Transpose of the left into the product without
     a look at the right's rank, and reads the left as if it had not been transposed.

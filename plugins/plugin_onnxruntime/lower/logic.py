@@ -26,7 +26,7 @@ def _compare(kind: str, negated: bool = False) -> Callable[[Call], str]:
 
 
 def common_dtype(call: Call, *names: str) -> torch.dtype:
-    """Gives the dtype in which PyTorch computes with these arguments, numbers counting for less than tensors."""
+    """Return the dtype in which PyTorch computes with these arguments, numbers counting for less than tensors."""
     values = [value_of(call[name]) for name in names]
     plain = [
         value if isinstance(value, torch.Tensor) else type(value)(1) if isinstance(value, (int, float)) else 1
@@ -64,7 +64,7 @@ for _name, _kind in _LOGICAL.items():
 
 @lowers("logical_not.default")
 def logical_not(call: Call) -> str:
-    """True where self is zero."""
+    """Return whether self is zero."""
     return call.op("Not", call.typed("self", torch.bool))
 
 

@@ -23,7 +23,7 @@ class RmsNorm:
 
 
 def match_rms_norm(node: fx.Node) -> RmsNorm | None:
-    """Gives the parts of an RMS norm whose last product is `node`, as Llama and T5 write it; None where it is none.
+    """Return the parts of an RMS norm whose last product is `node`, as Llama and T5 write it; None where it is none.
 
     ORT's SimplifiedLayerNormFusion looks for a division by a root, PyTorch models multiply by rsqrt.
     """
@@ -52,7 +52,7 @@ def _is_call(node: Any, operator: str) -> bool:
 
 
 def _inverse_root(value: fx.Node, factor: fx.Node) -> float | None:
-    """Gives eps where `factor` is rsqrt(mean(value^2) + eps) over the last dim."""
+    """Return eps where `factor` is rsqrt(mean(value^2) + eps) over the last dim."""
     if not _is_call(factor, "aten.rsqrt.default"):
         return None
     total: Any = factor.args[0]

@@ -33,7 +33,7 @@ for _name, _kind in _UNARY.items():
 
 @lowers("trunc.default", "fix.default")
 def truncate(call: Call) -> str:
-    """Rounds toward zero."""
+    """Round toward zero."""
     value = call.typed("self")
     return truncated(call, value) if call.out_dtype.is_floating_point else value
 
@@ -73,20 +73,20 @@ def exp2(call: Call) -> str:
 
 @lowers("isnan.default")
 def isnan(call: Call) -> str:
-    """True where x is no number."""
+    """Return whether x is no number."""
     return call.op("IsNaN", call.input("self"))
 
 
 @lowers("isfinite.default")
 def isfinite(call: Call) -> str:
-    """True where x is a number and not infinite."""
+    """Return whether x is a number and not infinite."""
     value = call.input("self")
     return call.op("Not", call.op("Or", call.op("IsNaN", value), call.op("IsInf", value)))
 
 
 @lowers("isinf.default")
 def isinf(call: Call) -> str:
-    """True where x is infinite, of either sign."""
+    """Return whether x is infinite, of either sign."""
     return call.op("IsInf", call.input("self"))
 
 

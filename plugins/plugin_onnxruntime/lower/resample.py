@@ -90,7 +90,7 @@ class _Axis:
         self.value, self.axis, self.old, self.new, self.factor, self.offset = value, axis, old, new, factor, offset
 
     def is_resize_exact(self, *, is_aligned: bool, is_floored: bool) -> bool:
-        """True where ONNX Runtime's places are PyTorch's: found out for known sizes, sure where factors are powers of 2."""
+        """Return whether ONNX Runtime's places are PyTorch's: found out for known sizes, sure for powers of 2."""
         if not (isinstance(self.old, int) and isinstance(self.new, int)):
             factor = self.factor or 0.0
             return not is_aligned and factor >= 1 and math.frexp(factor)[0] == 0.5

@@ -17,7 +17,7 @@ _F32 = torch.float32
 
 
 def _spatial(given: Any, count: int) -> list[int]:
-    """Gives one number for each spatial dim; ATen lets one stand for all."""
+    """Return one number for each spatial dim; ATen lets one stand for all."""
     values = [int(value) for value in (given if isinstance(given, (list, tuple)) else [given])]
     return values * count if len(values) == 1 else values
 
@@ -30,13 +30,13 @@ def _with_bias(call: Call, value: Any, count: int) -> Any:
 
 
 def _grouped(weight: Output, groups: int) -> Output:
-    """Gives weights [O, I/G, ..] as [G, O/G, I/G, ..], the form that GroupConvolution takes."""
+    """Return weights [O, I/G, ..] as [G, O/G, I/G, ..], the form that GroupConvolution takes."""
     shape = [dim.get_length() for dim in weight.get_partial_shape()]
     return output(ops.reshape(weight, indices([groups, shape[0] // groups, *shape[1:]]), False))
 
 
 def convolved(call: Call, before: Sequence[int], after: Sequence[int]) -> Any:
-    """Gives the convolution of `input` with explicit padding, bias added."""
+    """Return the convolution of `input` with explicit padding, bias added."""
     count = call.fake("weight").dim() - 2
     groups = int(call.raw("groups"))
     stride, dilation = (_spatial(call.raw(name), count) for name in ("stride", "dilation"))
@@ -89,7 +89,7 @@ def _general_convolution(call: Call) -> Any:
 
 
 def _batched(call: Call, count: int) -> tuple[Output, bool]:
-    """Gives `self` with a batch dim, and whether it had to be added."""
+    """Return `self` with a batch dim, and whether it had to be added."""
     value = call.tensor("self")
     is_single = call.fake("self").dim() == count + 1
     return (output(ops.unsqueeze(value, indices([0]))), True) if is_single else (value, False)

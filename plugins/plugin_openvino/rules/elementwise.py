@@ -20,7 +20,7 @@ Rule = Callable[[Call], Any]
 
 
 def promoted(left: Any, right: Any) -> torch.dtype:
-    """Gives the dtype in which PyTorch computes with two arguments (nodes or numbers)."""
+    """Return the dtype in which PyTorch computes with two arguments (nodes or numbers)."""
     return torch.result_type(_stand_in(left), _stand_in(right))
 
 
@@ -35,7 +35,7 @@ def _stand_in(raw: Any) -> Any:
 
 
 def is_tensor(raw: Any) -> bool:
-    """True where an argument is a tensor computed in the graph."""
+    """Return whether an argument is a tensor computed in the graph."""
     return isinstance(raw, fx.Node) and isinstance(value_of(raw), torch.Tensor)
 
 
@@ -121,7 +121,7 @@ def bitwise(on_bools: Callable[[Output, Output], Any], on_ints: Callable[[Output
 
 
 def not_a_number(value: Output) -> Output:
-    """Gives where a float value is NaN. OpenVINO's own IsNaN runs on a slow reference kernel; comparing fuses."""
+    """Return where a float value is NaN. OpenVINO's own IsNaN runs on a slow reference kernel; comparing fuses."""
     return output(ops.not_equal(value, value))
 
 
@@ -162,7 +162,7 @@ def clamped(low_name: str | None, high_name: str | None) -> Rule:
 
 
 def floor_quotient(left: Output, right: Output, dtype: torch.dtype) -> Output:
-    """Gives floor(left / right) of integers, exactly.
+    """Return floor(left / right) of integers, exactly.
 
     OpenVINO divides integers in float32, wrong beyond 2^24 by up to 128; the remainder of that first guess is small
     enough for a second, exact division. Products may wrap, and wrap back.
@@ -254,7 +254,7 @@ def _divide_with_mode(call: Call) -> Any:
 
 
 def truncated(value: Output) -> Any:
-    """Gives the value rounded towards 0."""
+    """Return the value rounded towards 0."""
     return ops.select(ops.less(value, constant(0, torch.float32)), ops.ceiling(value), ops.floor(value))
 
 

@@ -32,7 +32,7 @@ def _index_select(call: Call) -> Any:
 
 
 def _index(call: Call) -> Any:
-    """Reads elements at tensors of positions. One tensor is a gather; several are joined to coordinates first."""
+    """Read elements at tensors of positions. One tensor is a gather; several are joined to coordinates first."""
     given: Sequence[fx.Node | None] = call.raw("indices")
     dims = [dim for dim, item in enumerate(given) if item is not None]
     positions = [call.value(item, _I64) for item in given if item is not None]
@@ -42,7 +42,7 @@ def _index(call: Call) -> Any:
 
 
 def _gather_coordinates(call: Call, dims: Sequence[int], positions: Sequence[Output]) -> Any:
-    """Moves the indexed dims to the front, gathers, and moves the result's to where ATen puts them."""
+    """Move the indexed dims to the front, gathers, and move the result's to where ATen puts them."""
     rank, rest = call.fake("self").dim(), [dim for dim in range(call.fake("self").dim()) if dim not in dims]
     value = transposed(call.tensor("self"), [*dims, *rest])
     shape = reduce(_broadcast_shape, positions)
@@ -56,12 +56,12 @@ def _gather_coordinates(call: Call, dims: Sequence[int], positions: Sequence[Out
 
 
 def _broadcast_shape(left: Output, right: Output) -> Output:
-    """Gives a value with the shape to which two values broadcast."""
+    """Return a value with the shape to which two values broadcast."""
     return output(ops.add(left, right))
 
 
 def _coordinate(value: Output, axis: int, positions: Output, like: Output) -> Output:
-    """Gives positions along an axis as [.., 1], counted from the front (GatherND takes no negative ones)."""
+    """Return positions along an axis as [.., 1], counted from the front (GatherND takes no negative ones)."""
     from_front = ops.select(ops.less(positions, constant(0, _I64)), ops.add(positions, size_of(value, axis)), positions)
     spread = ops.broadcast(from_front, ops.shape_of(like))
     return output(ops.unsqueeze(spread, indices([-1])))

@@ -29,7 +29,7 @@ def product(left: str, right: str) -> Rule:
 
 
 def _equal_ranks(left: Output, right: Output) -> tuple[Output, Output]:
-    """Adds leading dims to the matrix of lower rank, which the CPU plugin fails to do for dynamic shapes. Vectors stay."""
+    """Add leading dims to the matrix of lower rank, which the CPU plugin fails to do for dynamic shapes. Vectors stay."""
     ranks = [value.get_partial_shape().rank.get_length() for value in (left, right)]
     if min(ranks) < 2 or ranks[0] == ranks[1]:
         return left, right
@@ -72,14 +72,14 @@ def _attend(call: Call, query: Output, key: Output, value: Output) -> Any:
 
 
 def _without_masked_rows(result: Output, mask: Output) -> Any:
-    """Gives 0 for queries that may attend to nothing, as PyTorch does; OpenVINO's softmax over nothing gives NaN."""
+    """Return 0 for queries that may attend to nothing, as PyTorch does; OpenVINO's softmax over nothing gives NaN."""
     is_bool = mask.get_element_type().get_type_name() == "boolean"
     allowed = mask if is_bool else output(ops.greater(mask, constant(_BOTTOM, _F32)))
     return ops.select(ops.reduce_logical_or(allowed, indices([-1]), True), result, constant(0, _F32))
 
 
 def _repeated_heads(value: Output, groups: int) -> Output:
-    """Repeats each head [.., H, S, E] -> [.., H * groups, S, E], neighbours alike."""
+    """Repeat each head [.., H, S, E] -> [.., H * groups, S, E], neighbours alike."""
     rank = value.get_partial_shape().rank.get_length()
     wide = ops.unsqueeze(value, indices([rank - 2]))
     spread = ops.broadcast(wide, indices([groups, 1, 1]), broadcast_spec="BIDIRECTIONAL")

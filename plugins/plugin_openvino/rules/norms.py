@@ -18,7 +18,7 @@ _FLOAT32_EPSILON = torch.finfo(_F32).eps
 
 
 def _affine(call: Call, value: Any, shape: Sequence[int] | None = None) -> Output:
-    """Multiplies by `weight` and adds `bias`, where given, each first brought to `shape`."""
+    """Multiply by `weight` and add `bias`, where given, each first brought to `shape`."""
     for name, operation in (("weight", ops.multiply), ("bias", ops.add)):
         factor = call.optional(name)
         if factor is not None:

@@ -36,19 +36,19 @@ def _lstm(call: Call) -> Any:
 
 
 def _states_of(states: Output, layer: int, directions: int) -> Output:
-    """Cuts one layer's states out: [layers * D, B, H] -> [B, D, H]."""
+    """Cut one layer's states out: [layers * D, B, H] -> [B, D, H]."""
     start, end = indices([layer * directions]), indices([(layer + 1) * directions])
     return transposed(output(ops.slice(states, start, end, indices([1]), indices([0]))), [1, 0, 2])
 
 
 def _stacked(states: Sequence[Output]) -> Output:
-    """Joins the layers' last states: each [B, D, H] -> [layers * D, B, H]."""
+    """Join the layers' last states: each [B, D, H] -> [layers * D, B, H]."""
     parts = [transposed(state, [1, 0, 2]) for state in states]
     return output(ops.concat(parts, 0)) if len(parts) > 1 else parts[0]
 
 
 def _weights_of(call: Call, layer: int, directions: int) -> list[Output]:
-    """Gives W [D, 4H, input], R [D, 4H, H] and B [D, 4H] of one layer, gates in OpenVINO's order."""
+    """Return W [D, 4H, input], R [D, 4H, H] and B [D, 4H] of one layer, gates in OpenVINO's order."""
     each = 4 if call.raw("has_biases") else 2
     params = [call.value(item) for item in call.raw("params")]
     chosen = [
@@ -63,7 +63,7 @@ def _no_bias(recurrent: Output) -> Output:
 
 
 def _joined(parts: Sequence[Output]) -> Output:
-    """Stacks the directions of one kind of weight, gates reordered."""
+    """Stack the directions of one kind of weight, gates reordered."""
     return output(ops.concat([ops.unsqueeze(_reordered(part), indices([0])) for part in parts], 0))
 
 

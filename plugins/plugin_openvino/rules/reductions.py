@@ -53,7 +53,7 @@ def extreme(operation: Callable[..., Any]) -> Rule:
 
 
 def variance(value: Output, axes: Output, count: float, correction: float, *, keeps: bool) -> Output:
-    """Gives the variance over axes that hold `count` elements, in two passes, as PyTorch computes it."""
+    """Return the variance over axes that hold `count` elements, in two passes, as PyTorch computes it."""
     centred = output(ops.subtract(value, ops.reduce_mean(value, axes, True)))
     total = ops.reduce_sum(ops.multiply(centred, centred), axes, keeps)
     return output(ops.divide(total, constant(max(count - correction, 0.0), _F32)))
@@ -81,7 +81,7 @@ def _vector_norm(call: Call) -> Any:
 
 
 def _logsumexp(call: Call) -> Any:
-    """Subtracts the largest element first, unless that is infinite: infinity minus infinity is NaN."""
+    """Subtract the largest element first, unless that is infinite: infinity minus infinity is NaN."""
     value, axes = call.tensor("self"), _axes(call)
     highest = output(ops.reduce_max(value, axes, True))
     is_infinite = ops.equal(ops.abs(highest), constant(float("inf"), _F32))

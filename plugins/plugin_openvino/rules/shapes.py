@@ -46,7 +46,7 @@ def _joined_reshape(value: Output, sizes: Sequence[Output]) -> Any:
 
 
 def transposed(value: Output, order: Sequence[int]) -> Output:
-    """Gives the value with its dims in another order."""
+    """Return the value with its dims in another order."""
     return value if list(order) == list(range(len(order))) else output(ops.transpose(value, indices(order)))
 
 
@@ -71,7 +71,7 @@ def _unsqueeze(call: Call) -> Any:
 
 
 def _squeeze(call: Call) -> Any:
-    """Drops the named dims of size 1; ATen leaves other dims alone, OpenVINO would raise."""
+    """Drop the named dims of size 1; ATen leaves other dims alone, OpenVINO would raise."""
     name = "dim" if any(declared.name == "dim" for declared in call.node.target._schema.arguments) else None  # pyright: ignore
     shape = call.fake("self").shape
     dims = [
@@ -81,7 +81,7 @@ def _squeeze(call: Call) -> Any:
 
 
 def _expand(call: Call) -> Any:
-    """Broadcasts; sizes that stay are written as 1, so that unknown ones need not be computed."""
+    """Broadcast; sizes that stay are written as 1, so that unknown ones need not be computed."""
     source, wanted = call.fake("self").shape, call.result.shape
     lead = len(wanted) - len(source)
     raw = call.raw("size") if "as" not in str(call.node.target) else list(wanted)
@@ -90,7 +90,7 @@ def _expand(call: Call) -> Any:
 
 
 def _is_same(left: Any, right: Any) -> bool:
-    """True where two sizes are equal as written: equal ints, or the same expression of symbols. Adds no guard."""
+    """Return whether two sizes are equal as written: equal ints, or the same expression of symbols. Adds no guard."""
     if isinstance(left, int) or isinstance(right, int):
         return isinstance(left, int) and isinstance(right, int) and left == right
     return left.node.expr == right.node.expr
@@ -128,7 +128,7 @@ def _stack(call: Call) -> Any:
 
 
 def _split(call: Call) -> Any:
-    """Splits into the sizes that the fake results have, known while compiling."""
+    """Split into the sizes that the fake results have, known while compiling."""
     dim = call.dim("dim")
     lengths = [int(part.shape[dim]) for part in call.node.meta["val"]]
     if len(lengths) == 1:
@@ -157,7 +157,7 @@ def _flip(call: Call) -> Any:
 
 
 def padded(call: Call, pairs: Sequence[Any], mode: str, value: float) -> Any:
-    """Gives `self` padded; `pairs` holds (before, after) from the last dim backwards, as ATen writes them."""
+    """Return `self` padded; `pairs` holds (before, after) from the last dim backwards, as ATen writes them."""
     missing = call.fake("self").dim() - len(pairs) // 2
     before = [0] * missing + list(pairs[::2])[::-1]
     after = [0] * missing + list(pairs[1::2])[::-1]
