@@ -50,7 +50,7 @@ class Kind:
 
     name: str
     make: Make
-    """Return nothing where the cluster has no input to vary in this way, else attempts: the first one eager takes counts."""
+    """Return nothing where the cluster has no such input, else attempts, of which the first one eager takes counts."""
     unusual: tuple[torch.dtype, ...] = ()
     """Dtypes of the inputs that get values that models hardly meet: where they make a difference, calls are guarded."""
     has_tiny: bool = False
