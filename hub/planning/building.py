@@ -88,7 +88,7 @@ class Builder:
         self._told.clear()
         self.served.clear()
         self.items.clear()
-        self.scene.session.end_plans()
+        self.scene.session.lanes.end_all()
         steps = steps_for(self.scene.graph, groups, names)
         clusters = [(name, found) for name, found in zip(names, groups, strict=True) if found.backend != EAGER]
         served = {name: self._served(found, decision.settings) for name, found in clusters}

@@ -36,6 +36,7 @@ from hub.process.scratch import scratch
 from hub.registry import Registry
 from hub.report.progress import Progress
 from hub.support import operator_name
+from hub.workers.crew import Crew
 from hub.workers.in_process import InProcess
 from hub.workers.session import Session
 from hub.workers.transfer import Sample
@@ -101,8 +102,8 @@ class Maker:
             with contextlib.closing(scene.measurements):
                 made, is_news = self._made(scene, store, plan, (*_no_cache(problem), *notes, *self._early_notes))
             if self.options.isolate:
-                remember(store.root, needed_workers=session.was_needed)
-                made = replace(made, later=self._later(made, session, has_cache=not problem))
+                remember(store.root, needed_workers=session.crew.was_needed)
+                made = replace(made, later=self._later(made, session.crew, has_cache=not problem))
         plan_s = time.perf_counter() - start
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": plan_s}), cache_problem=problem)
         if is_news:
@@ -122,14 +123,13 @@ class Maker:
         self._early_notes = _cache_notes(store)
         return found is not None
 
-    def _later(self, made: Made, session: Session, *, has_cache: bool) -> Later | None:
+    def _later(self, made: Made, crew: Crew, *, has_cache: bool) -> Later | None:
         """Return what goes on verifying after the first answer; the folder of saved executables has to outlive planning."""
         if not (self.options.background and made.items and has_cache):
             return None
-        if (folder := session.hand_over()) is None:
+        if (folder := crew.hand_over()) is None:
             return None
-        facts = session.threads, session.modes, session.options, session.limits
-        return Later(folder, made.items, *facts)
+        return Later(folder, made.items, crew.threads, crew.modes, crew.options, crew.limits)
 
     def _made(self, scene: Scene, store: Store, plan: Plan | None, events: tuple[Event, ...]) -> tuple[Made, bool]:
         """Return what runs, and whether its plan is one to keep for other processes."""
@@ -199,7 +199,7 @@ class Maker:
             Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=note) for note in (text, *self.registry.notes) if note
         )
         scene = Scene(
-            session.sample,
+            session.crew.sample,
             self.options,
             self.threads,
             self.registry,
@@ -207,7 +207,7 @@ class Maker:
             measurements,
             self.progress,
             session,
-            session if self.options.isolate else InProcess(session.sample, self.registry),
+            session if self.options.isolate else InProcess(session.crew.sample, self.registry),
             tell_better=self._told,
             demoted=self.demoted,
         )

@@ -121,7 +121,7 @@ class _Measuring:
         self._price_pieces()
         self._explore()
         finalists = self._finalists()
-        race = Race(self.session)
+        race = Race(self.session.lanes)
         self._run_heat(race, finalists)
         variants = self._variants(race.proof(), finalists)
         if variants:
@@ -366,7 +366,7 @@ class _Measuring:
         steps = steps_for(self.scene.graph, draft.assignment.groups, names)
         backends = draft.assignment.backends
         home = backends[0] if len(backends) == 1 else EAGER if not backends else None
-        return self.session.lane(draft.name, steps, tuple(found.values()), home, spin=draft.settings.spin)
+        return self.session.lanes.build(draft.name, steps, tuple(found.values()), home, spin=draft.settings.spin)
 
     def _decision(self, proof: Proof, drafts: Sequence[Draft]) -> Decision:
         winner = next(draft for draft in drafts if draft.name == proof.winner.name)

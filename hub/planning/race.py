@@ -47,7 +47,7 @@ MAX_REVIVALS = 4
 
 
 class Timer(Protocol):
-    """What a race needs of a planning session."""
+    """What a race needs of whoever runs whole plans: `Lanes` does, in workers."""
 
     def time_lane(self, lane: Lane, at_least_s: float) -> Block:
         """Time one block. Raise PluginError where the plan fails, WorkerGone where there was nobody to ask."""

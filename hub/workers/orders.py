@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hub.backend import CompileSettings
 from hub.cost import Cost
@@ -86,6 +87,11 @@ class Lane:
     """Its clusters, compiled."""
     spin: bool
     worker: Worker
+
+
+def facts_of(order: Order) -> dict[str, Any]:
+    """Return what a worker must know to compile or load a cluster."""
+    return {"name": order.name, "backend": order.group.backend, "nodes": order.group.nodes, "settings": order.settings}
 
 
 def late(order: Order) -> Offer:

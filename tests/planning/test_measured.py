@@ -16,6 +16,7 @@ import hub
 from hub.cache.measurements import Measurements
 from hub.planning import measure, race
 from hub.workers.clock import Clock
+from hub.workers.lanes import Lanes
 from hub.workers.orders import Block, Lane, Offer
 from hub.workers.session import Session
 
@@ -143,7 +144,7 @@ class Orders:
 @pytest.fixture(autouse=True)
 def _known_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is called as it would be to be timed, and what it takes is `NODE_S` and `CLUSTER_S`: no clock decides."""
-    eager_prices, price, time_lane = Session.eager_prices, Session.price, Session.time_lane
+    eager_prices, price, time_lane = Session.eager_prices, Session.price, Lanes.time_lane
 
     def known_prices(self: Session) -> dict[str, float]:
         return dict.fromkeys(eager_prices(self), NODE_S["eager"])
@@ -155,7 +156,7 @@ def _known_times(monkeypatch: pytest.MonkeyPatch) -> None:
         run_s = seconds_of(offer.order.group.backend, len(offer.order.group.nodes))
         return replace(priced, cost=replace(priced.cost, run_s=run_s, spread_s=0.0))
 
-    def known_block(self: Session, lane: Lane, at_least_s: float) -> Block:
+    def known_block(self: Lanes, lane: Lane, at_least_s: float) -> Block:
         block = time_lane(self, lane, 0.0)
         laps_s = tuple(seconds_of("eager" if step.is_eager else step.backend, len(step.nodes)) for step in lane.steps)
         return replace(block, seconds=sum(laps_s), laps_s=laps_s)
@@ -164,7 +165,7 @@ def _known_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "MOST_ROUNDS", 1)  # else a budget without end would be used to price ever more pieces
     monkeypatch.setattr(Session, "eager_prices", known_prices)
     monkeypatch.setattr(Session, "price", known_price)
-    monkeypatch.setattr(Session, "time_lane", known_block)
+    monkeypatch.setattr(Lanes, "time_lane", known_block)
 
 
 def seconds_of(backend: str, n_nodes: int) -> float:

@@ -18,14 +18,15 @@ SCRIPT = """
 import json, sys
 import torch
 import hub
+from hub.workers.crew import Crew
 from hub.workers.session import Session
 
 rounds = []
 compile_all = Session.compile_all
 Session.compile_all = lambda self, *rest, **named: rounds.append(1) or compile_all(self, *rest, **named)
 workers = []
-start = Session.start
-Session.start = lambda self, names: workers.append(1) or start(self, names)
+start = Crew.start
+Crew.start = lambda self, names: workers.append(1) or start(self, names)
 
 torch.manual_seed(0)
 torch.set_num_threads(1)

@@ -19,7 +19,7 @@ MS = 1e-3
 
 
 class Blocks:
-    """Stands for a session: its blocks take what a function says, by lane and by how many it had."""
+    """Stands for the lanes of a session: their blocks take what a function says, by lane and by how many it had."""
 
     def __init__(self, block_s: Callable[[str, int], float]) -> None:
         self.block_s = block_s

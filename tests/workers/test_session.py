@@ -71,7 +71,7 @@ class Workshop:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.graph = session.sample.graph
+        self.graph = session.crew.sample.graph
         self.names = tuple(node.name for node in self.graph.nodes)
 
     def order(self, name: str, nodes: tuple[str, ...], *, is_needed: bool) -> Order:
@@ -104,7 +104,7 @@ def workshop(install_plugin: Callable[..., None]) -> Iterator[Workshop]:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
     captured = capture(model, (torch.ones(2, 8),))
     with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
-        session.start(["frail"])
+        session.crew.start(["frail"])
         yield Workshop(session)
 
 
@@ -128,7 +128,7 @@ def test_without_workers_for_measuring_there_are_some_for_estimates(
     """A worker that cannot be had ends measuring; what is planned by estimates is still tried out in one."""
     order = workshop.order("all", workshop.names, is_needed=True)
     with monkeypatch.context() as patch:
-        patch.setattr(workshop.session, "_living", raising(WorkerError("none to be had")))
+        patch.setattr(workshop.session.crew, "living", raising(WorkerError("none to be had")))
         with pytest.raises(WorkerError, match="none to be had"):
             workshop.compiled(order)
     assert workshop.session.try_out(order).failure is None
@@ -148,25 +148,25 @@ def test_fatal_piece_costs_only_itself(workshop: Workshop) -> None:
     late = workshop.session.price(piece, 0.01)
     assert late.cost is None
     assert late.is_late
-    lane = workshop.session.lane("frail", workshop.steps("whole"), (whole,), "frail", spin=False)
-    assert workshop.session.time_lane(lane, 0.01).calls > 0
+    lane = workshop.session.lanes.build("frail", workshop.steps("whole"), (whole,), "frail", spin=False)
+    assert workshop.session.lanes.time_lane(lane, 0.01).calls > 0
 
 
 def test_what_only_might_help_compiles_apart_from_what_is_needed(workshop: Workshop) -> None:
     """Giving up a piece ends its worker, which must not be the one in which the whole graph waits to be timed."""
     (whole,) = workshop.compiled(workshop.order("whole", workshop.names, is_needed=True))
-    holder = workshop.session._workers["frail"]
+    holder = workshop.session.crew.living("frail")
     workshop.compiled(workshop.order("fatal", workshop.names[:1], is_needed=False))
     assert holder.is_alive
-    assert workshop.session._workers["frail"] is holder
+    assert workshop.session.crew.living("frail") is holder
     assert workshop.session.price(whole, 0.01).cost is not None
 
 
 def test_a_plan_whose_worker_is_gone_is_built_again_and_wins(workshop: Workshop) -> None:
     """A race goes on with it, in a new worker, and says so."""
     offers = workshop.compiled(workshop.order("whole", workshop.names, is_needed=True))
-    lane = workshop.session.lane("frail", workshop.steps("whole"), offers, "frail", spin=False)
-    race = Race(workshop.session)
+    lane = workshop.session.lanes.build("frail", workshop.steps("whole"), offers, "frail", spin=False)
+    race = Race(workshop.session.lanes)
     race.heat([lane], 0.0)
     lane.worker.kill()
     race.heat([], 0.0)
@@ -181,9 +181,9 @@ def test_a_plan_whose_worker_is_gone_is_built_again_and_wins(workshop: Workshop)
 def test_backend_goes_on_after_its_plan_was_sent_home(workshop: Workshop) -> None:
     """A plan whose worker was ended, because it is slow, does not keep its backend from compiling and proving others."""
     first = workshop.compiled(workshop.order("first", workshop.names, is_needed=True))
-    lane = workshop.session.lane("frail", workshop.steps("first"), first, "frail", spin=False)
-    workshop.session.end(lane)
+    lane = workshop.session.lanes.build("frail", workshop.steps("first"), first, "frail", spin=False)
+    workshop.session.lanes.end(lane)
     second: Any = workshop.compiled(workshop.order("second", workshop.names, is_needed=True))
     assert second[0].failure is None
-    again = workshop.session.lane("frail again", workshop.steps("second"), second, "frail", spin=False)
-    assert workshop.session.time_lane(again, 0.01).calls > 0
+    again = workshop.session.lanes.build("frail again", workshop.steps("second"), second, "frail", spin=False)
+    assert workshop.session.lanes.time_lane(again, 0.01).calls > 0

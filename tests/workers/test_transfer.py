@@ -101,25 +101,32 @@ def test_an_unknown_operator_is_found_out_once(monkeypatch: pytest.MonkeyPatch) 
         captured = capture(Calls(torch.ops.hub_test_own.twice), (torch.ones(2, 3),))
         assert homes_of_operators(captured.graph) == ()
         with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
-            session.start(["one"])
+            session.crew.start(["one"])
             with pytest.raises(WorkerError, match="twice"):
-                session.await_start("one")
+                session.crew.await_start("one")
             monkeypatch.setattr(Worker, "result", lambda *_: pytest.fail("waited for an answer that nobody owes"))
             with pytest.raises(WorkerError, match="twice"):
-                session.await_start("one")
+                session.crew.await_start("one")
 
 
-def test_a_worker_that_died_is_replaced() -> None:
+def test_a_worker_that_died_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have rested for too long; nobody hears of its end."""
+    lent: list[Worker] = []
+    lend = POOL.lend
+
+    def lend_noted(*arguments: Any) -> Worker:
+        lent.append(lend(*arguments))
+        return lent[-1]
+
+    monkeypatch.setattr(POOL, "lend", lend_noted)
     captured = capture(Calls(torch.sigmoid), (torch.ones(2, 3),))
     with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
-        session.start(["one"])
-        workers = session._workers
-        dead = workers["one"]
-        dead.kill()
-        session.await_start("one")
-        alive = workers["one"]
+        session.crew.start(["one"])
+        lent[0].kill()
+        session.crew.await_start("one")
+        dead, alive = lent
         assert alive is not dead
+        assert session.crew.living("one") is alive
         assert is_running(alive.pid)
 
 
@@ -136,8 +143,8 @@ def test_workers_that_die_condemn_no_graph(monkeypatch: pytest.MonkeyPatch) -> N
     with Session(Sample(captured.graph, captured.inputs), 1, LIMITS) as session:
         with monkeypatch.context() as patch:
             patch.setattr(POOL, "lend", lend_dead)
-            session.start(["one"])
+            session.crew.start(["one"])
             with pytest.raises(WorkerError):
-                session.await_start("one")
-        session.start(["two"])
-        session.await_start("two")
+                session.crew.await_start("one")
+        session.crew.start(["two"])
+        session.crew.await_start("two")

@@ -1,0 +1,274 @@
+"""The worker processes of one planning session: starting them, what each one holds, and what becomes of it in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hub.errors import PluginError, WorkerError, text_of
+from hub.modes import modes
+from hub.options import Options
+from hub.process.scratch import scratch_folder
+from hub.process.traffic import GAPS
+from hub.workers.channel import Worker
+from hub.workers.limits import Limits
+from hub.workers.orders import Offer, Order, facts_of
+from hub.workers.pool import POOL
+from hub.workers.transfer import Sample, write_sample
+
+LOAD_LIMIT_S = 120.0
+"""Seconds that starting a worker may take: importing PyTorch and reading the graph."""
+RUN_LIMIT_S = 120.0
+"""Seconds that one request to run something may take, beyond its own length."""
+SHARED = "shared"
+"""The worker that is asked about all backends; the only one of a crew in which nothing is timed."""
+
+
+class Crew:
+    """Owns workers, by name, and a private folder with the graph that all of them read.
+
+    Nothing is written and no process started before something is asked. With `is_timed`, each backend has a worker of its
+    own, because they compile in parallel and are timed; without, one does for all, as long as none of them ends it.
+    """
+
+    def __init__(self, sample: Sample, threads: int, limits: Limits, options: Options, *, is_timed: bool) -> None:
+        self.sample = sample
+        self.threads = threads
+        self.limits = limits
+        self.options = plain(options)
+        self.is_timed = is_timed
+        self.modes = modes()
+        """PyTorch's settings in this process, for every worker."""
+        self._folder: Path | None = None
+        self._fault: WorkerError | None = None
+        """Why no worker can have this graph: found once, and not tried again."""
+        self._workers: dict[str, Worker] = {}
+        self._ready: set[str] = set()
+        self._built: dict[str, list[Offer]] = {}
+        """By worker: what it holds, so that a new one can take over from one that died."""
+        self._lent: set[str] = set()
+        """Workers that run whole plans."""
+        self._asked: set[str] = set()
+        """Workers that were asked something early, and whose result nobody has read yet."""
+        self._suspects: set[str] = set()
+        """Workers in which a plugin failed, and which so may be no good for other sessions."""
+        self._is_over = False
+        self._lock = threading.Lock()
+
+    def leave(self) -> None:
+        """Let go of all workers, and remove the folder: those that are as good as new rest for other sessions."""
+        self._is_over = True
+        for name, worker in self._workers.items():
+            if name in self._lent | self._suspects | self._asked or name not in self._ready or not worker.is_alive:
+                worker.kill()
+            else:
+                POOL.take_back(name, worker)
+        self._workers.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- The graph ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_unreadable(self) -> bool:
+        """True where no worker can have this graph, whatever the machine does: it holds what only this process knows."""
+        return self._fault is not None and not isinstance(self._fault.__cause__, OSError)
+
+    @property
+    def was_needed(self) -> bool:
+        """True where workers were asked for: then the graph was written."""
+        return self._folder is not None
+
+    def hand_over(self) -> Path | None:
+        """Return the folder with the graph away, for whoever removes it; None where it cannot be written."""
+        with contextlib.suppress(WorkerError):
+            folder = self._sent()
+            self._folder = None
+            return folder
+        return None
+
+    def _sent(self) -> Path:
+        """Return the folder with the graph, written when first asked for. Raise WorkerError where it cannot be written."""
+        with self._lock:
+            if self._fault is not None:
+                raise self._fault
+            if self._folder is None:
+                folder = scratch_folder("session")
+                try:
+                    write_sample(folder, self.sample)
+                except Exception as error:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    self._fault = WorkerError(f"the graph cannot be sent to a worker process: {text_of(error)}")
+                    raise self._fault from error
+                self._folder = folder
+            return self._folder
+
+    # --- Coming and going ---------------------------------------------------------------------------------------------
+
+    def home_of(self, backend: str) -> str:
+        """Return the name of the worker that serves a backend."""
+        return backend if self.is_timed else SHARED
+
+    def start(self, names: Iterable[str]) -> None:
+        """Start workers by name without waiting for them. Raise WorkerError where that, or sending the graph, fails."""
+        folder = self._sent()
+        for name in names:
+            if name not in self._workers or not self._workers[name].is_alive:
+                worker = POOL.lend(name, self.limits)
+                self._workers[name] = worker
+                self._ready.discard(name)
+                with contextlib.suppress(PluginError):  # `await_start` meets its end again
+                    traffic = None if GAPS.path is None else str(GAPS.path)
+                    facts = {"threads": self.threads, "modes": self.modes, "options": self.options, "traffic": traffic}
+                    worker.post("load", folder=str(folder), **facts)
+
+    def await_start(self, name: str) -> None:
+        """Wait until a worker has read the sample. Raise WorkerError if it cannot."""
+        if self._fault is not None:
+            raise self._fault
+        if name in self._ready:
+            return
+        try:
+            try:
+                self._workers[name].result(LOAD_LIMIT_S)
+            except PluginError:
+                if self._workers[name].is_alive:
+                    raise
+                self.start([name])  # it may have been about to end, having rested for too long
+                self._workers[name].result(LOAD_LIMIT_S)
+        except PluginError as error:
+            fault = WorkerError(f"a worker process cannot read the graph: {error.message}")
+            worker = self._workers.pop(name)
+            self._fault = fault if worker.is_alive else None  # one that died says little about the graph
+            worker.kill()
+            raise fault from error
+        self._ready.add(name)
+
+    def living(self, name: str) -> Worker:
+        """Return a worker that has read the sample: the one there is, or a new one in place of one that ended.
+
+        The new one holds what is needed of what the old one held: it may have died of a piece, or been too slow for one.
+        """
+        worker = self._workers.get(name)
+        if (worker is None or not worker.is_alive) and not self._is_over:
+            if worker is not None:
+                worker.kill()
+            self._built[name] = [offer for offer in self._built.get(name, ()) if offer.order.is_needed]
+            self.start([name])
+            self.await_start(name)
+            if name not in self._lent:
+                self.load_into(name, self._built[name])
+        self.await_start(name)
+        return self._workers[name]
+
+    def kill(self, name: str) -> None:
+        """Kill a worker: whoever asks for it next gets another."""
+        self._workers[name].kill()
+
+    def kill_all(self) -> None:
+        """Kill all workers, and start none any more."""
+        self._is_over = True
+        for worker in list(self._workers.values()):  # a thread that compiles may be about to add one
+            worker.kill()
+
+    def forget_all(self, *, is_over: bool) -> None:
+        """Forget all workers, which were killed; with `is_over`, there are no new ones."""
+        self._is_over = is_over
+        self._workers.clear()
+        self._ready.clear()
+
+    # --- Whole plans --------------------------------------------------------------------------------------------------
+
+    def lend(self, name: str) -> Worker:
+        """Return a living worker that runs a whole plan from now on, and compiles nothing any more."""
+        self._lent.add(name)
+        return self.living(name)
+
+    def is_lent(self, name: str) -> bool:
+        """Return True where a worker runs, or ran, a whole plan."""
+        return name in self._lent
+
+    def end(self, worker: Worker) -> None:
+        """Kill a worker, and forget it."""
+        for name, known in list(self._workers.items()):
+            if known is worker:
+                worker.kill()
+                del self._workers[name]
+
+    def end_lent(self) -> None:
+        """Kill the workers that run whole plans, and forget them."""
+        for name in self._lent & self._workers.keys():
+            self._workers.pop(name).kill()
+
+    # --- What workers hold --------------------------------------------------------------------------------------------
+
+    def keep(self, name: str, offer: Offer) -> None:
+        """Note that a worker holds a compiled cluster."""
+        self._built.setdefault(name, []).append(offer)
+
+    def held(self, name: str) -> Sequence[Offer]:
+        """Return what a worker holds."""
+        return tuple(self._built.get(name, ()))
+
+    def all_held(self) -> Iterator[Offer]:
+        """Return what all workers hold."""
+        return (offer for offers in self._built.values() for offer in offers)
+
+    def holder(self, order: Order) -> str | None:
+        """Return the name of the worker that holds a compiled cluster."""
+        held = ((name, offer) for name, offers in self._built.items() for offer in offers)
+        return next((name for name, offer in held if offer.order.name == order.name), None)
+
+    def load_into(self, name: str, offers: Sequence[Offer]) -> None:
+        """Have a worker load these clusters, or compile again what was not saved. Raise PluginError."""
+        worker = self._workers[name]
+        inputs = sorted({value for offer in offers for value in offer.order.inputs})
+        worker.ask("prepare", RUN_LIMIT_S, names=inputs)
+        for offer in offers:
+            order = offer.order
+            if offer.is_saved:
+                worker.ask("load_saved", self.limits.compile_s, **facts_of(order), folder=str(order.folder))
+            else:
+                worker.ask("compile_cluster", self.limits.compile_s, **facts_of(order), folder=None, is_kept=True)
+
+    # --- Questions ----------------------------------------------------------------------------------------------------
+
+    def ask(self, name: str, command: str, limit_s: float, /, **facts: Any) -> Any:
+        """Return a worker's answer. Raise what it raises; then it is a suspect."""
+        self.living(name).post(command, **facts)
+        return self._result(name, limit_s)
+
+    def ask_early(self, name: str, command: str, /, **facts: Any) -> None:
+        """Ask a worker that was started something without waiting for it; `early_answer` meets its end again."""
+        with contextlib.suppress(PluginError):
+            self._workers[name].post(command, **facts)
+            self._asked.add(name)
+
+    def early_answer(self, name: str, limit_s: float) -> Any:
+        """Return the answer to `ask_early`, once; None where nothing was asked, or where another worker has come since."""
+        asked = self._workers.get(name) if name in self._asked else None
+        self._asked.discard(name)
+        if asked is None:
+            return None
+        self.await_start(name)
+        return self._result(name, limit_s) if self._workers[name] is asked else None
+
+    def suspect(self, name: str) -> None:
+        """Note that a plugin failed in a worker: no other session gets it."""
+        self._suspects.add(name)
+
+    def _result(self, name: str, limit_s: float) -> Any:
+        try:
+            return self._workers[name].result(limit_s)
+        except PluginError:
+            self.suspect(name)
+            raise
+
+
+def plain(options: Options) -> Options:
+    """Return options without where each was set, which no worker needs."""
+    return options.model_copy(update={"origins": {}})
