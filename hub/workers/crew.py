@@ -176,8 +176,10 @@ class Crew:
             worker.kill()
 
     def forget_all(self, *, is_over: bool) -> None:
-        """Forget all workers, which were killed; with `is_over`, there are no new ones."""
+        """Forget all workers, also those that a thread has started since all were killed; with `is_over`, start no new ones."""
         self._is_over = is_over
+        for worker in list(self._workers.values()):
+            worker.kill()
         self._workers.clear()
         self._ready.clear()
 
