@@ -176,7 +176,7 @@ class Crew:
             worker.kill()
 
     def forget_all(self, *, is_over: bool) -> None:
-        """Forget all workers, also those that a thread has started since all were killed; with `is_over`, start no new ones."""
+        """Forget all workers, also those that a thread has started meanwhile; with `is_over`, start no new ones."""
         self._is_over = is_over
         for worker in list(self._workers.values()):
             worker.kill()

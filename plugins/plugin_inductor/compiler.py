@@ -95,14 +95,18 @@ def build(lowered: Lowered) -> Program:
         results: Sequence[fx.Node] = output.args[0]  # pyright: ignore
         output.meta["user_visible_output_idxs"] = list(range(len(results)))
         constant_outputs = tuple(position for position, node in enumerate(results) if node.op == "get_attr")
-        result = compile_fx.compile_fx_inner(
-            program,
-            inputs,
-            cudagraphs=BoxedBool(False),
-            is_inference=True,
-            boxed_forward_device_index=BoxedDeviceIndex(None),
-            layout_opt=layout_opt if lowered.weights else None,
-        )
+        # Between kernels in Python passes more time than many kernels take; on GPUs nothing of ours was tried in C++.
+        is_cpu = _device(program).type == "cpu"
+        with config.patch(cpp_wrapper=is_cpu):
+            result = compile_fx.compile_fx_inner(
+                program,
+                inputs,
+                cudagraphs=BoxedBool(False),
+                cpp_wrapper=is_cpu,
+                is_inference=True,
+                boxed_forward_device_index=BoxedDeviceIndex(None),
+                layout_opt=layout_opt if lowered.weights else None,
+            )
     return _program(result, recipes, lowered, constant_outputs)
 
 
@@ -146,7 +150,6 @@ def _configuration(settings: CompileSettings, *, has_weights: bool, trace_folder
         "cpp.threads": settings.threads,
         "cpp.dynamic_threads": False,
         "cpp.enable_unsafe_math_opt_flag": False,
-        "cpp_wrapper": False,
         "fx_wrapper": False,
         "triton.cudagraphs": False,
         # The hub has a cache of its own, and this one would turn every weight into text to hash it.

@@ -63,10 +63,8 @@ class InductorExecutable(Executable):
     def _run(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
         try:
             return self._call(list(inputs))
-        except AssertionError as error:
+        except Exception as error:  # noqa: BLE001 - generated code may raise anything
             return self._run_restrided(inputs, error)
-        except Exception as error:
-            raise self._failure(error) from error
 
     def _run_without_gradients(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
         """Library calls inside the program write into outputs, which autograd forbids. Cheaper than `torch.no_grad`."""
@@ -86,10 +84,13 @@ class InductorExecutable(Executable):
         finally:
             torch.set_num_threads(before)
 
-    def _run_restrided(self, inputs: Sequence[Any], error: AssertionError) -> Sequence[torch.Tensor]:
-        """Run again, with the inputs copied into the strides that the program was compiled for."""
+    def _run_restrided(self, inputs: Sequence[Any], error: Exception) -> Sequence[torch.Tensor]:
+        """Run again, with inputs copied into the strides that were compiled. Raise the error where all had them."""
+        fitting = [self._restrided(position, inputs) for position in range(len(inputs))]
+        if all(one is other for one, other in zip(fitting, inputs, strict=True)):
+            raise self._failure(error) from error
         try:
-            return self._call([self._restrided(position, inputs) for position in range(len(inputs))])
+            return self._call(fitting)
         except Exception as second:  # noqa: BLE001 - generated code may raise anything
             raise self._failure(second) from error
 

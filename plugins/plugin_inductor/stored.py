@@ -1,7 +1,7 @@
 """Saves a compiled program in a folder and loads it again without a C++ compiler.
 
-The folder holds `program.py` (Inductor's Python, with every C++ kernel replaced by a reference), `kernels/` (the kernels as
-shared libraries, with their sources), `constants.pt` (constants that are not simply weights) and `manifest.json`. Weights
+The folder holds `program.py` (Inductor's Python around its C++), `program.so` (that C++ as a shared library), `program.cpp`
+(its text), `constants.pt` (constants that are not simply weights) and `manifest.json`. Weights
 are not written: the cluster that comes with `load` has them.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch._inductor.codecache import CppPythonBindingsCodeCache
+from torch._inductor.codecache import CppWrapperCodeCache
 from torch._inductor.utils import align_inputs_from_check_idxs
 
 from hub.errors import CompileError
@@ -31,12 +31,15 @@ from plugin_inductor.symbols import Binding, SizeGuards
 _PACKERS = ("mkldnn", "mkl", "aten")
 """Namespaces of operators that a manifest may name."""
 
-_KERNEL = "hub_kernel"
-"""Global through which a stored program asks for its kernels by name."""
+_TEXTS = ("cpp_wrapper_src", "kernel_src")
+_ENTRY = "inductor_entry"
+"""What Inductor calls the function of the library that runs the whole program."""
+_LOADED = "hub_entry"
+"""Global in which a stored program finds that function."""
 
 
 def save(program: Program, folder: Path) -> None:
-    """Write the folder. Raises CompileError for a program, kernel or constant that cannot be written."""
+    """Write the folder. Raises CompileError for a program or constant that cannot be written."""
     if away := [device for device in program.devices if device != "cpu"]:
         raise CompileError(
             f"programs for {', '.join(away)} are not saved: Triton's kernels are compiled where they run",
@@ -45,15 +48,15 @@ def save(program: Program, folder: Path) -> None:
         )
     if not program.source:
         raise CompileError("Inductor made no program that could be saved", backend="inductor")
-    (folder / "kernels").mkdir(parents=True, exist_ok=True)
-    kernels = _save_kernels(program, folder)
-    (folder / "program.py").write_text(_with_references(program.source, kernels), encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(_library(program), folder / "program.so")
+    for name, text in zip(("program.py", "program.cpp"), _parted(program.source), strict=True):
+        (folder / name).write_text(text, encoding="utf-8")
     tensors: list[torch.Tensor] = []
     constants = {name: _describe(value, program, tensors) for name, value in program.constants.items()}
     torch.save(tensors, folder / "constants.pt")
     manifest = {
         "constants": constants,
-        "kernels": [node.targets[0].id for node in kernels],  # pyright: ignore
         "bindings": [asdict(binding) for binding in program.guards.bindings],
         "conditions": program.guards.conditions,
         "strides": program.strides,
@@ -70,9 +73,8 @@ def load(folder: Path, weights: Sequence[torch.Tensor]) -> Program:
     weights = tuple(weights)
     constants = {name: _restore(value, weights, tensors) for name, value in manifest["constants"].items()}
     source = (folder / "program.py").read_text(encoding="utf-8")
-    kernels = {name: _load_kernel(folder / "kernels" / f"{name}.so") for name in manifest["kernels"]}
     module = ModuleType("hub_inductor_program")
-    module.__dict__.update({_KERNEL: kernels.__getitem__, "__file__": str(folder / "program.py")})
+    module.__dict__.update({_LOADED: _loaded(folder / "program.so"), "__file__": str(folder / "program.py")})
     exec(compile(source, str(folder / "program.py"), "exec"), module.__dict__)
     module.__dict__.update(constants)  # last, because the program itself sets them to None
     aligned, constant_outputs = tuple(manifest["aligned_inputs"]), tuple(manifest["constant_outputs"])
@@ -90,39 +92,35 @@ def load(folder: Path, weights: Sequence[torch.Tensor]) -> Program:
     )
 
 
-# --- Kernels ----------------------------------------------------------------------------------------------------------
+# --- The library ------------------------------------------------------------------------------------------------------
 
 
-def _save_kernels(program: Program, folder: Path) -> list[ast.Assign]:
-    kernels = [node for node in ast.parse(program.source).body if _is_kernel(node)]
-    for node in kernels:
-        name = node.targets[0].id  # pyright: ignore
-        library = getattr(getattr(program.namespace.get(name), "__self__", None), "__file__", None)
-        if library is None:
-            raise CompileError(f"kernel {name} has no shared library to save", backend="inductor")
-        shutil.copyfile(library, folder / "kernels" / f"{name}.so")
-        text = ast.literal_eval(node.value.args[1])  # pyright: ignore
-        (folder / "kernels" / f"{name}.cpp").write_text(text, encoding="utf-8")
-    return kernels  # pyright: ignore
+def _library(program: Program) -> Path:
+    """Return the file of the library that Inductor loaded. Raises CompileError where there is none."""
+    path = getattr(getattr(program.namespace.get(_ENTRY), "__self__", None), "__file__", None)
+    if path is None:
+        raise CompileError("the program has no shared library to save", backend="inductor")
+    return Path(path)
 
 
-def _is_kernel(node: ast.stmt) -> bool:
-    call = node.value if isinstance(node, ast.Assign) else None
-    return isinstance(call, ast.Call) and ast.unparse(call.func) == "async_compile.cpp_pybinding"
+def _parted(source: str) -> tuple[str, str]:
+    """Return Inductor's Python without the C++ in it, which refers to a library that is loaded, and the C++."""
+    lines, texts = source.splitlines(), []
+    for node in reversed(ast.parse(source).body):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))) if name in _TEXTS:
+                lines[node.lineno - 1 : node.end_lineno] = []
+                texts.append(text)
+            case ast.Assign(targets=[ast.Name(id=name)]) if name == _ENTRY:
+                lines[node.lineno - 1 : node.end_lineno] = [f"{_ENTRY} = {_LOADED}"]
+    return "\n".join([*lines, ""]), "\n".join(reversed(texts))
 
 
-def _with_references(source: str, kernels: Sequence[ast.Assign]) -> str:
-    lines = source.splitlines()
-    for node in reversed(kernels):
-        name = node.targets[0].id  # pyright: ignore
-        lines[node.lineno - 1 : node.end_lineno] = [f"{name} = {_KERNEL}({name!r})"]
-    return "\n".join([*lines, ""])
-
-
-def _load_kernel(path: Path) -> Any:
+def _loaded(path: Path) -> Any:
     # Equal libraries share one module, so that loading a cluster twice maps its code once.
     key = f"hub_{hashlib.sha256(path.read_bytes()).hexdigest()}"
-    return CppPythonBindingsCodeCache._load_library_inner(str(path), key).kernel
+    module = CppWrapperCodeCache._load_library_inner(str(path), key)
+    return getattr(module, CppWrapperCodeCache.entry_function)
 
 
 # --- Constants --------------------------------------------------------------------------------------------------------
