@@ -151,7 +151,8 @@ class _Watch:
             raise FreezeError(f"nothing of the model was captured: {why.reason}", hint=why.hint)
         if len(self._seen) != 1:
             reason = f"one call of the model runs {len(self._seen)} captured graphs, and freezing takes exactly one"
-            raise FreezeError(reason, hint="TORCH_LOGS=graph_breaks shows where Dynamo splits the model")
+            advice = "call the model once before compiling it: some prepare themselves in their first call"
+            raise FreezeError(reason, hint=f"{advice}; TORCH_LOGS=graph_breaks shows where Dynamo splits the model")
         graph, args, outputs = self._seen[0]
         if graph.mode != "inference" or graph.graph.mutated:
             raise FreezeError("the graph trains or writes to its inputs", hint="freeze a model in eval mode")
