@@ -1,4 +1,4 @@
-"""Return an executable's outputs the strides that eager's have, where they differ."""
+"""Give an executable's outputs the strides that eager's have, where they differ."""
 
 from __future__ import annotations
 

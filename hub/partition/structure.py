@@ -1,4 +1,4 @@
-"""Return equal digests to equal pieces of graphs, wherever they stand and whatever their nodes are called."""
+"""Give equal digests to equal pieces of graphs, wherever they stand and whatever their nodes are called."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def plan_table(plan: Plan, width: int = 100) -> RenderableType:
 
 
 def backend_colours(plan: Plan) -> Mapping[str, str]:
-    """Return each backend of a plan its colour, by order of first use; eager is dim."""
+    """Give each backend of a plan its colour, by order of first use; eager is dim."""
     others = [name for name in plan.backends if name != EAGER]
     colours = {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(others)}
     return {**colours, EAGER: "dim"}

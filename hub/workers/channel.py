@@ -100,7 +100,7 @@ class Worker:
         return Spawned(process)
 
     def post(self, command: str, **arguments: Any) -> None:
-        """Sends a request without waiting for the answer, which `result` gives. Raises WorkerGone if the worker died."""
+        """Send a request without waiting for the answer, which `result` gives. Raises WorkerGone if the worker died."""
         try:
             self._check_open()
             send(self._to_worker, (command, arguments))
@@ -108,7 +108,7 @@ class Worker:
             raise WorkerGone(f"the worker process is gone: {self._ending()}") from error
 
     def result(self, timeout_s: float) -> Any:
-        """Gives the answer to the oldest unanswered request.
+        """Return the answer to the oldest unanswered request.
 
         Raises what the request raised in the worker, or CompileError if the worker died, did not answer in time, took more
         than its limits allow, or answered with something else than an answer; it is then killed.
@@ -127,7 +127,7 @@ class Worker:
         return value
 
     def _watch(self, timeout_s: float) -> None:
-        """Waits for an answer. Raises CompileError, after killing the worker, where it takes too long or too much."""
+        """Wait for an answer. Raises CompileError, after killing the worker, where it takes too long or too much."""
         end = time.monotonic() + timeout_s
         while not self.is_ready(max(0.0, min(WATCH_S, end - time.monotonic()) if self.limits else timeout_s)):
             reason = self.excess()
@@ -137,7 +137,7 @@ class Worker:
                 raise LimitExceeded(text, hint="raise the limit, or exclude the backend")
 
     def excess(self) -> str:
-        """Says which of its limits the worker is beyond; "" for none."""
+        """Return which of its limits the worker is beyond; "" for none."""
         reason = self.limits.excess(self.pid, self.log) if self.limits is not None else ""
         return reason or (self.saving.excess(self.pid) if self.saving is not None else "")
 
@@ -147,17 +147,17 @@ class Worker:
         return self._process.pid
 
     def is_ready(self, within_s: float = 0.0) -> bool:
-        """True where an answer, or the worker's end, can be read, now or within some seconds."""
+        """Return whether an answer, or the worker's end, can be read, now or within some seconds."""
         return not self._is_open or is_readable(self._from_worker, within_s)
 
     def ask(self, command: str, timeout_s: float, **arguments: Any) -> Any:
-        """Sends a request and gives its answer; raises as `result` does."""
+        """Send a request and return its answer; raises as `result` does."""
         self.post(command, **arguments)
         return self.result(timeout_s)
 
     @property
     def is_alive(self) -> bool:
-        """True where the process runs and was not killed."""
+        """Return whether the process runs and was not killed."""
         return self._process.poll() is None
 
     @property
@@ -166,7 +166,7 @@ class Worker:
         return self._process.poll()
 
     def kill(self) -> None:
-        """Ends the worker and everything it started."""
+        """End the worker and everything it started."""
         self._process.end()
         if self.saving is not None:
             discard_partial(self.saving.folder, self.pid)
@@ -181,7 +181,7 @@ class Worker:
             os.close(self._from_worker)
 
     def _check_open(self) -> None:
-        """Raises OSError where the worker was killed: its descriptors may belong to somebody else by now."""
+        """Raise OSError where the worker was killed: its descriptors may belong to somebody else by now."""
         if not self._is_open:
             raise BrokenPipeError("the worker was ended")
 
@@ -204,7 +204,7 @@ class Worker:
 
 
 def last_words(text: str) -> list[str]:
-    """Gives the lines of a log that say why its process ended.
+    """Return the lines of a log that say why its process ended.
 
     What libraries print before they abort stands above Python's list of where its threads were, whose end says nothing.
     """
@@ -241,7 +241,7 @@ def serve(handlers: dict[str, Any]) -> None:
 
 
 def _sendable(answer: tuple[bool, Any]) -> tuple[bool, Any]:
-    """Gives the answer, or in its place the reason why it cannot be pickled."""
+    """Return the answer, or in its place the reason why it cannot be pickled."""
     try:
         pickle.dumps(answer)
     except Exception as error:  # noqa: BLE001 - whatever a plugin put into its answer may raise anything
@@ -250,7 +250,7 @@ def _sendable(answer: tuple[bool, Any]) -> tuple[bool, Any]:
 
 
 def _portable(error: BaseException) -> HubError:
-    """Gives an error that the parent can unpickle: the hub's own with their facts, others by name and text."""
+    """Return an error that the parent can unpickle: the hub's own with their facts, others by name and text."""
     if isinstance(error, HubError):
         return error
     return CompileError(text_of(error))

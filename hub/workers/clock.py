@@ -32,23 +32,23 @@ class Clock:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Starts the budget, the first time it is called: a whole plan is ready."""
+        """Start the budget, the first time it is called: a whole plan is ready."""
         with self._lock:
             if self._began_s is None:
                 self._began_s = time.monotonic()
 
     def wait_for(self, backends: Iterable[str]) -> None:
-        """Names the backends that may well be the fastest, as far as is known: their whole plans are worth waiting for."""
+        """Name the backends that may well be the fastest, as far as is known: their whole plans are worth waiting for."""
         with self._lock:
             self._awaited = frozenset(backends)
 
     def arrived(self, backend: str) -> None:
-        """Ends the waiting for this backend: its plan is ready, or will never be."""
+        """End the waiting for this backend: its plan is ready, or will never be."""
         with self._lock:
             self._awaited -= {backend}
 
     def compiled(self, backend: str, compile_s: float) -> None:
-        """Remembers how long a backend took for one of its clusters."""
+        """Remember how long a backend took for one of its clusters."""
         with self._lock:
             self._slowest_s[backend] = max(compile_s, self._slowest_s.get(backend, 0.0))
 
@@ -67,7 +67,7 @@ class Clock:
         return self.budget_s if self._began_s is None else self._began_s + self.budget_s - time.monotonic()
 
     def may_start(self, backend: str, *, is_needed: bool) -> bool:
-        """True where a compilation may start now.
+        """Return whether a compilation may start now.
 
         One that only might help must end in time for sure: a piece of a graph compiles no longer than the graph did, and a
         worker that has to be stopped takes what it has compiled before with it.

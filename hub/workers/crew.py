@@ -75,12 +75,12 @@ class Crew:
 
     @property
     def is_unreadable(self) -> bool:
-        """True where no worker can have this graph, whatever the machine does: it holds what only this process knows."""
+        """Return whether no worker can have this graph: it holds what only this process knows."""
         return self._fault is not None and not isinstance(self._fault.__cause__, OSError)
 
     @property
     def was_needed(self) -> bool:
-        """True where workers were asked for: then the graph was written."""
+        """Return whether workers were asked for: then the graph was written."""
         return self._folder is not None
 
     def hand_over(self) -> Path | None:
@@ -191,7 +191,7 @@ class Crew:
         return self.living(name)
 
     def is_lent(self, name: str) -> bool:
-        """Return True where a worker runs, or ran, a whole plan."""
+        """Return whether a worker runs, or ran, a whole plan."""
         return name in self._lent
 
     def end(self, worker: Worker) -> None:

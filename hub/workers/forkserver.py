@@ -56,13 +56,13 @@ class Child:
         """True where the server died first: the worker may still run, and nobody but us ends it."""
 
     def poll(self) -> int | None:
-        """Gives the exit status, negative for a signal; None while it runs."""
+        """Return the exit status, negative for a signal; None while it runs."""
         if self.returncode is None and _is_readable(self._status, 0.0):
             self.wait()
         return self.returncode
 
     def wait(self) -> int:
-        """Waits for the end, and gives the exit status. Where the server died with it, that is unknown: -SIGKILL."""
+        """Wait for the end, and return the exit status. Where the server died with it, that is unknown: -SIGKILL."""
         with self._lock:
             if self.returncode is None:
                 data = os.read(self._status, _STATUS_BYTES)
@@ -72,7 +72,7 @@ class Child:
             return self.returncode
 
     def end(self) -> None:
-        """Ends it and everything it started; once the server has done so, the number may be another process's."""
+        """End it and everything it started; once the server has done so, the number may be another process's."""
         if self.poll() is None or self._is_abandoned:
             end_family(self.pid)
         self.wait()
@@ -86,20 +86,20 @@ class Spawned:
         self._process = process
 
     def poll(self) -> int | None:
-        """Gives the exit status, negative for a signal; None while it runs."""
+        """Return the exit status, negative for a signal; None while it runs."""
         if self._process.returncode is None and _has_ended(self.pid):
             end_session(self.pid)  # orphans that had left it are the system's by now, and nobody knows them again
         return self._process.poll()
 
     def end(self) -> None:
-        """Ends it and everything it started."""
+        """End it and everything it started."""
         if self._process.returncode is None:
             end_family(self.pid)
         self._process.wait()
 
 
 def _has_ended(pid: int) -> bool:
-    """True where a child has ended; it stays to be waited for, and its number its own."""
+    """Return whether a child has ended; it stays to be waited for, and its number its own."""
     with contextlib.suppress(ChildProcessError):
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     return False
@@ -140,16 +140,16 @@ class ForkServer:
 
     @property
     def is_alive(self) -> bool:
-        """True while it runs, and tells how its workers end."""
+        """Return True while it runs, and tells how its workers end."""
         return self._process.poll() is None
 
     @property
     def can_fork(self) -> bool:
-        """True while it can be asked for more workers."""
+        """Return True while it can be asked for more workers."""
         return self.is_alive and not self._is_out_of_step
 
     def fork(self, requests: int, answers: int, log: Path) -> Child:
-        """Gives a new worker that reads and writes these descriptors. Raises WorkerError where the server gives none."""
+        """Return a new worker that reads and writes these descriptors. Raises WorkerError where the server gives none."""
         status_out, status_in = os.pipe()
         try:
             with self._lock, log.open("ab") as output, _this_folder() as folder:
@@ -183,7 +183,7 @@ class ForkServer:
 
 @contextlib.contextmanager
 def _this_folder() -> Generator[int]:
-    """Gives the working directory, even where it was removed or cannot be read."""
+    """Return the working directory, even where it was removed or cannot be read."""
     folder = os.open(os.curdir, os.O_PATH | os.O_DIRECTORY)
     try:
         yield folder
@@ -209,7 +209,7 @@ class _Server:
         """Where the exit status of each worker goes."""
 
     def run(self) -> bool:
-        """Forks on request, and tells how workers ended, until the other side is gone or has asked nothing for long.
+        """Fork on request, and tell how workers ended, until the other side is gone or has asked nothing for long.
 
         Where it is gone, its workers are ended: nobody wants what they compile. Returns whether it may still be there.
         """
@@ -243,7 +243,7 @@ class _Server:
                 return True
 
     def answer(self, own: Sequence[int]) -> bool:
-        """Forks a worker for one request; False where there will be no more."""
+        """Fork a worker for one request; False where there will be no more."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.connection, _MESSAGE_BYTES, _N_DESCRIPTORS)
         except OSError:
@@ -267,7 +267,7 @@ class _Server:
     def become_worker(
         self, request: Mapping[str, Any], requests: int, answers: int, log: int, folder: int, others: Sequence[int]
     ) -> None:
-        """Turns a fork into what a spawned worker is, runs it, and ends with it."""
+        """Turn a fork into what a spawned worker is, run it, and end with it."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -296,7 +296,7 @@ class _Server:
             os._exit(code)
 
     def reap(self) -> None:
-        """Tells how workers ended, as far as some have."""
+        """Tell how workers ended, as far as some have."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -315,7 +315,7 @@ class _Server:
                 os.close(descriptor)
 
     def end_orphans(self) -> None:
-        """Ends what workers that are gone left behind: it has become this process's."""
+        """End what workers that are gone left behind: it has become this process's."""
         end_s = time.monotonic() + _ORPHANS_S
         while (found := [pid for pid in children(os.getpid()) if self._is_orphan(pid)]) and time.monotonic() < end_s:
             for pid in found:
@@ -325,13 +325,13 @@ class _Server:
         return pid not in self.statuses and is_running(pid)
 
     def say(self, answer: Mapping[str, Any]) -> None:
-        """Answers one request; where nobody listens any more, the next read says so."""
+        """Answer one request; where nobody listens any more, the next read says so."""
         with contextlib.suppress(OSError):
             self.connection.send(json.dumps(answer).encode())
 
 
 def _end_pools() -> None:
-    """Makes libraries that expect forks end their threads, as they do before each: OpenBLAS starts some when imported."""
+    """Make libraries that expect forks end their threads, as they do before each: OpenBLAS starts some when imported."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -348,7 +348,7 @@ def _close(descriptors: Sequence[int]) -> None:
 
 
 def main() -> None:
-    """Serves the socket whose number is on the command line.
+    """Serve the socket whose number is on the command line.
 
     Behind it are the module, the seconds of rest, and the folder of temporary files of the process that started this one,
     which is removed if that is gone.

@@ -18,7 +18,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def send(descriptor: int, value: Any) -> None:
-    """Writes one message. Raises OSError where nobody reads any more, and whatever pickling raises, before it writes."""
+    """Write one message. Raises OSError where nobody reads any more, and whatever pickling raises, before it writes."""
     data = pickle.dumps(value)
     view = memoryview(_MAGIC + len(data).to_bytes(_LENGTH_BYTES, "little") + data)
     while view:
@@ -26,14 +26,14 @@ def send(descriptor: int, value: Any) -> None:
 
 
 def is_readable(descriptor: int, within_s: float | None) -> bool:
-    """True where something, or the end, can be read now or within some seconds; None waits for as long as it takes."""
+    """Return whether something, or the end, can be read now or within some seconds; None waits for as long as it takes."""
     poll = select.poll()  # select.select refuses descriptors above 1023
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(None if within_s is None else 1e3 * within_s))
 
 
 def receive(descriptor: int, within_s: float, most_bytes: int | None = None) -> Any:
-    """Reads one message of at most so many bytes.
+    """Read one message of at most so many bytes.
 
     Raises EOFError at the end, and CompileError for garbage, for a longer message, and for one that does not end in time.
     """

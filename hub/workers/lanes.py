@@ -56,7 +56,7 @@ class Lanes:
         return home
 
     def _holds(self, home: str, offers: Sequence[Offer]) -> bool:
-        """Return True where a worker holds these clusters."""
+        """Return whether a worker holds these clusters."""
         held = {offer.order.name for offer in self._crew.held(home)}
         return held >= {offer.order.name for offer in offers}
 

@@ -23,7 +23,7 @@ class Limits:
     """Bytes that it may print while it lives, that one answer of it may have, and that it may save beside weights."""
 
     def excess(self, pid: int, log: Path) -> str:
-        """Says which bound a process is beyond, or "" where it keeps to all of them."""
+        """Return which bound a process is beyond, or "" where it keeps to all of them."""
         if (taken := memory_bytes(pid)) > self.memory_bytes:
             return f"it took {megabytes(taken)} of memory, {megabytes(self.memory_bytes)} allowed (`memory_limit_gb`)"
         if (printed := _size(log)) > self.output_bytes:
@@ -39,12 +39,12 @@ class Saving:
     most_bytes: int
 
     def excess(self, pid: int) -> str:
-        """Says that what a worker is saving is too large, or "" where it is not."""
+        """Return that what a worker is saving is too large, or "" where it is not."""
         return beyond(partial_bytes(self.folder, pid), self.most_bytes)
 
 
 def default_memory_bytes() -> int:
-    """Gives three quarters of the machine's memory: what is left keeps the user's process and the system going."""
+    """Return three quarters of the machine's memory: what is left keeps the user's process and the system going."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4
 
 

@@ -72,7 +72,7 @@ class Pool:
         self._owner = os.getpid()
 
     def lend(self, home: str, limits: Limits) -> Worker:
-        """Gives a worker that last was `home`, else a new one. Raises WorkerError where none can be started."""
+        """Return a worker that last was `home`, else a new one. Raises WorkerError where none can be started."""
         surroundings = _surroundings()
         with self._lock:
             fitting = [item for item in self._resting if (item.home, item.surroundings) == (home, surroundings)]
@@ -90,14 +90,14 @@ class Pool:
         return Worker(MODULE, log, limits=limits)
 
     def prepare(self) -> None:
-        """Starts what will be needed for the first worker, without waiting for it. Raises nothing."""
+        """Start what will be needed for the first worker, without waiting for it. Raises nothing."""
         surroundings = _surroundings()
         with self._lock:
             if not any(item.surroundings == surroundings and item.worker.is_alive for item in self._resting):
                 self._forking()
 
     def take_back(self, home: str, worker: Worker) -> None:
-        """Lets a worker free what it holds, and rest. Whoever needs it next waits for that, and meets its end."""
+        """Let a worker free what it holds, and rest. Whoever needs it next waits for that, and meets its end."""
         try:
             worker.post("rest", idle_s=REST_S)
         except PluginError:
@@ -110,7 +110,7 @@ class Pool:
             item.worker.kill()
 
     def close(self) -> None:
-        """Ends all resting workers. In a fork of the process that started them it does nothing."""
+        """End all resting workers. In a fork of the process that started them it does nothing."""
         if os.getpid() != self._owner:
             return
         with self._lock:
@@ -169,7 +169,7 @@ class Pool:
 
 
 def _is_free(worker: Worker) -> bool:
-    """Waits until a worker has freed what it held; False where it has died, or cannot."""
+    """Wait until a worker has freed what it held; False where it has died, or cannot."""
     try:
         worker.result(_REST_LIMIT_S)
         os.truncate(worker.log, 0)
@@ -179,12 +179,12 @@ def _is_free(worker: Worker) -> bool:
 
 
 def _surroundings() -> str:
-    """Gives a digest of what a new worker would find: a resting one was started under other conditions otherwise."""
+    """Return a digest of what a new worker would find: a resting one was started under other conditions otherwise."""
     return digest_of({"inherited": _inherited(), "path": sys.path, "folder": _folder()})
 
 
 def _inherited() -> str:
-    """Gives a digest of what a new process would inherit, less what each request for a fork carries.
+    """Return a digest of what a new process would inherit, less what each request for a fork carries.
 
     The hub's own settings reach workers with each request, and so do not count; nor does what pytest writes for each test.
     """

@@ -44,7 +44,7 @@ _state = _State()
 
 
 def begin(threads: int, folder: str) -> None:
-    """Sets the thread count, and the folder through which workers share what they compiled."""
+    """Set the thread count, and the folder through which workers share what they compiled."""
     torch.set_grad_enabled(False)
     torch.set_num_threads(threads)
     _state.threads, _state.folder = threads, Path(folder)
@@ -53,12 +53,12 @@ def begin(threads: int, folder: str) -> None:
 
 
 def peaks() -> tuple[float, float]:
-    """Gives operations and bytes a second."""
+    """Return operations and bytes a second."""
     return measure_peaks(_state.threads)
 
 
 def moves() -> tuple[float, float]:
-    """Gives bytes a second of a layout change and of a dtype change, on 4 MiB: an activation of a vision model."""
+    """Return bytes a second of a layout change and of a dtype change, on 4 MiB: an activation of a vision model."""
     value = torch.ones(1, 64, 128, 128)
     strided = value.to(memory_format=torch.channels_last)
     copied_s = fastest_s(lambda: strided.contiguous(), 20)
@@ -67,7 +67,7 @@ def moves() -> tuple[float, float]:
 
 
 def make(backend: str) -> None:
-    """Compiles both clusters and saves them, or loads them where another worker did so. Raises PluginError."""
+    """Compile both clusters and save them, or load them where another worker did so. Raises PluginError."""
     entry = registry().entries.get(backend)
     if entry is None:
         raise CompileError("no such backend", backend=backend)
@@ -81,13 +81,13 @@ def make(backend: str) -> None:
 
 
 def time_call_of(backend: str) -> float:
-    """Gives seconds to enter and leave a cluster of a backend: its `relu` of 4x4 less eager's, 0 at least."""
+    """Return seconds to enter and leave a cluster of a backend: its `relu` of 4x4 less eager's, 0 at least."""
     taken_s = [time_call(_state.calls[name][0], CALLED_S, warmup=20).median_s for name in (backend, "eager")]
     return max(0.0, taken_s[0] - taken_s[1])
 
 
 def time_mix(first: str, second: str) -> float:
-    """Gives how much longer a call takes where calls of two backends alternate than where each has a block of its own.
+    """Return how much longer a call takes where calls of two backends alternate than where each has a block of its own.
 
     0 where the difference does not persist over the rounds: these machines are noisy.
     """
@@ -124,7 +124,7 @@ def _executable(cluster: Cluster, backend: str, settings: CompileSettings) -> Ca
 
 
 def _save(executable: Executable, backend: str, folder: Path) -> None:
-    """Saves into a folder that appears whole or not at all; where that fails, each worker compiles anew."""
+    """Save into a folder that appears whole or not at all; where that fails, each worker compiles anew."""
     partial = folder.with_name(f"{folder.name}-{time.monotonic_ns()}")
     partial.mkdir(parents=True)
     try:
@@ -137,7 +137,7 @@ def _save(executable: Executable, backend: str, folder: Path) -> None:
 
 @cache
 def relu_cluster() -> Cluster:
-    """Gives `relu` of a float32 tensor [4, 4]: nothing but entering and leaving."""
+    """Return `relu` of a float32 tensor [4, 4]: nothing but entering and leaving."""
     graph = fx.Graph()
     source = graph.placeholder("x")
     result = graph.call_function(torch.ops.aten.relu.default, (source,), name="relu")
@@ -149,7 +149,7 @@ def relu_cluster() -> Cluster:
 
 @cache
 def product_cluster() -> Cluster:
-    """Gives a float32 product [256, 512] by [512, 512]: about 1 ms, so that every thread has work."""
+    """Return a float32 product [256, 512] by [512, 512]: about 1 ms, so that every thread has work."""
     graph = fx.Graph()
     source, weight = graph.placeholder("x"), graph.placeholder("weight")
     result = graph.call_function(torch.ops.aten.linear.default, (source, weight), name="linear")

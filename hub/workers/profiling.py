@@ -27,7 +27,7 @@ _EAGER = "eager"
 def measure_profile(
     threads: int, backends: Sequence[str], advance: Callable[[str], None], budget_s: float = BUDGET_S
 ) -> Profile:
-    """Measures this machine: about 10 s, half of it the start of processes.
+    """Measure this machine: about 10 s, half of it the start of processes.
 
     Each backend has a worker process of its own; a pair of backends shares one, in which calls of the two alternate. A
     backend that fails is left out, with the reason in `notes`. Pairs come last, as far as `budget_s` goes; `advance` hears
@@ -82,7 +82,7 @@ class _Profiling:
         )
 
     def end(self) -> None:
-        """Ends all workers."""
+        """End all workers."""
         for worker in self._workers:
             worker.kill()
 
@@ -93,7 +93,7 @@ class _Profiling:
         return worker
 
     def _home_of(self, backend: str) -> Worker | None:
-        """Starts a worker and compiles a backend's clusters there; None, with a note, if that fails."""
+        """Start a worker and compile a backend's clusters there; None, with a note, if that fails."""
         try:
             worker = self._started()
             worker.ask("make", _READY_LIMIT_S, backend=backend)
@@ -113,7 +113,7 @@ class _Profiling:
         self._advance(name)
 
     def _time_pairs(self, homes: Mapping[str, Worker]) -> None:
-        """Times each pair in a worker that holds no third backend: the home of one of the two, or a new one."""
+        """Time each pair in a worker that holds no third backend: the home of one of the two, or a new one."""
         free = dict(homes)
         for first, second in _ring(list(homes)):
             if time.monotonic() > self._end_s:

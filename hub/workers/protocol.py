@@ -19,12 +19,12 @@ class Workers(Protocol):
 
     @property
     def is_apart(self) -> bool:
-        """True where plugins run outside the user's process, which then loads what was compiled and tried there."""
+        """Return whether plugins run outside the user's process, which then loads what was compiled and tried there."""
         ...
 
     @property
     def is_unreadable(self) -> bool:
-        """True where no worker process can have this graph: it holds what only this process knows."""
+        """Return whether no worker process can have this graph: it holds what only this process knows."""
         ...
 
     def ask_early(self, backends: Iterable[str], options: Options) -> None:

@@ -19,7 +19,7 @@ class Queue:
         self._changed = threading.Condition()
 
     def take(self, fits: Callable[[int], bool] = lambda _: True) -> int | None:
-        """Gives the first piece that fits and may start, once there is one; None where none that fits is left."""
+        """Return the first piece that fits and may start, once there is one; None where none that fits is left."""
         with self._changed:
             while fitting := [place for place in self._waiting if fits(place)]:
                 for place in fitting:
@@ -32,7 +32,7 @@ class Queue:
         return None
 
     def done(self, place: int, *, is_left: bool = False) -> None:
-        """Makes room for the next piece of the same backend; one that `is_left` waits again for somebody to take it."""
+        """Make room for the next piece of the same backend; one that `is_left` waits again for somebody to take it."""
         with self._changed:
             self._running[self._backends[place]] -= 1
             if is_left:
@@ -40,7 +40,7 @@ class Queue:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Gives out nothing any more."""
+        """Hand out nothing any more."""
         with self._changed:
             self._waiting.clear()
             self._changed.notify_all()

@@ -72,7 +72,7 @@ class Session:
 
     @property
     def is_unreadable(self) -> bool:
-        """True where no worker can have this graph, whatever the machine does: it holds what only this process knows."""
+        """Return whether no worker can have this graph: it holds what only this process knows."""
         return self.crew.is_unreadable
 
     # --- Questions ----------------------------------------------------------------------------------------------------

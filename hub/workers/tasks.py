@@ -105,7 +105,7 @@ _CALLS = 2
 
 
 def load(folder: str, threads: int, modes: Modes, options: Options, traffic: str | None = None) -> None:
-    """Reads the sample, sets the thread count, the user's settings of PyTorch, and backends' own ones.
+    """Read the sample, set the thread count, the user's settings of PyTorch, and backends' own ones.
 
     `traffic` is where the calls of a model are counted that runs meanwhile.
     """
@@ -129,7 +129,7 @@ def rest() -> None:
 
 
 def answers(backend: str, options: Options) -> Answers:
-    """Asks a backend about every node of the graph. Raises HubError where it cannot be loaded."""
+    """Ask a backend about every node of the graph. Raises HubError where it cannot be loaded."""
     with kept_state() as changed:
         found = verdicts.answers(_state.loaded_sample.graph, _state.registry, options, backend)
     if not (message := told_changes(changed, WORKER)):
@@ -142,7 +142,7 @@ def answers(backend: str, options: Options) -> Answers:
 def estimate(
     backend: str, nodes: Sequence[str], settings: CompileSettings, peaks: Peaks, accelerators: Mapping[str, Peaks]
 ) -> Said:
-    """Asks a backend what a cluster would cost on a machine with such peaks."""
+    """Ask a backend what a cluster would cost on a machine with such peaks."""
     settle(settings.threads, peaks, accelerators)
     with plugin_edge(backend, None, "estimate"), kept_state() as changed:
         answer = _state.registry.backend(backend).estimate(_cut("estimate", nodes), settings)
@@ -150,7 +150,7 @@ def estimate(
 
 
 def explain(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings) -> Said:
-    """Asks a backend what it has to tell of a cluster on its real inputs."""
+    """Ask a backend what it has to tell of a cluster on its real inputs."""
     cluster = _cut(name, nodes)
     prepare(cluster.input_names)
     with plugin_edge(backend, name, "explain"), kept_state() as changed:
@@ -159,20 +159,20 @@ def explain(name: str, backend: str, nodes: Sequence[str], settings: CompileSett
 
 
 def offered() -> tuple[Offered, ...]:
-    """Asks every plugin for the clusters that it proposes."""
+    """Ask every plugin for the clusters that it proposes."""
     with kept_state():
         return offered_by_plugins(_state.loaded_sample.graph, _state.registry)
 
 
 def prepare(names: Sequence[str]) -> None:
-    """Runs the graph once in eager, unless all are there, and keeps the named values: real inputs of clusters to come."""
+    """Run the graph once in eager, unless all are there, and keep the named values: real inputs of clusters to come."""
     if missing := set(names) - set(_state.values):
         sample = _state.loaded_sample
         _state.values |= values_at(sample.graph, sample.values, missing)
 
 
 def profile() -> dict[str, float]:
-    """Gives what each node costs in eager, in seconds."""
+    """Return what each node costs in eager, in seconds."""
     sample = _state.loaded_sample
     return profile_eager(sample.graph, sample.values)
 
@@ -186,7 +186,7 @@ def compile_cluster(
     is_kept: bool,
     most_saved_bytes: int | None = None,
 ) -> Compiled:
-    """Compiles, runs, verifies and, where a folder is given, saves one cluster; keeps it at hand where asked to."""
+    """Compile, run, verify and, where a folder is given, save one cluster; keep it at hand where asked to."""
     start = time.perf_counter()
     cluster = _cut(name, nodes)
     before = leftovers()
@@ -224,7 +224,7 @@ def compile_cluster(
 
 
 def _check_leftovers(loaded: Loaded, before: Counter[str], inputs: Sequence[Any]) -> None:
-    """Raises ContractError for what would be left in the user's process: by each call, or by compiling it there again."""
+    """Raise ContractError for what would be left in the user's process: by each call, or by compiling it there again."""
     backend, name = loaded.backend, loaded.cluster.name
     if not _state.registry.entries[backend].info.saveable and (left := more(before, MANY_LEFT)):
         raise ContractError(f"compiling it leaves {left} behind", backend=backend, cluster=name)
@@ -237,7 +237,7 @@ def _check_leftovers(loaded: Loaded, before: Counter[str], inputs: Sequence[Any]
 
 
 def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str) -> None:
-    """Loads one cluster that another worker saved, if its files are as they were saved. Raises PluginError."""
+    """Load one cluster that another worker saved, if its files are as they were saved. Raises PluginError."""
     if not (found := check_artifact(Path(folder))).is_intact:
         reason = found.problem or "it was removed meanwhile"
         raise CompileError(f"the saved executable cannot be loaded: {reason}", backend=backend, cluster=name)
@@ -247,7 +247,7 @@ def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileS
 
 
 def time_cluster(name: str, at_least_s: float, spin: bool) -> Timing:
-    """Times one compiled cluster alone; without `spin`, PyTorch's threads do not spin either."""
+    """Time one compiled cluster alone; without `spin`, PyTorch's threads do not spin either."""
     loaded = _state.built[name]
     inputs = _inputs(loaded.cluster)
     calm = None if spin else Calm()
@@ -257,7 +257,7 @@ def time_cluster(name: str, at_least_s: float, spin: bool) -> Timing:
 
 
 def build_plan(steps: Sequence[Step], spin: bool) -> float:
-    """Puts a whole plan together from compiled clusters, runs it twice, and gives the second run's seconds."""
+    """Put a whole plan together from compiled clusters, run it twice, and return the second run's seconds."""
     sample = _state.loaded_sample
     loaded = {step.name: _state.built[step.name] for step in steps if not step.is_eager}
     _state.plan = _state.stepwise = assemble(sample.graph, steps, loaded, strict=True, timed=True, spin=spin)
@@ -286,12 +286,12 @@ def time_plan(at_least_s: float) -> tuple[Timing, list[float]]:
 
 
 def step_back() -> None:
-    """Lets every other process go first, as long as this one lives."""
+    """Let every other process go first, as long as this one lives."""
     os.nice(_NICE)
 
 
 def verify_at_leisure(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str | None) -> None:
-    """Makes a cluster ready for what is verified after the first answer."""
+    """Make a cluster ready for what is verified after the first answer."""
     cluster = _cut(name, nodes)
     prepare(cluster.input_names)
     place = None if folder is None else Path(folder)
@@ -299,25 +299,25 @@ def verify_at_leisure(name: str, backend: str, nodes: Sequence[str], settings: C
 
 
 def prepare_kind(kind: str) -> bool:
-    """Runs eager on a kind of generated inputs; False where there are none, or it raises."""
+    """Run eager on a kind of generated inputs; False where there are none, or it raises."""
     return _leisure().prepare(kind)
 
 
 def compare_kind(name: str, backend: str, kind: str) -> str:
-    """Compares the executable on what was prepared. Returns what differs on unusual inputs, or ""."""
+    """Compare the executable on what was prepared. Returns what differs on unusual inputs, or ""."""
     with _enough_memory(), running(backend, name):
         return _leisure().compare(kind)
 
 
 def endure(name: str, backend: str) -> int:
-    """Makes many calls of the executable. Returns how many."""
+    """Make many calls of the executable. Returns how many."""
     with _enough_memory(), plugin_edge(backend, name, "run"):
         return _leisure().endure()
 
 
 @contextmanager
 def _enough_memory() -> Generator[None]:
-    """Turns a lack of memory, which is no executable's fault, into CompileError."""
+    """Turn a lack of memory, which is no executable's fault, into CompileError."""
     try:
         yield
     except PluginError as error:

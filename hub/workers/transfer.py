@@ -49,7 +49,7 @@ class Sample:
 
 
 def cut_sample(sample: Sample, nodes: Sequence[str], values: Mapping[str, Any]) -> Sample:
-    """Gives a sample with nothing but some nodes, which stand in for a graph that cannot be sent whole.
+    """Return a sample with nothing but some nodes, which stand in for a graph that cannot be sent whole.
 
     `values` holds those that the nodes read from other nodes.
     """
@@ -61,7 +61,7 @@ def cut_sample(sample: Sample, nodes: Sequence[str], values: Mapping[str, Any]) 
 
 
 def write_sample(folder: Path, sample: Sample) -> None:
-    """Writes a sample. Raises whatever pickling raises, for instance for operators that only this process knows."""
+    """Write a sample. Raises whatever pickling raises, for instance for operators that only this process knows."""
     graph = sample.graph
     (folder / "graph.bin").write_bytes(dump_module(graph.module))
     facts = (graph.name, graph.mutated, graph.weights, dict(graph.pinned), graph.is_training)
@@ -73,7 +73,7 @@ def write_sample(folder: Path, sample: Sample) -> None:
 
 
 def read_sample(folder: Path) -> Sample:
-    """Reads a sample back, with symbolic sizes in a ShapeEnv of its own.
+    """Read a sample back, with symbolic sizes in a ShapeEnv of its own.
 
     Imports the modules that bring the graph's custom operators. Raises whatever reading raises, for instance where such an
     operator is still unknown.
@@ -89,7 +89,7 @@ def read_sample(folder: Path) -> Sample:
 
 
 def homes_of_operators(graph: Graph) -> tuple[str, ...]:
-    """Gives the modules whose import registers the graph's custom operators, as far as PyTorch knows them.
+    """Return the modules whose import registers the graph's custom operators, as far as PyTorch knows them.
 
     Some of PyTorch's own are imported only when they are used. The user's main module is none: it must not run twice.
     """
@@ -111,7 +111,7 @@ def dump_module(module: fx.GraphModule) -> bytes:
 
 
 def load_module(data: bytes) -> fx.GraphModule:
-    """Reads what `dump_module` wrote."""
+    """Read what `dump_module` wrote."""
     loaded = GraphPickler.loads(data, FakeTensorMode(shape_env=ShapeEnv()))
     assert isinstance(loaded, fx.GraphModule)
     for module in loaded.modules():

@@ -11,7 +11,7 @@ from hub.workers.tasks import HANDLERS
 
 
 def main() -> None:
-    """Answers requests until nobody is there to ask."""
+    """Answer requests until nobody is there to ask."""
     claim_process()
     serve(HANDLERS)
 
