@@ -185,7 +185,7 @@ OPERATORS = OperatorTable(
         **_rows("channel_shuffle.default", ANY),
         # reductions, scans, order
         **_rows("sum.default sum.dim_IntList cumsum.default", NUMBER, gives_numbers),
-        **_rows("prod.default prod.dim_int", NUMBER, floating_result),  # of integers in float64, without wrapping around
+        **_rows("prod.default prod.dim_int", FLOAT),  # of integers in float64, without wrapping around
         **_rows("cumprod.default", NUMBER, scannable, gives_numbers),
         **_rows("mean.default mean.dim logsumexp.default", FLOAT),
         **_rows(
