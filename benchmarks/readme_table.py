@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hub.bench.contenders import EAGER, FROZEN, HUB
-from hub.bench.result import Benchmark, Interval, ratios
+from hub.bench.result import Benchmark, Interval
 from hub.bench.score import geometric_mean
-from hub.bench.summary import INDUCTOR, find, is_library, label, timed
+from hub.bench.summary import INDUCTOR, fastest, find, is_library, label, speed_against, timed
 from hub.bench.sweep import runs_in
 
 RESULTS = Path(__file__).parent / "results"
@@ -29,22 +29,15 @@ def rows(runs: Sequence[Benchmark]) -> Iterator[tuple[str, ...]]:
             f"{milliseconds(run, best)} ({best})",
             milliseconds(run, HUB),
             milliseconds(run, FROZEN),
-            verdict(against(run, best)),
+            verdict(speed_against(run, FROZEN, best)),
             f"{seconds(run, HUB)} ({seconds(run, INDUCTOR)})",
             plan(run),
         )
 
 
 def best_library(run: Benchmark) -> str:
-    """Return the name of the fastest contender that is not the hub; eager where no library ran."""
-    others = [one for one in run.results if one.call_s is not None and is_library(one.name)]
-    return min(others, key=lambda one: one.call_s.median if one.call_s else 0.0).name if others else EAGER
-
-
-def against(run: Benchmark, other: str) -> Interval | None:
-    """Return the frozen hub's speed relative to another's, round by round; None where one was not timed."""
-    ours, theirs = timed(run, FROZEN), timed(run, other)
-    return None if ours is None or theirs is None else ratios(theirs.blocks_s, ours.blocks_s)
+    """Return the name of the fastest library; eager where none ran."""
+    return fastest(run, is_library) or EAGER
 
 
 def verdict(speed: Interval | None) -> str:
@@ -78,7 +71,7 @@ def main() -> None:
     runs = runs_in(Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS)
     for cells in (HEADERS, ("---",) * len(HEADERS), *rows(runs)):
         print(f"| {' | '.join(cells)} |")
-    speeds = [found.median for run in runs if (found := against(run, best_library(run))) is not None]
+    speeds = [found.median for run in runs if (found := speed_against(run, FROZEN, best_library(run))) is not None]
     print(f"\n{len(runs)} runs; frozen against the best library: geometric mean {geometric_mean(speeds)}")
     print("commits", sorted({run.machine.commit for run in runs}), "on", sorted({run.machine.cpu for run in runs}))
 

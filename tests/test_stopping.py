@@ -194,18 +194,20 @@ def start(tmp_path: Path, install_plugin: Any) -> Iterator[Start]:
 
 
 PLANS = """
-    call = compiled(tune="fast", backends=("disc", "onnxruntime", "patient"))
+    call = compiled(tune="fast", backends=("disc", "onnxruntime", "patient"), force={force})
     try:
         call(x)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
         {then}
 """
+HELD = PLANS.format(then="raise", force={"aten.gelu": "patient"})
+"""With the plugin forced: else it may not be worth trying, and nothing holds the program."""
 
 
 def test_an_interruption_while_planning_ends_the_program(start: Start) -> None:
     """Ctrl-C reaches the user's code at once; no worker, and none of the hub's temporary folders, outlives the program."""
-    program = start(PLANS.format(then="raise"), "compiling")
+    program = start(HELD, "compiling")
     program.await_moment("compiling")
     assert len(program.processes()) > 3, "workers run"
     assert program.temporary
@@ -221,7 +223,7 @@ def test_an_interruption_while_planning_ends_the_program(start: Start) -> None:
 def test_a_session_that_interrupts_planning_goes_on(start: Start) -> None:
     """In a notebook the same compiled model is planned at its next call, as if nothing had been."""
     again = "(folder / 'timing clusters').unlink(); check(call)"
-    program = start(PLANS.format(then=again), "timing clusters")
+    program = start(PLANS.format(then=again, force={}), "timing clusters")
     program.await_moment("timing clusters")
     (program.folder / "wanted").unlink()
     program.signal(signal.SIGINT)
@@ -234,7 +236,7 @@ def test_a_session_that_interrupts_planning_goes_on(start: Start) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 def test_a_program_that_is_killed_while_planning_leaves_nothing(number: signal.Signals, start: Start) -> None:
     """Workers see the end of their parent; the next process, with the same cache, plans and is right."""
-    program = start(PLANS.format(then="raise"), "compiling")
+    program = start(HELD, "compiling")
     program.await_moment("compiling")
     assert len(program.processes()) > 3, "workers run"
     assert program.temporary
@@ -305,7 +307,7 @@ def test_an_interruption_of_further_verification_stops_it_for_nobody(start: Star
 
 def test_what_was_killed_with_all_its_workers_is_tidied_up_by_the_next_process(start: Start) -> None:
     """Nobody is left who could do so at once; a living process's folder stays, however old it is."""
-    program = start(PLANS.format(then="raise"), "compiling")
+    program = start(HELD, "compiling")
     program.await_moment("compiling")
     (folder,) = program.temporary
     owner = program.folder / "tmp" / folder / "owner"
@@ -313,7 +315,7 @@ def test_what_was_killed_with_all_its_workers_is_tidied_up_by_the_next_process(s
     assert program.left_behind() == []
     assert program.temporary == [folder]
     os.utime(owner, (0, 0))
-    living = start(PLANS.format(then="raise"), "compiling")
+    living = start(HELD, "compiling")
     living.await_moment("compiling")
     (own,) = living.temporary
     assert own != folder, "the first thing that the next process does is to remove what nobody owns"

@@ -19,7 +19,7 @@ from hub.bench.contenders import (
     backend_left_out,
     is_hub,
 )
-from hub.bench.result import Benchmark, Result, ratios
+from hub.bench.result import Benchmark, Interval, Result, ratios
 from hub.bench.score import TOLERANCES, Sample, error_aware_score, geometric_mean, sample, speedup_score
 
 INDUCTOR = "inductor"
@@ -151,8 +151,14 @@ def timed(run: Benchmark, name: str) -> Result | None:
 
 def relative_speed(run: Benchmark, name: str, other: str) -> float | None:
     """Return how many times as fast one contender is as another, round by round; None where one has no times."""
+    speed = speed_against(run, name, other)
+    return None if speed is None else speed.median
+
+
+def speed_against(run: Benchmark, name: str, other: str) -> Interval | None:
+    """Return the same with its 95 % interval."""
     ours, theirs = timed(run, name), timed(run, other)
-    return None if ours is None or theirs is None else ratios(theirs.blocks_s, ours.blocks_s).median
+    return None if ours is None or theirs is None else ratios(theirs.blocks_s, ours.blocks_s)
 
 
 def is_peer(name: str) -> bool:
@@ -174,13 +180,13 @@ def names_in(runs: Iterable[Benchmark], is_wanted: Callable[[str], bool] = lambd
 def _comparisons(runs: Sequence[Benchmark]) -> tuple[Comparison, ...]:
     library, backend = best_fixed(runs, is_library), best_fixed(runs, is_alone)
     rivals: tuple[tuple[str, Callable[[Benchmark], str]], ...] = (
-        ("the best peer of each model", lambda run: _best(run, is_peer)),
+        ("the best peer of each model", lambda run: fastest(run, is_peer)),
         (f"the best fixed library ({library})", lambda run: _or_eager(run, library)),
         (INDUCTOR, lambda _: INDUCTOR),
         (EAGER, lambda _: EAGER),
     )
     alone: tuple[tuple[str, Callable[[Benchmark], str]], ...] = (
-        ("the best backend alone of each model", lambda run: _best(run, is_alone)),
+        ("the best backend alone of each model", lambda run: fastest(run, is_alone)),
         (f"the best fixed backend alone ({backend})", lambda run: _or_eager(run, backend)),
     )
     return (
@@ -218,7 +224,7 @@ def _compare(runs: Sequence[Benchmark], against: str, other_in: Callable[[Benchm
     )
 
 
-def _best(run: Benchmark, is_wanted: Callable[[str], bool]) -> str:
+def fastest(run: Benchmark, is_wanted: Callable[[str], bool]) -> str:
     """Return the fastest of some contenders in one run; "" where none of them was timed."""
     times_s = {one.name: one.call_s.median for one in run.results if one.call_s and is_wanted(one.name)}
     return min(times_s, key=lambda name: times_s[name], default="")

@@ -267,7 +267,7 @@ class _Measuring:
             self.candidates.time_alone()
 
     def _calm(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """Under `tune="full"`, gives the backends alone as they would run beside others: mixes are predicted from that."""
+        """Return, under `tune="full"`, backends alone as they would run beside others: mixes are predicted from that."""
         if not self.is_full or len(self.verdicts.backends) < 2 or self.is_away:
             return ()
         return [_variant(draft, spin=False) for draft in drafts if len(draft.assignment.backends) == 1]
@@ -280,7 +280,7 @@ class _Measuring:
     # --- Prices -------------------------------------------------------------------------------------------------------
 
     def _explore(self) -> None:
-        """Under `tune="full"`, goes on pricing pieces for as long as one could change the decision."""
+        """Go on pricing pieces, under `tune="full"`, for as long as one could change the decision."""
         for _ in range(MOST_ROUNDS if self.is_full else 0):
             sections = self.mixer.sections(self.mixable)
             known = self.mixer.best_known_s(sections, self.eager_s)
@@ -309,14 +309,14 @@ class _Measuring:
         return _with_own_names([*singles, *pairs[:most], *self._small_variants(singles)])
 
     def _small_variants(self, singles: Sequence[Draft]) -> list[Draft]:
-        """For small graphs, gives the backends alone on one thread."""
+        """Return the backends alone on one thread, for small graphs."""
         if self.scene.options.threads is not None or self.scene.threads == 1 or self.is_full or self.is_away:
             return []
         small = [draft for draft in singles if draft.assignment.clusters and self._predicted_s(draft) < SMALL_S]
         return self._compiled([_variant(draft, threads=1) for draft in small])
 
     def _variants(self, proof: Proof | None, finalists: Sequence[Draft]) -> list[Draft]:
-        """Under `tune="full"`, gives the two fastest plans with other thread counts and the other habit of spinning."""
+        """Return, under `tune="full"`, the two fastest plans with other thread counts and the other habit of spinning."""
         if proof is None or not self.is_full or self.is_away:
             return []
         by_time = {item.name: item.median_s for item in proof.contenders}
@@ -431,7 +431,7 @@ def _variant(draft: Draft, *, threads: int | None = None, spin: bool | None = No
 
 
 def _with_own_names(drafts: Sequence[Draft]) -> list[Draft]:
-    """Numbers drafts of equal names, since the same backends can share a graph in several ways."""
+    """Number drafts of equal names, since the same backends can share a graph in several ways."""
     seen: Counter[str] = Counter()
     named: list[Draft] = []
     for draft in drafts:

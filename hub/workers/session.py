@@ -26,7 +26,7 @@ from hub.workers.transfer import Sample
 
 ASK_LIMIT_S = 120.0
 """Seconds that a backend may take to load and to say what it supports, at most; less where compiling may take less."""
-LEAST_ASK_S = 10.0
+MIN_ASK_S = 10.0
 """Seconds for it at least: importing a library takes some, however fast it compiles."""
 ESTIMATE_LIMIT_S = 10.0
 """Seconds that a backend may take to predict one price."""
@@ -119,7 +119,7 @@ class Session:
 
     @property
     def _ask_limit_s(self) -> float:
-        return min(ASK_LIMIT_S, max(LEAST_ASK_S, self.crew.limits.compile_s))
+        return min(ASK_LIMIT_S, max(MIN_ASK_S, self.crew.limits.compile_s))
 
     # --- Compiling ----------------------------------------------------------------------------------------------------
 

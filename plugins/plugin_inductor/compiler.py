@@ -87,7 +87,9 @@ def build(lowered: Lowered) -> Program:
     """Compile a lowered cluster, within `compiling`. Uses up `lowered.module`. Raises whatever Inductor raises."""
     program, inputs = lowered.module, list(lowered.inputs)
     with V.set_fake_mode(lowered.mode):
-        program = compile_fx._recursive_joint_graph_passes(program, input_device=_device(program))
+        program = compile_fx._recursive_joint_graph_passes(
+            program, input_device=next(_devices(program), torch.device("cpu"))
+        )
         layout_opt = GraphLowering.decide_layout_opt(program, is_inference=True)
         recipes = _freeze(program, inputs, layout_opt=layout_opt) if lowered.weights else {}
         _align_constants(program)
@@ -95,14 +97,14 @@ def build(lowered: Lowered) -> Program:
         results: Sequence[fx.Node] = output.args[0]  # pyright: ignore
         output.meta["user_visible_output_idxs"] = list(range(len(results)))
         constant_outputs = tuple(position for position, node in enumerate(results) if node.op == "get_attr")
-        # Between kernels in Python passes more time than many kernels take; on GPUs nothing of ours was tried in C++.
-        is_cpu = _device(program).type == "cpu"
-        with config.patch(cpp_wrapper=is_cpu):
+        # Python between kernels takes longer than many kernels do; on GPUs C++ was not tried.
+        in_cpp = is_on_cpu(program)
+        with config.patch(cpp_wrapper=in_cpp):
             result = compile_fx.compile_fx_inner(
                 program,
                 inputs,
                 cudagraphs=BoxedBool(False),
-                cpp_wrapper=is_cpu,
+                cpp_wrapper=in_cpp,
                 is_inference=True,
                 boxed_forward_device_index=BoxedDeviceIndex(None),
                 layout_opt=layout_opt if lowered.weights else None,
@@ -225,9 +227,14 @@ def _whole_files() -> Iterator[None]:
         cpp_builder.run_compile_cmd = run
 
 
-def _device(program: fx.GraphModule) -> torch.device:
+def is_on_cpu(program: fx.GraphModule) -> bool:
+    """Return whether no tensor of a program is elsewhere: a number of the CPU's may go into a program of a GPU's."""
+    return all(device.type == "cpu" for device in _devices(program))
+
+
+def _devices(program: fx.GraphModule) -> Iterator[torch.device]:
     values = (node.meta.get("val") for node in program.graph.nodes)
-    return next((value.device for value in values if isinstance(value, torch.Tensor)), torch.device("cpu"))
+    return (value.device for value in values if isinstance(value, torch.Tensor))
 
 
 def _freeze(program: fx.GraphModule, inputs: list[Any], *, layout_opt: bool) -> dict[int, Recipe]:

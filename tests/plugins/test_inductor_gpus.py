@@ -138,3 +138,12 @@ def test_full_effort_is_torchs_own() -> None:
     assert {name: full[name] for name in wanted} == wanted
     assert not any(fast[name] for name in wanted)
     assert not full["triton.cudagraphs"]
+
+
+@pytest.mark.parametrize("places", [("cpu", "cpu"), ("cpu", "cuda"), ("cuda", "cuda")])
+def test_a_number_of_the_cpu_does_not_make_a_program_the_cpus(places: tuple[str, str]) -> None:
+    """Only programs that are wholly on the CPU are driven by C++; the first input says nothing of the others."""
+    with FakeTensorMode():
+        number, tensor = torch.empty((), device=places[0]), torch.empty(4, device=places[1])
+        program = make_fx(lambda number, tensor: tensor * number, tracing_mode="fake")(number, tensor)
+    assert compiler.is_on_cpu(program) == ("cuda" not in places)
