@@ -29,6 +29,7 @@ from hub.tracing import tracing
 from plugin_inductor.aligned import for_device
 from plugin_inductor.folders import VARIABLE, trusted_place
 from plugin_inductor.lower import Lowered
+from plugin_inductor.packing import choosing_libraries
 from plugin_inductor.quiet import ignored_warnings
 from plugin_inductor.symbols import SizeGuards
 
@@ -131,7 +132,7 @@ def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Pat
         torch.utils._python_dispatch._disable_current_modes(),
         torch._guards.tracing(None),
         config.patch(chosen),
-        _threads(settings.threads if settings.effort == "full" else torch.get_num_threads()),
+        _threads(settings.threads),
         _whole_files(),
         environment_kept(),
     ):
@@ -192,7 +193,7 @@ def _own_variables() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Autotuning times kernels, so the library calls among them must use the same number of threads."""
+    """Use as many threads as the program will: libraries and kernels are timed while it is made."""
     before = torch.get_num_threads()
     if before == count:
         yield
@@ -246,7 +247,8 @@ def _freeze(program: fx.GraphModule, inputs: list[Any], *, layout_opt: bool) -> 
         compile_fx.fake_tensor_prop(program, inputs, True)
         convert_conv_weights_to_channels_last(program)
     view_to_reshape(program)
-    freezing_passes(program, inputs)
+    with choosing_libraries():
+        freezing_passes(program, inputs)
     recipes = {node.name: recipe for node, recipe in _makers(program).items()}
     constant_fold(program)
     folded = {node.name: getattr(program, str(node.target)) for node in program.graph.find_nodes(op="get_attr")}

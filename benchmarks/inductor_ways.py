@@ -1,0 +1,100 @@
+"""What Inductor gains by a choice of ours: each model both ways, frozen, in one process, in turns.
+
+`driver`: kernels called from C++ and from Python. `packing`: weights packed for the library that is faster at each size,
+for MKL, as Inductor does, and for oneDNN. Prints microseconds a call, the ratio to the first way in paired blocks, and the
+seconds until the frozen model runs. Each way has a folder of Inductor's own, empty but for its precompiled header: a small
+module is compiled there first. Run it with `python -m benchmarks.inductor_ways packing mlp t5 dlrm`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from unittest import mock
+
+import torch
+from plugin_inductor import compiler, packing
+from torch import nn
+from torch._inductor import config
+
+import hub
+from hub.bench.models import load_model
+
+ROUNDS = 21
+BLOCK_S = 0.1
+
+
+def in_python(*args: Any, **kwargs: Any) -> Any:
+    """Compile as Inductor does by default."""
+    with config.patch(cpp_wrapper=False):
+        return _compile_fx_inner(*args, **{**kwargs, "cpp_wrapper": False})
+
+
+_compile_fx_inner = compiler.compile_fx.compile_fx_inner
+
+Way = Callable[[], contextlib.AbstractContextManager[Any]]
+WAYS: Mapping[str, Mapping[str, Way]] = {
+    "driver": {
+        "C++": contextlib.nullcontext,
+        "Python": lambda: mock.patch.object(compiler.compile_fx, "compile_fx_inner", in_python),
+    },
+    "packing": {
+        "the faster": contextlib.nullcontext,
+        "MKL": lambda: mock.patch.object(packing, "is_onednn_faster", lambda *_: False),
+        "oneDNN": lambda: mock.patch.object(packing, "is_onednn_faster", lambda *_: True),
+    },
+}
+
+
+def built(module: Any, inputs: tuple[Any, ...], way: Way, folder: str) -> tuple[Callable[[], Any], float]:
+    """Return a call of the frozen model, made in one of the ways, and the seconds until it runs."""
+    torch._dynamo.reset()
+    options = {"tune": "off", "backends": ("inductor",), "start": "wait", "background": False, "isolate": False}
+    start = time.perf_counter()
+    with way(), mock.patch.dict(os.environ, {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}):
+        compiled = torch.compile(module, backend="hub", options={**options, "cache_dir": f"{folder}/hub"})
+        frozen = hub.freeze(compiled, *inputs)
+    return lambda: frozen(*inputs), time.perf_counter() - start
+
+
+def block_us(call: Callable[[], Any]) -> float:
+    """Return the microseconds of a call in one block, after one that is not counted."""
+    call()
+    start, calls = time.perf_counter(), 0
+    while (spent_s := time.perf_counter() - start) < BLOCK_S:
+        call()
+        calls += 1
+    return 1e6 * spent_s / calls
+
+
+def main() -> None:
+    """Print a line for each model and way that are named."""
+    torch.set_grad_enabled(False)
+    kind, *names = sys.argv[1:]
+    ways = WAYS[kind]
+    small = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1)).eval()
+    for name in names:
+        model = load_model(name)
+        model.module(*model.inputs)  # some models prepare themselves in their first call
+        with contextlib.ExitStack() as folders:
+            calls = {}
+            for label, way in ways.items():
+                folder = folders.enter_context(tempfile.TemporaryDirectory())
+                built(small, (torch.randn(4, 8),), way, folder)
+                calls[label] = built(model.module, tuple(model.inputs), way, folder)
+            rounds = [tuple(block_us(call) for call, _ in calls.values()) for _ in range(ROUNDS)]
+        firsts, *_ = zip(*rounds, strict=True)
+        for (label, (_, built_s)), times_us in zip(calls.items(), zip(*rounds, strict=True), strict=True):
+            ratio = statistics.median(each / first for each, first in zip(times_us, firsts, strict=True))
+            took = f"{statistics.median(times_us):.1f} us, {ratio:.3f} times as long as the first"
+            print(f"{name}, {label}: {took}, compiled in {built_s:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
