@@ -3,7 +3,8 @@
 `driver`: kernels called from C++ and from Python. `packing`: weights packed for the library that is faster at each size,
 for MKL, as Inductor does, and for oneDNN. Prints microseconds a call, the ratio to the first way in paired blocks, and the
 seconds until the frozen model runs. Each way has a folder of Inductor's own, empty but for its precompiled header: a small
-module is compiled there first. Run it with `python -m benchmarks.inductor_ways packing mlp t5 dlrm`.
+module is compiled there first. Run it with `python -m benchmarks.inductor_ways packing mlp t5 dlrm`. `sizes`, without
+models: single products in MKL and oneDNN.
 """
 
 from __future__ import annotations
@@ -26,6 +27,16 @@ from torch._inductor import config
 import hub
 from hub.bench.models import load_model
 
+SIZES = (
+    (1, 1024, 1024),
+    (16, 512, 512),
+    (64, 512, 512),
+    (64, 512, 2048),
+    (128, 384, 1536),
+    (512, 768, 3072),
+    (128, 13, 64),
+)
+"""Rows, inner size and columns."""
 ROUNDS = 21
 BLOCK_S = 0.1
 
@@ -73,10 +84,22 @@ def block_us(call: Callable[[], Any]) -> float:
     return 1e6 * spent_s / calls
 
 
+def print_sizes() -> None:
+    """Print a line for each size: microseconds of both libraries, and their ratio in paired blocks."""
+    for size in SIZES:
+        calls = packing.calls(*size)
+        onednn_us, mkl_us = zip(*((block_us(calls[0]), block_us(calls[1])) for _ in range(ROUNDS)), strict=True)
+        ratio = statistics.median(one / other for one, other in zip(onednn_us, mkl_us, strict=True))
+        print(f"{size}: oneDNN {statistics.median(onednn_us):.1f} us, MKL {statistics.median(mkl_us):.1f} us, {ratio:.2f}")
+
+
 def main() -> None:
-    """Print a line for each model and way that are named."""
+    """Print a line for each model and way that are named, or for each size."""
     torch.set_grad_enabled(False)
     kind, *names = sys.argv[1:]
+    if kind == "sizes":
+        print_sizes()
+        return
     ways = WAYS[kind]
     small = nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1)).eval()
     for name in names:

@@ -1,7 +1,7 @@
 """Chooses the library that multiplies by weights: MKL, as Inductor does for float32, or oneDNN, which it could use as well.
 
-Neither is always the faster one: oneDNN takes half of MKL's time for many sizes on processors that are not Intel's, and
-twice as long for the smallest. So both are timed, once for each size (`python -m benchmarks.inductor_ways packing`).
+Which is faster depends on the processor and the size (`python -m benchmarks.inductor_ways sizes`), so both are timed, once
+for each size.
 """
 
 from __future__ import annotations
@@ -83,9 +83,10 @@ def is_onednn_faster(rows: int, inner: int, columns: int, threads: int) -> bool:
     """Return whether oneDNN is faster than MKL, or about as fast, in a float32 product with PyTorch's threads."""
     onednn, mkl = calls(rows, inner, columns)
     onednn(), mkl()
-    start, times = time.perf_counter(), []
+    start = time.perf_counter()
+    times = [(seconds(onednn), seconds(mkl))]
     while len(times) < MAX_ROUNDS and time.perf_counter() - start < MAX_TIMING_S:
-        times.append((_seconds(onednn), _seconds(mkl)))
+        times.append((seconds(onednn), seconds(mkl)))
     onednn_s, mkl_s = (min(each) for each in zip(*times, strict=True))
     return onednn_s < MIN_RATIO * mkl_s
 
@@ -101,7 +102,8 @@ def calls(rows: int, inner: int, columns: int) -> tuple[Callable[[], Any], Calla
     )
 
 
-def _seconds(call: Callable[[], Any]) -> float:
+def seconds(call: Callable[[], Any]) -> float:
+    """Return what one call takes."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from unittest import mock
 
@@ -66,11 +65,18 @@ def test_each_size_has_its_library() -> None:
     torch.testing.assert_close(executable(x)[0], model(x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("onednn_s", "mkl_s", "wanted"), [(0.0, 0.004, True), (0.004, 0.0, False)])
-def test_times_decide(onednn_s: float, mkl_s: float, wanted: bool) -> None:
-    calls = (lambda: time.sleep(onednn_s), lambda: time.sleep(mkl_s))
+@pytest.mark.parametrize(("onednn_s", "mkl_s", "wanted"), [(1.0, 2.0, True), (1.05, 1.0, True), (2.0, 1.0, False)])
+@pytest.mark.parametrize("limit_s", [0.0, 60.0])
+def test_times_decide(onednn_s: float, mkl_s: float, wanted: bool, limit_s: float) -> None:
+    """However little time there is, each library is timed once."""
     packing.is_onednn_faster.cache_clear()
-    with mock.patch.object(packing, "calls", lambda *_: calls):
+    found = packing.calls(1, 2, 3)
+    times = dict(zip(found, (onednn_s, mkl_s), strict=True))
+    with (
+        mock.patch.object(packing, "calls", lambda *_: found),
+        mock.patch.object(packing, "seconds", times.__getitem__),
+        mock.patch.object(packing, "MAX_TIMING_S", limit_s),
+    ):
         assert packing.is_onednn_faster(1, 2, 3, 1) is wanted
     packing.is_onednn_faster.cache_clear()
 
