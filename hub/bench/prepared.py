@@ -33,3 +33,15 @@ class Prepared:
     """Seconds of the first call in which executables were compared with eager; None for other contenders than the hub."""
     peak_bytes: int | None
     """Most memory the process ever held, the model and the eager reference included; None where the system does not say."""
+    plans: tuple[str, ...] = ()
+    """The hub's plans in words, with what was measured; none for other contenders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One contender's turn."""
+
+    samples_s: tuple[float, ...]
+    """Seconds of each call."""
+    cores: float
+    """Seconds of CPU time that the process took in a second: threads that spin show here where one core is all they share."""

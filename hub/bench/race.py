@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hub.bench.contenders import HUB, Contender, backend_left_out
-from hub.bench.prepared import Prepared
+from hub.bench.prepared import Block, Prepared
 from hub.bench.result import FailureKind, Interval, Result
 from hub.errors import AccuracyError, CaptureError, HubError
 from hub.pricing.timing import in_turn, median
@@ -58,6 +58,7 @@ class _Runner:
     worker: Worker | None = None
     prepared: Prepared | None = None
     blocks_s: list[float] = field(default_factory=list[float])
+    blocks_cores: list[float] = field(default_factory=list[float])
     calls: int = 0
     failure: str = ""
     failure_kind: FailureKind = FailureKind.NONE
@@ -189,17 +190,18 @@ def _time_block(runner: _Runner, block_s: float) -> None:
     assert runner.worker is not None, "only those who run are in a round"
     time.sleep(SETTLE_S)
     try:
-        samples_s: Sequence[float] = runner.worker.ask("block", BLOCK_LIMIT_S, at_least_s=block_s)
+        block: Block = runner.worker.ask("block", BLOCK_LIMIT_S, at_least_s=block_s)
     except HubError as error:
         runner.fail(FailureKind.RUNTIME, error.message)
         return
-    runner.blocks_s.append(median(samples_s))
-    runner.calls += len(samples_s)
+    runner.blocks_s.append(median(block.samples_s))
+    runner.blocks_cores.append(round(block.cores, 2))
+    runner.calls += len(block.samples_s)
 
 
 _FACTS = (
     *("first_call_s", "max_abs_error", "relative_error", "tolerance", "wrong_call_s"),
-    *("verify_s", "peak_bytes", "note", "backends", "clusters"),
+    *("verify_s", "peak_bytes", "note", "plans", "backends", "clusters"),
 )
 
 
@@ -209,6 +211,7 @@ def _result(runner: _Runner) -> Result:
     name = runner.contender.name
     if runner.failure:
         return Result(name=name, failure=runner.failure, failure_kind=runner.failure_kind, **numbers)
-    blocks_s = tuple(runner.blocks_s)
+    blocks_s, cores = tuple(runner.blocks_s), tuple(runner.blocks_cores)
     call_s = Interval.of(blocks_s) if blocks_s else None
-    return Result(name=name, same_as=runner.same_as, blocks_s=blocks_s, call_s=call_s, calls=runner.calls, **numbers)
+    timed = {"blocks_s": blocks_s, "blocks_cores": cores, "call_s": call_s, "calls": runner.calls}
+    return Result(name=name, same_as=runner.same_as, **timed, **numbers)

@@ -57,6 +57,8 @@ class Result(_Value):
     failure_kind: FailureKind = FailureKind.NONE
     note: str = ""
     """How the hub ran the model: clusters and backends."""
+    plans: tuple[str, ...] = ()
+    """The hub's plans in words, with what was measured."""
     backends: tuple[str, ...] = ()
     """Backends in the hub's plans."""
     clusters: int | None = None
@@ -69,6 +71,8 @@ class Result(_Value):
     """Time relative to the fastest contender's, block by block, so that slow phases of the machine cancel out."""
     blocks_s: tuple[float, ...] = ()
     """Median seconds of one call in each block, in the order of the rounds; slow contenders stop after some."""
+    blocks_cores: tuple[float, ...] = ()
+    """Seconds of CPU time that the process took in a second of each block."""
     calls: int = 0
     first_call_s: float | None = None
     """Seconds from the model in memory to the first result, with compiling."""

@@ -17,7 +17,7 @@ from hub.accelerators import accelerators_of, wait_for
 from hub.bench.closeness import difference, least_tolerance
 from hub.bench.contenders import Contender, build
 from hub.bench.models import load_model
-from hub.bench.prepared import Prepared
+from hub.bench.prepared import Block, Prepared
 from hub.ownership import captured_plans
 from hub.plan import TROUBLE, Plan
 from hub.pricing.timing import time_call
@@ -74,15 +74,18 @@ def prepare(
         verify_s=sum(plan.verify_s or 0.0 for plan in plans) if plans else None,
         peak_bytes=_peak_bytes(),
         note="; ".join(map(_summary, plans)),
+        plans=tuple(map(str, plans)),
         backends=tuple(dict.fromkeys(name for plan in plans for name in plan.backends)),
         clusters=max((len(plan.clusters) for plan in plans), default=None),
     )
 
 
-def block(at_least_s: float) -> tuple[float, ...]:
-    """Time calls for `at_least_s` seconds, after one that is not counted; gives the seconds of each."""
+def block(at_least_s: float) -> Block:
+    """Time calls for `at_least_s` seconds, after one that is not counted."""
     assert _call is not None, "prepare comes first"
-    return time_call(_call, at_least_s, warmup=1, awaited=_awaited).samples_s
+    start_s, start_cpu_s = time.perf_counter(), time.process_time()
+    samples_s = time_call(_call, at_least_s, warmup=1, awaited=_awaited).samples_s
+    return Block(samples_s, (time.process_time() - start_cpu_s) / (time.perf_counter() - start_s))
 
 
 def _summary(plan: Plan) -> str:
