@@ -44,4 +44,4 @@ class Block:
     samples_s: tuple[float, ...]
     """Seconds of each call."""
     cores: float
-    """Seconds of CPU time that the process took in a second: threads that spin show here where one core is all they share."""
+    """Seconds of CPU time that the process took in a second: threads that spin and share one core show here."""
