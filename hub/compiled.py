@@ -25,7 +25,7 @@ from hub.modes import modes
 from hub.options import Options, check_backends
 from hub.partition.group import Group
 from hub.plan import EAGER, TROUBLE, DecidedBy, Event, EventKind, Plan, PlannedCluster, Stage
-from hub.planning.aside import Aside
+from hub.planning.aside import Aside, too_large_to_copy
 from hub.planning.background import Background, sure_of_sizes
 from hub.planning.building import observe
 from hub.planning.evidence import Mode
@@ -212,24 +212,23 @@ class CompiledGraph:
         check_backends(self.options, registry().configured(self.options).entries)
         if self._aside is not None and self._aside.is_pending:
             return self._waiting(args)
-        if self._may_answer_in_eager():
-            maker = self._maker(self._with_guarded_weights(args))
-            if not maker.is_quick():
-                return self._planned_aside(maker, args)
-        return self._planned(args, self.plan)
+        if not self._may_answer_in_eager() or (maker := self._maker(self._with_guarded_weights(args))).is_quick():
+            return self._planned(args, self.plan)
+        if not (reason := too_large_to_copy(maker.graph, args)):
+            return self._planned_aside(maker, args)
+        binding = self._planned(args, None)
+        self._note(Stage.LOAD, reason)
+        return binding
 
     def _maker(self, graph: Graph, *, may_go_on: bool = True) -> Maker:
         options = self.options if may_go_on else self.options.model_copy(update={"background": False})
         return Maker(graph, self.mode, options, registry(), progress_for(self.graph.name), self._demoted)
 
     def _may_answer_in_eager(self) -> bool:
-        """Return whether the first calls may run in eager while the graph is planned in another process.
-
-        Not in training: the inputs of a backward graph are all activations, of which copies would have to be kept.
-        """
+        """Return whether the first calls may run in eager while the graph is planned in another process."""
         options = self.options
         is_asked = options.start == "eager" and options.isolate and not options.strict and options.plan is None
-        return is_asked and self.plan is None and self.mode == "inference" and not has_lost_threads()
+        return is_asked and self.plan is None and not has_lost_threads()
 
     def _waiting(self, args: Sequence[Any]) -> Binding:
         """Return a binding for any weights, which runs in eager."""
@@ -283,12 +282,10 @@ class CompiledGraph:
             if self.plan is not None:
                 is_timed = self.plan.decided_by is DecidedBy.MEASURED_PLANS
                 calls = f"timed in the gaps between {count(self._n_waited, 'call')} of the model"
-                notes = (
-                    (Stage.LOAD, f"not planned in a process of its own: {problem}" if problem else ""),
-                    (Stage.TIME, calls if is_timed else ""),
-                )
-                told = (Event(kind=EventKind.NOTE, stage=stage, message=text) for stage, text in notes if text)
-                self.plan = self.plan.with_events(*told)
+                if problem:
+                    self._note(Stage.LOAD, f"not planned in a process of its own: {problem}")
+                if is_timed:
+                    self._note(Stage.TIME, calls)
             self._bindings, self._current, self._is_news = [binding], None, True
 
     def _planned(self, args: Sequence[Any], plan: Plan | None) -> Binding:
@@ -382,10 +379,13 @@ class CompiledGraph:
     def _not_recorded(self, error: BaseException) -> None:
         self._note_recording(f"the plan is no longer run as a CUDA graph: {type(error).__name__}: {error}")
 
-    def _note_recording(self, text: str) -> None:
+    def _note(self, stage: Stage, text: str) -> None:
         with self._lock:
             if self.plan is not None:
-                self.plan = self.plan.with_events(Event(kind=EventKind.NOTE, stage=Stage.RECORD, message=text))
+                self.plan = self.plan.with_events(Event(kind=EventKind.NOTE, stage=stage, message=text))
+
+    def _note_recording(self, text: str) -> None:
+        self._note(Stage.RECORD, text)
         if self.options.strict:
             raise OptionError(text, hint="leave cuda_graphs out, or strict=True")
 

@@ -23,18 +23,22 @@ import torch
 from hub.errors import WorkerError, text_of
 from hub.graph import Graph
 from hub.plan import Plan
-from hub.planning.chore import LOOK_S, Chore
+from hub.planning.chore import LOOK_S, Chore, chores
 from hub.planning.later import planning
 from hub.planning.news import stage_of, take_better
 from hub.process.forks import freed_in_forks
 from hub.process.scratch import scratch_folder
 from hub.process.traffic import COUNTS, TRAFFIC
+from hub.report.numbers import megabytes
 from hub.report.progress import Progress
 from hub.workers.channel import Worker
 from hub.workers.transfer import Sample, write_sample
 
 _MODULE = "hub.planning.aside_worker"
 _ANSWER_S = 60.0
+MAX_COPIED_BYTES = 1 << 30
+"""Bytes of inputs that are copied for all graphs that wait for their plans. In inference they are the user's inputs; a training
+graph has parameters and activations among them."""
 
 
 class Waiting(Protocol):
@@ -65,6 +69,12 @@ class Aside(Chore):
         self._graph, self._facts = graph, dict(facts)
         self._values: _Values | None = _Values(graph, args)
         weakref.finalize(target, self.stop)
+
+    @property
+    def n_copied_bytes(self) -> int:
+        """Return the bytes of the copies that are kept until the plan is there."""
+        values = self._values
+        return 0 if values is None else values.n_bytes
 
     def start(self) -> None:
         """Begin, and return at once."""
@@ -144,14 +154,28 @@ class Aside(Chore):
                 target.improve(values, plan)
 
 
+def too_large_to_copy(graph: Graph, args: Sequence[Any]) -> str:
+    """Return why there is no room for copies of these arguments; an empty text where there is."""
+    needed = sum(value.nbytes for value in _inputs(graph, args) if isinstance(value, torch.Tensor))
+    if sum(chore.n_copied_bytes for chore in chores() if isinstance(chore, Aside)) + needed <= MAX_COPIED_BYTES:
+        return ""
+    return f"planned in the first call: for planning beside the model {megabytes(needed)} of inputs would be copied"
+
+
+def _inputs(graph: Graph, args: Sequence[Any]) -> list[Any]:
+    """Return the arguments with None in the place of each weight."""
+    weights = frozenset(graph.weights)
+    return [None if node.name in weights else value for node, value in zip(graph.placeholders, args, strict=True)]
+
+
 class _Values:
     """The arguments of the first call: copies of inputs, since the user may write to them, and the weights as they are."""
 
     def __init__(self, graph: Graph, args: Sequence[Any]) -> None:
         weights = frozenset(graph.weights)
-        names = [node.name for node in graph.placeholders]
-        self._inputs = [None if name in weights else _copied(value) for name, value in zip(names, args, strict=True)]
-        self._weights = {at: weakref.ref(args[at]) for at, name in enumerate(names) if name in weights}
+        self._inputs = [_copied(value) for value in _inputs(graph, args)]
+        self._weights = {at: weakref.ref(args[at]) for at, node in enumerate(graph.placeholders) if node.name in weights}
+        self.n_bytes = sum(value.nbytes for value in self._inputs if isinstance(value, torch.Tensor))
 
     def now(self) -> list[Any] | None:
         """Return them; None where a weight is gone."""

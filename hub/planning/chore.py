@@ -90,9 +90,14 @@ class Chore(ABC):
             worker.kill()
 
 
+def chores() -> list[Chore]:
+    """Return all that somebody holds, those that are over included."""
+    return list(_all)
+
+
 @atexit.register
 def _stop_all() -> None:
-    found = list(_all)
+    found = chores()
     for chore in found:
         chore.stop()
     for chore in found:

@@ -148,6 +148,68 @@ def test_the_best_so_far_serves_while_planning_goes_on(monkeypatch: pytest.Monke
     assert plan.decided_by is DecidedBy.MEASURED_PLANS
 
 
+class Trained(nn.Module):
+    """Layers whose gradients need activations, and dropout, which draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Dropout(0.25), nn.Linear(32, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def train(model: nn.Module, run: Callable[..., Any], seed: int, steps: int = 1) -> list[torch.Tensor]:
+    """Take optimizer steps; return the last step's output and gradients."""
+    torch.manual_seed(seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found: list[torch.Tensor] = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        output = run(torch.randn(8, 16))
+        output.square().mean().backward()
+        found = [output.detach(), *(weight.grad.clone() for weight in model.parameters() if weight.grad is not None)]
+        optimizer.step()
+    return found
+
+
+def test_training_goes_on_in_eager_until_it_is_planned(held: threading.Event) -> None:
+    """Forward and backward are planned beside the steps, which change every weight; no copy of an input is kept then."""
+    model, reference = Trained(), Trained()
+    run = compiled(model, tune="off", backends=["disc"])
+    for seed in range(3):
+        torch.testing.assert_close(train(model, run, seed), train(reference, reference, seed))
+    assert [plan.decided_by for plan in hub.plans(run)] == [DecidedBy.PENDING, DecidedBy.PENDING]
+    asides = [graph._aside for graph in graphs_of(run)]
+    assert all(one is not None and one.n_copied_bytes > 0 for one in asides)
+    held.set()
+    assert hub.wait(run)
+    assert {plan.graph.rstrip("0123456789") for plan in hub.plans(run) if "disc" in plan.backends} == {
+        "forward",
+        "backward",
+    }
+    assert all(one is not None and one.n_copied_bytes == 0 for one in asides)
+    torch.testing.assert_close(train(model, run, 7, steps=4), train(reference, reference, 7, steps=4))
+
+
+def test_what_is_too_large_to_copy_is_planned_in_the_first_call(
+    monkeypatch: pytest.MonkeyPatch, held: threading.Event
+) -> None:
+    """All graphs that wait share the room for copies; the plan says why the first call waited."""
+    monkeypatch.setattr(aside, "MAX_COPIED_BYTES", 1000)
+    small, large = compiled(nn.Linear(4, 4), tune="off"), compiled(nn.Linear(4, 4), tune="off")
+    with torch.no_grad():
+        small(torch.randn(15, 4))  # 240 bytes
+        large(torch.randn(50, 4))  # 800 bytes
+    (waiting,), (plan,) = hub.plans(small), hub.plans(large)
+    assert waiting.decided_by is DecidedBy.PENDING
+    assert plan.decided_by is not DecidedBy.PENDING
+    assert any("planned in the first call" in event.message for event in plan.events)
+    held.set()
+    assert hub.wait(small)
+
+
 def test_plans_say_where_planning_stands(held: threading.Event) -> None:
     """Whoever looks at the plan meanwhile sees what is being done, and how far it is."""
     run = compiled(Net().eval(), tune="fast", budget_s=3.0)
