@@ -37,8 +37,8 @@ from hub.workers.transfer import Sample, write_sample
 _MODULE = "hub.planning.aside_worker"
 _ANSWER_S = 60.0
 MAX_COPIED_BYTES = 1 << 30
-"""Bytes of inputs that are copied for all graphs that wait for their plans. In inference they are the user's inputs; in training
-parameters and activations are among them."""
+"""Bytes of inputs that are copied for all graphs that wait for their plans. In inference they are the user's inputs; in
+training parameters and activations are among them."""
 
 
 class Waiting(Protocol):
