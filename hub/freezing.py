@@ -77,6 +77,12 @@ class Frozen:
         self._graph = graph
         _frozen.add(self)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles: a plan's executables belong to this model's weights and this process."""
+        raise FreezeError(
+            "a frozen model cannot be copied or pickled", hint="copy or save the model itself, compile it, and freeze that"
+        )
+
     def leave_to_eager(self) -> None:
         """Run in eager what was built in the process that this one was forked from."""
         never_freed(self._run)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,17 @@ def test_weights_are_as_they_were(plain: tuple[Plain, Any, Frozen]) -> None:
         torch.testing.assert_close(frozen(x), before)
         frozen.refresh()
         torch.testing.assert_close(frozen(x), module(x))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copies_are_refused(copied: Any, plain: tuple[Plain, Any, Frozen]) -> None:
+    """The error says what can be copied instead; the frozen model goes on."""
+    model, _, frozen = plain
+    with pytest.raises(FreezeError, match=r"cannot be copied or pickled[\s\S]*copy or save the model itself"):
+        copied(frozen)
+    x = torch.randn(3, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(frozen(x), model(x))
 
 
 def test_graph_breaks_are_refused(tmp_path: Path) -> None:
