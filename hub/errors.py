@@ -87,7 +87,7 @@ class CaptureError(HubError):
 
 
 class FreezeError(HubError):
-    """A compiled model cannot be frozen, since a call of it is not exactly one captured graph, or a frozen one not copied."""
+    """A compiled model cannot be frozen, since a call of it is not exactly one captured graph; or a frozen one copied."""
 
 
 class PlanError(HubError):
