@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has Ctrl-C igno
 
 
 COMPILED_SLOWLY = ("iree",)
-"""Backends that start a compiler for each program: tests of every backend are theirs once in twenty commits."""
+"""Backends that start a compiler for each program: tests of every backend are theirs in one slice only."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

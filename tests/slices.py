@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-SLICES = 20
+SLICES = 24
 VARIABLE = "HUB_TEST_SLICE"
 
 
