@@ -157,7 +157,8 @@ class Aside(Chore):
 def too_large_to_copy(graph: Graph, args: Sequence[Any]) -> str:
     """Return why there is no room for copies of these arguments; an empty text where there is."""
     needed = sum(value.nbytes for value in _inputs(graph, args) if isinstance(value, torch.Tensor))
-    if sum(chore.n_copied_bytes for chore in chores() if isinstance(chore, Aside)) + needed <= MAX_COPIED_BYTES:
+    waiting = (chore for chore in chores() if isinstance(chore, Aside) and chore.is_pending)  # in a fork, none is
+    if sum(chore.n_copied_bytes for chore in waiting) + needed <= MAX_COPIED_BYTES:
         return ""
     return f"planned in the first call: for planning beside the model {megabytes(needed)} of inputs would be copied"
 

@@ -46,7 +46,7 @@ def check(outcomes: Sequence[Outcome]) -> None:
     assert not found, f"{len(found)} broken promises:\n  " + "\n  ".join(found)
 
 
-# --- Every fault: a slice of them each commit, all in turn ------------------------------------------------
+# --- Every fault: a slice of them each commit, all in turn --------------------------------------------------------------
 
 
 def before_planning() -> Iterator[Any]:

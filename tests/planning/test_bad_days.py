@@ -65,21 +65,19 @@ def send(pid: int, number: signal.Signals) -> None:
         return
 
 
-def planned(start: str) -> tuple[Plan, float]:
-    """Compile and plan; return the plan and the seconds it took. Asserts eager's answers, before and after."""
+def planned(start: str) -> Plan:
+    """Compile, and return the plan. Asserts eager's answers, before and after."""
     model, x = Net().eval(), torch.randn(4, 3, 32, 32)
     options: dict[str, Any] = {"tune": "fast", "budget_s": 4.0, "start": start, "backends": BACKENDS}
-    begin = time.monotonic()
     run: Any = torch.compile(model, backend="hub", options=options)
     with torch.no_grad():
         torch.testing.assert_close(run(x), model(x))
-        assert hub.wait(run, 300.0)
-        took_s = time.monotonic() - begin
-        for size in (4, 4, 4):
-            y = torch.randn(size, 3, 32, 32)
+        assert hub.wait(run, 300.0), "planning hangs"
+        for _ in range(3):
+            y = torch.randn(4, 3, 32, 32)
             torch.testing.assert_close(run(y), model(y))
     (plan,) = hub.plans(run)
-    return plan, took_s
+    return plan
 
 
 def assert_nothing_proven_was_better(plan: Plan) -> None:
@@ -106,7 +104,7 @@ def test_workers_that_are_killed_at_any_time_cost_no_answer(seed: int) -> None:
         return draw.uniform(0.05, 3.0) if left[0] > 0 else 1e6
 
     with meanwhile(kill, draw.uniform(0.1, 8.0)):
-        plan, _ = planned(draw.choice(("wait", "eager")))
+        plan = planned(draw.choice(("wait", "eager")))
     assert plan.decided_by is not DecidedBy.PENDING
     assert_nothing_proven_was_better(plan)
 
@@ -131,9 +129,10 @@ def test_a_machine_that_becomes_ten_times_slower_costs_no_answer(seed: int) -> N
             stopped.add(pid)
         return 0.18
 
-    with meanwhile(throttle, begins_s):
-        plan, took_s = planned(draw.choice(("wait", "eager")))
-    for pid in stopped:
-        send(pid, signal.SIGCONT)
-    assert took_s < 300.0
+    try:
+        with meanwhile(throttle, begins_s):
+            plan = planned(draw.choice(("wait", "eager")))
+    finally:
+        for pid in stopped:
+            send(pid, signal.SIGCONT)
     assert_nothing_proven_was_better(plan)
