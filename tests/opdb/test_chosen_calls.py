@@ -36,7 +36,7 @@ def cases() -> Iterator[Any]:
         yield pytest.param(group, "training", None, id=f"{group}-training-all")
 
 
-@pytest.mark.parametrize(("group", "mode", "backend"), drawn(cases(), one_in=3))
+@pytest.mark.parametrize(("group", "mode", "backend"), drawn(cases(), one_in=8))
 def test_chosen_calls_are_eagers(group: int, mode: Mode, backend: str | None, tmp_path: Path) -> None:
     """Results, strides, shared memory, written arguments, gradients and errors are eager's, and the backend ran some."""
     calls = list(chosen(group, GROUPS, mode))
