@@ -2,9 +2,9 @@
 
 Each time is a process of its own with empty caches; the contenders take turns. `eager` is the first call without any
 compiler, `hub` answers its first call in eager and plans meanwhile (`settled` is when the plan runs, nothing else being
-called), `inductor` is PyTorch's own compiler. Prints a table, and writes
-`results/starts.json`. Run it with `make bench-starts`, or with
-`python -m benchmarks.starts --models mlp,resnet18 --rounds 3`.
+called), `inductor` is PyTorch's own compiler, and `three` is the hub with the three backends that win most: with all of
+them it should neither settle later nor choose worse. Prints a table, and writes `results/starts.json`. Run it with
+`make bench-starts`, or with `python -m benchmarks.starts --models mlp,resnet18 --rounds 3`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,10 @@ from hub.bench.machine import this_machine
 from hub.bench.models import load_model
 
 RESULTS = Path(__file__).parent / "results" / "starts.json"
-WAYS = ("eager", "hub", "inductor")
+WAYS = ("eager", "hub", "three", "inductor")
+HUBS: Mapping[str, Mapping[str, Any]] = {"hub": {}, "three": {"backends": ("inductor", "onnxruntime", "openvino")}}
+CALLS_S, MIN_CALLS = 1.0, 10
+"""Seconds of calls, and calls at least, of which the settled plan's time is the median."""
 CAPTURE_S, SETTLE_S = 1.0, 15.0
 """The bars: a first answer within so many seconds of eager's, and a plan within so many of Inductor's compile time."""
 
@@ -38,19 +41,32 @@ def started(name: str, way: str, cache: Path) -> dict[str, Any]:
     """Return seconds from the model in memory to the first answer in this process, and until the plan is settled."""
     model = load_model(name)
     torch._dynamo.config.allow_rnn = True
-    backends = {"hub": {"backend": "hub", "options": {"cache_dir": str(cache)}}, "inductor": {"backend": "inductor"}}
+    ways = {name: {"backend": "hub", "options": {"cache_dir": str(cache), **options}} for name, options in HUBS.items()}
+    backends: Mapping[str, dict[str, Any]] = {**ways, "inductor": {"backend": "inductor"}}
     start = time.perf_counter()
     with torch.no_grad():
         compiled: Any = torch.compile(model.module, **backends[way]) if way in backends else model.module
         compiled(*model.inputs)
         first_s = time.perf_counter() - start
-        if way != "hub":
+        if way not in HUBS:
             return {"first_s": first_s, "settled_s": first_s}
         hub.wait(compiled, 600.0)
         compiled(*model.inputs)
-    settled_s = time.perf_counter() - start
+        settled_s = time.perf_counter() - start
+        call_s = _call_s(lambda: compiled(*model.inputs))
     plans = [" + ".join(dict.fromkeys(found.backend for found in plan.clusters)) or "eager" for plan in hub.plans(compiled)]
-    return {"first_s": first_s, "settled_s": settled_s, "plans": plans}
+    return {"first_s": first_s, "settled_s": settled_s, "call_s": call_s, "plans": plans}
+
+
+def _call_s(call: Callable[[], Any]) -> float:
+    """Return the median seconds of calls after the first few."""
+    samples: list[float] = []
+    end = time.perf_counter() + CALLS_S
+    while time.perf_counter() < end or len(samples) < MIN_CALLS:
+        start = time.perf_counter()
+        call()
+        samples.append(time.perf_counter() - start)
+    return statistics.median(samples[MIN_CALLS // 2 :])
 
 
 def in_new_process(model: str, way: str) -> dict[str, Any]:
@@ -74,7 +90,11 @@ def compared(model: str, rounds: int) -> dict[str, Any]:
     if failed:
         return {"failed": failed[0], "runs": runs}
     row = {way: statistics.median(run["first_s"] for run in found) for way, found in runs.items()}
-    return {**row, "settled": statistics.median(run["settled_s"] for run in runs["hub"]), "runs": runs}
+    for way, name in (("hub", "settled"), ("three", "settled, three")):
+        row[name] = statistics.median(run["settled_s"] for run in runs[way])
+    for way, name in (("hub", "call"), ("three", "call, three")):
+        row[name] = statistics.median(run["call_s"] for run in runs[way])
+    return {**row, "runs": runs}
 
 
 def summary_of(found: Mapping[str, Mapping[str, Any]]) -> Mapping[str, float]:
@@ -88,7 +108,16 @@ def summary_of(found: Mapping[str, Mapping[str, Any]]) -> Mapping[str, float]:
         "median of first answer - eager": statistics.median(quick),
         "median of settled - Inductor": statistics.median(beyond),
         "settled within Inductor's time + 15 s": sum(one <= SETTLE_S for one in beyond),
+        "time to settle, all backends / three": statistics.geometric_mean(
+            row["settled"] / row["settled, three"] for row in rows
+        ),
+        "time of a call, all backends / three": statistics.geometric_mean(row["call"] / row["call, three"] for row in rows),
     }
+
+
+def _ratio(rows: Sequence[Mapping[str, float]], name: str) -> float:
+    """Return the geometric mean of what the hub takes with all backends against what it takes with three."""
+    return statistics.geometric_mean(row[name] / row[f"{name}, three"] for row in rows)
 
 
 def main() -> None:
@@ -104,7 +133,7 @@ def main() -> None:
         print(json.dumps(started(name, way, Path(cache))))
         return
     found: dict[str, Any] = {}
-    print(f"{'seconds':18}{'eager':>8}{'hub':>8}{'inductor':>10}{'settled':>9}")
+    print(f"{'seconds':18}{'eager':>8}{'hub':>8}{'inductor':>10}{'settled':>9}{'three':>7}{'ms a call':>11}{'three':>8}")
     for model in given.models.split(","):
         row = found[model] = compared(model, given.rounds)
         print(f"{model:18}{_text(row)}", flush=True)
@@ -119,7 +148,9 @@ def _text(row: Mapping[str, Any]) -> str:
     if "failed" in row:
         return f"  {row['failed']}"[:100]
     plans: Sequence[str] = row["runs"]["hub"][-1]["plans"]
-    return f"{row['eager']:8.2f}{row['hub']:8.2f}{row['inductor']:10.1f}{row['settled']:9.1f}   {', '.join(plans)}"
+    calls = f"{row['call'] * 1e3:11.2f}{row['call, three'] * 1e3:8.2f}"
+    settled = f"{row['settled']:9.1f}{row['settled, three']:7.1f}"
+    return f"{row['eager']:8.2f}{row['hub']:8.2f}{row['inductor']:10.1f}{settled}{calls}   {', '.join(plans)}"
 
 
 if __name__ == "__main__":
