@@ -14,6 +14,7 @@ import hub
 from hub.backend import Proposal
 from hub.graph import Graph
 from hub.partition.assignments import assignments
+from hub.partition.group import Group
 from hub.planning.decide import decide
 from hub.planning.decision import Decision
 from hub.planning.mixes import Mixer

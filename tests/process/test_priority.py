@@ -114,7 +114,8 @@ def test_workers_of_a_process_that_stepped_behind_are_behind(tmp_path: Path) -> 
         worker.ask("rest", 60)
         group = Path("/proc") / str(worker.pid) / "autogroup"
         words = group.read_text().split() if group.exists() else ["{NICE}"]
-        print(os.getpriority(os.PRIO_PROCESS, worker.pid), words[-1], os.sched_getscheduler(worker.pid) == os.sched_getscheduler(0))
+        is_as_here = os.sched_getscheduler(worker.pid) == os.sched_getscheduler(0)
+        print(os.getpriority(os.PRIO_PROCESS, worker.pid), words[-1], is_as_here)
         worker.kill()
     """
     done = subprocess.run(
