@@ -226,7 +226,7 @@ def test_an_unknown_contender_gives_the_nearest() -> None:
 def test_restriction_reaches_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """`hub:NAME` replaces `backends` and drops `exclude`, which might contradict it."""
     seen: list[object] = []
-    monkeypatch.setattr(contenders_module, "compiled_by_hub", lambda module, given: seen.append(given) or module)
+    monkeypatch.setattr(contenders_module, "compiled_by_hub", lambda module, given, **_: seen.append(given) or module)
     whole, alone = contenders(["hub:openvino"])
     contenders_module.build(alone, lambda: 1, (), {"threads": 2, "exclude": ("openvino",)})
     contenders_module.build(whole, lambda: 1, (), {"threads": 2})
