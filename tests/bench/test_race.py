@@ -83,7 +83,7 @@ def test_contenders_are_timed_in_every_round(outcome: Race) -> None:
         one = result(outcome, name)
         assert (one.failure, len(one.blocks_s), one.max_abs_error) == ("", 3, 0.0)
         assert one.calls >= 9
-        assert all(cores > 0.5 for cores in one.blocks_cores)
+        assert all(cores > 0 for cores in one.blocks_cores)
         assert len(one.blocks_cores) == 3
         assert one.peak_bytes is not None
     assert (outcome.inputs, outcome.threads) == (("float32[4, 32]",), 1)
