@@ -48,7 +48,7 @@ def hub_backend(
         chosen = _options(options, mode)
     except OptionError as error:
         return _raising(error)
-    if chosen.start == "wait" or _needs_gradients(example_inputs):
+    if chosen.start == "wait":
         _expect_work(chosen)
     with held_back():
         try:

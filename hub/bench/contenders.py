@@ -148,12 +148,12 @@ def _of_entry(entry: Entry) -> tuple[Contender, ...]:
     )
 
 
-def compiled_by_hub(module: Any, given: Mapping[str, Any]) -> Any:
-    """Return `module` compiled through the hub with these options."""
+def compiled_by_hub(module: Any, given: Mapping[str, Any], *, goes_on: bool = False) -> Any:
+    """Return `module` compiled through the hub with these options; with `goes_on`, verified after the first answer, too."""
     import torch  # the command line lists contenders without it
 
     return cast("Any", torch).compile(  # its annotations allow no tuples among options
-        module, backend="hub", options={"background": False, "start": "wait", **given}
+        module, backend="hub", options={"start": "wait", **({} if goes_on else {"background": False}), **given}
     )
 
 
@@ -173,7 +173,7 @@ def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mappi
         return Built(load_attribute(contender.peer)(module, tuple(inputs)))
     if not contender.is_hub:
         return Built(lambda: module(*inputs))
-    compiled = compiled_by_hub(module, options_of(contender, given))
+    compiled = compiled_by_hub(module, options_of(contender, given), goes_on=contender.is_timed)
     if contender.name in (FROZEN, TUNED_FROZEN):
         from hub.freezing import freeze  # needs torch
 

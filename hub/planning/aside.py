@@ -136,7 +136,7 @@ class Aside(Chore):
         with self._lock:
             if self._is_stopped:
                 raise WorkerError("the model is gone")
-            self._worker = worker = Worker(_MODULE, folder / "log")
+            self._worker = worker = Worker(_MODULE, folder / "log", is_behind=True)
         TRAFFIC.show(folder / COUNTS)
         worker.post("plan", folder=str(folder), **self._facts)
         while not worker.is_ready(LOOK_S):

@@ -21,14 +21,10 @@ from hub.planning.news import StageFile, tell_better
 from hub.process.family import end_descendants
 from hub.process.scratch import remove_with_owner
 from hub.process.traffic import COUNTS, GAPS
+from hub.process.working import leave_out_waiting
 from hub.registry import registry
 from hub.workers.pool import POOL
 from hub.workers.transfer import read_sample
-
-NICE = 5
-"""Against the user's own threads, these and the workers get a quarter of a core that both want (Linux: 1.25 ** -5 = 0.33
-to 1). With 19 it would be a sixty-seventh: beside a model
-that is called in a loop the budget would end first."""
 
 
 def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) -> Plan:
@@ -38,8 +34,8 @@ def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) 
     """
     tempfile.tempdir = folder
     threading.Thread(target=_end_with_parent, args=(int(sys.argv[1]), Path(sys.argv[3])), daemon=True).start()
+    leave_out_waiting()
     POOL.prepare()  # while the graph is read
-    os.nice(NICE)
     set_modes(modes)
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)

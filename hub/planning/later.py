@@ -1,13 +1,12 @@
 """Verifies after the first answer, in a worker process, what there was no time for before it.
 
-The worker steps back behind every other process, and rests while another graph is planned, whose candidates are timed. It
+The worker steps back behind the user's threads, and rests while another graph is planned, whose candidates are timed. It
 ends when the model goes, and with this process. One runs at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import threading
 import time
@@ -21,11 +20,12 @@ from hub.errors import AccuracyError, CompileError, ContractError, PluginError, 
 from hub.modes import Modes
 from hub.options import Options
 from hub.planning.chore import Chore
-from hub.process.family import PROC, end_family, state_of
+from hub.process.family import end_family
 from hub.process.forks import freed_in_forks, in_forks
+from hub.process.working import Worked
 from hub.verification.standing import Standing
 from hub.workers.limits import Limits
-from hub.workers.pool import POOL
+from hub.workers.pool import BEHIND, POOL
 
 LIMIT_S = 120.0
 """Seconds that one step may work, or wait for something, before it counts as hanging. Waiting for a core does not count."""
@@ -184,7 +184,7 @@ class Later(Chore):
                 if self._worker.is_alive:
                     return
                 self._worker.kill()
-            self._worker = POOL.lend(_HOME, self._limits)
+            self._worker = (POOL if POOL.is_started else BEHIND).lend(_HOME, self._limits)
         self._ask("step_back")
         self._ask("load", is_plugins=False, **self._facts)
 
@@ -194,13 +194,14 @@ class Later(Chore):
             time.sleep(_LOOK_S)
         worker = self._worker
         assert worker is not None, "it was started"
-        clock = _Clock(worker.pid)
+        worked = Worked(worker.pid)
         worker.post(command, **facts)
         while not worker.is_ready(_LOOK_S):
             if reason := worker.excess():
                 end_family(worker.pid)
                 raise CompileError(reason)
-            if clock.tick() > (LIMIT_S if is_plugins else _LOAD_LIMIT_S):
+            worked.tick()
+            if worked.seconds > (LIMIT_S if is_plugins else _LOAD_LIMIT_S):
                 end_family(worker.pid)
                 text = f"no answer within {LIMIT_S:.0f} s to `{command}`, after the first answer"
                 raise (RunError if is_plugins else CompileError)(text)
@@ -210,30 +211,6 @@ class Later(Chore):
             if not is_plugins or worker.is_alive or worker.exit_status in _NO_FAULT or self._is_stopped:
                 raise
             raise RunError(f"after the first answer: {error.message}") from error
-
-
-class _Clock:
-    """Seconds for which a process worked, or waited for something else than a core."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid, self._spent_s = pid, 0.0
-        self._now_s, self._cpu_s = time.monotonic(), _cpu_s(pid)
-
-    def tick(self) -> float:
-        """Return them."""
-        now_s, cpu_s = time.monotonic(), _cpu_s(self._pid)
-        passed_s, worked_s = now_s - self._now_s, cpu_s - self._cpu_s
-        self._now_s, self._cpu_s = now_s, cpu_s
-        self._spent_s += min(passed_s, worked_s) if state_of(self._pid)[0] == "R" else passed_s
-        return self._spent_s
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the seconds of processor time of a process's main thread; 0 where the system does not say."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = (PROC / str(pid) / "task" / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return 0.0
 
 
 def _path(item: Item) -> str | None:

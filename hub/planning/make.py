@@ -38,6 +38,7 @@ from hub.report.progress import Progress
 from hub.support import operator_name
 from hub.workers.crew import Crew
 from hub.workers.in_process import InProcess
+from hub.workers.pool import POOL
 from hub.workers.session import Session
 from hub.workers.transfer import Sample
 
@@ -103,6 +104,8 @@ class Maker:
                 made, is_news = self._made(scene, store, plan, (*_no_cache(problem), *notes, *self._early_notes))
             if self.options.isolate:
                 remember(store.root, needed_workers=session.crew.was_needed)
+                if not session.crew.was_needed:
+                    POOL.drop_unused()
                 made = replace(made, later=self._later(made, session.crew, has_cache=not problem))
         plan_s = time.perf_counter() - start
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": plan_s}), cache_problem=problem)

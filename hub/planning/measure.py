@@ -298,7 +298,8 @@ class _Measuring:
         ready = [draft for draft in self.drafts if self.candidates.is_ready(draft)]
         alone_s = {draft.name: self._predicted_s(draft) for draft in ready}
         best_s = min(alone_s.values(), default=0.0)
-        hopeful = [draft for draft in ready if alone_s[draft.name] <= HOPELESS * best_s or not draft.assignment.clusters]
+        far_s = math.inf if self.session.is_disturbed else HOPELESS * best_s
+        hopeful = [draft for draft in ready if alone_s[draft.name] <= far_s or not draft.assignment.clusters]
         singles = [draft for draft in hopeful if len(draft.assignment.backends) < 2]
         pairs = [draft for draft in hopeful if len(draft.assignment.backends) > 1]
         most = MOST_MIXES["full" if self.is_full else "fast"]

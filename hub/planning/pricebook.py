@@ -168,7 +168,12 @@ class PriceBook:
         self._costs[self.structure(found), found.backend, settings] = offer.cost
         self._n_kept += 1
         subject = self._subject(found, settings)
-        self._scene.measurements.keep(Measurement(subject, offer.cost, offer.compile_s, self.features(found), _now()))
+        self._write(Measurement(subject, offer.cost, offer.compile_s, self.features(found), _now()))
+
+    def _write(self, measurement: Measurement) -> None:
+        """Keep a price for later processes, unless what was timed had to share its cores with the user's own calls."""
+        if not self._scene.session.is_disturbed:
+            self._scene.measurements.keep(measurement)
 
     def eager_s(self) -> Mapping[str, float]:
         """Return seconds of each node in eager: measured on this machine by any process, learned, or the roofline's."""
@@ -198,7 +203,7 @@ class PriceBook:
             spread_s = (max(samples) - min(samples)) / 2
             cost = Cost(median(samples), spread_s, 0, "measured", f"{count(len(names), 'node')}, {subject.threads} threads")
             features = self._plain_features((names[0],))
-            self._scene.measurements.keep(Measurement(subject, cost, 0.0, features, _now()))
+            self._write(Measurement(subject, cost, 0.0, features, _now()))
         self._eager_s, self._guesses = {**self.eager_s(), **seconds}, {}
         self._has_timed_eager = True
 

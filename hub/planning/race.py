@@ -11,7 +11,6 @@ The rules that hold whatever dies, hangs or comes late (`tests/planning/test_rac
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,6 +18,7 @@ from typing import Protocol
 from hub.errors import PluginError, WorkerDied, WorkerError, WorkerGone
 from hub.plan import Contender
 from hub.pricing.timing import in_turn, median, median_interval
+from hub.process.working import now
 from hub.workers.orders import Block, Lane
 
 BLOCK_S = 0.15
@@ -117,7 +117,7 @@ class Proof:
 class Race:
     """Whole plans timed against each other, in as many heats as planning has."""
 
-    def __init__(self, timer: Timer, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, timer: Timer, now: Callable[[], float] = now) -> None:
         """`now` gives seconds."""
         self._timer, self._now = timer, now
         self.entrants: list[Entrant] = []

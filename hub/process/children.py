@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from hub.process import environment
 from hub.process.family import WATCH_S, end_family, end_session, memory_bytes
+from hub.process.priority import keep_session_behind
 from hub.report.numbers import megabytes
 
 _TAIL_BYTES = 4096
@@ -80,6 +81,7 @@ def run_child(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=variables
         )
         try:
+            keep_session_behind(child.pid)
             if (failed := _watched(child, timeout_s, most_bytes, log, most_output)) is not None:
                 return failed
         finally:

@@ -18,7 +18,9 @@ from hub.errors import CompileError, HubError, LimitExceeded, WorkerDied, Worker
 from hub.process.children import environment_of_children
 from hub.process.family import WATCH_S, adopt_orphans
 from hub.process.forks import in_forks
+from hub.process.priority import keep_session_behind, step_behind
 from hub.process.scratch import remove_with_owner, scratch_root
+from hub.process.working import now
 from hub.workers.forkserver import Child, ForkServer, Spawned
 from hub.workers.frames import is_readable, receive, send
 from hub.workers.limits import Limits, Saving
@@ -60,7 +62,9 @@ class Worker:
         environment: dict[str, str] | None = None,
         limits: Limits | None = None,
         server: ForkServer | None = None,
+        is_behind: bool = False,
     ) -> None:
+        """`is_behind` lets a new interpreter run where the user's own threads leave a core, from its beginning."""
         self.log = log
         self.limits = limits
         self.saving: Saving | None = None
@@ -72,6 +76,7 @@ class Worker:
                 self._process: Child | Spawned = server.fork(theirs_in, theirs_out, log)
             else:
                 self._process = self._started(module, theirs_in, theirs_out, environment or {})
+                (step_behind if is_behind else keep_session_behind)(self._process.pid)
         except (OSError, WorkerError) as error:
             for descriptor in (theirs_in, ours_out, ours_in, theirs_out):
                 os.close(descriptor)
@@ -128,10 +133,10 @@ class Worker:
 
     def _watch(self, timeout_s: float) -> None:
         """Wait for an answer. Raises CompileError, after killing the worker, where it takes too long or too much."""
-        end = time.monotonic() + timeout_s
-        while not self.is_ready(max(0.0, min(WATCH_S, end - time.monotonic()) if self.limits else timeout_s)):
+        end = now() + timeout_s
+        while not self.is_ready(max(0.0, min(WATCH_S, end - now()) if self.limits else timeout_s)):
             reason = self.excess()
-            if reason or time.monotonic() >= end:
+            if reason or now() >= end:
                 self.kill()
                 text = reason or f"no answer within {timeout_s:.0f} s"
                 raise LimitExceeded(text, hint="raise the limit, or exclude the backend")

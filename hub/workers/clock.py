@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Iterable
+
+from hub.process.working import now
 
 EXPLORE_SHARE = 0.45
 """Share of the budget after which no piece is compiled any more, so that what their prices suggest can be."""
@@ -20,7 +21,7 @@ MOST_PATIENCE = 3.0
 class Clock:
     """Counts a budget down. The compilation of the best choices is not part of it: one of them has to be in any case.
 
-    Any thread may ask. Times are seconds of `time.monotonic`.
+    Any thread may ask. Times are seconds of `working.now`.
     """
 
     def __init__(self, budget_s: float) -> None:
@@ -35,7 +36,7 @@ class Clock:
         """Start the budget, the first time it is called: a whole plan is ready."""
         with self._lock:
             if self._began_s is None:
-                self._began_s = time.monotonic()
+                self._began_s = now()
 
     def wait_for(self, backends: Iterable[str]) -> None:
         """Name the backends that may well be the fastest, as far as is known: their whole plans are worth waiting for."""
@@ -64,7 +65,7 @@ class Clock:
     @property
     def left_s(self) -> float:
         """What is left of the budget; all of it before it has begun. Below zero once it is spent."""
-        return self.budget_s if self._began_s is None else self._began_s + self.budget_s - time.monotonic()
+        return self.budget_s if self._began_s is None else self._began_s + self.budget_s - now()
 
     def may_start(self, backend: str, *, is_needed: bool) -> bool:
         """Return whether a compilation may start now.
@@ -73,8 +74,8 @@ class Clock:
         worker that has to be stopped takes what it has compiled before with it.
         """
         if is_needed:
-            return time.monotonic() <= self.compile_until(backend)
-        return time.monotonic() + self._slowest_s.get(backend, 0.0) <= self._share_ends_s(EXPLORE_SHARE)
+            return now() <= self.compile_until(backend)
+        return now() + self._slowest_s.get(backend, 0.0) <= self._share_ends_s(EXPLORE_SHARE)
 
     def _share_ends_s(self, share: float) -> float:
         return math.inf if self._began_s is None else self._began_s + share * self.budget_s

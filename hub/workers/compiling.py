@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from hub.errors import ContractError, LimitExceeded, PluginError
 from hub.process.family import WATCH_S
+from hub.process.working import now
 from hub.workers.channel import Worker
 from hub.workers.clock import Clock
 from hub.workers.crew import RUN_LIMIT_S, Crew
@@ -108,16 +108,16 @@ class Compiler:
         Raise LimitExceeded where it takes too long, or too much.
         """
         limit_s = self._crew.limits.compile_s
-        last_s = time.monotonic() + limit_s
+        last_s = now() + limit_s
         while not worker.is_ready(WATCH_S):
             if reason := worker.excess():
                 worker.kill()
                 raise LimitExceeded(reason, hint="raise the limit, or exclude the backend")
-            if time.monotonic() > last_s:
+            if now() > last_s:
                 worker.kill()
                 text = f"not compiled within {limit_s:.0f} s (`compile_limit_s`)"
                 raise LimitExceeded(text, hint="raise the limit, or exclude the backend")
-            if clock is not None and time.monotonic() > clock.compile_until(backend):
+            if clock is not None and now() > clock.compile_until(backend):
                 worker.kill()
                 return False
         return True

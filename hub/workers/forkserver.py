@@ -28,6 +28,7 @@ from hub.errors import WorkerError
 from hub.process.children import environment_of_children
 from hub.process.family import adopt_orphans, children, end_family, end_session, is_running
 from hub.process.forks import freed_in_forks
+from hub.process.priority import keep_session_behind, step_behind
 from hub.process.scratch import remove_with_owner, scratch_root
 
 START_S = 120.0
@@ -108,10 +109,11 @@ def _has_ended(pid: int) -> bool:
 class ForkServer:
     """The parent's side. Starting does not wait; the first fork does. Raises WorkerError where it cannot be started.
 
-    The server ends after `rest_s` seconds in which it has no workers and nobody asks for any.
+    The server ends after `rest_s` seconds in which it has no workers and nobody asks for any. With `is_behind`, it and its
+    workers run where the user's own threads leave a core.
     """
 
-    def __init__(self, module: str, log: Path, *, rest_s: float = REST_S) -> None:
+    def __init__(self, module: str, log: Path, *, rest_s: float = REST_S, is_behind: bool = False) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with log.open("ab") as output:
@@ -131,6 +133,9 @@ class ForkServer:
             raise WorkerError(f"a worker process cannot be started: {error}") from error
         finally:
             theirs.close()
+        (step_behind if is_behind else keep_session_behind)(self._process.pid)
+        self.n_forked = 0
+        """Workers that it was asked for."""
         self._socket = ours
         self._limit_s = START_S
         self._lock = threading.Lock()
@@ -151,6 +156,7 @@ class ForkServer:
     def fork(self, requests: int, answers: int, log: Path) -> Child:
         """Return a new worker that reads and writes these descriptors. Raises WorkerError where the server gives none."""
         status_out, status_in = os.pipe()
+        self.n_forked += 1
         try:
             with self._lock, log.open("ab") as output, _this_folder() as folder:
                 answer = self._ask((requests, answers, output.fileno(), status_in, folder))
@@ -283,6 +289,7 @@ class _Server:
             sys.path[:] = request["path"]  # plugins may lie where this server did not look
             importlib.invalidate_caches()
             sys.argv = [self.module.__name__, str(requests), str(answers)]
+            keep_session_behind()
             self.module.main()
             code = 0
         except SystemExit as error:

@@ -60,7 +60,9 @@ class _Resting:
 class Pool:
     """Lends workers by what they did before, so that a backend's library is imported once. Any thread may ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_behind: bool = False) -> None:
+        """`is_behind` lets them run where the user's own threads leave a core."""
+        self._is_behind = is_behind
         self._resting: list[_Resting] = []
         self._server: tuple[str, ForkServer] | None = None
         """Forks new workers, with a digest of what it was started in."""
@@ -87,7 +89,22 @@ class Pool:
         if server is not None:
             with contextlib.suppress(WorkerError):  # it died, or has grown threads: workers can be spawned without it
                 return Worker(MODULE, log, limits=limits, server=server)
-        return Worker(MODULE, log, limits=limits)
+        return Worker(MODULE, log, limits=limits, is_behind=self._is_behind)
+
+    @property
+    def is_started(self) -> bool:
+        """Return whether a worker is there in milliseconds."""
+        with self._lock:
+            return bool(self._resting) or (self._server is not None and self._server[1].can_fork)
+
+    def drop_unused(self) -> None:
+        """End what forks workers, where nobody has asked it for one: it may still be importing PyTorch, for seconds."""
+        with self._lock:
+            if self._server is None or self._server[1].n_forked or os.getpid() != self._owner:
+                return
+            _, server = self._server
+            self._server = None
+        server.close()
 
     def prepare(self) -> None:
         """Start what will be needed for the first worker, without waiting for it. Raises nothing."""
@@ -153,7 +170,7 @@ class Pool:
                     server.close()
         if self._server is None:
             try:
-                self._server = surroundings, ForkServer(MODULE, self._next_log())
+                self._server = surroundings, ForkServer(MODULE, self._next_log(), is_behind=self._is_behind)
             except (WorkerError, OSError):
                 return None
         return self._server[1]
@@ -213,5 +230,8 @@ def _folder() -> str:
 
 POOL = Pool()
 """The workers of this process."""
-atexit.register(POOL.close)
-in_forks(POOL.let_go)
+BEHIND = Pool(is_behind=True)
+"""Those that work beside the user's calls."""
+for _pool in (POOL, BEHIND):
+    atexit.register(_pool.close)
+    in_forks(_pool.let_go)

@@ -56,6 +56,8 @@ class Session:
         self._batches = Batches(self.crew, self._compiler)
         self._estimating: set[str] = set()
         """Backends that predict prices of their own."""
+        self.is_disturbed = False
+        """True once something was timed beside the user's calls, which left no gaps: it says little of other moments."""
 
     def __enter__(self) -> Session:
         return self
@@ -171,9 +173,12 @@ class Session:
             timing = worker.ask("time_cluster", RUN_LIMIT_S, **facts, at_least_s=at_least_s)
         except PluginError as error:
             return Offer(offer.order, failure=error)
+        self.is_disturbed |= timing.beside > 0
         cost = measured_cost(timing, offer.order.settings.threads)
         return replace(offer, cost=cost)
 
     def eager_prices(self) -> dict[str, float]:
         """Measure what each node costs in eager, in seconds. Raise PluginError if the worker fails."""
-        return self.crew.living(self.crew.home_of(EAGER)).ask("profile", RUN_LIMIT_S)
+        seconds, beside = self.crew.living(self.crew.home_of(EAGER)).ask("profile", RUN_LIMIT_S)
+        self.is_disturbed |= beside > 0
+        return seconds

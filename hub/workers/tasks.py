@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import shutil
 import time
 from collections import Counter
@@ -37,6 +36,7 @@ from hub.pricing.roofline import Peaks, settle
 from hub.pricing.timing import Timing, time_call
 from hub.process.heap import trim
 from hub.process.leftovers import MANY_LEFT, leftovers, more
+from hub.process.priority import step_behind
 from hub.process.state import WORKER, Said, kept_state, told_changes
 from hub.process.traffic import GAPS
 from hub.registry import Registry, registry
@@ -99,7 +99,6 @@ class _State:
 _state = _State()
 _LAPPED_CALLS = 5
 """Calls of a plan in which each step is waited for, beside those that count for the plan."""
-_NICE = 19
 _CALLS = 2
 """Calls that are watched for what they leave behind, after the first ones, which may start a pool."""
 
@@ -171,10 +170,10 @@ def prepare(names: Sequence[str]) -> None:
         _state.values |= values_at(sample.graph, sample.values, missing)
 
 
-def profile() -> dict[str, float]:
-    """Return what each node costs in eager, in seconds."""
-    sample = _state.loaded_sample
-    return profile_eager(sample.graph, sample.values)
+def profile() -> tuple[dict[str, float], int]:
+    """Return what each node costs in eager, in seconds, and how many runs there were beside the user's calls."""
+    sample, beside = _state.loaded_sample, GAPS.beside
+    return profile_eager(sample.graph, sample.values), GAPS.beside - beside
 
 
 def compile_cluster(
@@ -286,8 +285,8 @@ def time_plan(at_least_s: float) -> tuple[Timing, list[float]]:
 
 
 def step_back() -> None:
-    """Let every other process go first, as long as this one lives."""
-    os.nice(_NICE)
+    """Let the user's own threads go first, as long as this process lives."""
+    step_behind()
 
 
 def verify_at_leisure(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str | None) -> None:

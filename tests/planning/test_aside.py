@@ -443,3 +443,45 @@ def test_a_process_that_ends_takes_its_planning_with_it(then: str, tmp_path: Pat
     assert done.returncode == (1 if then == "an error" else 0), done.stderr
     assert not is_running(int(done.stdout.split()[0]))
     assert not [path.name for path in scratch.iterdir() if path.name.startswith("hub-")]
+
+
+def test_all_that_plans_is_behind_the_users_threads(tmp_path: Path) -> None:
+    """Every process that a model in its first calls has started stays behind, and the user's own is as it was."""
+    code = f"""
+    import os, time
+    from pathlib import Path
+    import torch, hub
+    from hub.process.family import descendants
+
+    def place(pid):
+        try:
+            group = (Path("/proc") / str(pid) / "autogroup").read_text().split()[-1]
+        except OSError:
+            group = str(os.getpriority(os.PRIO_PROCESS, pid))
+        return os.getpriority(os.PRIO_PROCESS, pid), int(group)
+
+    before = place(os.getpid()), os.sched_getscheduler(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    options = {{"start": "eager", "background": True, "cache_dir": {str(tmp_path)!r}, "backends": {BACKENDS!r}}}
+    compiled = torch.compile(model, backend="hub", options=options)
+    with torch.no_grad():
+        compiled(torch.ones(2, 8))
+    seen, born = set(), {{}}
+    while not hub.wait(compiled, 0.05):
+        for pid in descendants(os.getpid()):
+            if time.monotonic() - born.setdefault(pid, time.monotonic()) > 5.0:
+                continue
+            try:
+                found = place(pid)
+            except OSError:
+                continue
+            if min(found) > 0:
+                seen.add(pid)
+    late = [pid for pid in born if pid not in seen and (Path("/proc") / str(pid)).exists()]
+    print(len(seen) > 2, late, (place(os.getpid()), os.sched_getscheduler(0)) == before)
+    """
+    environment = {**os.environ, "HUB_BACKGROUND": "1", "HUB_START": "eager"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stdout == "True [] True\n", done.stderr

@@ -14,6 +14,7 @@ import hub
 from hub.backend import Proposal
 from hub.graph import Graph
 from hub.partition.assignments import assignments
+from hub.partition.group import Group
 from hub.planning.decide import decide
 from hub.planning.decision import Decision
 from hub.planning.mixes import Mixer
@@ -100,6 +101,21 @@ def test_eager_has_measured_prices_too(set_stage: Callable[..., Any]) -> None:
     decision = predicted(stage)
     assert decision.assignment.backends == ("one",)
     assert dict(decision.eager_s) == pytest.approx(dict.fromkeys(nodes, 1 * MS))
+
+
+def test_what_was_timed_beside_the_users_calls_serves_this_plan_alone(set_stage: Callable[..., Any]) -> None:
+    """It says who got the cores; a later process must not take it for what the backend, or eager, takes."""
+    stage = set_stage(halves(), (X,), {"one": ""})
+    nodes = [node.name for node in stage.scene.graph.nodes]
+    whole = Group("one", tuple(nodes))
+    stage.scene.session.is_disturbed = True
+    stage.price_whole("one", 7 * MS)
+    stage.book.keep_eager(dict.fromkeys(nodes, 3 * MS))
+    settings = stage.scene.settings(spin=True)
+    assert stage.book.measured(whole, settings).run_s == 7 * MS
+    later = stage.again().book
+    assert later.measured(whole, settings) is None
+    assert not later.knows_eager
 
 
 def test_mixes_are_predicted_without_spinning(set_stage: Callable[..., Any]) -> None:

@@ -106,3 +106,15 @@ def test_only_some_rest(pool: Pool) -> None:
     assert [worker.is_alive for worker in workers] == [False, *[True] * MOST_RESTING]
     pool.close()
     assert not any(worker.is_alive for worker in workers)
+
+
+def test_what_forks_workers_is_ended_where_nobody_needed_it(pool: Pool) -> None:
+    """It may still be importing PyTorch, beside the user's first calls; once somebody had a worker of it, it stays."""
+    pool.prepare()
+    assert pool.is_started
+    pool.drop_unused()
+    assert not pool.is_started
+    worker = pool.lend("alpha", LIMITS)
+    pool.drop_unused()
+    assert pool.is_started
+    worker.kill()

@@ -1,0 +1,100 @@
+"""Lets processes run where the user's own threads leave a core: those that plan and verify beside the user's calls.
+
+Two things are in the way of `nice` alone (`benchmarks/behind.py`):
+
+- Linux gives each session a group of its own (`sched_autogroup_enabled`), and shares the cores among groups first. A
+  process in another session takes half of a contended core, whatever its niceness; the group has a niceness of its own.
+- A thread that wakes up goes to an idle core, and one on which any ordinary process runs is not idle. So after each pause
+  the user's threads wake up on one core, and wait for each other there until the system moves one: 60 ms for a call of
+  2 ms. A core that runs only what has the policy SCHED_IDLE counts as idle.
+
+A process cannot come back: the system lets only administrators raise a priority.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from functools import cache
+from pathlib import Path
+
+NICE = 7
+"""A sixth of a core that the user's threads want, too (Linux: 1.25 ** -7 to 1).
+
+With 5 it would be a quarter, and a MiniLM that is called in a loop would be half as fast while it is planned; with 10, a
+tenth, it would not be slowed down, and planning would take six minutes instead of two.
+"""
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+_AGAIN_S, _TRIES = 0.12, 10
+"""The system takes one change of a group's niceness in 0.1 s from everybody but administrators."""
+
+
+def step_behind(pid: int = 0) -> None:
+    """Let a process that has one thread, or this one, run behind the user's threads, with its session and what it starts.
+
+    Where the system has no such means, or does not allow them, nothing changes.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, pid, max(NICE, os.getpriority(os.PRIO_PROCESS, pid)))
+    if _groups_share(_PROC / str(pid or os.getpid())):  # elsewhere a core that is wanted would never run it
+        with contextlib.suppress(OSError, AttributeError):
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+    keep_session_behind(pid)
+
+
+def keep_session_behind(pid: int = 0) -> None:
+    """Let the session that a process has just begun count no more than the process itself does."""
+    with contextlib.suppress(OSError, AttributeError):
+        if (nice := os.getpriority(os.PRIO_PROCESS, pid)) > 0:
+            _set_group(_PROC / str(pid or os.getpid()) / "autogroup", nice)
+
+
+def _set_group(path: Path, nice: int) -> None:
+    """Write a group's niceness. Raise OSError where there are no groups."""
+    for _ in range(_TRIES):
+        try:
+            path.write_text(str(nice), encoding="ascii")
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            time.sleep(_AGAIN_S)
+        else:
+            return
+
+
+@cache
+def _has_groups() -> bool:
+    """Return whether each session is a group of its own."""
+    with contextlib.suppress(OSError):
+        return (_PROC / "sys/kernel/sched_autogroup_enabled").read_text().strip() == "1"
+    return False
+
+
+def _groups_share(process: Path) -> bool:
+    """Return whether the cores are shared among sessions: they are not inside a control group for processors.
+
+    Containers have one. Only roots have a `release_agent` (version 1), and all but the root a `cpu.weight` (version 2).
+    """
+    if not _has_groups():
+        return False
+    try:
+        lines = (process / "cgroup").read_text().splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers and any((folder / "cpu.weight").exists() for folder in _lineage(path)):
+            return False
+        is_first = path == "/" and (_CGROUPS / controllers / "release_agent").exists()
+        if "cpu" in controllers.split(",") and not is_first:
+            return False
+    return True
+
+
+def _lineage(path: str) -> list[Path]:
+    """Return the folders of a control group and of those that it is part of."""
+    own = _CGROUPS / path.strip("/")
+    return [folder for folder in (own, *own.parents) if folder.is_relative_to(_CGROUPS)]

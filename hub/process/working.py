@@ -1,0 +1,77 @@
+"""Time in which work could be done: without what processes that run behind the user's threads waited for a core."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+
+from hub.process.family import PROC, descendants, state_of
+
+LOOK_S = 0.25
+"""Seconds between two looks at who waits."""
+MIN_SHARE = 0.05
+"""Share of all time that counts at least: a budget ends, however busy the machine is."""
+
+
+class Worked:
+    """Seconds for which a process worked, or waited for something else than a core."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self.seconds = pid, 0.0
+        self._now_s, self._cpu_s = time.monotonic(), _cpu_s(pid)
+
+    def tick(self) -> float:
+        """Return seconds since the last look in which it waited for a core."""
+        now_s, cpu_s = time.monotonic(), _cpu_s(self._pid)
+        passed_s, worked_s = now_s - self._now_s, cpu_s - self._cpu_s
+        self._now_s, self._cpu_s = now_s, cpu_s
+        waited_s = max(0.0, passed_s - worked_s) if state_of(self._pid)[0] == "R" else 0.0
+        self.seconds += passed_s - waited_s
+        return waited_s
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the seconds of processor time of a process; 0 where the system does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+class _Family:
+    """What this process and those that it started wait for, once somebody looks."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+        self._members: dict[int, Worked] = {}
+
+    def watch(self) -> None:
+        """Look, for as long as this process lives."""
+        threading.Thread(target=self._look, name="hub-waiting", daemon=True).start()
+
+    def _look(self) -> None:
+        own = os.getpid()
+        while True:
+            start_s = time.monotonic()
+            time.sleep(LOOK_S)
+            members = {pid: self._members.get(pid) or Worked(pid) for pid in (own, *descendants(own))}
+            self._members = members
+            waited = [seconds for member in members.values() if (seconds := member.tick())]
+            passed_s = time.monotonic() - start_s
+            if waited:  # several wait in turn for one core: each of them gets on by so much
+                self.waited_s += min(sum(waited) / len(waited), (1 - MIN_SHARE) * passed_s)
+
+
+_family = _Family()
+
+
+def leave_out_waiting() -> None:
+    """Let `now` leave out, from here on, seconds in which what this process started waited for a core."""
+    _family.watch()
+
+
+def now() -> float:
+    """Return `time.monotonic()`, without such seconds."""
+    return time.monotonic() - _family.waited_s
