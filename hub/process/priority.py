@@ -33,16 +33,27 @@ _AGAIN_S, _TRIES = 0.12, 10
 
 
 def step_behind(pid: int = 0) -> None:
-    """Let a process that has one thread, or this one, run behind the user's threads, with its session and what it starts.
+    """Let a process, or this one, run behind the user's threads, with its threads, its session, and what it starts.
 
     Where the system has no such means, or does not allow them, nothing changes.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, pid, max(NICE, os.getpriority(os.PRIO_PROCESS, pid)))
-    if _groups_share(_PROC / str(pid or os.getpid())):  # elsewhere a core that is wanted would never run it
+    process = _PROC / str(pid or os.getpid())
+    is_shared = _groups_share(process)
+    for thread in _threads(process):
         with contextlib.suppress(OSError, AttributeError):
-            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+            os.setpriority(os.PRIO_PROCESS, thread, max(NICE, os.getpriority(os.PRIO_PROCESS, thread)))
+        if is_shared:  # elsewhere a core that is wanted would never run it
+            with contextlib.suppress(OSError, AttributeError):
+                os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
     keep_session_behind(pid)
+
+
+def _threads(process: Path) -> list[int]:
+    """Return the threads of a process: on Linux each has a priority of its own."""
+    try:
+        return [int(task.name) for task in (process / "task").iterdir()]
+    except OSError:
+        return [int(process.name)]
 
 
 def keep_session_behind(pid: int = 0) -> None:

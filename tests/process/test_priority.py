@@ -54,6 +54,20 @@ def test_a_process_steps_behind_with_its_session() -> None:
         assert is_idle(pid) == priority._groups_share(Path("/proc") / str(pid))
 
 
+def test_all_threads_step_behind() -> None:
+    """A worker may have a pool already; each thread has a priority of its own."""
+    start = "[threading.Thread(target=threading.Event().wait).start() for _ in range(3)]"
+    code = f"import threading; {start}; print(1, flush=True)"
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        step_behind(child.pid)
+        threads = priority._threads(Path("/proc") / str(child.pid))
+        assert len(threads) >= 4
+        assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {NICE}
+        child.kill()
+
+
 def test_nothing_but_that_process_changes() -> None:
     """This process, its session and another child are as they were."""
     before = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), group_niceness(os.getpid())
