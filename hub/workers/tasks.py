@@ -32,6 +32,7 @@ from hub.partition.proposals import Offered, offered_by_plugins
 from hub.partition.verdicts import Answers
 from hub.plan import Event, EventKind, Stage
 from hub.pricing.eager import profile_eager
+from hub.pricing.patience import PATIENCE
 from hub.pricing.roofline import Peaks, settle
 from hub.pricing.timing import Timing, time_call
 from hub.process.heap import trim
@@ -109,6 +110,7 @@ def load(folder: str, threads: int, modes: Modes, options: Options, traffic: str
     `traffic` is where the calls of a model are counted that runs meanwhile.
     """
     GAPS.watch(None if traffic is None else Path(traffic))
+    PATIENCE.begin()
     set_modes(modes)
     torch.set_grad_enabled(False)
     torch.set_num_threads(threads)
@@ -173,7 +175,8 @@ def prepare(names: Sequence[str]) -> None:
 def profile() -> tuple[dict[str, float], int]:
     """Return what each node costs in eager, in seconds, and how many runs there were beside the user's calls."""
     sample, beside = _state.loaded_sample, GAPS.beside
-    return profile_eager(sample.graph, sample.values), GAPS.beside - beside
+    found = PATIENCE.timed(lambda: profile_eager(sample.graph, sample.values), lambda seconds: sum(seconds.values()))
+    return found, GAPS.beside - beside
 
 
 def compile_cluster(
@@ -250,7 +253,8 @@ def time_cluster(name: str, at_least_s: float, spin: bool) -> Timing:
     loaded = _state.built[name]
     inputs = _inputs(loaded.cluster)
     calm = None if spin else Calm()
-    timing = time_call(lambda: loaded.executable(*inputs), at_least_s, awaited=accelerators_of(inputs))
+    awaited = accelerators_of(inputs)
+    timing = PATIENCE.timed(lambda: time_call(lambda: loaded.executable(*inputs), at_least_s, awaited=awaited), _median_s)
     del calm
     return timing
 
@@ -276,12 +280,24 @@ def time_plan(at_least_s: float) -> tuple[Timing, list[float]]:
     if plan is None or stepwise is None:
         raise RuntimeError("no plan was built")
     awaited = accelerators_of((plan.run(values), values))  # warms caches up after others had the cores
-    stepwise.laps[:] = [0.0] * len(stepwise.laps)
-    timing = time_call(lambda: plan.run(values), at_least_s, warmup=0, awaited=awaited)
+    laps: dict[Timing, list[float]] = {}
+
+    def take() -> Timing:
+        stepwise.laps[:] = [0.0] * len(stepwise.laps)
+        timing = time_call(lambda: plan.run(values), at_least_s, warmup=0, awaited=awaited)
+        laps[timing] = list(stepwise.laps)
+        return timing
+
+    timing = PATIENCE.timed(take, _median_s)
+    stepwise.laps[:] = laps[timing]
     calls = len(timing.samples_s) if stepwise is plan else _LAPPED_CALLS
     for _ in range(_LAPPED_CALLS if stepwise is not plan else 0):
         stepwise.run(values)
     return timing, [lap / calls for lap in stepwise.laps]
+
+
+def _median_s(timing: Timing) -> float:
+    return timing.median_s
 
 
 def step_back() -> None:
