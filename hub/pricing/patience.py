@@ -19,7 +19,7 @@ T = TypeVar("T")
 MAX_SWITCHES_S = 150.0
 """Switches to other processes in a second that a calm machine makes of two threads: 20 to 60 here; 320 where they share a
 core (Linux 6.18, ticks of 4 ms)."""
-PATIENCE_S = 2.0
+PATIENCE_S = 1.0
 """Seconds that one worker times again for one graph, in all: a machine may be busy for good."""
 
 
