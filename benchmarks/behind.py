@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -66,15 +67,20 @@ def beside(way: Callable[[int], None] | None) -> Generator[int | None]:
 
 
 def timed(call: Callable[[], Any], pid: int | None) -> dict[str, float]:
-    """Return milliseconds of calls after pauses and in a loop, and the cores that the other process got in the loop."""
+    """Return milliseconds of calls after pauses and in a loop; the cores of the other process in the loop, and how often
+    the system took one away from this process in a second.
+    """
     after: list[float] = []
     for _ in range(PAUSES):
         time.sleep(PAUSE_S)
         after.append(_ms(call))
     start_s, start_cpu_s, loop = time.perf_counter(), _cpu_s(pid), list[float]()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     while time.perf_counter() - start_s < LOOP_S:
         loop.append(_ms(call))
-    cores = (_cpu_s(pid) - start_cpu_s) / (time.perf_counter() - start_s)
+    passed_s = time.perf_counter() - start_s
+    cores = (_cpu_s(pid) - start_cpu_s) / passed_s
+    switches_s = (resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before) / passed_s
     worst = sorted(after)[int(0.9 * (len(after) - 1))]
     return {
         "after a pause": median(after),
@@ -82,6 +88,7 @@ def timed(call: Callable[[], Any], pid: int | None) -> dict[str, float]:
         "in a loop": median(loop),
         "mean": _mean(loop),
         "cores": cores,
+        "switches": switches_s,
     }
 
 

@@ -1,8 +1,8 @@
 """Times again what other processes took the cores from.
 
 Threads that wait for each other at every operator take a hundred times as long while two of them share one core, and they
-do so for as long as anybody else has the other one: eager took 78 ms for a call of 2.2 ms beside a type checker. Whoever is
-timed in such a moment seems hopeless, and its price would be kept. It shows in how often the system takes a core away.
+do so for as long as anybody else has the other one (`benchmarks/behind.py`). Whoever is timed in such a moment seems
+hopeless, and its price would be kept. It shows in how often the system takes a core away.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hub.process.traffic import GAPS
 T = TypeVar("T")
 
 MAX_SWITCHES_S = 150.0
-"""Switches to other processes in a second that a calm machine makes of two threads: 20 to 60 here; 320 where they share a
-core (Linux 6.18, ticks of 4 ms)."""
+"""Switches to other processes in a second: a calm machine makes far fewer, and more where two threads share a core
+(`python -m benchmarks.behind`, Linux 6.18)."""
 PATIENCE_S = 1.0
 """Seconds that one worker times again for one graph, in all: a machine may be busy for good."""
 

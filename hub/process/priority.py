@@ -23,8 +23,8 @@ from pathlib import Path
 NICE = 7
 """A sixth of a core that the user's threads want, too (Linux: 1.25 ** -7 to 1).
 
-With 5 it would be a quarter, and a MiniLM that is called in a loop would be half as fast while it is planned; with 10, a
-tenth, it would not be slowed down, and planning would take six minutes instead of two.
+With 5 it would be a quarter, which a model that is called in a loop feels; with 10, a tenth, planning beside one would take
+several times as long.
 """
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -54,6 +54,11 @@ def _threads(process: Path) -> list[int]:
         return [int(task.name) for task in (process / "task").iterdir()]
     except OSError:
         return [int(process.name)]
+
+
+def place(pid: int, *, is_behind: bool) -> None:
+    """Let a process that has just begun a session run behind the user's threads, or where this process runs."""
+    (step_behind if is_behind else keep_session_behind)(pid)
 
 
 def keep_session_behind(pid: int = 0) -> None:

@@ -18,7 +18,7 @@ from hub.errors import CompileError, HubError, LimitExceeded, WorkerDied, Worker
 from hub.process.children import environment_of_children
 from hub.process.family import WATCH_S, adopt_orphans
 from hub.process.forks import in_forks
-from hub.process.priority import keep_session_behind, step_behind
+from hub.process.priority import place
 from hub.process.scratch import remove_with_owner, scratch_root
 from hub.process.working import now
 from hub.workers.forkserver import Child, ForkServer, Spawned
@@ -76,7 +76,7 @@ class Worker:
                 self._process: Child | Spawned = server.fork(theirs_in, theirs_out, log)
             else:
                 self._process = self._started(module, theirs_in, theirs_out, environment or {})
-                (step_behind if is_behind else keep_session_behind)(self._process.pid)
+                place(self._process.pid, is_behind=is_behind)
         except (OSError, WorkerError) as error:
             for descriptor in (theirs_in, ours_out, ours_in, theirs_out):
                 os.close(descriptor)

@@ -28,7 +28,7 @@ from hub.errors import WorkerError
 from hub.process.children import environment_of_children
 from hub.process.family import adopt_orphans, children, end_family, end_session, is_running
 from hub.process.forks import freed_in_forks
-from hub.process.priority import keep_session_behind, step_behind
+from hub.process.priority import keep_session_behind, place
 from hub.process.scratch import remove_with_owner, scratch_root
 
 START_S = 120.0
@@ -133,7 +133,7 @@ class ForkServer:
             raise WorkerError(f"a worker process cannot be started: {error}") from error
         finally:
             theirs.close()
-        (step_behind if is_behind else keep_session_behind)(self._process.pid)
+        place(self._process.pid, is_behind=is_behind)
         self.n_forked = 0
         """Workers that it was asked for."""
         self._socket = ours
