@@ -33,11 +33,13 @@ def process(code: str, *, is_apart: bool = True) -> Iterator[int]:
 
 
 def group_niceness(pid: int) -> int | None:
-    """Return the niceness of a process's session; None where the system has no such groups."""
-    try:
-        return int((Path("/proc") / str(pid) / AUTOGROUP).read_text().split()[-1])
-    except OSError:
-        return None
+    """Return the niceness of a process's session; None where it is in no such group.
+
+    Linux keeps the first session of all in no group; its file is empty.
+    """
+    group = Path("/proc") / str(pid) / AUTOGROUP
+    words = group.read_text().split() if group.exists() else []
+    return int(words[-1]) if words else None
 
 
 def is_idle(pid: int) -> bool:
@@ -127,7 +129,7 @@ def test_workers_of_a_process_that_stepped_behind_are_behind(tmp_path: Path) -> 
     for worker in workers:
         worker.ask("rest", 60)
         group = Path("/proc") / str(worker.pid) / "autogroup"
-        words = group.read_text().split() if group.exists() else ["{NICE}"]
+        words = (group.read_text().split() if group.exists() else []) or ["{NICE}"]
         is_as_here = os.sched_getscheduler(worker.pid) == os.sched_getscheduler(0)
         print(os.getpriority(os.PRIO_PROCESS, worker.pid), words[-1], is_as_here)
         worker.kill()
