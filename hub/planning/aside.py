@@ -136,7 +136,9 @@ class Aside(Chore):
         with self._lock:
             if self._is_stopped:
                 raise WorkerError("the model is gone")
-            self._worker = worker = Worker(_MODULE, folder / "log", is_behind=True)
+            # Its temporary files go there, too, and are removed with it: it may be killed at any moment.
+            place = {"TMPDIR": str(folder)}
+            self._worker = worker = Worker(_MODULE, folder / "log", environment=place, is_behind=True)
         TRAFFIC.show(folder / COUNTS)
         worker.post("plan", folder=str(folder), **self._facts)
         while not worker.is_ready(LOOK_S):

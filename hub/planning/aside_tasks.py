@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import sys
-import tempfile
 import threading
 from functools import partial
 from pathlib import Path
@@ -23,19 +22,13 @@ from hub.process.scratch import remove_with_owner
 from hub.process.traffic import COUNTS, GAPS
 from hub.process.working import leave_out_waiting
 from hub.registry import registry
-from hub.workers.pool import POOL
 from hub.workers.transfer import read_sample
 
 
 def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) -> Plan:
-    """Return the plan for a sample; executables, measurements and the plan are in the cache then.
-
-    Temporary files go into `folder` too, which the user's process removes: this one may be killed at any moment.
-    """
-    tempfile.tempdir = folder
+    """Return the plan for a sample; executables, measurements and the plan are in the cache then."""
     threading.Thread(target=_end_with_parent, args=(int(sys.argv[1]), Path(sys.argv[3])), daemon=True).start()
     leave_out_waiting()
-    POOL.prepare()  # while the graph is read
     set_modes(modes)
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)

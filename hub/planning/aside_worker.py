@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from hub.planning.aside_tasks import HANDLERS
-from hub.workers.channel import serve
+from hub.workers.pool import POOL
 
 if __name__ == "__main__":
+    POOL.prepare()  # what forks workers imports PyTorch while this process does
+    from hub.planning.aside_tasks import HANDLERS
+    from hub.workers.channel import serve
+
     serve(HANDLERS)

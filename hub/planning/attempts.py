@@ -41,6 +41,12 @@ class Attempt:
         mean_s = self.run_s * math.exp(self.deviation**2 / 2)
         return incumbent_s * _normal(place) - mean_s * _normal(place - self.deviation)
 
+    def chance(self, incumbent_s: float) -> float:
+        """Return the probability that it is faster than the incumbent."""
+        if self.deviation <= 0.0 or self.run_s <= 0.0 or incumbent_s <= 0.0:
+            return float(self.run_s < incumbent_s)
+        return _normal(math.log(incumbent_s / self.run_s) / self.deviation)
+
     def worth(self, incumbent_s: float) -> float:
         """Return the expected gain for each second of trying."""
         return self.gain_s(incumbent_s) / max(self.compile_s, MIN_SECONDS)
@@ -52,9 +58,19 @@ def deviation_of(run_s: float, spread_s: float, *, is_estimated: bool) -> float:
     return max(deviation, UNCALIBRATED) if is_estimated else deviation
 
 
-def most_promising(attempts: Iterable[Attempt], incumbent_s: float, *, min_gain: float, count: int) -> Sequence[Attempt]:
-    """Return at most `count` attempts, best first, that are expected to save at least the share `min_gain` of a call."""
-    worth = (attempt for attempt in attempts if attempt.gain_s(incumbent_s) >= min_gain * incumbent_s)
+def most_promising(
+    attempts: Iterable[Attempt], incumbent_s: float, *, min_gain: float, min_chance: float, count: int
+) -> Sequence[Attempt]:
+    """Return at most `count` attempts, best first, that are likely enough to win, and to save enough.
+
+    `min_gain` is the expected share of a call, `min_chance` a probability: much may be hoped of a backend of
+    which little is known, and a hundred such backends would all be tried.
+    """
+    worth = (
+        attempt
+        for attempt in attempts
+        if attempt.gain_s(incumbent_s) >= min_gain * incumbent_s and attempt.chance(incumbent_s) >= min_chance
+    )
     return sorted(worth, key=lambda attempt: -attempt.worth(incumbent_s))[:count]
 
 

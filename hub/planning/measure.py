@@ -48,6 +48,8 @@ Estimates are off by as much: on Mamba, Inductor was expected to be the slowest 
 """
 MIN_GAIN: Mapping[str, float] = {"fast": 0.02, "full": 1e-4}
 """Share of a call that trying a plan must be expected to save."""
+MIN_CHANCE: Mapping[str, float] = {"fast": 0.25, "full": 0.0}
+"""Probability with which it must be faster than the best plan so far."""
 PATIENCE = 2.0
 """Times its expected seconds of compiling for which the most promising plan is compiled alone."""
 MIN_ALONE_S = 5.0
@@ -203,7 +205,13 @@ class _Measuring:
         drafts = (*self.drafts, *at_best(self.scene, self.verdicts))
         open_ = [draft for draft in drafts if draft.assignment.clusters and self._is_open(draft)]
         effort = "full" if self.is_full else "fast"
-        chosen = most_promising(map(self._attempt, open_), self._incumbent_s(), min_gain=MIN_GAIN[effort], count=AT_ONCE)
+        chosen = most_promising(
+            map(self._attempt, open_),
+            self._incumbent_s(),
+            min_gain=MIN_GAIN[effort],
+            min_chance=MIN_CHANCE[effort],
+            count=AT_ONCE,
+        )
         return [attempt.draft for attempt in chosen]
 
     def _is_open(self, draft: Draft) -> bool:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import shutil
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hub.cache.keys import digest_of
 from hub.errors import PluginError, WorkerError
 from hub.process import environment
 from hub.process.forks import freed_in_forks, in_forks
@@ -48,6 +50,8 @@ _READ_AT_START = (
     ),
 )
 """How the names of such variables begin."""
+_WRITTEN_BY_PYTORCH = "TORCHINDUCTOR_CACHE_DIR"
+"""Written when Inductor is imported, where it is not set, and read when it is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class Pool:
         self._is_behind = is_behind
         self._resting: list[_Resting] = []
         self._server: tuple[str, ForkServer] | None = None
-        """Forks new workers, with a digest of what it was started in."""
+        """Forks new workers, with what it was started in."""
         self._retired: list[ForkServer] = []
         """Servers whose workers may still be at work; each ends by itself when it has had none for a while."""
         self._lock = freed_in_forks(threading.Lock())
@@ -196,29 +200,33 @@ def _is_free(worker: Worker) -> bool:
 
 
 def _surroundings() -> str:
-    """Return a digest of what a new worker would find: a resting one was started under other conditions otherwise."""
-    return digest_of({"inherited": _inherited(), "path": sys.path, "folder": _folder()})
+    """Return, as text, what a new worker would find: a resting one was started under other conditions otherwise."""
+    return _text({"inherited": _inherited(), "path": sys.path, "folder": _folder()})
 
 
 def _inherited() -> str:
-    """Return a digest of what a new process would inherit, less what each request for a fork carries.
+    """Return, as text, what a new process would inherit, less what each request for a fork carries.
 
     The hub's own settings reach workers with each request, and so do not count; nor does what pytest writes for each test.
     """
     own = {f"HUB_{key.upper()}" for key in KEYS}
     variables = environment.snapshot().items()
     inherited = {name: value for name, value in variables if name not in own and not name.startswith("PYTEST_")}
-    return digest_of({"environment": inherited, "process": os.getpid()})
+    return _text({"environment": inherited, "process": os.getpid()})
 
 
 def _read_at_start() -> str:
-    """Return a digest of the variables that Python, PyTorch and its libraries read when they are imported or started.
+    """Return, as text, the variables that Python, PyTorch and its libraries read when they are imported or started.
 
     A worker is told all others when it is forked: a program that writes some in a loop must not cost a server each time.
     """
     variables = environment.snapshot().items()
-    read = {name: value for name, value in variables if name.startswith(_READ_AT_START)}
-    return digest_of({"environment": read, "process": os.getpid()})
+    read = {name: value for name, value in variables if name.startswith(_READ_AT_START) and name != _WRITTEN_BY_PYTORCH}
+    return _text({"environment": read, "process": os.getpid()})
+
+
+def _text(parts: Mapping[str, Any]) -> str:
+    return json.dumps(parts, sort_keys=True)
 
 
 def _folder() -> str:

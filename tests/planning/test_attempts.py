@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,10 @@ NOBODY: Any = None
 
 def attempt(run_s: float, deviation: float = 0.3, compile_s: float = 1.0) -> Attempt:
     return Attempt(NOBODY, run_s, deviation, compile_s)
+
+
+def promising(attempts: Sequence[Attempt], *, count: int, min_chance: float = 0.0) -> Sequence[Attempt]:
+    return most_promising(attempts, 1.0, min_gain=0.02, min_chance=min_chance, count=count)
 
 
 @pytest.mark.parametrize("run_s", [0.5, 0.9, 1.0, 1.5, 4.0])
@@ -41,20 +46,36 @@ def test_doubt_is_hope() -> None:
 def test_quick_compilers_come_first() -> None:
     """What saves a little less, but compiles in a tenth of the time, is tried before."""
     quick, best = attempt(0.5, compile_s=1.0), attempt(0.4, compile_s=10.0)
-    assert most_promising([best, quick], 1.0, min_gain=0.02, count=2) == [quick, best]
+    assert promising([best, quick], count=2) == [quick, best]
 
 
 def test_what_is_not_worth_it_is_left_out() -> None:
     """A plan that would hardly ever beat the incumbent is not tried, and no more than were asked for are."""
     hopeless, good, better = attempt(3.0), attempt(0.9), attempt(0.8)
-    assert most_promising([hopeless, good, better], 1.0, min_gain=0.02, count=3) == [better, good]
-    assert most_promising([hopeless, good, better], 1.0, min_gain=0.02, count=1) == [better]
+    assert promising([hopeless, good, better], count=3) == [better, good]
+    assert promising([hopeless, good, better], count=1) == [better]
 
 
 def test_a_hundred_slow_backends_cost_nothing() -> None:
     """However many there are: only those that may win are tried."""
     many = [attempt(2.5 + number / 100, 0.3) for number in range(100)]
-    assert most_promising([*many, attempt(0.9)], 1.0, min_gain=0.02, count=100) == [attempt(0.9)]
+    assert promising([*many, attempt(0.9)], count=100) == [attempt(0.9)]
+
+
+def test_a_hundred_unknown_backends_cost_nothing() -> None:
+    """What may be three times as slow or as fast is not tried only because much could be hoped of it."""
+    unknown = [attempt(2.5 + number / 100, 1.0) for number in range(100)]
+    assert all(one.gain_s(1.0) > 0.02 for one in unknown)
+    assert promising([*unknown, attempt(0.9)], count=100, min_chance=0.25) == [attempt(0.9)]
+
+
+@pytest.mark.parametrize(("run_s", "deviation"), [(0.5, 0.3), (1.2, 0.3), (1.2, 1.0), (3.0, 0.9)])
+def test_the_chance_is_how_often_it_wins(run_s: float, deviation: float) -> None:
+    """The closed form is the share of random prices below the incumbent's; a sure price wins or does not."""
+    rng = random.Random(0)
+    wins = sum(run_s * math.exp(deviation * rng.gauss(0.0, 1.0)) < 1.0 for _ in range(40_000))
+    assert attempt(run_s, deviation).chance(1.0) == pytest.approx(wins / 40_000, abs=0.01)
+    assert attempt(run_s, 0.0).chance(1.0) == float(run_s < 1.0)
 
 
 def test_guesses_are_doubted() -> None:

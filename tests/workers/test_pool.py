@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,3 +122,25 @@ def test_what_forks_workers_is_ended_where_nobody_needed_it(pool: Pool) -> None:
     pool.drop_unused()
     assert pool.is_started
     worker.kill()
+
+
+def test_what_forks_workers_can_start_before_pytorch_is_imported() -> None:
+    """A process that is about to import PyTorch has it imported there at the same time, and uses that server then."""
+    code = """
+    import sys
+    from hub.workers.pool import POOL
+
+    POOL.prepare()
+    server = POOL._server
+    is_early = "torch" not in sys.modules
+    import hub.planning.aside_tasks
+    import torch._inductor.config
+
+    POOL.prepare()
+    print(is_early, server is not None and POOL._server is server)
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout.split() == ["True", "True"]
