@@ -6,7 +6,7 @@ Each time is a process of its own with empty caches; the contenders take turns:
   compiles nothing;
 - `hub` answers its first call in eager and plans meanwhile. It is `settled` when the decided plan is in use, nothing else
   being called, and `verified` when all that is verified after the first answer is over, too;
-- `three` is the hub with the three backends that win most: with all of them it should neither settle later nor choose worse;
+- `three` is the hub with the three backends that win most: with all it should neither settle later nor choose worse;
 - `inductor` is PyTorch's own compiler.
 
 Prints a table, and writes `results/starts.json`. Run it with `make bench-starts`, or with
@@ -145,9 +145,8 @@ def main() -> None:
         print(json.dumps(started(name, way, Path(cache))))
         return
     found: dict[str, Any] = {}
-    print(
-        f"{'seconds':18}{'eager':>8}{'dynamo':>8}{'hub':>8}{'inductor':>10}{'settled':>9}{'three':>7}{'ms a call':>11}{'three':>8}"
-    )
+    names = ("dynamo", "hub", "inductor", "settled", "three", "ms a call", "three")
+    print(f"{'seconds':18}{'eager':>8}" + "".join(f"{name:>10}" for name in names))
     for model in given.models.split(","):
         row = found[model] = compared(model, given.rounds)
         print(f"{model:18}{_text(row)}", flush=True)
