@@ -175,6 +175,11 @@ def test_importing_the_hub_imports_no_torch() -> None:
     assert not modules_after("import hub") & {"torch", "numpy", *FOREIGN, *(plugin.name for plugin in PLUGINS)}
 
 
+def test_capturing_imports_no_solver() -> None:
+    """What only decides is imported where something is decided: a first answer in eager does not wait for it."""
+    assert "scipy" not in modules_after("import hub.dynamo")
+
+
 def modules_after(code: str) -> set[str]:
     """Gives the top-level modules that a fresh interpreter has loaded after running some code."""
     program = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})"

@@ -24,7 +24,6 @@ from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.verdicts import Verdicts, ask_backends, before_asking
 from hub.plan import TROUBLE, DecidedBy, Event, EventKind, Plan, Stage
 from hub.planning.building import Builder, ClusterFailed
-from hub.planning.decide import decide
 from hub.planning.decision import Decision
 from hub.planning.evidence import Mode, fits, groups_of, plan_of, settings_of
 from hub.planning.explanations import explained
@@ -143,7 +142,7 @@ class Maker:
         if kept is not None and not self.options.strict:
             return self._build_until_it_runs(scene, store, None, kept, events), False
         verdicts = self._verdicts(scene) if self.options.strict else self._unasked()
-        decision = kept or decide(scene, verdicts, may_measure=asked is None)
+        decision = kept or _decided(scene, verdicts, may_measure=asked is None)
         made = self._build_until_it_runs(scene, store, verdicts, decision, events)
         return made, asked is None and _is_lasting(made.plan)
 
@@ -175,7 +174,7 @@ class Maker:
         if kept is not None and fits(kept, self.graph):
             return kept
         verdicts = self._verdicts(scene)
-        decision = decide(scene, verdicts, may_measure=False)
+        decision = _decided(scene, verdicts, may_measure=False)
         self._check_strict(verdicts, decision.assignment, decision.events)
         events = (*events, *_troubles(scene), *_cache_notes(store))
         return plan_of(self.graph, self.mode, decision, verdicts, self.options, events)
@@ -277,7 +276,7 @@ class Maker:
                 reason = str(failed.error).splitlines()[0]
                 verdicts = verdicts or self._unasked()
                 verdicts = verdicts.without(failed.group.backend, failed.nodes, reason)
-                decision = self._patched(decision, failed, reason) or decide(scene, verdicts, may_measure=False)
+                decision = self._patched(decision, failed, reason) or _decided(scene, verdicts, may_measure=False)
                 continue
             plan = self._plan(decision, verdicts, (*events, *_troubles(scene), *_cache_notes(store), *builder.notes))
             plan = plan.model_copy(update={"verify_s": builder.verify_s})
@@ -358,3 +357,14 @@ def _troubles(scene: Scene) -> tuple[Event, ...]:
 def _cache_notes(store: Store) -> tuple[Event, ...]:
     """Return what in the cache could not be used."""
     return tuple(Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=text) for text in store.take_notes())
+
+
+def _decided(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
+    """Return what `decide` gives.
+
+    It is imported when it is needed: SciPy takes as long as a small model's capture, and neither who answers in eager while
+    another process decides nor who has a kept plan needs it.
+    """
+    from hub.planning.decide import decide
+
+    return decide(scene, verdicts, may_measure=may_measure)
