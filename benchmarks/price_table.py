@@ -41,7 +41,7 @@ from hub.pricing.roofline import settle_peaks
 from hub.registry import registry
 from hub.report.progress import SilentProgress
 from hub.testing.single import capture
-from hub.workers.orders import Order
+from hub.workers.candidate import Candidate
 from hub.workers.session import Session
 from hub.workers.transfer import Sample
 
@@ -106,7 +106,7 @@ def starts(options: Options) -> dict[str, float]:
 
 
 def _compile_once(session: Session, name: str, graph: Graph, found: Group) -> float:
-    session.try_out(Order(name, found, CompileSettings(threads=1), None, reads(graph, found)))
+    session.try_out(Candidate(name, found, CompileSettings(threads=1), reads(graph, found)))
     return time.perf_counter()
 
 
@@ -175,8 +175,8 @@ def cluster_rows(
         whole_s = 0.0
         for place, found in enumerate(clusters):
             kind = "graph" if len(draft.assignment.clusters) == 1 else "cluster"
-            order = Order(f"w{number}_{place}", found, draft.settings, None, reads(scene.graph, found))
-            for row in timed(name, kind, scene, session, order, eager_s):
+            candidate = scene.candidate(f"w{number}_{place}", found, draft.settings, is_saved=False)
+            for row in timed(name, kind, scene, session, candidate, eager_s):
                 whole_s += row["compile_s"]
                 yield row
         if whole_s > SLOW_S:
@@ -185,31 +185,29 @@ def cluster_rows(
             taken = tuple(node for node in nodes if verdicts.takes(backend, node))
             if len(taken) == len(nodes):
                 part = Group(backend, taken)
-                order = Order(f"p{number}_{place}", part, scene.settings(spin=False), None, reads(scene.graph, part))
-                yield from timed(name, "part", scene, session, order, eager_s)
+                candidate = scene.candidate(f"p{number}_{place}", part, scene.settings(spin=False), is_saved=False)
+                yield from timed(name, "part", scene, session, candidate, eager_s)
 
 
 def timed(
-    name: str, kind: str, scene: Scene, session: Session, order: Order, eager_s: Mapping[str, float]
+    name: str, kind: str, scene: Scene, session: Session, candidate: Candidate, eager_s: Mapping[str, float]
 ) -> Iterator[Row]:
     """Give the row of one cluster; none where it fails."""
+    backend, nodes = candidate.backend, candidate.group.nodes
     try:
-        offer = session.try_out(order)
-        offer = session.price(offer) if offer.failure is None else offer
+        found = session.try_out(candidate)
+        found = session.price(found) if found.failure is None else found
     except HubError as error:
-        print(f"  {order.group.backend}: {error}"[:160])
+        print(f"  {backend}: {error}"[:160])
         return
-    if offer.failure is not None or offer.cost is None:
-        print(f"  {order.group.backend}: {str(offer.failure).splitlines()[0]}"[:160])
+    if found.failure is not None or found.cost is None:
+        print(f"  {backend}: {str(found.failure).splitlines()[0]}"[:160])
         return
-    features = features_of([scene.graph.by_name[node] for node in order.group.nodes], scene.graph.weights)
-    features[EAGER_S] = sum(eager_s.get(node, 0.0) for node in order.group.nodes)
-    print(
-        f"  {order.group.backend:12}{kind:8}{len(order.group.nodes):5} nodes {offer.cost.run_s * 1e3:9.3f} ms"
-        f" compiled in {offer.compile_s:.1f} s",
-        flush=True,
-    )
-    yield _row(name, kind, order.group.backend, features, offer.cost.run_s, offer.compile_s)
+    features = features_of([scene.graph.by_name[node] for node in nodes], scene.graph.weights)
+    features[EAGER_S] = sum(eager_s.get(node, 0.0) for node in nodes)
+    run_s, compile_s = found.cost.run_s, found.report.compile_s
+    print(f"  {backend:12}{kind:8}{len(nodes):5} nodes {run_s * 1e3:9.3f} ms compiled in {compile_s:.1f} s", flush=True)
+    yield _row(name, kind, backend, features, run_s, compile_s)
 
 
 def parts_of(graph: Graph, rng: random.Random) -> Iterator[Sequence[str]]:

@@ -29,7 +29,7 @@ from hub.planning.aside import Aside, too_large_to_copy
 from hub.planning.background import Background, sure_of_sizes
 from hub.planning.building import observe
 from hub.planning.evidence import Mode
-from hub.planning.failures import Served, reason_of, remember_failure_in_service
+from hub.planning.failures import reason_of, remember_failure_in_service
 from hub.planning.make import Made, Maker
 from hub.process.forks import LOST_THREADS, freed_in_forks, has_lost_threads, never_freed
 from hub.process.heap import trim
@@ -37,6 +37,7 @@ from hub.process.traffic import TRAFFIC
 from hub.registry import registry
 from hub.report.numbers import count
 from hub.report.progress import progress_for
+from hub.workers.candidate import Candidate
 
 is_autocast_on = torch._C._is_any_autocast_enabled  # pyright: ignore[reportPrivateUsage] - the public form asks one device
 
@@ -167,14 +168,14 @@ class CompiledGraph:
         text = f"planning goes on{where}: `hub.wait` waits for its end, and `start='wait'` does in the first call"
         return plan.with_events(Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text))
 
-    def learn_later(self, served: Served, event: Event, error: BaseException | None = None) -> None:
+    def learn_later(self, candidate: Candidate, event: Event, error: BaseException | None = None) -> None:
         """Note what was found out after the first answer; with an error, the candidate serves no more."""
         with self._lock:
             if self.plan is not None:
                 others = (old for old in self.plan.events if (old.stage, old.cluster) != (Stage.LATER, event.cluster))
                 self.plan = self.plan.model_copy(update={"events": (*others, event)})
         if error is not None:
-            self._demote(served, error)
+            self._demote(candidate, error)
             observe(
                 registry(), "hub_fallback", backend=event.backend or "", cluster=event.cluster or "", reason=event.message
             )
@@ -405,7 +406,7 @@ class CompiledGraph:
                 self.weights[id(value)] = value
 
     def _failed_while_running(
-        self, served: Mapping[str, Served], backend: str, cluster: str, error: BaseException, *, is_final: bool
+        self, served: Mapping[str, Candidate], backend: str, cluster: str, error: BaseException, *, is_final: bool
     ) -> None:
         if is_final:
             self._demote(served[cluster], error)
@@ -423,13 +424,13 @@ class CompiledGraph:
         duration = "from now on" if is_final else "for such calls"
         self._warn_once(f"{backend} failed on {cluster} of {self.graph.name}, which runs in eager {duration}: {message}")
 
-    def _demote(self, served: Served, error: BaseException) -> None:
+    def _demote(self, candidate: Candidate, error: BaseException) -> None:
         """Keep a candidate that failed out of later bindings, and of what later captures and processes plan."""
         with self._lock:
-            if served.group in self._demoted:
+            if candidate.group in self._demoted:
                 return
-            self._demoted[served.group] = reason_of(error)
-        remember_failure_in_service(served, error)
+            self._demoted[candidate.group] = reason_of(error)
+        remember_failure_in_service(candidate, error)
 
     def _drifted(self, backend: str, cluster: str, drift: Drift) -> None:
         """Note in the plan what shadow mode has seen, in place of what it had seen before."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +43,7 @@ from hub.pricing.roofline import Peaks
 from hub.pricing.timing import time_call
 from hub.process.state import kept_state
 from hub.workers import tasks
+from hub.workers.candidate import Candidate
 from hub.workers.transfer import Sample
 from tests.toys import toy
 
@@ -481,14 +483,12 @@ def test_a_full_accelerator_is_no_verdict(text: str, is_verdict: bool, monkeypat
     discarded: list[Path] = []
     kept: list[object] = []
     monkeypatch.setattr(failures, "discard_artifact", lambda folder, **_: discarded.append(folder))  # pyright: ignore[reportUnknownLambdaType]
-    monkeypatch.setattr(failures, "structure_digest", lambda *_: "")  # pyright: ignore[reportUnknownLambdaType]
     scene: Any = SimpleNamespace(
-        folder=lambda *_: Path("saved"),  # pyright: ignore[reportUnknownLambdaType]
         subject=lambda *_: None,  # pyright: ignore[reportUnknownLambdaType]
-        graph=None,
         measurements=SimpleNamespace(keep_failure=kept.append),
     )
-    failures.remember_failure(scene, Group("toy", ("first",)), CompileSettings(threads=1), CompileError(text))
+    asked = Candidate("c0", Group("toy", ("first",)), CompileSettings(threads=1), (), Path("saved"))
+    failures.remember_failure(scene, replace(asked, failure=CompileError(text)))
     assert bool(kept) == is_verdict
     assert discarded == [Path("saved")]
 

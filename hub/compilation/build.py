@@ -15,6 +15,7 @@ import torch
 from hub.backend import CompileSettings, Executable
 from hub.cache.artifacts import Saved, check_size, renew_seal, save_artifact, seal_of
 from hub.canonical import canonical_text
+from hub.compilation.report import UNREPORTED, Report
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
 from hub.errors import CompileError, ContractError, PluginError, RunError, text_of
@@ -45,14 +46,7 @@ class Built:
     """A cluster that was compiled, or loaded, and verified just now."""
 
     loaded: Loaded
-    verified: Verified
-    saved: Saved
-    verify_s: float
-    """Seconds in which it was compared with eager."""
-    changed: tuple[str, ...] = ()
-    """What the plugin changed in this process while it compiled, saved or loaded, and what was restored."""
-    fingerprint: Fingerprint | None = None
-    """What it gave on the real inputs after it was saved and loaded back; None where it was not."""
+    report: Report
 
 
 def build_cluster(
@@ -63,15 +57,15 @@ def build_cluster(
     inputs: Sequence[Any],
     registry: Registry,
     folder: Path | None = None,
-    is_finite_only: bool | None = None,
+    known: Report | None = None,
     is_alone: bool = False,
     most_saved_bytes: int | None = None,
 ) -> Built:
     """Compile and verify a cluster; save it to `folder` where given and possible.
 
     `is_alone` says that nothing else runs in this process: what is left behind by running it is the plugin's.
-    It is verified on real and on generated inputs, or, where a worker has found out `is_finite_only` that way, on real
-    ones alone. What was saved is loaded back and verified as well before anybody else can see it, unless it is more than
+    It is verified on real and on generated inputs, or, where what a worker found out that way is `known`, on real ones
+    alone. What was saved is loaded back and verified as well before anybody else can see it, unless it is more than
     `most_saved_bytes`. Raises PluginError.
     """
     with given_kept(cluster, backend):
@@ -79,28 +73,25 @@ def build_cluster(
         with kept_state() as changed:
             executable = compile_cluster(cluster, backend, settings, registry)
         compiled_s = time.perf_counter()
-        budget_s = max(LEAST_VERIFY_S, VERIFY_SHARE * (compiled_s - start)) if is_finite_only is None else None
+        budget_s = max(LEAST_VERIFY_S, VERIFY_SHARE * (compiled_s - start)) if known is None else None
         saturates = registry.entries[backend].info.saturates
         before = leftovers()
         verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy, budget_s, saturates=saturates)
         if is_alone and (left := more(before, MANY_LEFT)):
             raise ContractError(f"running it leaves {left} behind", backend=backend, cluster=cluster.name)
         verify_s = time.perf_counter() - compiled_s
-    is_guarded = verified.is_finite_only if is_finite_only is None else is_finite_only
-    standing = Standing(verified.untried, verified.differs)
+    is_guarded = verified.is_finite_only if known is None else known.is_finite_only
+    standing = Standing(verified.untried, verified.differs) if known is None else known.standing
     is_wanted = folder is not None and registry.entries[backend].info.saveable
 
-    fingerprint: Fingerprint | None = None
-    changed_by_loading: list[str] = []
+    again = UNREPORTED
 
     def check(saved: Path) -> None:
-        nonlocal fingerprint
+        nonlocal again
         check_size(saved, most_saved_bytes)
         again = load_and_verify(
             cluster, backend, settings, saved, inputs=inputs, registry=registry, reference=verified.reference
-        )
-        fingerprint = again.verified.fingerprint
-        changed_by_loading.extend(again.changed)
+        ).report
         about[_CHANGES] = list(dict.fromkeys((*changed, *again.changed)))
 
     about: dict[str, Any] = {_FINITE_ONLY: is_guarded, _CHANGES: changed, **standing.facts}
@@ -108,9 +99,20 @@ def build_cluster(
     if is_wanted and folder is not None:
         with kept_state() as changed_by_saving:
             saved = _save(executable, cluster, backend, folder, check, about)
-        changed = list(dict.fromkeys((*changed, *changed_by_saving, *changed_by_loading)))
+        changed = list(dict.fromkeys((*changed, *changed_by_saving, *again.changed)))
     loaded = _guarded(cluster, backend, executable, standing, is_finite_only=is_guarded)
-    return Built(_restrided(loaded, verified), verified, saved, verify_s, tuple(changed), fingerprint)
+    report = Report(
+        compile_s=time.perf_counter() - start,
+        verify_s=verify_s,
+        is_saved=saved.is_done,
+        problem=saved.problem,
+        is_finite_only=is_guarded,
+        notes=verified.notes,
+        changed=tuple(changed),
+        fingerprint=again.fingerprint,
+        standing=standing,
+    )
+    return Built(_restrided(loaded, verified), report)
 
 
 def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, folder: Path, registry: Registry) -> Loaded:
@@ -139,8 +141,8 @@ def load_and_verify(
 ) -> Built:
     """Load a saved cluster and verify it on real inputs. Raises PluginError with the cause.
 
-    `reference` is what eager gives on these inputs, where somebody has asked it before; `fingerprint`, what the executable
-    gave on them in the process that saved it.
+    `reference` is what eager gives on these inputs, where this process has asked it before it saved the cluster: then the
+    report has a fingerprint. `fingerprint` is what the executable gave on them in the process that saved it.
     """
     with given_kept(cluster, backend):
         with kept_state() as changed:
@@ -148,7 +150,15 @@ def load_and_verify(
         start = time.perf_counter()
         verified = verify_loaded(cluster, backend, loaded.executable, inputs, settings.accuracy, reference, fingerprint)
         verify_s = time.perf_counter() - start
-    return Built(_restrided(loaded, verified), verified, Saved(is_done=True), verify_s, tuple(changed))
+    report = Report(
+        verify_s=verify_s,
+        is_saved=True,
+        is_finite_only=loaded.guard is not None,
+        changed=tuple(changed),
+        fingerprint=None if reference is None else verified.fingerprint,
+        standing=loaded.standing,
+    )
+    return Built(_restrided(loaded, verified), report)
 
 
 def compile_cluster(cluster: Cluster, backend: str, settings: CompileSettings, registry: Registry) -> Executable:

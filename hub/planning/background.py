@@ -10,15 +10,15 @@ from hub.compilation.build import note_later, note_sure_of_sizes
 from hub.dispatch.assemble import Run, fail_from_now_on
 from hub.errors import text_of
 from hub.plan import Event, EventKind, Stage
-from hub.planning.failures import Served
 from hub.planning.later import Later, Outcome
 from hub.planning.make import Made
+from hub.workers.candidate import Candidate
 
 
 class Running(Protocol):
     """A captured graph whose plan runs."""
 
-    def learn_later(self, served: Served, event: Event, error: BaseException | None = None) -> None:
+    def learn_later(self, candidate: Candidate, event: Event, error: BaseException | None = None) -> None:
         """Note what was found out; with an error, the candidate serves no more."""
         ...
 
@@ -40,7 +40,7 @@ class Background:
         weakref.finalize(graph, later.stop)
         guards = {name: weakref.ref(item.guard) for name, item in made.loaded.items() if item.guard is not None}
         self._works = [work for work in self._works if not work.wait(0.0)] + [later]
-        later.start(_Applied(self._graph, weakref.ref(run), made.served, guards))
+        later.start(_Applied(self._graph, weakref.ref(run), guards))
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until all is done; False where the time was over first."""
@@ -51,31 +51,32 @@ class Background:
 class _Applied:
     """Acts on the outcome for one executable. Called from another thread."""
 
-    def __init__(self, graph: weakref.ref[Any], run: weakref.ref[Any], served: Any, guards: Any) -> None:
-        self._graph, self._run, self._served, self._guards = graph, run, dict(served), guards
+    def __init__(self, graph: weakref.ref[Any], run: weakref.ref[Any], guards: Any) -> None:
+        self._graph, self._run, self._guards = graph, run, guards
 
     def __call__(self, outcome: Outcome) -> None:
         graph, run = self._graph(), self._run()
-        name, backend, error = outcome.item.name, outcome.item.backend, outcome.failure
+        candidate, error = outcome.candidate, outcome.failure
+        name, backend = candidate.name, candidate.backend
         if graph is None:
             return
-        served = self._served[name]
         if error is not None:
             if run is not None:
                 fail_from_now_on(run, name, error)
             event = Event(kind=EventKind.FALLBACK, stage=Stage.RUN, backend=backend, cluster=name, message=text_of(error))
-            graph.learn_later(served, event, error)
+            graph.learn_later(candidate, event, error)
             return
         if outcome.is_lifted and name in self._guards and (guard := self._guards[name]()) is not None:
             guard.lift()
         graph.learn_later(
-            served, Event(kind=EventKind.NOTE, stage=Stage.LATER, backend=backend, cluster=name, message=outcome.text)
+            candidate, Event(kind=EventKind.NOTE, stage=Stage.LATER, backend=backend, cluster=name, message=outcome.text)
         )
-        if outcome.item.folder is not None:
-            is_guarded = outcome.item.is_guarded and not outcome.is_lifted
-            note_later(outcome.item.folder, outcome.standing, is_finite_only=is_guarded)
+        if (folder := candidate.saved_in) is not None:
+            is_guarded = candidate.report.is_finite_only and not outcome.is_lifted
+            note_later(folder, outcome.standing, is_finite_only=is_guarded)
 
 
 def sure_of_sizes(made: Made, name: str) -> None:
     """Remember that an executable has been right with enough combinations of sizes."""
-    note_sure_of_sizes(made.served[name].folder)
+    if (folder := made.served[name].saved_in) is not None:
+        note_sure_of_sizes(folder)

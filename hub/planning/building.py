@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hub.backend import CompileSettings
 from hub.cache.store import Store
-from hub.compilation.build import build_cluster, changes_of, load_and_verify, plugin_edge
+from hub.compilation.build import Built, build_cluster, changes_of, load_and_verify, plugin_edge
+from hub.compilation.report import Report
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step
 from hub.errors import CompileError, ContractError, InputRefused, PluginError, WorkerError, text_of
 from hub.graph import Cluster
 from hub.partition.group import EAGER, Group
-from hub.partition.structure import structure_digest
 from hub.plan import Event, EventKind, Stage
 from hub.planning.decision import Decision
-from hub.planning.failures import Served, failure_in_service, known_failure, remember_failure, stage_of
-from hub.planning.later import Item
+from hub.planning.failures import failure_in_service, known_failure, remember_failure, stage_of
 from hub.planning.scene import Scene, limits_of
-from hub.planning.schedule import plain_names, reads, steps_for
+from hub.planning.schedule import plain_names, steps_for
 from hub.plugin_fault import is_plugins
 from hub.process.state import HERE, WORKER, is_alone, kept_state, refusal_beside_threads, told_changes
 from hub.registry import Registry
-from hub.verification.standing import Standing
-from hub.workers.orders import UNSAVED, Offer, Order
+from hub.workers.candidate import Candidate, Key
 from hub.workers.session import Session
 from hub.workers.transfer import cut_sample
 
@@ -72,11 +68,9 @@ class Builder:
         """What users should know of, and what costs them no backend."""
         self.verify_s = 0.0
         """Seconds in which executables were compared with eager, in workers as well."""
-        self.served: dict[str, Served] = {}
-        """What a later failure of each cluster is kept under."""
-        self.items: dict[str, Item] = {}
-        """What is verified after the first answer."""
-        self._ahead: dict[tuple[Group, CompileSettings], Offer] = {}
+        self.served: dict[str, Candidate] = {}
+        """The plan's clusters, by name, each with this process's report."""
+        self._ahead: dict[Key, Candidate] = {}
         """What came of clusters that were compiled at once, until it is their turn."""
         self._told: set[str] = set()
         """Clusters of this decision whose compilation observers know of."""
@@ -87,231 +81,212 @@ class Builder:
         names = plain_names(groups)
         self._told.clear()
         self.served.clear()
-        self.items.clear()
         self.scene.session.lanes.end_all()
         steps = steps_for(self.scene.graph, groups, names)
-        clusters = [(name, found) for name, found in zip(names, groups, strict=True) if found.backend != EAGER]
-        served = {name: self._served(found, decision.settings) for name, found in clusters}
-        self._compile_ahead(decision.settings, served)
-        self.scene.progress.stage("building the plan", len(clusters))
-        needed = {name for _, found in clusters for name in reads(self.scene.graph, found)}
-        values = values_at(self.scene.graph, self.scene.sample.values, needed) if clusters else {}
+        candidates = [
+            self.scene.candidate(name, found, decision.settings, is_needed=False)
+            for name, found in zip(names, groups, strict=True)
+            if found.backend != EAGER
+        ]
+        self._compile_ahead(candidates)
+        self.scene.progress.stage("building the plan", len(candidates))
+        needed = {name for candidate in candidates for name in candidate.inputs}
+        values = values_at(self.scene.graph, self.scene.sample.values, needed) if candidates else {}
         loaded: dict[str, Loaded] = {}
-        for name, found in clusters:
+        for candidate in candidates:
             try:
-                loaded[name] = self._build_cluster(decision.settings, name, served[name], values)
+                loaded[candidate.name] = self._build_cluster(candidate, values)
             except PluginError as error:
-                raise ClusterFailed(found, error) from error
-            self.scene.progress.advance(f"{found.backend} {name}")
+                raise ClusterFailed(candidate.group, error) from error
+            self.scene.progress.advance(f"{candidate.backend} {candidate.name}")
         return steps, loaded
 
-    def _served(self, found: Group, settings: CompileSettings) -> Served:
-        subject = self.scene.subject(found, structure_digest(self.scene.graph, found.nodes), settings)
-        return Served(found, subject, self.scene.folder(found, settings))
-
-    def _compile_ahead(self, settings: CompileSettings, served: Mapping[str, Served]) -> None:
+    def _compile_ahead(self, candidates: Sequence[Candidate]) -> None:
         """Have workers compile clusters that are not there yet, several at once; what comes of each waits for its turn.
 
         Those behind one that is known to fail are left alone: without it, the plan will be another.
         """
         scene = self.scene
-        orders = self._new_orders(settings, served)
-        most = {order.group.backend: scene.compile_workers(order.group.backend) for order in orders}
-        if not scene.workers.is_apart or len(orders) < 2 or max(most.values()) < 2:
+        new = self._new(candidates)
+        most = {candidate.backend: scene.compile_workers(candidate.backend) for candidate in new}
+        if not scene.workers.is_apart or len(new) < 2 or max(most.values()) < 2:
             return
-        scene.progress.stage("compiling", len(orders))
-        homes = {order.group.backend: order.name for order in orders}
+        scene.progress.stage("compiling", len(new))
+        by_backend = {candidate.backend: candidate for candidate in new}
 
         def get_ready() -> None:
-            for backend, name in homes.items():
-                self._get_ready(backend, name)
+            for candidate in by_backend.values():
+                self._get_ready(candidate)
 
-        def advance(order: Order) -> None:
-            scene.progress.advance(f"{order.group.backend} {order.name}")
+        def advance(candidate: Candidate) -> None:
+            scene.progress.advance(f"{candidate.backend} {candidate.name}")
 
-        offers = scene.workers.try_out_all(orders, most, advance, get_ready)
-        self._ahead |= {(order.group, settings): offer for order, offer in offers.items()}
+        tried = scene.workers.try_out_all(new, most, advance, get_ready)
+        self._ahead |= {candidate.key: candidate for candidate in tried}
 
-    def _new_orders(self, settings: CompileSettings, served: Mapping[str, Served]) -> list[Order]:
-        workers = self.scene.workers
-        found: dict[Path, Order] = {}
-        for name, item in served.items():
-            group, folder = item.group, item.folder
-            if folder.exists() or (group, settings) in self._ahead or workers.tried(group, settings) is not None:
+    def _new(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        found: dict[Path, Candidate] = {}
+        for candidate in candidates:
+            folder = _folder(candidate)
+            if folder.exists() or candidate.key in self._ahead or self.scene.workers.tried(candidate) is not None:
                 continue
-            if failure_in_service(self.scene, item) is not None or known_failure(self.scene, group, settings) is not None:
+            if failure_in_service(self.scene, candidate) or known_failure(self.scene, candidate):
                 break
-            order = Order(name, group, settings, folder, reads(self.scene.graph, group), is_needed=False)
-            found.setdefault(folder, order)
+            found.setdefault(folder, candidate)
         return list(found.values())
 
-    def _build_cluster(self, settings: CompileSettings, name: str, served: Served, values: Mapping[str, Any]) -> Loaded:
-        found, folder = served.group, served.folder
-        cluster = self.scene.cluster(found, name)
+    def _build_cluster(self, candidate: Candidate, values: Mapping[str, Any]) -> Loaded:
+        workers, folder = self.scene.workers, _folder(candidate)
+        cluster = self.scene.cluster(candidate.group, candidate.name)
         inputs = [values[node] for node in cluster.input_names]
-        self.served[name] = served
-        if (known := failure_in_service(self.scene, served)) is not None:
+        if (known := failure_in_service(self.scene, candidate)) is not None:
             raise known
-        if (offer := self._ahead.pop((found, settings), None)) is not None:
-            self._learn(offer, name, settings)
-        elif (earlier := self.scene.workers.tried(found, settings)) is not None:
-            self._heard(earlier, name)  # while plans were measured
+        if (ahead := self._ahead.pop(candidate.key, None)) is not None:
+            self._learn(replace(ahead, name=candidate.name))
+        elif (earlier := workers.tried(candidate)) is not None:
+            self._heard(earlier.report, candidate)  # while plans were measured
         for _ in range(2):
-            if not self._has_artifact(folder, found.backend, name):
-                self._try_out(name, found, settings, folder, values)
-                if not self._has_artifact(folder, found.backend, name):
+            if not self._has_artifact(folder, candidate):
+                self._try_out(candidate, values)
+                if not self._has_artifact(folder, candidate):
                     break
-            _check_threads(changes_of(folder), cluster, found.backend)
+            _check_threads(changes_of(folder), candidate)
             try:
-                return self._loaded(cluster, settings, inputs, folder, found)
+                return self._loaded(candidate, folder, cluster, inputs)
             except InputRefused:
                 raise  # it is about these values, and the executable is as good as before
             except PluginError as error:
                 message = f"the saved executable is of no use, compiled again: {error.message}"
-                self._note(message, Stage.LOAD, found.backend, name)
+                self._note(message, Stage.LOAD, candidate)
                 self.store.discard(folder)
-        earlier = self.scene.workers.tried(found, settings)
-        return self._compiled_here(cluster, found.backend, settings, inputs, folder, earlier)
+        return self._compiled_here(candidate, cluster, inputs)
 
-    def _has_artifact(self, folder: Path, backend: str, name: str) -> bool:
+    def _has_artifact(self, folder: Path, candidate: Candidate) -> bool:
         has_one = self.store.has_artifact(folder)
         for text in self.store.take_notes():
-            self._note(f"{text}, compiled again", Stage.LOAD, backend, name)
+            self._note(f"{text}, compiled again", Stage.LOAD, candidate)
         return has_one
 
-    def _heard(self, offer: Offer, name: str) -> None:
+    def _heard(self, report: Report, candidate: Candidate) -> None:
         """Note what a worker found out about a cluster that can be trusted."""
-        self.verify_s += offer.verify_s
-        for text in offer.notes:
-            self._note(text, Stage.VERIFY, offer.order.group.backend, name)
+        self.verify_s += report.verify_s
+        for text in report.notes:
+            self._note(text, Stage.VERIFY, candidate)
 
-    def _stands(self, loaded: Loaded, settings: CompileSettings, folder: Path | None) -> Loaded:
-        """Note how far an executable is verified, and what is left to do after the first answer."""
-        name, backend, standing = loaded.cluster.name, loaded.backend, loaded.standing
-        if standing.later:
-            self._note(standing.later, Stage.LATER, backend, name)
-        elif standing.untried:
-            self._note(f"no time was left for: {', '.join(standing.untried)}", Stage.LATER, backend, name)
-        if not standing.later:
-            nodes, is_guarded = loaded.cluster.node_names, loaded.guard is not None
-            self.items[name] = Item(name, backend, nodes, settings, folder, standing, is_guarded)
-        return loaded
+    def _serving(self, candidate: Candidate, built: Built) -> Loaded:
+        """Note what this process found out about a cluster that serves, and what is left to do after the first answer."""
+        report, standing = built.report, built.report.standing
+        self.verify_s += report.verify_s
+        self._note(told_changes(report.changed, HERE), Stage.LOAD, candidate)
+        self._note(report.unsaved, Stage.COMPILE, candidate)
+        untried = f"no time was left for: {', '.join(standing.untried)}" if standing.untried else ""
+        self._note(standing.later or untried, Stage.LATER, candidate)
+        subject = self.scene.subject(candidate.group, candidate.settings)
+        self.served[candidate.name] = replace(candidate, report=report, subject=subject)
+        return built.loaded
 
-    def _loaded(
-        self, cluster: Cluster, settings: CompileSettings, inputs: Sequence[Any], folder: Path, found: Group
-    ) -> Loaded:
-        earlier = self.scene.workers.tried(found, settings)
+    def _loaded(self, candidate: Candidate, folder: Path, cluster: Cluster, inputs: Sequence[Any]) -> Loaded:
+        earlier = self.scene.workers.tried(candidate)
         built = load_and_verify(
             cluster,
-            found.backend,
-            settings,
+            candidate.backend,
+            candidate.settings,
             folder,
             inputs=inputs,
             registry=self.scene.registry,
-            fingerprint=None if earlier is None else earlier.fingerprint,
+            fingerprint=None if earlier is None else earlier.report.fingerprint,
         )
-        self._note_changed(built.changed, HERE, found.backend, cluster.name)
-        self.verify_s += built.verify_s
-        return self._stands(built.loaded, settings, folder)
+        return self._serving(candidate, built)
 
-    def _compiled_here(
-        self,
-        cluster: Cluster,
-        backend: str,
-        settings: CompileSettings,
-        inputs: Sequence[Any],
-        folder: Path,
-        earlier: Offer | None,
-    ) -> Loaded:
-        own = None if self.scene.workers.is_apart else folder  # a worker has compiled it before, and could not save it
-        known = None if earlier is None else earlier.is_finite_only
-        _check_threads(() if earlier is None else earlier.changed, cluster, backend)
-        start = time.perf_counter()
-        registry = self.scene.registry
-        built = build_cluster(
-            cluster, backend, settings, inputs=inputs, registry=registry, folder=own, is_finite_only=known
-        )
-        self._note_changed(built.changed, HERE, backend, cluster.name)
-        self.verify_s += built.verify_s
-        self._note_unsaved(built.saved.problem, backend, cluster.name)
-        if cluster.name not in self._told:  # a worker compiled it before, and that is told already
-            self._tell_compiled(backend, cluster.name, time.perf_counter() - start)
-        loaded = built.loaded
-        if earlier is not None:
-            loaded = replace(loaded, standing=Standing(earlier.untried, earlier.differs))
-        return self._stands(loaded, settings, own if built.saved.is_done else None)
-
-    def _tell_compiled(self, backend: str, name: str, compile_s: float) -> None:
-        self._told.add(name)
-        observe(self.scene.registry, "hub_cluster_compiled", backend=backend, cluster=name, compile_s=compile_s)
-
-    def _try_out(self, name: str, found: Group, settings: CompileSettings, folder: Path, values: Mapping[str, Any]) -> None:
-        """Let a worker compile, run, verify and save a cluster that none has tried. Raises PluginError with the cause."""
+    def _compiled_here(self, candidate: Candidate, cluster: Cluster, inputs: Sequence[Any]) -> Loaded:
         scene = self.scene
-        if not scene.workers.is_apart or scene.workers.tried(found, settings) is not None:
+        earlier = scene.workers.tried(candidate)
+        own = None if scene.workers.is_apart else candidate.folder  # a worker compiled it, and could not save it
+        _check_threads(() if earlier is None else earlier.report.changed, candidate)
+        built = build_cluster(
+            cluster,
+            candidate.backend,
+            candidate.settings,
+            inputs=inputs,
+            registry=scene.registry,
+            folder=own,
+            known=None if earlier is None else earlier.report,
+        )
+        if candidate.name not in self._told:  # a worker compiled it before, and that is told already
+            self._tell_compiled(candidate, built.report)
+        return self._serving(candidate, built)
+
+    def _tell_compiled(self, candidate: Candidate, report: Report) -> None:
+        self._told.add(candidate.name)
+        facts = {"backend": candidate.backend, "cluster": candidate.name, "compile_s": report.compile_s}
+        observe(self.scene.registry, "hub_cluster_compiled", **facts)
+
+    def _try_out(self, candidate: Candidate, values: Mapping[str, Any]) -> None:
+        """Let a worker compile, run, verify and save a cluster that none has tried. Raises PluginError with the cause."""
+        workers = self.scene.workers
+        if not workers.is_apart or workers.tried(candidate) is not None:
             return
-        if (known := known_failure(scene, found, settings)) is not None:
+        if (known := known_failure(self.scene, candidate)) is not None:
             raise known
-        order = Order(name, found, settings, folder, reads(self.scene.graph, found), is_needed=False)
         try:
-            offer = scene.workers.try_out(order, lambda: self._get_ready(found.backend, name))
+            tried = workers.try_out(candidate, lambda: self._get_ready(candidate))
         except WorkerError:
-            offer = self._tried_alone(order, values)
-        self._learn(offer, name, settings)
+            tried = self._tried_alone(candidate, values)
+        self._learn(tried)
 
-    def _learn(self, offer: Offer, name: str, settings: CompileSettings) -> None:
+    def _learn(self, tried: Candidate) -> None:
         """Note what came of trying a cluster. Raises PluginError where it failed, which is remembered."""
-        found = offer.order.group
-        if offer.failure is not None:
-            offer.failure.cluster = name
-            remember_failure(self.scene, found, settings, offer.failure)
-            raise offer.failure
-        self._heard(offer, name)
-        self._note_changed(offer.changed, WORKER, found.backend, name)
-        self._note_unsaved(offer.problem, found.backend, name)
-        self._tell_compiled(found.backend, name, offer.compile_s)
+        if tried.failure is not None:
+            tried.failure.cluster = tried.name
+            remember_failure(self.scene, tried)
+            raise tried.failure
+        self._heard(tried.report, tried)
+        self._note(told_changes(tried.report.changed, WORKER), Stage.LOAD, tried)
+        self._note(tried.report.unsaved, Stage.COMPILE, tried)
+        self._tell_compiled(tried, tried.report)
 
-    def _get_ready(self, backend: str, name: str) -> None:
+    def _get_ready(self, candidate: Candidate) -> None:
         """Import a backend's library while a worker, which has imported it safely, compiles with it.
 
         Beside other threads it waits until the worker has found out what that changes of a process.
         """
         if not is_alone():
             return
+        backend, name = candidate.backend, candidate.name
         with kept_state() as changed, contextlib.suppress(PluginError), plugin_edge(backend, name, "load"):
             self.scene.registry.backend(backend)
-        self._note_changed(changed, HERE, backend, name)
+        self._note(told_changes(changed, HERE), Stage.LOAD, candidate)
 
-    def _tried_alone(self, order: Order, values: Mapping[str, Any]) -> Offer:
+    def _tried_alone(self, candidate: Candidate, values: Mapping[str, Any]) -> Candidate:
         """Try a cluster in a worker that gets nothing else: the graph holds something that only this process knows.
 
         Raises CompileError where no worker can be had for it, which says nothing of the backend and is not remembered.
         """
-        sample, options = cut_sample(self.scene.sample, order.group.nodes, values), self.scene.options
+        sample, options = cut_sample(self.scene.sample, candidate.group.nodes, values), self.scene.options
         try:
             with Session(sample, self.scene.threads, limits_of(options), options=options, is_timed=False) as session:
-                return session.try_out(order)
+                return session.try_out(candidate)
         except WorkerError as error:
             hint = "options={'isolate': False} compiles in this process"
-            raise CompileError(error.message, backend=order.group.backend, cluster=order.name, hint=hint) from error
+            raise CompileError(error.message, backend=candidate.backend, cluster=candidate.name, hint=hint) from error
 
-    def _note_changed(self, changed: Sequence[str], where: str, backend: str, name: str) -> None:
-        if message := told_changes(changed, where):
-            self._note(message, Stage.LOAD, backend, name)
-
-    def _note_unsaved(self, problem: str, backend: str, name: str) -> None:
-        if problem:
-            self._note(UNSAVED.format(problem), Stage.COMPILE, backend, name)
-
-    def _note(self, message: str, stage: Stage, backend: str, name: str) -> None:
-        self.notes.append(Event(kind=EventKind.NOTE, stage=stage, backend=backend, cluster=name, message=message))
+    def _note(self, message: str, stage: Stage, candidate: Candidate) -> None:
+        """Note what users should know of; "" is nothing."""
+        if message:
+            backend, name = candidate.backend, candidate.name
+            self.notes.append(Event(kind=EventKind.NOTE, stage=stage, backend=backend, cluster=name, message=message))
 
 
-def _check_threads(changes: Sequence[str], cluster: Cluster, backend: str) -> None:
+def _folder(candidate: Candidate) -> Path:
+    assert candidate.folder is not None, "a plan's clusters are saved where they can be"
+    return candidate.folder
+
+
+def _check_threads(changes: Sequence[str], candidate: Candidate) -> None:
     """Raise ContractError where loading a cluster would change what other threads of this process see."""
     if reason := refusal_beside_threads(changes):
         hint = "compile the model before other threads are started"
-        raise ContractError(f"not loaded: {reason}", backend=backend, cluster=cluster.name, hint=hint)
+        raise ContractError(f"not loaded: {reason}", backend=candidate.backend, cluster=candidate.name, hint=hint)
 
 
 def observe(registry: Registry, hook: str, **facts: Any) -> None:

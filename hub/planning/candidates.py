@@ -1,9 +1,10 @@
-"""What was compiled for one decision: orders workers to compile clusters, keeps what came of each, and times it alone."""
+"""What was compiled for one decision: has workers compile clusters, keeps what came of each, and times it alone."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from hub.backend import CompileSettings
 from hub.errors import AccuracyError, ContractError, InputRefused
@@ -13,16 +14,13 @@ from hub.planning.explore import Wanted
 from hub.planning.failures import known_failure, remember_failure
 from hub.planning.pricebook import PriceBook
 from hub.planning.scene import Draft, Scene
-from hub.planning.schedule import reads
 from hub.process.state import WORKER, told_changes
 from hub.report.numbers import count
+from hub.workers.candidate import Candidate, Key
 from hub.workers.clock import Clock
-from hub.workers.orders import UNSAVED, Offer, Order
 from hub.workers.session import ALONE_S
 
 _GO_ON = "`hub tune` goes on from here, and a larger `budget_s` gives more time"
-
-Key = tuple[Group, CompileSettings]
 
 
 class Candidates:
@@ -31,29 +29,26 @@ class Candidates:
     def __init__(self, scene: Scene, book: PriceBook, clock: Clock) -> None:
         self.events: list[Event] = []
         self._scene, self._book, self._clock = scene, book, clock
-        self._offers: dict[Key, Offer] = {}
+        self._known: dict[Key, Candidate] = {}
         self._names: dict[Key, str] = {}
         self._late: Counter[str] = Counter()
 
     @property
     def n_compiled(self) -> int:
         """Clusters that can be had."""
-        return sum(offer.failure is None for offer in self._offers.values())
+        return sum(candidate.failure is None for candidate in self._known.values())
 
-    def offers_of(self, draft: Draft) -> Mapping[Group, Offer]:
+    def of(self, draft: Draft) -> Mapping[Group, Candidate]:
         """Return what came of each cluster of a plan. Raise KeyError for one that was not compiled."""
-        return {found: self._offers[found, draft.settings] for found in draft.assignment.clusters}
+        return {found: self._known[found, draft.settings] for found in draft.assignment.clusters}
 
     def is_known(self, found: Group, settings: CompileSettings) -> bool:
         """Return whether a cluster was compiled, or failed."""
-        return (found, settings) in self._offers
+        return (found, settings) in self._known
 
     def is_ready(self, draft: Draft) -> bool:
         """Return whether all that a plan needs can be had."""
-        return all(
-            (offer := self._offers.get((found, draft.settings))) is not None and offer.failure is None
-            for found in draft.assignment.clusters
-        )
+        return self.is_decided(draft) and all(candidate.failure is None for candidate in self.of(draft).values())
 
     def is_decided(self, draft: Draft) -> bool:
         """Return whether all that a plan needs was compiled, or failed."""
@@ -61,116 +56,110 @@ class Candidates:
 
     def is_servable(self, draft: Draft) -> bool:
         """Return whether other processes can load all that a plan needs."""
-        clusters = draft.assignment.clusters
-        return self.is_ready(draft) and all(self._offers[found, draft.settings].is_saved for found in clusters)
+        return self.is_ready(draft) and all(candidate.report.is_saved for candidate in self.of(draft).values())
 
-    def piece_orders(self, wanted: Iterable[Wanted]) -> list[Order]:
-        """Return orders for pieces that only might help: they are not saved."""
+    def pieces(self, wanted: Iterable[Wanted]) -> list[Candidate]:
+        """Return candidates for pieces that only might help: they are not saved."""
         settings = self._scene.settings(spin=False)
-        return [self._order(item.piece, settings, is_needed=False, is_saved=False) for item in wanted]
+        return [self._new(item.piece, settings, is_needed=False, is_saved=False) for item in wanted]
 
-    def orders(self, drafts: Iterable[Draft], *, is_needed: bool = True) -> list[Order]:
-        """Return one order for each cluster of any plan; backends alone come first, because one of them is the fallback."""
+    def clusters(self, drafts: Iterable[Draft], *, is_needed: bool = True) -> list[Candidate]:
+        """Return one for each cluster of any plan; backends alone come first, because one of them is the fallback."""
         keys = {
             (found, draft.settings): None
             for draft in sorted(drafts, key=lambda draft: len(draft.assignment.clusters))
             for found in draft.assignment.clusters
         }
-        return [self._order(found, settings, is_needed=is_needed) for found, settings in keys]
+        return [self._new(found, settings, is_needed=is_needed) for found, settings in keys]
 
-    def _order(self, found: Group, settings: CompileSettings, *, is_needed: bool = True, is_saved: bool = True) -> Order:
+    def _new(self, found: Group, settings: CompileSettings, *, is_needed: bool, is_saved: bool = True) -> Candidate:
         name = self._names.setdefault((found, settings), f"k{len(self._names)}")
-        folder = self._scene.folder(found, settings) if is_saved else None
-        return Order(name, found, settings, folder, reads(self._scene.graph, found), is_needed)
+        return self._scene.candidate(name, found, settings, is_needed=is_needed, is_saved=is_saved)
 
-    def compile(self, orders: Sequence[Order], beside: Sequence[Order] = (), alone_s: float = 0.0) -> list[Offer]:
-        """Compile what was not compiled yet. Of equal orders the first one counts: pieces come last, and are not saved.
+    def compile(
+        self, candidates: Sequence[Candidate], beside: Sequence[Candidate] = (), alone_s: float = 0.0
+    ) -> list[Candidate]:
+        """Compile what was not compiled yet. Of equal ones the first one counts: pieces come last, and are not saved.
 
-        `beside` begins only where the orders are not done after `alone_s` seconds; what was not begun has no offer.
+        `beside` begins only where the others are not done after `alone_s` seconds; what was not begun is left out.
         """
-        new: dict[Key, Order] = {}
-        for order in (*orders, *beside):
-            if (order.group, order.settings) not in self._offers:
-                new.setdefault((order.group, order.settings), order)
+        new: dict[Key, Candidate] = {}
+        for candidate in (*candidates, *beside):
+            if candidate.key not in self._known:
+                new.setdefault(candidate.key, candidate)
         if not new:
             return []
         self._scene.progress.stage("compiling", len(new))
-        away = self._put_away(new.values())
-        for offer in away:
-            if offer.order.is_needed:
-                self._clock.arrived(offer.order.group.backend)
-        hopeless = {offer.order for offer in away}
-        by_backend: dict[str, list[Order]] = {}
-        for order in new.values():
-            if order not in hopeless:
-                by_backend.setdefault(order.group.backend, []).append(order)
+        away: list[Candidate] = []
+        by_backend: dict[str, list[Candidate]] = {}
+        for candidate in new.values():
+            if (failure := known_failure(self._scene, candidate)) is None:
+                by_backend.setdefault(candidate.backend, []).append(candidate)
+                continue
+            away.append(replace(candidate, failure=failure, is_remembered=True))  # nobody tries it again
+            if candidate.is_needed:
+                self._clock.arrived(candidate.backend)
         most = {backend: self._most_at_once(backend) for backend in by_backend}
-        first = {order.group.backend for order in orders} & by_backend.keys() if beside else ()
+        first = {candidate.backend for candidate in candidates} & by_backend.keys() if beside else ()
         made = self._scene.session.compile_all(by_backend, self._heard, self._clock, most, first=first, alone_s=alone_s)
         found = [*away, *made]
-        self._offers |= {_key(offer): offer for offer in found}
-        for offer in found:
-            self._note_failure(offer)
-            self._note_oddities(offer)
+        self._known |= {candidate.key: candidate for candidate in found}
+        for candidate in found:
+            if candidate.failure is None:
+                self._note_oddities(candidate)
+            else:
+                self._note_failure(candidate)
         return found
 
     def _most_at_once(self, backend: str) -> int:
         """Return how many clusters of a backend are compiled at once: another worker has to save what it has made."""
         return self._scene.compile_workers(backend) if self._scene.registry.entries[backend].info.saveable else 1
 
-    def _put_away(self, orders: Iterable[Order]) -> list[Offer]:
-        """Return those orders that failed in an earlier process: nobody tries them again."""
-        known = ((order, known_failure(self._scene, order.group, order.settings)) for order in orders)
-        return [Offer(order, failure=failure, is_remembered=True) for order, failure in known if failure is not None]
-
-    def _heard(self, offer: Offer) -> None:
-        order = offer.order
-        if order.is_needed:
-            self._clock.arrived(order.group.backend)
-        self._scene.progress.advance(f"{order.group.backend}, {len(order.group.nodes)} nodes")
-        if offer.failure is None:
-            self._clock.compiled(order.group.backend, offer.compile_s)
-            if order.is_needed:
+    def _heard(self, candidate: Candidate) -> None:
+        if candidate.is_needed:
+            self._clock.arrived(candidate.backend)
+        self._advance(candidate)
+        if candidate.failure is None:
+            self._clock.compiled(candidate.backend, candidate.report.compile_s)
+            if candidate.is_needed:
                 self._clock.begin()
 
-    def _note_failure(self, offer: Offer) -> None:
-        if offer.failure is None:
-            return
-        if (not offer.is_late or offer.order.is_needed) and not self._has_other(offer.order):
-            self._book.fail(offer.order.group, str(offer.failure).splitlines()[0])
-        if not offer.is_late and not offer.is_remembered:
-            remember_failure(self._scene, offer.order.group, offer.order.settings, offer.failure)
-        if not offer.is_late:
-            self.events.append(_failure(offer))
-        elif offer.order.is_needed:
-            self._late[offer.order.group.backend] += 1
+    def _advance(self, candidate: Candidate) -> None:
+        self._scene.progress.advance(f"{candidate.backend}, {len(candidate.group.nodes)} nodes")
 
-    def _note_oddities(self, offer: Offer) -> None:
+    def _note_failure(self, candidate: Candidate) -> None:
+        if (not candidate.is_late or candidate.is_needed) and not self._has_other(candidate.group):
+            self._book.fail(candidate.group, str(candidate.failure).splitlines()[0])
+        if not candidate.is_late:
+            if not candidate.is_remembered:
+                remember_failure(self._scene, candidate)
+            self.events.append(_failure(candidate))
+        elif candidate.is_needed:
+            self._late[candidate.backend] += 1
+
+    def _note_oddities(self, candidate: Candidate) -> None:
         """Note what costs a backend no candidate: once, though it may happen to each of its clusters."""
-        problem = UNSAVED.format(offer.problem) if offer.problem else ""
-        for message in filter(None, (told_changes(offer.changed, WORKER), problem)):
-            note = Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=offer.order.group.backend, message=message)
+        for message in filter(None, (told_changes(candidate.report.changed, WORKER), candidate.report.unsaved)):
+            note = Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=candidate.backend, message=message)
             self.events += [] if note in self.events else [note]
 
-    def _has_other(self, order: Order) -> bool:
+    def _has_other(self, found: Group) -> bool:
         """Return whether the same cluster was compiled under other settings: the backend can have it then."""
-        same = (offer for (found, _), offer in self._offers.items() if found == order.group)
-        return any(offer.failure is None for offer in same)
+        return any(candidate.group == found and candidate.failure is None for candidate in self._known.values())
 
     def time_alone(self) -> None:
         """Time every compiled cluster that has no price yet, one after the other."""
-        todo = [offer for offer in self._offers.values() if offer.failure is None and not self._is_priced(offer)]
+        compiled = [candidate for candidate in self._known.values() if candidate.failure is None]
+        todo = [candidate for candidate in compiled if self._book.measured(*candidate.key) is None]
         self._scene.progress.stage("timing clusters", len(todo))
-        for offer in todo:
-            at_least_s = ALONE_S if offer.order.is_needed or self._scene.options.tune == "full" else ALONE_S / 2
-            priced = self._scene.session.price(offer, at_least_s)
-            self._offers[_key(offer)] = priced
+        for candidate in todo:
+            at_least_s = ALONE_S if candidate.is_needed or self._scene.options.tune == "full" else ALONE_S / 2
+            priced = self._scene.session.price(candidate, at_least_s)
+            self._known[candidate.key] = priced
             self._book.keep(priced)
-            self._note_failure(priced)
-            self._scene.progress.advance(f"{offer.order.group.backend}, {len(offer.order.group.nodes)} nodes")
-
-    def _is_priced(self, offer: Offer) -> bool:
-        return self._book.measured(offer.order.group, offer.order.settings) is not None
+            if priced.failure is not None:
+                self._note_failure(priced)
+            self._advance(candidate)
 
     def late_notes(self) -> Iterable[Event]:
         """Return a note for each backend on how much there was no time for."""
@@ -179,23 +168,19 @@ class Candidates:
             yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=message)
 
 
-def _failure(offer: Offer) -> Event:
+def _failure(candidate: Candidate) -> Event:
     return Event(
-        kind=_kind(offer),
-        stage=Stage.VERIFY if isinstance(offer.failure, AccuracyError | ContractError) else Stage.COMPILE,
-        backend=offer.order.group.backend,
-        cluster=offer.order.name,
-        message=str(offer.failure),
+        kind=_kind(candidate),
+        stage=Stage.VERIFY if isinstance(candidate.failure, AccuracyError | ContractError) else Stage.COMPILE,
+        backend=candidate.backend,
+        cluster=candidate.name,
+        message=str(candidate.failure),
     )
 
 
-def _kind(offer: Offer) -> EventKind:
+def _kind(candidate: Candidate) -> EventKind:
     """Return how grave a failure is: a piece without a price, or without time for it, takes nothing from anybody."""
-    if offer.is_late or not offer.order.is_needed:
+    if candidate.is_late or not candidate.is_needed:
         return EventKind.NOTE
-    is_known = offer.is_remembered or isinstance(offer.failure, InputRefused)
+    is_known = candidate.is_remembered or isinstance(candidate.failure, InputRefused)
     return EventKind.REFUSED if is_known else EventKind.FAILED
-
-
-def _key(offer: Offer) -> Key:
-    return offer.order.group, offer.order.settings

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 
-from hub.backend import CompileSettings
 from hub.cache.artifacts import discard_artifact
 from hub.cache.keys import digest_of
 from hub.cache.measurements import Failure, Measurements, Subject
@@ -24,9 +22,9 @@ from hub.errors import (
     text_of,
 )
 from hub.partition.group import Group
-from hub.partition.structure import structure_digest
 from hub.plan import Stage
 from hub.planning.scene import Scene, limits_of
+from hub.workers.candidate import Candidate
 
 _ERRORS: Mapping[Stage, type[PluginError]] = {
     Stage.VERIFY: AccuracyError,
@@ -36,39 +34,30 @@ _ERRORS: Mapping[Stage, type[PluginError]] = {
 FORGET = "`hub cache forget` makes the hub try again"
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A candidate that serves in a plan, with what its failure is kept under."""
-
-    group: Group
-    subject: Subject
-    folder: Path
-    """Where its executable is saved, or would be."""
-
-
-def known_failure(scene: Scene, found: Group, settings: CompileSettings) -> PluginError | None:
+def known_failure(scene: Scene, candidate: Candidate) -> PluginError | None:
     """Return the failure of an equal cluster under equal settings and versions, as an error; None where there is none.
 
     Users who want every failure as an error, or a decision made anew, want to see it happen: then nothing is known.
     """
     if scene.options.strict or scene.options.renew:
         return None
-    subject = scene.subject(found, structure_digest(scene.graph, found.nodes), settings)
+    subject = scene.subject(candidate.group, candidate.settings)
     failures = scene.measurements.find_failures((subject, _under_limits(scene, subject)))
-    return next((_error_of(failure, found) for failure in failures.values()), None)
+    return next((_error_of(failure, candidate.group) for failure in failures.values()), None)
 
 
-def failure_in_service(scene: Scene, served: Served) -> PluginError | None:
+def failure_in_service(scene: Scene, candidate: Candidate) -> PluginError | None:
     """Return why a candidate must not serve again, although a saved executable of it may be there; None where it may.
 
     What failed in this process stays away even where users want failures kept by others left alone.
     """
-    found = served.group
+    found = candidate.group
     if found in scene.demoted:
         return RunError(f"it failed while it served: {scene.demoted[found]}", backend=found.backend)
     if scene.options.strict or scene.options.renew:
         return None
-    failure = scene.measurements.find_failures((served.subject,)).get(served.subject)
+    subject = scene.subject(found, candidate.settings)
+    failure = scene.measurements.find_failures((subject,)).get(subject)
     return None if failure is None or failure.stage is not Stage.SERVE else _error_of(failure, found)
 
 
@@ -78,19 +67,20 @@ def _error_of(failure: Failure, found: Group) -> PluginError:
     return _ERRORS.get(failure.stage, CompileError)(text, backend=found.backend, node=node, hint=FORGET)
 
 
-def remember_failure(scene: Scene, found: Group, settings: CompileSettings, error: PluginError) -> None:
-    """Write a failure down, unless it is about one call's values only, or weights, and remove what was saved before it.
+def remember_failure(scene: Scene, candidate: Candidate) -> None:
+    """Write down why a candidate failed, unless it is about one call's values only, or weights, and discard what was saved.
 
     Failures are kept by structure. A worker that dies when it has saved an executable leaves one that would be loaded.
     What was beyond a limit may be within another one, so such a failure counts under equal limits only.
     That an accelerator's memory was full is no verdict: other processes, and the user's own model, had a part in it.
     """
-    if isinstance(error, InputRefused | ConstantsRefused):
+    error, (found, settings) = candidate.failure, candidate.key
+    if error is None or isinstance(error, InputRefused | ConstantsRefused):
         return
-    discard_artifact(scene.folder(found, settings), is_damaged=False)
+    discard_artifact(candidate.folder or scene.folder(found, settings), is_damaged=False)
     if error.is_device_full:
         return
-    subject = scene.subject(found, structure_digest(scene.graph, found.nodes), settings)
+    subject = scene.subject(found, settings)
     if isinstance(error, LimitExceeded):
         subject = _under_limits(scene, subject)
     node = found.nodes.index(error.node) if error.node in found.nodes else None
@@ -102,18 +92,20 @@ def _under_limits(scene: Scene, subject: Subject) -> Subject:
     return replace(subject, modes=digest_of({"modes": subject.modes, "limits": limits}))
 
 
-def remember_failure_in_service(served: Served, error: BaseException) -> None:
+def remember_failure_in_service(candidate: Candidate, error: BaseException) -> None:
     """Write down that an executable failed while it served, and remove what was saved of it.
 
     It was good while it was tried, and would be good again in the next process, until it fails there.
     """
-    discard_artifact(served.folder, is_damaged=False)
-    root = served.folder.parents[2]
+    folder, subject = candidate.folder, candidate.subject
+    assert folder is not None and subject is not None, "it serves"
+    discard_artifact(folder, is_damaged=False)
+    root = folder.parents[2]
     if not root.exists():
         return  # a folder for one plan only, where there is no cache
     kept, _ = Measurements.open(root)
     with contextlib.closing(kept):
-        kept.keep_failure(Failure(served.subject, Stage.SERVE, reason_of(error), None, _now()))
+        kept.keep_failure(Failure(subject, Stage.SERVE, reason_of(error), None, _now()))
 
 
 def reason_of(error: BaseException) -> str:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hub.backend import CompileSettings
 from hub.errors import AccuracyError, CompileError, ContractError, PluginError, RunError, WorkerError, text_of
 from hub.modes import Modes
 from hub.options import Options
@@ -24,6 +23,7 @@ from hub.process.family import end_family
 from hub.process.forks import freed_in_forks, in_forks
 from hub.process.working import Worked
 from hub.verification.standing import Standing
+from hub.workers.candidate import Candidate
 from hub.workers.limits import Limits
 from hub.workers.pool import BEHIND, POOL
 
@@ -61,24 +61,10 @@ def _plans_nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """One executable of a plan, by what a worker has to know."""
-
-    name: str
-    backend: str
-    nodes: tuple[str, ...]
-    settings: CompileSettings
-    folder: Path | None
-    """Where it is saved; None where it has to be compiled again."""
-    standing: Standing
-    is_guarded: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of one executable."""
 
-    item: Item
+    candidate: Candidate
     tried: tuple[str, ...] = ()
     """Kinds of inputs on which it gave what eager gives."""
     differences: tuple[str, ...] = ()
@@ -92,12 +78,12 @@ class Outcome:
     @property
     def is_lifted(self) -> bool:
         """Return whether nothing is left that unusual inputs would have to be kept away for."""
-        return not (self.differences or self.problem or self.failure or self.item.standing.differs)
+        return not (self.differences or self.problem or self.failure or self.candidate.report.standing.differs)
 
     @property
     def standing(self) -> Standing:
         """How far the executable is verified now."""
-        before = self.item.standing
+        before = self.candidate.report.standing
         untried = before.untried if self.problem else ()
         return Standing(untried, before.differs or bool(self.differences), self.text, before.is_sure_of_sizes)
 
@@ -122,11 +108,11 @@ class Later(Chore):
     join_s = 2.0
 
     def __init__(
-        self, folder: Path, items: Sequence[Item], threads: int, modes: Modes, options: Options, limits: Limits
+        self, folder: Path, candidates: Sequence[Candidate], threads: int, modes: Modes, options: Options, limits: Limits
     ) -> None:
         """`folder` holds the sample; it is removed in the end."""
         super().__init__()
-        self._folder, self._items = folder, tuple(items)
+        self._folder, self._candidates = folder, tuple(candidates)
         self._facts: dict[str, Any] = {"folder": str(folder), "threads": threads, "modes": modes, "options": options}
         self._limits = limits
         self._tell: Callable[[Outcome], object] = lambda _: None
@@ -138,10 +124,10 @@ class Later(Chore):
 
     def work(self) -> None:
         """Verify one executable after the other, and tell what came of each."""
-        for item in self._items:
+        for candidate in self._candidates:
             if self._is_stopped:
                 return
-            outcome = self._outcome(item)
+            outcome = self._outcome(candidate)
             if not self._is_stopped:
                 self._tell(outcome)
 
@@ -149,32 +135,26 @@ class Later(Chore):
         """Remove the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _outcome(self, item: Item) -> Outcome:
+    def _outcome(self, candidate: Candidate) -> Outcome:
+        name, backend = candidate.name, candidate.backend
         tried: list[str] = []
         differences: list[str] = []
         try:
             self._start_worker()
-            self._ask(
-                "verify_at_leisure",
-                name=item.name,
-                backend=item.backend,
-                nodes=item.nodes,
-                settings=item.settings,
-                folder=_path(item),
-            )
-            for kind in item.standing.untried:
+            self._ask("verify_at_leisure", candidate=candidate)
+            for kind in candidate.report.standing.untried:
                 if not self._ask("prepare_kind", kind=kind):
                     continue
-                text = self._ask("compare_kind", is_plugins=True, name=item.name, backend=item.backend, kind=kind)
+                text = self._ask("compare_kind", is_plugins=True, name=name, backend=backend, kind=kind)
                 (differences if text else tried).append(text or kind)
-            n_calls = self._ask("endure", is_plugins=True, name=item.name, backend=item.backend)
-            return Outcome(item, tuple(tried), tuple(differences), n_calls)
+            n_calls = self._ask("endure", is_plugins=True, name=name, backend=backend)
+            return Outcome(candidate, tuple(tried), tuple(differences), n_calls)
         except _VERDICTS as error:
-            error.backend, error.cluster = error.backend or item.backend, error.cluster or item.name
-            return Outcome(item, tuple(tried), tuple(differences), failure=error)
+            error.backend, error.cluster = error.backend or backend, error.cluster or name
+            return Outcome(candidate, tuple(tried), tuple(differences), failure=error)
         except Exception as error:  # noqa: BLE001 - a mistake of the hub's own must not be held against a backend either
             reason = error.message if isinstance(error, PluginError) else text_of(error)
-            return Outcome(item, tuple(tried), tuple(differences), problem=reason.splitlines()[0])
+            return Outcome(candidate, tuple(tried), tuple(differences), problem=reason.splitlines()[0])
 
     def _start_worker(self) -> None:
         with self._lock:
@@ -211,7 +191,3 @@ class Later(Chore):
             if not is_plugins or worker.is_alive or worker.exit_status in _NO_FAULT or self._is_stopped:
                 raise
             raise RunError(f"after the first answer: {error.message}") from error
-
-
-def _path(item: Item) -> str | None:
-    return None if item.folder is None else str(item.folder)

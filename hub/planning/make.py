@@ -27,14 +27,14 @@ from hub.planning.building import Builder, ClusterFailed
 from hub.planning.decision import Decision
 from hub.planning.evidence import Mode, fits, groups_of, plan_of, settings_of
 from hub.planning.explanations import explained
-from hub.planning.failures import Served
-from hub.planning.later import Item, Later, planning
+from hub.planning.later import Later, planning
 from hub.planning.replay import moved_to_eager, plan_from_file, under_plan
 from hub.planning.scene import Scene, limits_of
 from hub.process.scratch import scratch
 from hub.registry import Registry
 from hub.report.progress import Progress
 from hub.support import operator_name
+from hub.workers.candidate import Candidate
 from hub.workers.crew import Crew
 from hub.workers.in_process import InProcess
 from hub.workers.pool import POOL
@@ -52,10 +52,8 @@ class Made:
     plan: Plan
     steps: tuple[Step, ...]
     loaded: Mapping[str, Loaded]
-    served: Mapping[str, Served]
-    """What a failure of each cluster is kept under while it serves."""
-    items: tuple[Item, ...] = ()
-    """What is left to verify after the first answer."""
+    served: Mapping[str, Candidate]
+    """Its clusters, by name."""
     later: Later | None = None
     """What does so, once it is started; None where nothing is to be done, or nothing may be."""
     cache_problem: str = ""
@@ -127,11 +125,12 @@ class Maker:
 
     def _later(self, made: Made, crew: Crew, *, has_cache: bool) -> Later | None:
         """Return what goes on verifying after the first answer; the folder of saved executables has to outlive planning."""
-        if not (self.options.background and made.items and has_cache):
+        left = [candidate for candidate in made.served.values() if not candidate.report.standing.later]
+        if not (self.options.background and left and has_cache):
             return None
         if (folder := crew.hand_over()) is None:
             return None
-        return Later(folder, made.items, crew.threads, crew.modes, crew.options, crew.limits)
+        return Later(folder, left, crew.threads, crew.modes, crew.options, crew.limits)
 
     def _made(self, scene: Scene, store: Store, plan: Plan | None, events: tuple[Event, ...]) -> tuple[Made, bool]:
         """Return what runs, and whether its plan is one to keep for other processes."""
@@ -280,7 +279,7 @@ class Maker:
                 continue
             plan = self._plan(decision, verdicts, (*events, *_troubles(scene), *_cache_notes(store), *builder.notes))
             plan = plan.model_copy(update={"verify_s": builder.verify_s})
-            return Made(plan, steps, loaded, builder.served, tuple(builder.items.values()))
+            return Made(plan, steps, loaded, builder.served)
 
     def _patched(self, decision: Decision, failed: ClusterFailed, reason: str) -> Decision | None:
         """Return the user's plan with what failed in eager; None where the plan is the hub's own, which is made again."""

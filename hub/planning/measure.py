@@ -26,8 +26,9 @@ from hub.planning.schedule import plain_names, steps_for
 from hub.pricing.roofline import settle_peaks
 from hub.pricing.timing import median
 from hub.report.numbers import duration
+from hub.workers.candidate import Candidate
 from hub.workers.clock import Clock
-from hub.workers.orders import Lane, Offer, Order
+from hub.workers.lanes import Lane
 from hub.workers.profiling import measure_profile
 
 MAX_REPAIRS = 8
@@ -241,19 +242,17 @@ class _Measuring:
         One bad operator must not cost a backend the whole graph. For `beside` and `alone_s` see `Candidates.compile`.
         """
         for _ in range(MAX_REPAIRS + 1):
-            calm = self.candidates.orders(self._calm(drafts), is_needed=False)
-            found = self.candidates.compile(
-                [*self.candidates.orders(drafts), *calm], self.candidates.orders(beside), alone_s
-            )
+            wanted = (*self.candidates.clusters(drafts), *self.candidates.clusters(self._calm(drafts), is_needed=False))
+            found = self.candidates.compile(wanted, self.candidates.clusters(beside), alone_s)
             beside = ()
-            named = [offer for offer in found if offer.failure is not None and _names_a_node(offer)]
+            # What a piece does must not cost a whole plan anything.
+            failed = [(one.group, one.failure) for one in found if one.is_needed and one.failure is not None]
+            named = [(group.backend, failure) for group, failure in failed if failure.node in group.nodes]
             if not named:
                 return
-            for offer in named:
-                assert offer.failure is not None
-                nodes = (str(offer.failure.node),)
-                self.verdicts = self.verdicts.without(offer.order.group.backend, nodes, offer.failure.message)
-            repaired = {offer.order.group.backend for offer in named}
+            for backend, failure in named:
+                self.verdicts = self.verdicts.without(backend, (str(failure.node),), failure.message)
+            repaired = {backend for backend, _ in named}
             self.drafts = self._drafts()
             alone = [draft for draft in self.drafts if len(draft.assignment.backends) == 1]
             drafts = [draft for draft in alone if draft.assignment.backends[0] in repaired and self._is_open(draft)]
@@ -280,10 +279,10 @@ class _Measuring:
             return ()
         return [_variant(draft, spin=False) for draft in drafts if len(draft.assignment.backends) == 1]
 
-    def _first_pieces(self) -> list[Order]:
-        """Return orders for the pieces that weigh most, unless their prices are known: they fill what time there is."""
+    def _first_pieces(self) -> list[Candidate]:
+        """Return the pieces that weigh most, unless their prices are known: they fill what time there is."""
         wanted = worth_measuring(self.mixer.sections(self.mixable), self.book, self.scene.settings(spin=False), {})
-        return self.candidates.piece_orders(wanted if self.is_full else wanted[:MOST_FAST])
+        return self.candidates.pieces(wanted if self.is_full else wanted[:MOST_FAST])
 
     # --- Prices -------------------------------------------------------------------------------------------------------
 
@@ -295,7 +294,7 @@ class _Measuring:
             wanted = worth_measuring(sections, self.book, self.scene.settings(spin=False), known)
             settings = self.scene.settings(spin=False)
             tried = [item for item in wanted if not self.candidates.is_known(item.piece, settings)]
-            if not tried or not self.candidates.compile(self.candidates.piece_orders(tried)):
+            if not tried or not self.candidates.compile(self.candidates.pieces(tried)):
                 return
             self.candidates.time_alone()
 
@@ -343,7 +342,7 @@ class _Measuring:
         return tuple(sorted({1, max(1, self.scene.threads // 2)} - {self.scene.threads}))
 
     def _compiled(self, drafts: Sequence[Draft]) -> list[Draft]:
-        self.candidates.compile(self.candidates.orders(drafts))
+        self.candidates.compile(self.candidates.clusters(drafts))
         return [draft for draft in drafts if self.candidates.is_ready(draft)]
 
     def _predicted_s(self, draft: Draft) -> float:
@@ -367,9 +366,9 @@ class _Measuring:
         race.heat(lanes, self._heat_budget_s())
 
     def _lane(self, draft: Draft) -> Lane:
-        found = self.candidates.offers_of(draft)
+        found = self.candidates.of(draft)
         names = [
-            found[item].order.name if item in found else name
+            found[item].name if item in found else name
             for item, name in zip(draft.assignment.groups, plain_names(draft.assignment.groups), strict=True)
         ]
         steps = steps_for(self.scene.graph, draft.assignment.groups, names)
@@ -419,12 +418,6 @@ class _Measuring:
 
     def _search(self) -> Search:
         return self.mixer.search(self.mixable, n_compiled=self.candidates.n_compiled, n_timed=self.book.n_kept)
-
-
-def _names_a_node(offer: Offer) -> bool:
-    """Return whether a whole plan's cluster failed at one node; what a piece does must not cost a whole plan anything."""
-    failure = offer.failure if offer.order.is_needed else None
-    return failure is not None and failure.node in offer.order.group.nodes
 
 
 def _variant(draft: Draft, *, threads: int | None = None, spin: bool | None = None) -> Draft:

@@ -14,7 +14,6 @@ from hub.cache.measurements import Measurement, Subject, machine_digest
 from hub.cost import Cost
 from hub.errors import text_of
 from hub.partition.group import EAGER, Group, is_trifle
-from hub.partition.structure import structure_digest
 from hub.plan import Event, EventKind, Stage
 from hub.planning.scene import Draft, Scene
 from hub.pricing.compile_times import UNKNOWN_S, Compiled, CompileTimes
@@ -24,7 +23,7 @@ from hub.pricing.roofline import cluster_estimate, eager_estimate, least_seconds
 from hub.pricing.shipped import shipped_table
 from hub.pricing.timing import median
 from hub.report.numbers import count
-from hub.workers.orders import Offer
+from hub.workers.candidate import Candidate
 
 
 class PriceBook:
@@ -36,7 +35,6 @@ class PriceBook:
     def __init__(self, scene: Scene) -> None:
         self.events: list[Event] = []
         self._scene = scene
-        self._structures: dict[tuple[str, ...], str] = {}
         self._eager_s: Mapping[str, float] = {}
         self._unmeasured: Sequence[str] = ()
         self._costs: dict[tuple[str, str, CompileSettings], Cost] = {}
@@ -60,15 +58,13 @@ class PriceBook:
 
     def structure(self, found: Group) -> str:
         """Return the structural digest of a cluster's nodes."""
-        if found.nodes not in self._structures:
-            self._structures[found.nodes] = structure_digest(self._scene.graph, found.nodes)
-        return self._structures[found.nodes]
+        return self._scene.structure(found)
 
     def measured(self, found: Group, settings: CompileSettings) -> Cost | None:
         """Return a price that was measured on this machine under these settings, now or by an earlier process, or None."""
         key = (self.structure(found), found.backend, settings)
         if key not in self._costs and key not in self._missed:
-            stored = self._scene.measurements.find(self._subject(found, settings))
+            stored = self._scene.measurements.find(self._scene.subject(found, settings))
             if stored is None:
                 self._missed.add(key)
             else:
@@ -160,15 +156,15 @@ class PriceBook:
         """Return seconds that no backend can stay below: the cluster's work at the machine's peaks."""
         return least_seconds((self._scene.graph.by_name[name] for name in found.nodes), settings.threads)
 
-    def keep(self, offer: Offer) -> None:
+    def keep(self, candidate: Candidate) -> None:
         """Write a measured price down, for this plan and for later processes."""
-        if offer.cost is None:
+        if candidate.cost is None:
             return
-        found, settings = offer.order.group, offer.order.settings
-        self._costs[self.structure(found), found.backend, settings] = offer.cost
+        found, settings = candidate.key
+        self._costs[self.structure(found), found.backend, settings] = candidate.cost
         self._n_kept += 1
-        subject = self._subject(found, settings)
-        self._write(Measurement(subject, offer.cost, offer.compile_s, self.features(found), _now()))
+        subject, compile_s = self._scene.subject(found, settings), candidate.report.compile_s
+        self._write(Measurement(subject, candidate.cost, compile_s, self.features(found), _now()))
 
     def _write(self, measurement: Measurement) -> None:
         """Keep a price for later processes, unless what was timed had to share its cores with the user's own calls."""
@@ -222,7 +218,7 @@ class PriceBook:
         return [node.name for node in self._scene.graph.nodes if not is_trifle(node)]
 
     def _eager_subject(self, name: str) -> Subject:
-        return self._subject(Group(EAGER, (name,)), self._eager_settings)
+        return self._scene.subject(Group(EAGER, (name,)), self._eager_settings)
 
     @property
     def _eager_settings(self) -> CompileSettings:
@@ -268,9 +264,6 @@ class PriceBook:
         """Return the best known price of every cluster of some drafts; of two settings, the later draft's."""
         settings = {found: draft.settings for draft in drafts for found in draft.assignment.clusters}
         return {found: self.cost(found, wanted) for found, wanted in settings.items()}
-
-    def _subject(self, found: Group, settings: CompileSettings) -> Subject:
-        return self._scene.subject(found, self.structure(found), settings)
 
     def _learned(self, backend: str, features: Mapping[str, float], threads: int) -> Cost | None:
         model = self._model(backend, threads, features["device"])

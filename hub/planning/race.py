@@ -19,7 +19,7 @@ from hub.errors import PluginError, WorkerDied, WorkerError, WorkerGone
 from hub.plan import Contender
 from hub.pricing.timing import in_turn, median, median_interval
 from hub.process.working import now
-from hub.workers.orders import Block, Lane
+from hub.workers.lanes import Block, Lane
 
 BLOCK_S = 0.15
 """Seconds of one block: long enough for tens of calls, short against the slow phases of a shared machine."""

@@ -17,11 +17,14 @@ from hub.partition.assignments import Assignment
 from hub.partition.extract import extract
 from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.proposals import Offered, has_proposers, offered_by_plugins
+from hub.partition.structure import structure_digest
 from hub.partition.verdicts import Answers, answers
 from hub.planning.decision import Decision
+from hub.planning.schedule import reads
 from hub.registry import Registry
 from hub.report.progress import Progress
 from hub.support import devices_of
+from hub.workers.candidate import Candidate
 from hub.workers.limits import Limits, default_memory_bytes
 from hub.workers.protocol import Workers
 from hub.workers.session import Session
@@ -55,6 +58,8 @@ class Scene:
     """Digests of weights that were read already: hashing half a gigabyte for each candidate would take seconds."""
     versions: dict[str, str] = field(default_factory=dict[str, str], repr=False)
     """Of the software under each backend, as far as read: what packages say of themselves takes milliseconds each time."""
+    structures: dict[tuple[str, ...], str] = field(default_factory=dict[tuple[str, ...], str], repr=False)
+    """Structural digests of clusters, as far as asked for, by their nodes."""
 
     @property
     def graph(self) -> Graph:
@@ -94,10 +99,23 @@ class Scene:
         """Return a group as a program of its own, weights as constants."""
         return extract(self.graph, found.nodes, name, self.sample.weights)
 
-    def subject(self, found: Group, structure: str, settings: CompileSettings) -> Subject:
+    def candidate(
+        self, name: str, found: Group, settings: CompileSettings, *, is_needed: bool = True, is_saved: bool = True
+    ) -> Candidate:
+        """Return a cluster for a backend to compile; with `is_saved` False, only to know its price."""
+        folder = self.folder(found, settings) if is_saved else None
+        return Candidate(name, found, settings, reads(self.graph, found), folder, is_needed)
+
+    def structure(self, found: Group) -> str:
+        """Return the structural digest of a cluster's nodes."""
+        if found.nodes not in self.structures:
+            self.structures[found.nodes] = structure_digest(self.graph, found.nodes)
+        return self.structures[found.nodes]
+
+    def subject(self, found: Group, settings: CompileSettings) -> Subject:
         """Return what measurements, and failures, of a cluster are kept under."""
         return Subject(
-            structure=structure,
+            structure=self.structure(found),
             backend=found.backend,
             versions=self._versions(found.backend),
             machine=machine_digest(),

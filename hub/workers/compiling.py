@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
 
 from hub.errors import ContractError, LimitExceeded, PluginError
 from hub.process.family import WATCH_S
 from hub.process.working import now
+from hub.workers.candidate import Candidate
 from hub.workers.channel import Worker
 from hub.workers.clock import Clock
 from hub.workers.crew import RUN_LIMIT_S, Crew
 from hub.workers.limits import Saving
-from hub.workers.orders import Offer, Order, facts_of, late
 
 SAVED_PER_WEIGHT = 8
 """Bytes that may be saved for each byte of the graph's weights, beside `output_limit_mb`: four bits may become 32."""
-_FACTS = (
-    *("compile_s", "is_saved", "problem", "is_finite_only", "notes", "verify_s", "changed", "fingerprint"),
-    *("untried", "differs"),
-)
-"""What an offer says in the worker's words."""
 
 
 class Compiler:
@@ -31,71 +26,70 @@ class Compiler:
 
     def compile(
         self,
-        order: Order,
+        candidate: Candidate,
         names: Sequence[str],
         clock: Clock | None,
         meanwhile: Callable[[], None] = lambda: None,
         *,
         suffix: str = "",
-    ) -> Offer:
+    ) -> Candidate:
         """Compile one cluster; with a suffix, in a further worker, which keeps nothing that is to be timed.
 
         `names` are the inputs of all that the worker will compile. `meanwhile` is called while it compiles. Raise
         WorkerError where no worker can be had.
         """
-        home = self._home(order, clock) + suffix
+        home, most_bytes = self._home(candidate, clock) + suffix, self._most_saved_bytes
         is_kept = self._crew.is_timed and not suffix
         try:
             worker = self._crew.living(home)
             worker.ask("prepare", RUN_LIMIT_S, names=names)
-            worker.saving = None if order.folder is None else Saving(order.folder, self._most_saved_bytes)
-            worker.post("compile_cluster", **facts_of(order), **_folder_of(worker.saving), is_kept=is_kept)
+            worker.saving = None if candidate.folder is None else Saving(candidate.folder, most_bytes)
+            worker.post("compile_cluster", candidate=candidate, is_kept=is_kept, most_saved_bytes=most_bytes)
             meanwhile()
-            if not self._is_compiled(worker, order.group.backend, clock):
-                return late(order)
-            compiled: Any = worker.result(RUN_LIMIT_S)
+            if not self._is_compiled(worker, candidate.backend, clock):
+                return candidate.late()
+            compiled = replace(candidate, report=worker.result(RUN_LIMIT_S))
         except PluginError as error:
-            failed = self._failed(order, home, error)
+            failed = self._failed(candidate, home, error)
             if isinstance(error, ContractError):
                 self._crew.kill(home)  # its weights or its state may not be what they were: the next one gets another
             return failed
         worker.saving = None
-        offer = Offer(order, **{name: getattr(compiled, name) for name in _FACTS})
         if is_kept or clock is None:
-            self._crew.keep(home, offer)
-        return offer
+            self._crew.keep(home, compiled)
+        return compiled
 
-    def take_over(self, offer: Offer, clock: Clock) -> Offer:
+    def take_over(self, candidate: Candidate, clock: Clock) -> Candidate:
         """Have a backend's own worker, where it will be timed, load what another one has compiled and saved."""
-        if offer.failure is not None:
-            return offer
-        home = self._home(offer.order, clock)
+        if candidate.failure is not None:
+            return candidate
+        home = self._home(candidate, clock)
         try:
             self._crew.living(home)
-            self._crew.load_into(home, [offer])
+            self._crew.load_into(home, [candidate])
         except PluginError as error:
-            return self._failed(offer.order, home, error)
-        self._crew.keep(home, offer)
-        return offer
+            return self._failed(candidate, home, error)
+        self._crew.keep(home, candidate)
+        return candidate
 
-    def _home(self, order: Order, clock: Clock | None) -> str:
+    def _home(self, candidate: Candidate, clock: Clock | None) -> str:
         """Return the name of the worker that compiles for a backend.
 
         A compilation may have to be stopped, which ends its worker. So it is never one that runs a whole plan, and, where
         the cluster only might help, never one that holds what is needed.
         """
-        home = self._crew.home_of(order.group.backend)
+        home = self._crew.home_of(candidate.backend)
         if self._crew.is_lent(home):
             return f"{home} anew"
-        is_spare = clock is not None and not order.is_needed
-        return f"{home} spare" if is_spare and any(held.order.is_needed for held in self._crew.held(home)) else home
+        is_spare = clock is not None and not candidate.is_needed
+        return f"{home} spare" if is_spare and any(held.is_needed for held in self._crew.held(home)) else home
 
-    def _failed(self, order: Order, home: str, error: PluginError) -> Offer:
-        """Return what comes of a cluster that failed in a worker, which is a suspect from now on."""
-        error.backend = error.backend or order.group.backend
-        error.cluster = error.cluster or order.name
+    def _failed(self, candidate: Candidate, home: str, error: PluginError) -> Candidate:
+        """Return a cluster as one that failed in a worker, which is a suspect from now on."""
+        error.backend = error.backend or candidate.backend
+        error.cluster = error.cluster or candidate.name
         self._crew.suspect(home)
-        return Offer(order, failure=error)
+        return replace(candidate, failure=error)
 
     @property
     def _most_saved_bytes(self) -> int:
@@ -121,7 +115,3 @@ class Compiler:
                 worker.kill()
                 return False
         return True
-
-
-def _folder_of(saving: Saving | None) -> dict[str, Any]:
-    return {"folder": str(saving.folder), "most_saved_bytes": saving.most_bytes} if saving else {"folder": None}

@@ -14,9 +14,9 @@ from hub.modes import modes
 from hub.options import Options
 from hub.process.scratch import scratch_folder
 from hub.process.traffic import GAPS
+from hub.workers.candidate import Candidate
 from hub.workers.channel import Worker
 from hub.workers.limits import Limits
-from hub.workers.orders import Offer, Order, facts_of
 from hub.workers.pool import POOL
 from hub.workers.transfer import Sample, write_sample
 
@@ -48,7 +48,7 @@ class Crew:
         """Why no worker can have this graph: found once, and not tried again."""
         self._workers: dict[str, Worker] = {}
         self._ready: set[str] = set()
-        self._built: dict[str, list[Offer]] = {}
+        self._built: dict[str, list[Candidate]] = {}
         """By worker: what it holds, so that a new one can take over from one that died."""
         self._lent: set[str] = set()
         """Workers that run whole plans."""
@@ -157,7 +157,7 @@ class Crew:
         if (worker is None or not worker.is_alive) and not self._is_over:
             if worker is not None:
                 worker.kill()
-            self._built[name] = [offer for offer in self._built.get(name, ()) if offer.order.is_needed]
+            self._built[name] = [held for held in self._built.get(name, ()) if held.is_needed]
             self.start([name])
             self.await_start(name)
             if name not in self._lent:
@@ -208,34 +208,30 @@ class Crew:
 
     # --- What workers hold --------------------------------------------------------------------------------------------
 
-    def keep(self, name: str, offer: Offer) -> None:
+    def keep(self, name: str, candidate: Candidate) -> None:
         """Note that a worker holds a compiled cluster."""
-        self._built.setdefault(name, []).append(offer)
+        self._built.setdefault(name, []).append(candidate)
 
-    def held(self, name: str) -> Sequence[Offer]:
+    def held(self, name: str) -> Sequence[Candidate]:
         """Return what a worker holds."""
         return tuple(self._built.get(name, ()))
 
-    def all_held(self) -> Iterator[Offer]:
+    def all_held(self) -> Iterator[Candidate]:
         """Return what all workers hold."""
-        return (offer for offers in self._built.values() for offer in offers)
+        return (candidate for held in self._built.values() for candidate in held)
 
-    def holder(self, order: Order) -> str | None:
+    def holder(self, candidate: Candidate) -> str | None:
         """Return the name of the worker that holds a compiled cluster."""
-        held = ((name, offer) for name, offers in self._built.items() for offer in offers)
-        return next((name for name, offer in held if offer.order.name == order.name), None)
+        held = ((home, one.name) for home, candidates in self._built.items() for one in candidates)
+        return next((home for home, name in held if name == candidate.name), None)
 
-    def load_into(self, name: str, offers: Sequence[Offer]) -> None:
+    def load_into(self, name: str, candidates: Sequence[Candidate]) -> None:
         """Have a worker load these clusters, or compile again what was not saved. Raise PluginError."""
         worker = self._workers[name]
-        inputs = sorted({value for offer in offers for value in offer.order.inputs})
+        inputs = sorted({value for candidate in candidates for value in candidate.inputs})
         worker.ask("prepare", RUN_LIMIT_S, names=inputs)
-        for offer in offers:
-            order = offer.order
-            if offer.is_saved:
-                worker.ask("load_saved", self.limits.compile_s, **facts_of(order), folder=str(order.folder))
-            else:
-                worker.ask("compile_cluster", self.limits.compile_s, **facts_of(order), folder=None, is_kept=True)
+        for candidate in candidates:
+            worker.ask("hold", self.limits.compile_s, candidate=candidate)
 
     # --- Questions ----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from hub.partition.proposals import Offered, offered_by_plugins
 from hub.partition.verdicts import Answers, answers
 from hub.process.state import HERE, Said, kept_state, told_changes
 from hub.registry import Registry
-from hub.workers.orders import Offer, Order
+from hub.workers.candidate import Candidate, Done
 from hub.workers.transfer import Sample
 
 
@@ -68,16 +68,16 @@ class InProcess:
         """Return nothing: a run of the graph here would draw the user's random numbers."""
         return {}
 
-    def tried(self, found: Group, settings: CompileSettings) -> Offer | None:
+    def tried(self, candidate: Candidate) -> Candidate | None:
         """Return None: nothing is tried before it is used."""
         return None
 
-    def try_out(self, order: Order, meanwhile: Callable[[], None]) -> Offer:
+    def try_out(self, candidate: Candidate, meanwhile: Callable[[], None]) -> Candidate:
         """Raise WorkerError: there is no worker."""
         raise WorkerError("no worker process compiles here")
 
     def try_out_all(
-        self, orders: Sequence[Order], most: Mapping[str, int], done: Callable[[Order], None], meanwhile: Callable[[], None]
-    ) -> Mapping[Order, Offer]:
+        self, candidates: Sequence[Candidate], most: Mapping[str, int], done: Done, meanwhile: Callable[[], None]
+    ) -> Sequence[Candidate]:
         """Return nothing: no cluster is compiled ahead of its turn."""
-        return {}
+        return ()

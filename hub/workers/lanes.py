@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hub.dispatch.codegen import Step
+from hub.workers.candidate import Candidate
+from hub.workers.channel import Worker
 from hub.workers.crew import RUN_LIMIT_S, Crew
-from hub.workers.orders import Block, Lane, Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What some calls of a whole plan, one after the other, took."""
+
+    seconds: float
+    """Median of a call."""
+    laps_s: tuple[float, ...]
+    """Seconds of each step."""
+    calls: int
+    beside: int = 0
+    """Of these, calls that ran beside those of the user's model, which left no gaps."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """A whole plan in a worker of its own."""
+
+    name: str
+    steps: tuple[Step, ...]
+    candidates: tuple[Candidate, ...]
+    """Its clusters, compiled."""
+    spin: bool
+    worker: Worker
 
 
 class Lanes:
@@ -15,23 +42,25 @@ class Lanes:
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
 
-    def build(self, name: str, steps: Sequence[Step], offers: Sequence[Offer], home: str | None, *, spin: bool) -> Lane:
+    def build(
+        self, name: str, steps: Sequence[Step], candidates: Sequence[Candidate], home: str | None, *, spin: bool
+    ) -> Lane:
         """Build a whole plan in the worker `home`, which compiled all of it, or in a new one from saved clusters.
 
         Raise PluginError with the cause.
         """
         if home is not None and not self._crew.is_lent(home):
             self._crew.living(home)  # a new one in place of one that ended holds what is needed only
-        if home is None or self._crew.is_lent(home) or not self._holds(home, offers):
-            home = self._new_home(name, offers)
-        lane = Lane(name, tuple(steps), tuple(offers), spin, self._crew.lend(home))
+        if home is None or self._crew.is_lent(home) or not self._holds(home, candidates):
+            home = self._new_home(name, candidates)
+        lane = Lane(name, tuple(steps), tuple(candidates), spin, self._crew.lend(home))
         _build(lane)
         return lane
 
     def revive(self, lane: Lane) -> None:
         """Build a whole plan again, in a new worker, after its own has gone. Raise PluginError, or WorkerError."""
         self.end(lane)
-        lane.worker = self._crew.lend(self._new_home(lane.name, lane.offers))
+        lane.worker = self._crew.lend(self._new_home(lane.name, lane.candidates))
         _build(lane)
 
     def time_lane(self, lane: Lane, at_least_s: float) -> Block:
@@ -47,18 +76,18 @@ class Lanes:
         """End the workers of all plans, so that they take no memory or cores from what comes now."""
         self._crew.end_lent()
 
-    def _new_home(self, name: str, offers: Sequence[Offer]) -> str:
+    def _new_home(self, name: str, candidates: Sequence[Candidate]) -> str:
         """Return the name of a new worker that holds these clusters."""
         home = f"plan {name}"
         self._crew.start([home])
         self._crew.await_start(home)
-        self._crew.load_into(home, offers)
+        self._crew.load_into(home, candidates)
         return home
 
-    def _holds(self, home: str, offers: Sequence[Offer]) -> bool:
+    def _holds(self, home: str, candidates: Sequence[Candidate]) -> bool:
         """Return whether a worker holds these clusters."""
-        held = {offer.order.name for offer in self._crew.held(home)}
-        return held >= {offer.order.name for offer in offers}
+        held = {candidate.name for candidate in self._crew.held(home)}
+        return held >= {candidate.name for candidate in candidates}
 
 
 def _build(lane: Lane) -> None:

@@ -11,7 +11,7 @@ from hub.partition.group import Group
 from hub.partition.proposals import Offered
 from hub.partition.verdicts import Answers
 from hub.process.state import Said
-from hub.workers.orders import Offer, Order
+from hub.workers.candidate import Candidate, Done
 
 
 class Workers(Protocol):
@@ -51,16 +51,16 @@ class Workers(Protocol):
         """Return seconds of each node in eager, where they can be measured without a trace. Raise PluginError."""
         ...
 
-    def tried(self, found: Group, settings: CompileSettings) -> Offer | None:
-        """Return what came of a cluster that was compiled and verified before the user's process has it; else None."""
+    def tried(self, candidate: Candidate) -> Candidate | None:
+        """Return the same, where it was compiled and verified before the user's process has it; else None."""
         ...
 
-    def try_out(self, order: Order, meanwhile: Callable[[], None]) -> Offer:
+    def try_out(self, candidate: Candidate, meanwhile: Callable[[], None]) -> Candidate:
         """Compile, run, verify and, where possible, save one cluster. Raise WorkerError."""
         ...
 
     def try_out_all(
-        self, orders: Sequence[Order], most: Mapping[str, int], done: Callable[[Order], None], meanwhile: Callable[[], None]
-    ) -> Mapping[Order, Offer]:
-        """Do for several clusters at once what `try_out` does for one; what was not started has no offer."""
+        self, candidates: Sequence[Candidate], most: Mapping[str, int], done: Done, meanwhile: Callable[[], None]
+    ) -> Sequence[Candidate]:
+        """Do for several clusters at once what `try_out` does for one; what was not started is left out."""
         ...

@@ -16,12 +16,12 @@ from hub.pricing.roofline import peaks, settled_accelerators
 from hub.pricing.timing import measured_cost
 from hub.process.state import Said
 from hub.workers.batches import Batches
+from hub.workers.candidate import Candidate, Done
 from hub.workers.clock import Clock
 from hub.workers.compiling import Compiler
 from hub.workers.crew import RUN_LIMIT_S, SHARED, Crew, plain
 from hub.workers.lanes import Lanes
 from hub.workers.limits import Limits
-from hub.workers.orders import Offer, Order, late
 from hub.workers.transfer import Sample
 
 ASK_LIMIT_S = 120.0
@@ -125,57 +125,55 @@ class Session:
 
     # --- Compiling ----------------------------------------------------------------------------------------------------
 
-    def tried(self, found: Group, settings: CompileSettings) -> Offer | None:
-        """Return what came of such a cluster in this session, where it was compiled and verified; else None."""
-        offers = self.crew.all_held()
-        return next((offer for offer in offers if (offer.order.group, offer.order.settings) == (found, settings)), None)
+    def tried(self, candidate: Candidate) -> Candidate | None:
+        """Return the same as it was compiled and verified in this session; None where it was not."""
+        return next((held for held in self.crew.all_held() if held.key == candidate.key), None)
 
-    def try_out(self, order: Order, meanwhile: Callable[[], None] = lambda: None) -> Offer:
+    def try_out(self, candidate: Candidate, meanwhile: Callable[[], None] = lambda: None) -> Candidate:
         """Compile, run, verify and, where possible, save one cluster, outside any budget. Raise WorkerError.
 
         `meanwhile` is called while the worker compiles.
         """
-        return self._compiler.compile(order, sorted(order.inputs), None, meanwhile)
+        return self._compiler.compile(candidate, sorted(candidate.inputs), None, meanwhile)
 
     def try_out_all(
         self,
-        orders: Sequence[Order],
+        candidates: Sequence[Candidate],
         most: Mapping[str, int],
-        done: Callable[[Order], None],
+        done: Done,
         meanwhile: Callable[[], None] = lambda: None,
-    ) -> Mapping[Order, Offer]:
+    ) -> Sequence[Candidate]:
         """Do for several clusters at once what `try_out` does for one; see `Batches`."""
-        return self._batches.try_out_all(orders, most, done, meanwhile)
+        return self._batches.try_out_all(candidates, most, done, meanwhile)
 
     def compile_all(
         self,
-        orders: Mapping[str, Sequence[Order]],
-        done: Callable[[Offer], None],
+        candidates: Mapping[str, Sequence[Candidate]],
+        done: Done,
         clock: Clock,
         most: Mapping[str, int] = MappingProxyType({}),
         *,
         first: Collection[str] = (),
         alone_s: float = 0.0,
-    ) -> tuple[Offer, ...]:
-        """Compile and verify each backend's orders in its own worker, within a budget; see `Batches`."""
-        return self._batches.compile_all(orders, done, clock, most, first=first, alone_s=alone_s)
+    ) -> tuple[Candidate, ...]:
+        """Compile and verify each backend's candidates in its own worker, within a budget; see `Batches`."""
+        return self._batches.compile_all(candidates, done, clock, most, first=first, alone_s=alone_s)
 
     # --- Timing -------------------------------------------------------------------------------------------------------
 
-    def price(self, offer: Offer, at_least_s: float = ALONE_S) -> Offer:
+    def price(self, candidate: Candidate, at_least_s: float = ALONE_S) -> Candidate:
         """Time a compiled cluster alone, in the worker that compiled it."""
         try:
-            home = self.crew.holder(offer.order)
+            home = self.crew.holder(candidate)
             worker = None if home is None else self.crew.living(home)
-            if worker is None or home != self.crew.holder(offer.order):
-                return late(offer.order)  # it went with a worker that died, and is not worth compiling again
-            facts = {"name": offer.order.name, "spin": offer.order.settings.spin}
+            if worker is None or home != self.crew.holder(candidate):
+                return candidate.late()  # it went with a worker that died, and is not worth compiling again
+            facts = {"name": candidate.name, "spin": candidate.settings.spin}
             timing = worker.ask("time_cluster", RUN_LIMIT_S, **facts, at_least_s=at_least_s)
         except PluginError as error:
-            return Offer(offer.order, failure=error)
+            return replace(candidate, failure=error)
         self.is_disturbed |= timing.beside > 0
-        cost = measured_cost(timing, offer.order.settings.threads)
-        return replace(offer, cost=cost)
+        return replace(candidate, cost=measured_cost(timing, candidate.settings.threads))
 
     def eager_prices(self) -> dict[str, float]:
         """Measure what each node costs in eager, in seconds. Raise PluginError if the worker fails."""

@@ -18,6 +18,7 @@ from hub.accelerators import accelerators_of, free_unused, wait_for
 from hub.backend import CompileSettings
 from hub.cache.artifacts import check_artifact
 from hub.compilation.build import build_cluster, leisure_of, load_cluster, plugin_edge, running
+from hub.compilation.report import Report
 from hub.compilation.values import values_at
 from hub.dispatch.assemble import Assembled, Loaded, assemble, is_lack_of_memory
 from hub.dispatch.codegen import Step
@@ -43,34 +44,8 @@ from hub.process.traffic import GAPS
 from hub.registry import Registry, registry
 from hub.report.numbers import count
 from hub.verification.endurance import Leisure
-from hub.verification.fingerprint import Fingerprint
+from hub.workers.candidate import Candidate
 from hub.workers.transfer import Sample, read_sample
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """What the parent learns about one compilation."""
-
-    compile_s: float
-    error: float
-    """Largest max|error| / max|reference| of its outputs on the sample."""
-    is_saved: bool
-    problem: str = ""
-    """Why it could not be saved, where that was tried."""
-    is_finite_only: bool = False
-    """True where calls with infinities or NaN are left to eager."""
-    notes: tuple[str, ...] = ()
-    """What verification found out beside that it can be trusted."""
-    verify_s: float = 0.0
-    """Seconds of these in which it was compared with eager."""
-    changed: tuple[str, ...] = ()
-    """What the plugin changed in the worker, and what was restored."""
-    fingerprint: Fingerprint | None = None
-    """What the saved executable gave on the real inputs."""
-    untried: tuple[str, ...] = ()
-    """Kinds of generated inputs for which no time was left."""
-    differs: bool = False
-    """True where something differs on unusual inputs."""
 
 
 @dataclass(slots=True)
@@ -179,50 +154,30 @@ def profile() -> tuple[dict[str, float], int]:
     return found, GAPS.beside - beside
 
 
-def compile_cluster(
-    name: str,
-    backend: str,
-    nodes: Sequence[str],
-    settings: CompileSettings,
-    folder: str | None,
-    is_kept: bool,
-    most_saved_bytes: int | None = None,
-) -> Compiled:
-    """Compile, run, verify and, where a folder is given, save one cluster; keep it at hand where asked to."""
+def compile_cluster(candidate: Candidate, is_kept: bool, most_saved_bytes: int | None = None) -> Report:
+    """Compile, run, verify and, where it has a folder, save one cluster; keep it at hand where asked to."""
     start = time.perf_counter()
-    cluster = _cut(name, nodes)
+    cluster = _cut(candidate.name, candidate.group.nodes)
     before = leftovers()
     built = build_cluster(
         cluster,
-        backend,
-        settings,
+        candidate.backend,
+        candidate.settings,
         inputs=_inputs(cluster),
         registry=_state.registry,
-        folder=None if folder is None else Path(folder),
+        folder=candidate.folder,
         is_alone=True,
         most_saved_bytes=most_saved_bytes,
     )
     try:
         _check_leftovers(built.loaded, before, _inputs(cluster))
     except PluginError:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)  # it was saved before, and nobody is to find it
+        if candidate.folder is not None:
+            shutil.rmtree(candidate.folder, ignore_errors=True)  # it was saved before, and nobody is to find it
         raise
     if is_kept:
-        _state.built[name] = built.loaded
-    return Compiled(
-        compile_s=time.perf_counter() - start,
-        error=built.verified.error,
-        is_saved=built.saved.is_done,
-        problem=built.saved.problem,
-        is_finite_only=built.verified.is_finite_only,
-        notes=built.verified.notes,
-        verify_s=built.verify_s,
-        changed=built.changed,
-        fingerprint=built.fingerprint,
-        untried=built.verified.untried,
-        differs=built.verified.differs,
-    )
+        _state.built[candidate.name] = built.loaded
+    return replace(built.report, compile_s=time.perf_counter() - start)
 
 
 def _check_leftovers(loaded: Loaded, before: Counter[str], inputs: Sequence[Any]) -> None:
@@ -238,14 +193,21 @@ def _check_leftovers(loaded: Loaded, before: Counter[str], inputs: Sequence[Any]
         raise ContractError(f"{count(_CALLS, 'call')} of it leave {left} behind", backend=backend, cluster=name)
 
 
-def load_saved(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str) -> None:
-    """Load one cluster that another worker saved, if its files are as they were saved. Raises PluginError."""
-    if not (found := check_artifact(Path(folder))).is_intact:
+def hold(candidate: Candidate) -> None:
+    """Load one cluster that another worker saved, if its files are as they were saved, or compile it again.
+
+    Raises PluginError.
+    """
+    if (folder := candidate.saved_in) is None:
+        compile_cluster(replace(candidate, folder=None), is_kept=True)
+        return
+    name, backend = candidate.name, candidate.backend
+    if not (found := check_artifact(folder)).is_intact:
         reason = found.problem or "it was removed meanwhile"
         raise CompileError(f"the saved executable cannot be loaded: {reason}", backend=backend, cluster=name)
-    cluster = _cut(name, nodes)
+    cluster = _cut(name, candidate.group.nodes)
     with kept_state():  # what it changes was told when the worker that saved it loaded it back
-        _state.built[name] = load_cluster(cluster, backend, settings, Path(folder), _state.registry)
+        _state.built[name] = load_cluster(cluster, backend, candidate.settings, folder, _state.registry)
 
 
 def time_cluster(name: str, at_least_s: float, spin: bool) -> Timing:
@@ -305,12 +267,13 @@ def step_back() -> None:
     step_behind()
 
 
-def verify_at_leisure(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings, folder: str | None) -> None:
+def verify_at_leisure(candidate: Candidate) -> None:
     """Make a cluster ready for what is verified after the first answer."""
-    cluster = _cut(name, nodes)
+    cluster = _cut(candidate.name, candidate.group.nodes)
     prepare(cluster.input_names)
-    place = None if folder is None else Path(folder)
-    _state.leisure = leisure_of(cluster, backend, settings, place, _inputs(cluster), _state.registry)
+    _state.leisure = leisure_of(
+        cluster, candidate.backend, candidate.settings, candidate.saved_in, _inputs(cluster), _state.registry
+    )
 
 
 def prepare_kind(kind: str) -> bool:
@@ -359,7 +322,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         *(load, rest, answers, estimate, explain, offered),
-        *(prepare, profile, compile_cluster, load_saved, time_cluster, build_plan, time_plan),
+        *(prepare, profile, compile_cluster, hold, time_cluster, build_plan, time_plan),
         *(step_back, verify_at_leisure, prepare_kind, compare_kind, endure),
     )
 }

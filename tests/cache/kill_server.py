@@ -109,8 +109,8 @@ def obtain(store: Store, case: Case) -> tuple[Any, bool]:
         except PluginError:  # another process has pruned it meanwhile
             store.discard(case.folder)
     built = build_cluster(case.cluster, BACKEND, SETTINGS, inputs=case.inputs, registry=registry(), folder=case.folder)
-    if not built.saved.is_done:
-        raise RuntimeError(f"not saved: {built.saved.problem}")
+    if not built.report.is_saved:
+        raise RuntimeError(f"not saved: {built.report.problem}")
     return built.loaded.executable, True
 
 

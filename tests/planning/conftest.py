@@ -14,6 +14,7 @@ import torch
 from hub import hookimpl, hookspecs
 from hub.backend import Backend, BackendInfo, CompileSettings, Proposal
 from hub.cache.measurements import Measurements
+from hub.compilation.report import Report
 from hub.cost import Cost
 from hub.graph import Cluster, Graph
 from hub.options import Options
@@ -26,8 +27,8 @@ from hub.registry import Entry, Registry
 from hub.report.progress import SilentProgress
 from hub.support import ACCEPTED, Support, operator_name, refused
 from hub.testing.single import capture
+from hub.workers.candidate import Candidate
 from hub.workers.in_process import InProcess
-from hub.workers.orders import Offer, Order
 from hub.workers.session import Session
 from hub.workers.transfer import Sample
 
@@ -87,8 +88,9 @@ class Stage:
 
     def price(self, backend: str, nodes: Sequence[str], run_s: float, *, spin: bool = False) -> None:
         """Writes down that a cluster was measured."""
-        order = Order("k0", Group(backend, tuple(nodes)), self.scene.settings(spin=spin), Path(), ())
-        self.book.keep(Offer(order, Cost(run_s, run_s / 100, 0, "measured", "written by a test"), 0.1))
+        cost = Cost(run_s, run_s / 100, 0, "measured", "written by a test")
+        settings, report = self.scene.settings(spin=spin), Report(compile_s=0.1)
+        self.book.keep(Candidate("k0", Group(backend, tuple(nodes)), settings, (), report=report, cost=cost))
 
     def slow_eager(self) -> None:
         """Makes eager a bad choice in tests that are about backends."""

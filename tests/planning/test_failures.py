@@ -25,14 +25,14 @@ def failing(set_stage: Callable[..., Any], error: PluginError) -> tuple[Any, Gro
     """Return a scene in which the toy's candidate for the whole graph failed."""
     stage = set_stage(nn.Tanh(), [torch.ones(4)], {"toy": ""})
     group = Group("toy", tuple(node.name for node in stage.scene.graph.nodes))
-    remember_failure(stage.scene, group, stage.settings, error)
+    remember_failure(stage.scene, replace(stage.scene.candidate("k0", group, stage.settings), failure=error))
     return stage, group
 
 
 def known_under(stage: Any, group: Group, **changes: Any) -> CompileError | None:
     """Gives what a later process with other options knows of the candidate."""
     scene = replace(stage.scene, options=stage.scene.options.model_copy(update=changes))
-    return known_failure(scene, group, stage.settings)
+    return known_failure(scene, scene.candidate("k0", group, stage.settings))
 
 
 @pytest.mark.parametrize("option", LIMITS)

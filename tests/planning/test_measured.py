@@ -15,9 +15,9 @@ from torch import nn
 import hub
 from hub.cache.measurements import Measurements
 from hub.planning import measure, race
+from hub.workers.candidate import Candidate
 from hub.workers.clock import Clock
-from hub.workers.lanes import Lanes
-from hub.workers.orders import Block, Lane, Offer
+from hub.workers.lanes import Block, Lane, Lanes
 from hub.workers.session import Session
 
 X = torch.ones(8, 32)
@@ -131,7 +131,7 @@ def plan_for(model: nn.Module, **options: Any) -> hub.Plan:
     return plan
 
 
-class Orders:
+class Asked:
     """Counts what sessions were asked to compile."""
 
     def __init__(self) -> None:
@@ -149,11 +149,11 @@ def _known_times(monkeypatch: pytest.MonkeyPatch) -> None:
     def known_prices(self: Session) -> dict[str, float]:
         return dict.fromkeys(eager_prices(self), NODE_S["eager"])
 
-    def known_price(self: Session, offer: Offer, at_least_s: float = 0.0) -> Offer:
-        priced = price(self, offer, 0.0)
+    def known_price(self: Session, candidate: Candidate, at_least_s: float = 0.0) -> Candidate:
+        priced = price(self, candidate, 0.0)
         if priced.cost is None:
             return priced
-        run_s = seconds_of(offer.order.group.backend, len(offer.order.group.nodes))
+        run_s = seconds_of(candidate.backend, len(candidate.group.nodes))
         return replace(priced, cost=replace(priced.cost, run_s=run_s, spread_s=0.0))
 
     def known_block(self: Lanes, lane: Lane, at_least_s: float) -> Block:
@@ -174,9 +174,9 @@ def seconds_of(backend: str, n_nodes: int) -> float:
 
 
 @pytest.fixture
-def orders(monkeypatch: pytest.MonkeyPatch) -> Orders:
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Gives what planning asks its sessions for, from now on."""
-    found = Orders()
+    found = Asked()
     eager_prices, compile_all = Session.eager_prices, Session.compile_all
 
     def counted_prices(self: Session) -> Any:
@@ -184,10 +184,10 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> Orders:
         return eager_prices(self)
 
     def counted(self: Session, *given: Any, **named: Any) -> Any:
-        offers = compile_all(self, *given, **named)
-        for order in (offer.order for offer in offers):  # what was not begun has none
-            (found.wholes if order.is_needed else found.pieces)[order.group.backend] += 1
-        return offers
+        compiled = compile_all(self, *given, **named)
+        for candidate in compiled:  # what was not begun is none of them
+            (found.wholes if candidate.is_needed else found.pieces)[candidate.backend] += 1
+        return compiled
 
     monkeypatch.setattr(Session, "eager_prices", counted_prices)
     monkeypatch.setattr(Session, "compile_all", counted)
@@ -203,41 +203,41 @@ def two_backends(install_plugin: Callable[..., None]) -> tuple[str, ...]:
 
 
 def test_what_is_expected_to_be_far_behind_is_not_compiled(
-    install_plugin: Callable[..., None], orders: Orders, tmp_path: Path
+    install_plugin: Callable[..., None], asked: Asked, tmp_path: Path
 ) -> None:
     """A backend that says itself that it is far slower than eager is not asked to compile, unless it is alone."""
     install_plugin(*plugin("near", estimate=1e-6))
     install_plugin(*plugin("far", estimate=1.0))
     plan = plan_for(layers(1), backends=("near", "far"), cache_dir=str(tmp_path / "two"))
     assert plan.decided_by == "measured whole plans"
-    assert orders.wholes["near"] and not orders.wholes["far"]
+    assert asked.wholes["near"] and not asked.wholes["far"]
     plan = plan_for(layers(1), backends=("far",), cache_dir=str(tmp_path / "one"))
     assert {cluster.backend for cluster in plan.clusters} == {"far"}
 
 
-def test_compilations_do_not_grow_with_layers(two_backends: Any, orders: Orders, tmp_path: Path) -> None:
+def test_compilations_do_not_grow_with_layers(two_backends: Any, asked: Asked, tmp_path: Path) -> None:
     """A model of four times as many equal layers needs no more compilations."""
     counts = []
     for n in (2, 8):
-        orders.wholes.clear()
-        orders.pieces.clear()
+        asked.wholes.clear()
+        asked.pieces.clear()
         plan = plan_for(layers(n), backends=list(two_backends), cache_dir=str(tmp_path / f"cache{n}"))
-        counts.append((dict(orders.pieces), orders.wholes["alpha"]))
+        counts.append((dict(asked.pieces), asked.wholes["alpha"]))
         assert plan.search is not None
         assert plan.search.regions >= n
     assert counts[0][0]
     assert counts[0] == counts[1]
 
 
-def test_second_model_finds_the_first_ones_prices(two_backends: Any, orders: Orders, tmp_path: Path) -> None:
+def test_second_model_finds_the_first_ones_prices(two_backends: Any, asked: Asked, tmp_path: Path) -> None:
     """Another model with the same layers compiles no piece again, and times less."""
     names = {"backends": list(two_backends), "cache_dir": str(tmp_path / "cache")}
     first = plan_for(layers(3), **names)
-    assert sum(orders.pieces.values()) > 0
-    orders.pieces.clear()
+    assert sum(asked.pieces.values()) > 0
+    asked.pieces.clear()
     second = plan_for(layers(5), **names)
     assert second.decided_by == "measured whole plans"
-    assert sum(orders.pieces.values()) == 0
+    assert sum(asked.pieces.values()) == 0
     assert first.search is not None
     assert second.search is not None
     assert second.search.timed_now < first.search.timed_now
@@ -275,7 +275,7 @@ def test_failing_without_spinning_is_no_failure_of_the_whole(install_plugin: Cal
 
 @pytest.mark.parametrize("kind", ["hangs on pieces", "hangs"])
 def test_hanging_backend_is_given_up(
-    kind: str, install_plugin: Callable[..., None], orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, install_plugin: Callable[..., None], asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backend whose compilation outlasts the budget is stopped, with at most one note, and another one's plan is kept."""
 
@@ -286,7 +286,7 @@ def test_hanging_backend_is_given_up(
     install_plugin(*plugin("alpha", kind, whole=20))
     install_plugin(*plugin("beta", "saves"))
     plan = plan_for(layers(2), backends=["alpha", "beta"], cache_dir=str(tmp_path / "cache"), budget_s=2.0)
-    assert (orders.pieces if kind == "hangs on pieces" else orders.wholes)["alpha"] > 0
+    assert (asked.pieces if kind == "hangs on pieces" else asked.wholes)["alpha"] > 0
     assert plan.decided_by == "measured whole plans"
     notes = [event for event in plan.events if event.backend == "alpha"]
     assert {event.kind for event in notes} <= {"note"}
@@ -321,7 +321,7 @@ def test_store_of_another_version_is_set_aside(two_backends: Any, tmp_path: Path
 
 
 def test_accelerators_are_tried_with_no_other_threads(
-    two_backends: Any, orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_backends: Any, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is compiled again for what only the CPU's threads would notice."""
     monkeypatch.setattr(measure, "is_on_accelerators", lambda graph: True)
@@ -336,7 +336,7 @@ def test_accelerators_are_tried_with_no_other_threads(
     assert not any("thread" in item.name or "spinning" in item.name for item in full.contenders)
 
 
-def test_full_serves_fast(two_backends: Any, orders: Orders, tmp_path: Path) -> None:
+def test_full_serves_fast(two_backends: Any, asked: Asked, tmp_path: Path) -> None:
     """Full tuning tries other habits of the best plans, and what it keeps also serves those who ask for less."""
     names = {"backends": list(two_backends), "cache_dir": str(tmp_path / "cache"), "threads": None}
     before = torch.get_num_threads()
@@ -351,17 +351,17 @@ def test_full_serves_fast(two_backends: Any, orders: Orders, tmp_path: Path) -> 
     assert any("spinning" in item.name for item in full.contenders)
     assert fast.decided_by == "replayed"
     assert fast.effort == "full"
-    assert orders.sessions == 1
+    assert asked.sessions == 1
 
 
-def test_renew_decides_again(two_backends: Any, orders: Orders, tmp_path: Path) -> None:
+def test_renew_decides_again(two_backends: Any, asked: Asked, tmp_path: Path) -> None:
     """With renew=True a kept plan is not used, and the prices that are known are."""
     names = {"backends": list(two_backends), "cache_dir": str(tmp_path / "cache")}
     plan_for(layers(2), **names)
-    orders.pieces.clear()
+    asked.pieces.clear()
     again = plan_for(layers(2), **names, renew=True)
     assert again.decided_by == "measured whole plans"
-    assert orders.sessions == 2
-    assert sum(orders.pieces.values()) == 0
+    assert asked.sessions == 2
+    assert sum(asked.pieces.values()) == 0
     assert again.search is not None
     assert again.search.timed_now == 0

@@ -13,7 +13,7 @@ from hub.dispatch.codegen import Step
 from hub.errors import RunError, WorkerDied, WorkerError, WorkerGone
 from hub.planning.race import MIN_ROUNDS, PROVEN_ROUNDS, TIE, Race, comparable
 from hub.pricing.timing import median
-from hub.workers.orders import Block, Lane
+from hub.workers.lanes import Block, Lane
 
 MS = 1e-3
 

@@ -18,9 +18,9 @@ from hub.planning.race import MIN_ROUNDS, Race
 from hub.planning.schedule import reads, steps_for
 from hub.pricing import roofline
 from hub.testing.single import capture
+from hub.workers.candidate import Candidate
 from hub.workers.clock import Clock
 from hub.workers.limits import Limits
-from hub.workers.orders import Offer, Order
 from hub.workers.session import Session
 from hub.workers.transfer import Sample
 
@@ -74,14 +74,14 @@ class Workshop:
         self.graph = session.crew.sample.graph
         self.names = tuple(node.name for node in self.graph.nodes)
 
-    def order(self, name: str, nodes: tuple[str, ...], *, is_needed: bool) -> Order:
-        """Gives an order that is not saved."""
+    def candidate(self, name: str, nodes: tuple[str, ...], *, is_needed: bool) -> Candidate:
+        """Gives one that is not saved."""
         group = Group("frail", nodes)
-        return Order(name, group, SETTINGS, None, reads(self.graph, group), is_needed)
+        return Candidate(name, group, SETTINGS, reads(self.graph, group), is_needed=is_needed)
 
-    def compiled(self, *orders: Order) -> tuple[Offer, ...]:
+    def compiled(self, *candidates: Candidate) -> tuple[Candidate, ...]:
         """Compiles in order."""
-        return self.session.compile_all({"frail": orders}, lambda _: None, Clock(60.0))
+        return self.session.compile_all({"frail": candidates}, lambda _: None, Clock(60.0))
 
     def steps(self, name: str) -> tuple[Step, ...]:
         """Gives the plan of the whole graph."""
@@ -126,20 +126,20 @@ def test_without_workers_for_measuring_there_are_some_for_estimates(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that cannot be had ends measuring; what is planned by estimates is still tried out in one."""
-    order = workshop.order("all", workshop.names, is_needed=True)
+    candidate = workshop.candidate("all", workshop.names, is_needed=True)
     with monkeypatch.context() as patch:
         patch.setattr(workshop.session.crew, "living", raising(WorkerError("none to be had")))
         with pytest.raises(WorkerError, match="none to be had"):
-            workshop.compiled(order)
-    assert workshop.session.try_out(order).failure is None
+            workshop.compiled(candidate)
+    assert workshop.session.try_out(candidate).failure is None
 
 
 def test_fatal_piece_costs_only_itself(workshop: Workshop) -> None:
     """After a piece that kills its worker, the whole graph is still priced and proven, and other pieces are only late."""
     whole, piece, fatal = workshop.compiled(
-        workshop.order("whole", workshop.names, is_needed=True),
-        workshop.order("piece", workshop.names[:2], is_needed=False),
-        workshop.order("fatal", workshop.names[:1], is_needed=False),
+        workshop.candidate("whole", workshop.names, is_needed=True),
+        workshop.candidate("piece", workshop.names[:2], is_needed=False),
+        workshop.candidate("fatal", workshop.names[:1], is_needed=False),
     )
     assert fatal.failure is not None
     assert not fatal.is_late
@@ -154,9 +154,9 @@ def test_fatal_piece_costs_only_itself(workshop: Workshop) -> None:
 
 def test_what_only_might_help_compiles_apart_from_what_is_needed(workshop: Workshop) -> None:
     """Giving up a piece ends its worker, which must not be the one in which the whole graph waits to be timed."""
-    (whole,) = workshop.compiled(workshop.order("whole", workshop.names, is_needed=True))
+    (whole,) = workshop.compiled(workshop.candidate("whole", workshop.names, is_needed=True))
     holder = workshop.session.crew.living("frail")
-    workshop.compiled(workshop.order("fatal", workshop.names[:1], is_needed=False))
+    workshop.compiled(workshop.candidate("fatal", workshop.names[:1], is_needed=False))
     assert holder.is_alive
     assert workshop.session.crew.living("frail") is holder
     assert workshop.session.price(whole, 0.01).cost is not None
@@ -164,8 +164,8 @@ def test_what_only_might_help_compiles_apart_from_what_is_needed(workshop: Works
 
 def test_a_plan_whose_worker_is_gone_is_built_again_and_wins(workshop: Workshop) -> None:
     """A race goes on with it, in a new worker, and says so."""
-    offers = workshop.compiled(workshop.order("whole", workshop.names, is_needed=True))
-    lane = workshop.session.lanes.build("frail", workshop.steps("whole"), offers, "frail", spin=False)
+    compiled = workshop.compiled(workshop.candidate("whole", workshop.names, is_needed=True))
+    lane = workshop.session.lanes.build("frail", workshop.steps("whole"), compiled, "frail", spin=False)
     race = Race(workshop.session.lanes)
     race.heat([lane], 0.0)
     lane.worker.kill()
@@ -180,10 +180,10 @@ def test_a_plan_whose_worker_is_gone_is_built_again_and_wins(workshop: Workshop)
 
 def test_backend_goes_on_after_its_plan_was_sent_home(workshop: Workshop) -> None:
     """A plan whose worker was ended, because it is slow, does not keep its backend from compiling and proving others."""
-    first = workshop.compiled(workshop.order("first", workshop.names, is_needed=True))
+    first = workshop.compiled(workshop.candidate("first", workshop.names, is_needed=True))
     lane = workshop.session.lanes.build("frail", workshop.steps("first"), first, "frail", spin=False)
     workshop.session.lanes.end(lane)
-    second: Any = workshop.compiled(workshop.order("second", workshop.names, is_needed=True))
+    second: Any = workshop.compiled(workshop.candidate("second", workshop.names, is_needed=True))
     assert second[0].failure is None
     again = workshop.session.lanes.build("frail again", workshop.steps("second"), second, "frail", spin=False)
     assert workshop.session.lanes.time_lane(again, 0.01).calls > 0
