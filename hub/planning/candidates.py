@@ -186,6 +186,7 @@ def _failure(offer: Offer) -> Event:
         backend=offer.order.group.backend,
         cluster=offer.order.name,
         message=str(offer.failure),
+        error=type(offer.failure).__name__,
     )
 
 
