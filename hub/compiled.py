@@ -411,7 +411,14 @@ class CompiledGraph:
         if is_final:
             self._demote(served[cluster], error)
         message = text_of(error)
-        event = Event(kind=EventKind.FALLBACK, stage=Stage.RUN, backend=backend, cluster=cluster, message=message)
+        event = Event(
+            kind=EventKind.FALLBACK,
+            stage=Stage.RUN,
+            backend=backend,
+            cluster=cluster,
+            message=message,
+            error=type(error).__name__,
+        )
         with self._lock:
             if self.plan is None:
                 return

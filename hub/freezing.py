@@ -7,6 +7,7 @@ inputs and goes straight to the plan.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from torch.utils import _pytree as pytree
 from hub.compiled import CompiledGraph, is_autocast_on
 from hub.errors import FreezeError
 from hub.ownership import graphs_of, why_no_graphs
-from hub.process.forks import in_forks, never_freed
+from hub.process.forks import freed_in_forks, in_forks, never_freed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class _Form:
 
 
 _frozen: weakref.WeakSet[Frozen] = weakref.WeakSet()
+_watching = freed_in_forks(threading.RLock())
+"""Held while a model's calls are watched: a graph has one observer, and two threads may freeze at once."""
 
 
 @in_forks
@@ -133,22 +136,25 @@ class _Watch:
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
         self._compiled = compiled
+        self._thread = threading.get_ident()
         self._seen: list[tuple[CompiledGraph, Sequence[Any], Sequence[Any]]] = []
 
     def call(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the model twice: what is not captured yet has to be before it can be watched."""
         self._compiled(*inputs, **kwargs)
-        graphs = [graph for graph in graphs_of(self._compiled) if not graph.is_body]
-        for graph in graphs:
-            graph.observer = self._saw
-        try:
-            return self._compiled(*inputs, **kwargs)
-        finally:
+        with _watching:
+            graphs = [graph for graph in graphs_of(self._compiled) if not graph.is_body]
             for graph in graphs:
-                graph.observer = None
+                graph.observer = self._saw
+            try:
+                return self._compiled(*inputs, **kwargs)
+            finally:
+                for graph in graphs:
+                    graph.observer = None
 
     def _saw(self, graph: CompiledGraph, args: Sequence[Any], outputs: Sequence[Any]) -> None:
-        self._seen.append((graph, args, outputs))
+        if threading.get_ident() == self._thread:  # other threads may call the model meanwhile
+            self._seen.append((graph, args, outputs))
 
     def only_call(self) -> tuple[CompiledGraph, Sequence[Any], Sequence[Any]]:
         """Return the one call of a graph that was seen. Raises FreezeError if there was none or more than one."""

@@ -168,6 +168,8 @@ class Event(_Value):
     message: Annotated[str, AfterValidator(shortened)]
     backend: str | None = None
     cluster: str | None = None
+    error: str = ""
+    """Class of the error that costs a backend a candidate or a cluster: "CompileError", "ConstantsRefused"; else empty."""
 
     @property
     def is_device_full(self) -> bool:

@@ -46,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Seed what a module draws when it is imported: an example has the same values whichever modules came before."""
+    if isinstance(collector, pytest.Module):
+        torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_compilers_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep what Inductor and Triton write apart from other processes, runs and users; tests of one process share it.

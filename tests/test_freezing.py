@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 import hub
+from hub.compiled import CompiledGraph
 from hub.errors import FreezeError
 from hub.freezing import Frozen
 
@@ -78,6 +80,31 @@ def test_results_keep_their_structure(tmp_path: Path) -> None:
     torch.testing.assert_close(found["hidden"], expected["hidden"])
 
 
+def test_what_other_threads_call_meanwhile_is_not_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of another thread, in the middle of the one that freezing watches, is neither counted nor frozen."""
+    module = Plain()
+    model = compiled(module, tmp_path)
+    slowly, others, home = CompiledGraph._call_slowly, [], threading.get_ident()
+
+    def call_in_another_thread() -> None:
+        with torch.no_grad():
+            others.append(model(torch.zeros(3, 16)))
+
+    def beside_another(graph: CompiledGraph, args: Any) -> Any:
+        if graph.observer is not None and threading.get_ident() == home:
+            thread = threading.Thread(target=call_in_another_thread)
+            thread.start()
+            thread.join()
+        return slowly(graph, args)
+
+    monkeypatch.setattr(CompiledGraph, "_call_slowly", beside_another)
+    frozen = hub.freeze(model, torch.randn(3, 16))
+    x = torch.randn(3, 16)
+    with torch.no_grad():
+        assert [value.shape for value in others] == [x.shape]
+        torch.testing.assert_close(frozen(x), module(x))
+
+
 def test_another_number_takes_the_compiled_way(tmp_path: Path) -> None:
     """A plain value that differs from the one at freezing is computed with all the same."""
     module = Classifier()
@@ -105,6 +132,21 @@ def test_frozen_does_not_ask_the_model(plain: tuple[Plain, Any, Frozen], monkeyp
         assert not asked
         frozen(torch.randn(4, 16))
     assert asked
+
+
+def test_a_model_of_any_size_can_be_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a graph with symbolic sizes, the size at freezing goes straight to the plan, and others the compiled way."""
+    module = Plain().eval()
+    torch.compiler.reset()
+    model = torch.compile(module, backend="hub", dynamic=True, options={**OPTIONS, "cache_dir": str(tmp_path)})
+    frozen, asked = hub.freeze(model, torch.randn(5, 16)), []
+    monkeypatch.setattr(frozen, "_compiled", lambda x: (asked.append(len(x)), model(x))[1])
+    with torch.no_grad():
+        for rows in (5, 7, 5, 3):
+            x = torch.randn(rows, 16)
+            torch.testing.assert_close(frozen(x), module(x))
+    assert asked == [7, 3]
+    assert [plan.backends for plan in hub.plans(model)] == [("onnxruntime",)]
 
 
 def test_gradients_take_the_compiled_way(plain: tuple[Plain, Any, Frozen]) -> None:

@@ -65,6 +65,10 @@ def _constants(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.arange(4) * 2, x + torch.ones(3)
 
 
+def _halves(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (x * 2).relu(), x.amax(-1), x > 0
+
+
 def _same_twice(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     y = x.sigmoid()
     return y, y
@@ -83,6 +87,8 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "empty": (_plain, (torch.randn(0, 3),), {}),
     "float64": (_plain, (X.double(),), {}),
     "bfloat16": (_plain, (X.bfloat16(),), {}),
+    "float16": (_halves, (X.half(),), {}),
+    "a size beyond int32": (_plain, (torch.empty(0, 2**33),), {}),
     "nested": (_nested, ({"left": X, "rest": [X + 1, 2.5]},), {}),
     "named tuple": (_pair, (X,), {}),
     "numbers": (_numbers, (X, 2, "name", 0.5, True), {}),

@@ -13,6 +13,7 @@ from hub.errors import HubError, HubWarning, PlanError, PluginError, RunError
 
 PLUGIN = """
 from hub import Backend, BackendInfo, Executable, Support, hookimpl
+from hub.errors import ConstantsRefused
 
 FAULT = {fault!r}
 
@@ -44,6 +45,8 @@ class Faulty(Backend):
 
     def compile(self, cluster, settings):
         fail("compile")
+        if FAULT == "constants":
+            raise ConstantsRefused("not with these weights")
         return 7 if FAULT == "compile_type" else Run(cluster)
 
 class Run(Executable):
@@ -114,6 +117,24 @@ def test_failing_plugin_costs_only_its_cluster(fault: str, install_plugin: Any) 
     assert any("fault" in event.message or event.backend == "faulty" for event in plan.events)
     assert "faulty" not in plan.backends or fault in ("estimate", "estimate_type", "later")
     assert any(issubclass(item.category, HubWarning) and "faulty" in str(item.message) for item in caught)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("constants", "ConstantsRefused"),
+        ("compile", "CompileError"),
+        ("value", "AccuracyError"),
+        ("shape", "ContractError"),
+        ("later", "RunError"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::hub.errors.HubWarning")
+def test_an_event_names_the_class_of_its_error(fault: str, error: str, install_plugin: Any) -> None:
+    """Whether it was raised in a worker or here: nobody has to read messages to tell one failure from another."""
+    install_plugin("faulty", PLUGIN.format(fault=fault))
+    _, plan = run(Net().eval(), torch.randn(4, 8), backends=["faulty"])
+    assert [event.error for event in plan.events if event.kind in ("failed", "fallback")] == [error]
 
 
 @pytest.mark.parametrize("fault", ["supports", "compile", "run", "value"])

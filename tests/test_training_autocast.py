@@ -84,8 +84,9 @@ def test_training_under_autocast_follows_eager(backend: str) -> None:
     assert backend in {cluster.backend for plan in plans for cluster in plan.clusters}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", TRAINING)
+@pytest.mark.parametrize(
+    "backend", [pytest.param(name, marks=[pytest.mark.slow] * (name == "inductor")) for name in TRAINING]
+)
 def test_training_in_float16_with_scaled_loss(backend: str) -> None:
     """In float16 with a scaled loss gradients are eager's, and inference under autocast afterwards is too."""
     torch._dynamo.reset()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch._dynamo import config
 from torch._dynamo.exc import Unsupported
 from torch.func import functional_call, grad, jacrev, jvp, vjp, vmap
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
@@ -128,6 +130,15 @@ def _loss(model: nn.Module) -> Function:
     return lambda weights, x: functional_call(model, weights, (x,)).square().mean()
 
 
+def _steepness(call: Function) -> Function:
+    """Return the gradient of the squared gradient of a loss, large against what `close` allows."""
+
+    def slope(x: torch.Tensor) -> torch.Tensor:
+        return grad(lambda y: (10 * call(y)).square().sum())(x).square().sum()
+
+    return grad(slope)
+
+
 INSIDE: dict[str, Callable[[nn.Module], tuple[Function, tuple[Any, ...]]]] = {
     "grad": lambda model: (grad(_loss(model)), (_weights(model), X)),
     "vmap": lambda model: (vmap(lambda row: model(row)), (X,)),  # Dynamo cannot name a module that is mapped itself
@@ -136,6 +147,7 @@ INSIDE: dict[str, Callable[[nn.Module], tuple[Function, tuple[Any, ...]]]] = {
     "vjp": lambda model: (lambda x, v: vjp(model, x)[1](v), (X, torch.ones(4, 3))),
     "jvp": lambda model: (lambda x, v: jvp(model, (x,), (v,)), (X, torch.ones(4, 6))),
     "jacrev": lambda model: (jacrev(model), (X,)),
+    "second derivative": lambda model: (_steepness(model), (X,)),
 }
 
 
@@ -159,6 +171,7 @@ AROUND: dict[str, Callable[[Function, nn.Module], Any]] = {
     "vmap": lambda call, model: vmap(call)(X),
     "jvp": lambda call, model: jvp(call, (X,), (torch.ones(4, 6),)),
     "jacrev": lambda call, model: jacrev(call)(X),
+    "second derivative": lambda call, model: _steepness(call)(X),
     "functional_call": lambda call, model: functional_call(
         call if isinstance(call, nn.Module) else model,
         {f"{'_orig_mod.' if call is not model else ''}{name}": 2 * w for name, w in _weights(model).items()},
@@ -179,6 +192,37 @@ def test_a_transform_around(transform: str, backend: str) -> None:
         close(AROUND[transform](call, model), transformed)
     close(call(X), expected)
     assert modes_of(call, backend) == {"inference"}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", *TRAINS])
+def test_double_backward_is_pytorchs_error(backend: str) -> None:
+    """A gradient of a compiled model has no gradient of its own: PyTorch raises, as with each of its backends."""
+    call, x = compiled(Net(), backend), X.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(call(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        gradient.square().sum().backward()
+
+
+# --- Other processes --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A group of one process."""
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("backend", TRAINS)
+def test_a_model_that_is_trained_in_parallel(backend: str) -> None:
+    """`DistributedDataParallel` around a model that is then compiled: losses and gradients are eager's."""
+    model = Net()
+    twin, call = copy.deepcopy(model), compiled(DistributedDataParallel(model), backend)
+    check_trains(call, model, twin, twin)
+    assert modes_of(call, backend) == {"forward", "backward"}
 
 
 # --- Hooks and parametrizations ---------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -165,6 +166,76 @@ def test_refresh_makes_uncounted_writes_count(backend: str, change: Callable[[Ne
         hub.refresh(call)
         check(model, call, x)
     assert [plan.backends for plan in hub.plans(call)] == [(backend,)]
+
+
+def test_what_another_process_writes_counts_after_a_refresh() -> None:
+    """Weights in shared memory are written by other processes uncounted."""
+    model, x = Net().share_memory(), torch.randn(4, 6)
+    call = compiled(model, "onnxruntime")
+    check(model, call, x)
+    with torch.no_grad():
+        before = call(x).clone()
+    trebled = torch.multiprocessing.get_context("spawn").Process(
+        target=operator.imul, args=(model.first.weight.detach(), 3.0)
+    )
+    trebled.start()
+    trebled.join()
+    assert trebled.exitcode == 0
+    hub.refresh(call)
+    check(model, call, x)
+    assert not torch.allclose(call(x), before)
+
+
+CLOSE: dict[torch.dtype, float] = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 5e-2, torch.float16: 5e-3}
+"""A few roundings of a dtype."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino", "disc"])
+def test_a_model_may_move_to_another_dtype_and_back(backend: str, dtype: torch.dtype) -> None:
+    """After `module.to(dtype)` the next call computes in that dtype, and back in float32 with weights that were rounded."""
+    model, x = Net(), torch.randn(4, 6)
+    call = compiled(model, backend)
+    check(model, call, x)
+    for kind in (dtype, torch.float32, dtype):
+        model.to(kind)
+        with torch.no_grad():
+            torch.testing.assert_close(call(x.to(kind)), model(x.to(kind)), rtol=CLOSE[kind], atol=CLOSE[kind])
+    assert hub.plans(call)[0].backends == (backend,)
+
+
+class Adapted(nn.Module):
+    """A layer with a low-rank adapter that can be switched off."""
+
+    def __init__(self, inner: nn.Linear) -> None:
+        super().__init__()
+        self.inner, self.is_on = inner, True
+        self.down, self.up = nn.Linear(inner.in_features, 2, bias=False), nn.Linear(2, inner.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + self.up(self.down(x)) if self.is_on else self.inner(x)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "disc"])
+def test_adapters_come_and_go(backend: str) -> None:
+    """An adapter is put around a layer, switched off and on, given other weights, and merged into the layer."""
+    model, x = Net(), torch.randn(4, 6)
+    call = compiled(model, backend)
+    check(model, call, x)
+    inner = model.first
+    model.first = adapted = Adapted(inner)
+    check(model, call, x)
+    adapted.is_on = False
+    check(model, call, x)
+    adapted.load_state_dict(Adapted(inner).state_dict())
+    adapted.is_on = True
+    check(model, call, x)
+    with torch.no_grad():
+        wanted = call(x)
+        inner.weight += adapted.up.weight @ adapted.down.weight
+        model.first = inner
+        torch.testing.assert_close(call(x), wanted, rtol=1e-4, atol=1e-5)
+    check(model, call, x)
 
 
 def test_four_sets_of_weights_are_kept(plans_made: list[Plan]) -> None:

@@ -27,6 +27,8 @@ class Attempt:
     """Standard deviation of its logarithm."""
     compile_s: float
     """Seconds until it is compiled and verified."""
+    is_unknown: bool = False
+    """True where nothing at all is known of a backend, which is to be tried whatever its chance: else it stays so."""
 
     def gain_s(self, incumbent_s: float) -> float:
         """Return the expected seconds a call that it saves; what is slower than the incumbent saves nothing.
@@ -69,7 +71,8 @@ def most_promising(
     worth = (
         attempt
         for attempt in attempts
-        if attempt.gain_s(incumbent_s) >= min_gain * incumbent_s and attempt.chance(incumbent_s) >= min_chance
+        if attempt.gain_s(incumbent_s) >= min_gain * incumbent_s
+        and (attempt.is_unknown or attempt.chance(incumbent_s) >= min_chance)
     )
     return sorted(worth, key=lambda attempt: -attempt.worth(incumbent_s))[:count]
 

@@ -63,7 +63,14 @@ class _Applied:
         if error is not None:
             if run is not None:
                 fail_from_now_on(run, name, error)
-            event = Event(kind=EventKind.FALLBACK, stage=Stage.RUN, backend=backend, cluster=name, message=text_of(error))
+            event = Event(
+                kind=EventKind.FALLBACK,
+                stage=Stage.RUN,
+                backend=backend,
+                cluster=name,
+                message=text_of(error),
+                error=type(error).__name__,
+            )
             graph.learn_later(candidate, event, error)
             return
         if outcome.is_lifted and name in self._guards and (guard := self._guards[name]()) is not None:

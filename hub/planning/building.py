@@ -55,6 +55,7 @@ class ClusterFailed(Exception):  # noqa: N818 - a signal between Builder and Mak
             backend=self.group.backend,
             cluster=self.error.cluster,
             message=str(self.error),
+            error=type(self.error).__name__,
         )
 
 

@@ -175,6 +175,7 @@ def _failure(candidate: Candidate) -> Event:
         backend=candidate.backend,
         cluster=candidate.name,
         message=str(candidate.failure),
+        error=type(candidate.failure).__name__,
     )
 
 

@@ -108,6 +108,8 @@ class _Measuring:
         """Assignments that were compiled, or that failed."""
         self._told_s = 0.0
         """Seconds of the plan that runs meanwhile."""
+        self._has_explored = False
+        """True once a backend was tried of which nothing was known: one for each graph, however many there are."""
         self.mixable = verdicts
         """What mixes are made of: the backends whose whole plans were tried."""
         self.is_full = scene.options.tune == "full"
@@ -145,6 +147,7 @@ class _Measuring:
                 self.verdicts = ask(self.scene, self.verdicts, self.book, strangers)
                 self.drafts = self._drafts()
                 continue
+            self._has_explored |= self._attempt(chosen[0]).is_unknown
             if self.is_full:  # there, the budget is what the user gave, and every core is put to use
                 self._compile_repaired(chosen)
             else:
@@ -234,7 +237,8 @@ class _Measuring:
         is_estimated = any(cost.source == "estimated" for cost in costs)
         new = [found for found in clusters if not self.candidates.is_known(found, draft.settings)]
         compile_s = sum(self.book.compile_s(found, draft.settings) for found in new)
-        return Attempt(draft, run_s, deviation_of(run_s, spread_s, is_estimated=is_estimated), compile_s)
+        is_unknown = not self._has_explored and any(self.book.is_blind(found, draft.settings) for found in new)
+        return Attempt(draft, run_s, deviation_of(run_s, spread_s, is_estimated=is_estimated), compile_s, is_unknown)
 
     def _compile_repaired(self, drafts: Sequence[Draft], beside: Sequence[Draft] = (), alone_s: float = 0.0) -> None:
         """Compile whole plans; without the nodes that failures name, again.

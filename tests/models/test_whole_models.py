@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import hub
+from hub.planning import measure, race
 from hub.registry import registry
 from tests.models.builders import BUILDERS, Built, build
 from tests.models.closeness import check_as_exact_as_eager
@@ -103,6 +106,44 @@ def test_planned_by_measuring(name: str) -> None:
     model, got = compiled(built, tune="fast")
     check_as_exact_as_eager(built, got)
     assert all(plan.measured_s is not None for plan in hub.plans(model))
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """With one, there is no other number of threads to try."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_planned_by_measuring_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tune="full"` times real backends, with other threads and spinning too; the plan is exact, and serves "fast"."""
+    monkeypatch.setattr(race, "BLOCK_S", 0.02)
+    monkeypatch.setattr(race, "MAX_ROUNDS", race.MIN_ROUNDS)
+    monkeypatch.setattr(measure, "MAX_HEAT_S", 1.0)
+    monkeypatch.setattr(measure, "MOST_ROUNDS", 0)
+    monkeypatch.setattr(measure, "MOST_MIXES", {"full": 1})
+    monkeypatch.setattr(measure, "PROFILE_BUDGET_S", math.inf)
+    names, built = ("onnxruntime", "openvino"), build("whisper")
+    options = {"backends": names, "cache_dir": str(tmp_path), "budget_s": 600.0}  # no machine uses it up
+    model, got = compiled(built, tune="full", **options)
+    check_as_exact_as_eager(built, got)
+    (plan,) = hub.plans(model)
+    assert (plan.decided_by, plan.effort) == ("measured whole plans", "full")
+    assert not [event for event in plan.events if event.kind in ("failed", "fallback")]
+    timed = [contender.name for contender in plan.contenders]
+    assert "eager" in timed
+    assert {name.partition(",")[0] for name in timed} & set(names), timed
+    assert any(name.endswith("spinning") for name in timed), timed
+    assert any(name.endswith("1 thread") for name in timed), timed
+    torch._dynamo.reset()
+    model, got = compiled(built, tune="fast", **options)
+    check_as_exact_as_eager(built, got)
+    replayed = hub.plans(model)[-1]
+    assert (replayed.decided_by, replayed.effort) == ("replayed", "full")
+    assert replayed.contenders == plan.contenders
 
 
 @pytest.mark.parametrize(("name", "backend"), list(alone()))

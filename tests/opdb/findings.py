@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hub.errors import CaptureError
+from hub.errors import CaptureError, ConstantsRefused
 from hub.ownership import captured_plans
 from hub.plan import Event, Plan
 from tests.opdb.calls import Call, joined
@@ -23,14 +23,13 @@ HARMLESS = ("capture", "verify")
 """Stages at which a fallback is no plugin's fault: PyTorch cannot capture everything, and among equal elements `topk`, say,
 may choose others than eager does, which is what executables are verified for."""
 
-REFUSED = "an int64 constant beyond the int32 range in which OpenVINO computes"
+REFUSALS = (ConstantsRefused.__name__,)
 """What a plugin may find out only when it compiles: a program's constants are not its operators' to refuse."""
 
 
 def is_fault(event: Event) -> bool:
     """Return True for an event that says a plugin failed at what it had accepted."""
-    is_refusal = event.message.startswith(REFUSED)
-    return event.kind in ("failed", "fallback") and event.stage not in HARMLESS and not is_refusal
+    return event.kind in ("failed", "fallback") and event.stage not in HARMLESS and event.error not in REFUSALS
 
 
 @dataclass(frozen=True, slots=True)

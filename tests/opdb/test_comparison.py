@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+import hub
+from hub.errors import HubWarning
 from hub.plan import Event
 from tests.opdb import allowed, findings
 from tests.opdb.allowed import Entry, not_allowed
@@ -197,15 +199,34 @@ def test_the_list_is_refused_without_reasons(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("kind", "stage", "message", "expected"),
+    ("kind", "stage", "error", "expected"),
     [
-        ("failed", "compile", "CompileError: no such operator", True),
-        ("fallback", "run", "RunError: shapes do not match", True),
-        ("fallback", "verify", "result 0 is wrong", False),
-        ("note", "compile", "it could not be saved", False),
-        ("failed", "compile", f"{findings.REFUSED}\n  [backend 'openvino']", False),
+        ("failed", "compile", "CompileError", True),
+        ("fallback", "run", "RunError", True),
+        ("failed", "support", "", True),
+        ("fallback", "verify", "AccuracyError", False),
+        ("note", "compile", "", False),
+        ("failed", "compile", "ConstantsRefused", False),
+        ("fallback", "compile", "ConstantsRefused", False),
     ],
 )
-def test_a_plugins_fault_is_told_from_what_it_may_refuse(kind: Any, stage: Any, message: str, expected: bool) -> None:
+def test_a_plugins_fault_is_told_from_what_it_may_refuse(kind: Any, stage: Any, error: str, expected: bool) -> None:
     """A failure at what was accepted counts, verification's refusals and those of constants' values do not."""
-    assert findings.is_fault(Event(kind=kind, stage=stage, message=message, backend="openvino")) == expected
+    event = Event(kind=kind, stage=stage, message="refused: ConstantsRefused", backend="openvino", error=error)
+    assert findings.is_fault(event) == expected
+
+
+def test_constants_that_a_backend_refuses_are_no_fault(tmp_path: Path) -> None:
+    """OpenVINO learns of an integer beyond int32 when it compiles: the event names the error's class, whatever it says."""
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        return (x + torch.tensor([2**40, 1])).relu()
+
+    options = {"tune": "off", "cache_dir": str(tmp_path), "backends": ("openvino",)}
+    call = findings.compile_with(shifted, backend="hub", options=options)
+    x = torch.tensor([1, 2])
+    with pytest.warns(HubWarning):
+        assert torch.equal(call(x), shifted(x))
+    (plan,) = hub.plans(call)
+    assert [(event.kind, event.error) for event in plan.events if event.error] == [("fallback", "ConstantsRefused")]
+    assert not any(map(findings.is_fault, plan.events))

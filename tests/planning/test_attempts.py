@@ -69,6 +69,13 @@ def test_a_hundred_unknown_backends_cost_nothing() -> None:
     assert promising([*unknown, attempt(0.9)], count=100, min_chance=0.25) == [attempt(0.9)]
 
 
+def test_who_is_unknown_is_tried_all_the_same() -> None:
+    """A backend of which nothing is known would stay unknown; what it is expected to save still has to be worth it."""
+    unknown, hopeless = Attempt(NOBODY, 2.0, 1.0, 1.0, is_unknown=True), Attempt(NOBODY, 9.0, 0.3, 1.0, is_unknown=True)
+    assert unknown.chance(1.0) < 0.25
+    assert promising([unknown, hopeless], count=2, min_chance=0.25) == [unknown]
+
+
 @pytest.mark.parametrize(("run_s", "deviation"), [(0.5, 0.3), (1.2, 0.3), (1.2, 1.0), (3.0, 0.9)])
 def test_the_chance_is_how_often_it_wins(run_s: float, deviation: float) -> None:
     """The closed form is the share of random prices below the incumbent's; a sure price wins or does not."""

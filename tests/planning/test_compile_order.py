@@ -1,15 +1,18 @@
-"""Backends that are expected to win compile first: of many, the last ones may be late."""
+"""Backends that are expected to win compile first: of many, the last ones may be late, or never tried."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pytest
 import torch
 from torch import nn
 
 import hub
+from hub.plan import Plan
+from hub.planning import measure
 
 PLUGIN = """
 import time
@@ -17,7 +20,7 @@ from pathlib import Path
 from hub import Backend, BackendInfo, Cost, Executable, Support, hookimpl
 
 DIARY = Path({diary!r})
-SECONDS = {{"slowish": 3e-6, "middling": 2e-6, "quick": 1e-6}}
+SECONDS = {seconds!r}
 
 @hookimpl
 def hub_backends():
@@ -31,7 +34,8 @@ class One(Backend):
         return Support(accepted=True)
 
     def estimate(self, cluster, settings):
-        return Cost(SECONDS[self.name], 0.0, 0, "estimated", "as it says")
+        seconds = SECONDS[self.name]
+        return None if seconds is None else Cost(seconds, 0.0, 0, "estimated", "as it says")
 
     def compile(self, cluster, settings):
         (DIARY / f"{{time.time_ns()}}").write_text(self.name)
@@ -57,22 +61,40 @@ class Run(Executable):
 """
 
 
-def test_those_that_may_win_get_the_cores_first(install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
-    """With one core, three backends compile in the order of what is expected of them, however they are registered."""
-    diary = tmp_path / "diary"
+def tried(
+    install_plugin: Callable[[str, str], None], folder: Path, seconds: Mapping[str, float | None]
+) -> tuple[list[str], Plan]:
+    """Plan with backends that expect such seconds, one core, and return which were compiled, in order, and the plan."""
+    diary = folder / "diary"
     diary.mkdir()
-    install_plugin("three", PLUGIN.format(diary=str(diary)))
-    names = ["slowish", "middling", "quick"]
+    install_plugin("three", PLUGIN.format(diary=str(diary), seconds=dict(seconds)))
     options: dict[str, Any] = {
-        "backends": names,
+        "backends": [*seconds],
         "budget_s": 2.0,
         "compile_workers": 1,
-        "cache_dir": str(tmp_path / "cache"),
+        "cache_dir": str(folder / "cache"),
     }
     model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), torch.randn(4, 8)
     run: Any = torch.compile(model, backend="hub", options=options)
     with torch.no_grad():
         torch.testing.assert_close(run(x), model(x))
-    assert {item.name for item in hub.plans(run)[0].contenders} >= {"eager"}
     order = [path.read_text() for path in sorted(diary.iterdir())]
-    assert list(dict.fromkeys(order)) == ["quick", "middling", "slowish"]
+    return list(dict.fromkeys(order)), hub.plans(run)[0]
+
+
+def test_those_that_may_win_get_the_cores_first(install_plugin: Callable[[str, str], None], tmp_path: Path) -> None:
+    """With one core, three backends compile in the order of what is expected of them, however they are registered."""
+    order, plan = tried(install_plugin, tmp_path, {"slowish": 3e-6, "middling": 2e-6, "quick": 1e-6})
+    assert {item.name for item in plan.contenders} >= {"eager"}
+    assert order == ["quick", "middling", "slowish"]
+
+
+def test_one_of_the_unknown_is_tried(
+    install_plugin: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody's chance is good enough, one backend of which nothing is known is tried all the same, and no more."""
+    monkeypatch.setitem(cast("dict[str, float]", measure.MIN_CHANCE), "fast", 1.0)
+    order, plan = tried(install_plugin, tmp_path, dict.fromkeys(("slowish", "middling", "quick")))
+    assert len(order) == 1
+    untried = {event.backend for event in plan.events if event.message.startswith("not tried")}
+    assert untried | {*order} == {"slowish", "middling", "quick"}

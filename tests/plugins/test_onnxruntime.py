@@ -684,7 +684,7 @@ def test_wrong_positions_are_run_errors() -> None:
 # --- The library by itself --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 def test_peer_runs_the_model_its_own_way() -> None:
     """The contender of `hub bench` gives the model's result through torch.onnx and a plain session."""
     module, inputs = build("mlp", small=True)
