@@ -41,6 +41,7 @@ HUBS: Mapping[str, Mapping[str, Any]] = {"hub": {}, "three": {"backends": ("indu
 CALLS_S, MIN_CALLS = 1.0, 10
 """Seconds of calls, and calls at least, of which the settled plan's time is the median."""
 LOOK_S = 0.1
+"""Seconds between two looks at whether the decided plan is in use."""
 CAPTURE_S, SETTLE_S = 1.0, 15.0
 """The bars: a first answer within so many seconds of eager's, and a plan within so many of Inductor's compile time."""
 

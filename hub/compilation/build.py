@@ -35,7 +35,7 @@ from hub.verification.verify import Trial, Verified, recognized, verify, verify_
 
 VERIFY_SHARE = 0.1
 """Share of what compiling took that may go into generated inputs."""
-LEAST_VERIFY_S = 0.2
+MIN_VERIFY_S = 0.2
 _FINITE_ONLY = "finite_only"
 _CHANGES = "changes"
 _SURE = "is_sure_of_sizes"
@@ -73,7 +73,7 @@ def build_cluster(
         with kept_state() as changed:
             executable = compile_cluster(cluster, backend, settings, registry)
         compiled_s = time.perf_counter()
-        budget_s = max(LEAST_VERIFY_S, VERIFY_SHARE * (compiled_s - start)) if known is None else None
+        budget_s = max(MIN_VERIFY_S, VERIFY_SHARE * (compiled_s - start)) if known is None else None
         saturates = registry.entries[backend].info.saturates
         before = leftovers()
         verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy, budget_s, saturates=saturates)

@@ -19,7 +19,7 @@ from hub.planning.pricebook import PriceBook
 from hub.planning.scene import Draft, Scene, draft_of
 from hub.pricing.roofline import settle_accelerators, settle_peaks
 
-MOST_MIXES = 2
+MAX_MIXES = 2
 """Mixed plans that are predicted beside every backend alone and eager."""
 
 
@@ -76,7 +76,7 @@ def _predicted(
         if is_measured:  # beside measured plans, one of which nothing is known would win by the optimism of its estimate
             drafts = [draft for draft in drafts if not _is_estimated(draft, book)]
         total_s = {draft: book.total_s(draft, eager_s) for draft in drafts}
-        for draft in mixer.mixes(verdicts, drafts, eager_s, min(total_s.values()), MOST_MIXES):
+        for draft in mixer.mixes(verdicts, drafts, eager_s, min(total_s.values()), MAX_MIXES):
             known_s = None if _is_measured(draft, book) else mixer.predicted_s(draft)
             total_s.setdefault(draft, book.total_s(draft, eager_s) if known_s is None else known_s)
         drafts = list(total_s)

@@ -11,7 +11,7 @@ from hub.partition.group import Group
 from hub.planning.pricebook import PriceBook
 from hub.planning.sections import Section
 
-MOST_FAST = 24
+MAX_FAST = 24
 """Pieces that are priced under `tune="fast"`, those that weigh most."""
 LEAST_GAIN = 0.02
 """A piece that could at best be this share faster than what is known changes nothing that could be told from noise."""

@@ -17,7 +17,7 @@ from hub.planning.asking import AT_ONCE, ask, at_best
 from hub.planning.attempts import Attempt, deviation_of, most_promising
 from hub.planning.candidates import Candidates
 from hub.planning.decision import Decision
-from hub.planning.explore import MOST_FAST, worth_measuring
+from hub.planning.explore import MAX_FAST, worth_measuring
 from hub.planning.mixes import Mixer
 from hub.planning.pricebook import PriceBook
 from hub.planning.race import Proof, Race
@@ -33,9 +33,9 @@ from hub.workers.profiling import measure_profile
 
 MAX_REPAIRS = 8
 """Times that a cluster is compiled again without a node that made it fail."""
-MOST_MIXES: Mapping[str, int] = {"fast": 2, "full": 6}
+MAX_MIXES: Mapping[str, int] = {"fast": 2, "full": 6}
 """Mixed plans that are timed whole, beside every backend alone and eager."""
-MOST_ROUNDS = 12
+MAX_PRICING_ROUNDS = 12
 """Rounds of compiling and timing what could still change the decision, under `tune="full"`."""
 MIN_HEAT_S = 4.0
 """Seconds that whole plans are timed for at least, whatever compiling took."""
@@ -286,13 +286,13 @@ class _Measuring:
     def _first_pieces(self) -> list[Candidate]:
         """Return the pieces that weigh most, unless their prices are known: they fill what time there is."""
         wanted = worth_measuring(self.mixer.sections(self.mixable), self.book, self.scene.settings(spin=False), {})
-        return self.candidates.pieces(wanted if self.is_full else wanted[:MOST_FAST])
+        return self.candidates.pieces(wanted if self.is_full else wanted[:MAX_FAST])
 
     # --- Prices -------------------------------------------------------------------------------------------------------
 
     def _explore(self) -> None:
         """Go on pricing pieces, under `tune="full"`, for as long as one could change the decision."""
-        for _ in range(MOST_ROUNDS if self.is_full else 0):
+        for _ in range(MAX_PRICING_ROUNDS if self.is_full else 0):
             sections = self.mixer.sections(self.mixable)
             known = self.mixer.best_known_s(sections, self.eager_s)
             wanted = worth_measuring(sections, self.book, self.scene.settings(spin=False), known)
@@ -313,7 +313,7 @@ class _Measuring:
         hopeful = [draft for draft in ready if alone_s[draft.name] <= far_s or not draft.assignment.clusters]
         singles = [draft for draft in hopeful if len(draft.assignment.backends) < 2]
         pairs = [draft for draft in hopeful if len(draft.assignment.backends) > 1]
-        most = MOST_MIXES["full" if self.is_full else "fast"]
+        most = MAX_MIXES["full" if self.is_full else "fast"]
         mixes = self.mixer.mixes(self.mixable, self.drafts, self.eager_s, best_s, most)
         known = {draft.assignment.groups for draft in ready}
         new = self._compiled([draft for draft in mixes if draft.assignment.groups not in known])

@@ -123,8 +123,8 @@ def test_planned_by_measuring_in_full(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(race, "BLOCK_S", 0.02)
     monkeypatch.setattr(race, "MAX_ROUNDS", race.MIN_ROUNDS)
     monkeypatch.setattr(measure, "MAX_HEAT_S", 1.0)
-    monkeypatch.setattr(measure, "MOST_ROUNDS", 0)
-    monkeypatch.setattr(measure, "MOST_MIXES", {"full": 1})
+    monkeypatch.setattr(measure, "MAX_PRICING_ROUNDS", 0)
+    monkeypatch.setattr(measure, "MAX_MIXES", {"full": 1})
     monkeypatch.setattr(measure, "PROFILE_BUDGET_S", math.inf)
     names, built = ("onnxruntime", "openvino"), build("whisper")
     options = {"backends": names, "cache_dir": str(tmp_path), "budget_s": 600.0}  # no machine uses it up

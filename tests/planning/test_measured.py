@@ -162,7 +162,7 @@ def _known_times(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(block, seconds=sum(laps_s), laps_s=laps_s)
 
     monkeypatch.setattr(race, "MAX_ROUNDS", race.MIN_ROUNDS)
-    monkeypatch.setattr(measure, "MOST_ROUNDS", 1)  # else a budget without end would be used to price ever more pieces
+    monkeypatch.setattr(measure, "MAX_PRICING_ROUNDS", 1)  # else a budget without end would price ever more pieces
     monkeypatch.setattr(Session, "eager_prices", known_prices)
     monkeypatch.setattr(Session, "price", known_price)
     monkeypatch.setattr(Lanes, "time_lane", known_block)

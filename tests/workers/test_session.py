@@ -75,7 +75,7 @@ class Workshop:
         self.names = tuple(node.name for node in self.graph.nodes)
 
     def candidate(self, name: str, nodes: tuple[str, ...], *, is_needed: bool) -> Candidate:
-        """Gives one that is not saved."""
+        """Return one that is not saved."""
         group = Group("frail", nodes)
         return Candidate(name, group, SETTINGS, reads(self.graph, group), is_needed=is_needed)
 
