@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hub.backend import Backend, BackendInfo, CompileSettings, Executable, Proposal
     from hub.cost import Cost
+    from hub.direct.compile import compile  # noqa: A004 - as torch.compile is called
     from hub.errors import HubError, HubWarning
     from hub.explaining import explain
     from hub.freezing import freeze
@@ -35,6 +36,7 @@ _HOME = {
     "Plan": "hub.plan",
     "Proposal": "hub.backend",
     "Support": "hub.support",
+    "compile": "hub.direct.compile",
     "explain": "hub.explaining",
     "freeze": "hub.freezing",
     "hookimpl": "hub.hookspecs",
@@ -58,6 +60,7 @@ __all__ = [
     "Plan",
     "Proposal",
     "Support",
+    "compile",
     "explain",
     "freeze",
     "hookimpl",

@@ -19,6 +19,7 @@ from hub.capture.sources import weight_positions
 from hub.capture.traces import forget_last_trace
 from hub.capture.training import capture_with_autograd
 from hub.compiled import CompiledGraph, eager_plan
+from hub.direct.recorder import made_for_dynamo
 from hub.errors import CaptureError, HubError, HubWarning, OptionError, PlanError
 from hub.graph import Graph
 from hub.options import Options, resolve
@@ -104,7 +105,9 @@ def _captured(
     if _needs_gradients(example_inputs):
         return _captured_or_eager(with_autograd, module, chosen, owner)
     try:
-        return compile_graph(capture_inference(module, example_inputs, weights), "inference", module)
+        compiled = compile_graph(capture_inference(module, example_inputs, weights), "inference", module)
+        made_for_dynamo(compiled)
+        return compiled
     except CaptureError:
         # AOTAutograd's own wrappers handle what the pre-dispatch form cannot say: aliased inputs that are written to, say.
         return _captured_or_eager(with_autograd, module, chosen, owner)

@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from hub.compiled import CompiledGraph, is_autocast_on
+from hub.direct.feeding import check_inputs, fed, rebuilt
 from hub.errors import FreezeError
 from hub.ownership import graphs_of, why_no_graphs
 from hub.process.forks import freed_in_forks, in_forks, never_freed
@@ -62,7 +63,7 @@ class Frozen:
     def __init__(self, compiled: Callable[..., Any], inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._compiled = compiled
         self._leaves, self._structure = pytree.tree_flatten((inputs, dict(kwargs)))
-        _check_inputs(self._leaves)
+        check_inputs(self._leaves)
         self._is_plain = not kwargs and all(isinstance(value, torch.Tensor) for value in inputs)
         self._forms = [_Form.of(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in self._leaves]
         self.refresh()
@@ -74,8 +75,8 @@ class Frozen:
         with torch.no_grad():
             result = watched.call(inputs, kwargs)
         graph, args, outputs = watched.only_call()
-        self._args, self._places = _fed(graph, args, self._leaves)
-        self._rebuild = _rebuilt(result, outputs)
+        self._args, self._places = fed(graph, args, self._leaves)
+        self._rebuild = rebuilt(result, outputs)
         self._run = graph.run_for(args)
         self._graph = graph
         _frozen.add(self)
@@ -169,61 +170,3 @@ class _Watch:
         if graph.mode != "inference" or graph.graph.mutated:
             raise FreezeError("the graph trains or writes to its inputs", hint="freeze a model in eval mode")
         return graph, args, outputs
-
-
-_PLAIN = (int, float, bool, str, type(None))
-"""Values beside tensors that can be compared, and handed out again."""
-
-
-def _check_inputs(leaves: Sequence[Any]) -> None:
-    """Raise FreezeError for inputs of which no call could tell whether it is of the same form."""
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if len({id(tensor) for tensor in tensors}) < len(tensors):
-        raise FreezeError(
-            "one tensor is given twice, and the graph was captured for that", hint="freeze with a tensor for each input"
-        )
-    if strange := [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, (torch.Tensor, *_PLAIN))]:
-        raise FreezeError(f"an input of type {strange[0]} cannot be compared from call to call")
-
-
-def _fed(
-    graph: CompiledGraph, args: Sequence[Any], leaves: Sequence[Any]
-) -> tuple[tuple[Any, ...], tuple[tuple[int, int], ...]]:
-    """Return the graph's arguments with gaps, and for each gap which leaf of the inputs goes there, as (leaf, position)."""
-    weights = frozenset(graph.graph.weights)
-    place = {id(leaf): index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
-    kept: list[Any] = list(args)
-    gaps: list[tuple[int, int]] = []
-    for position, (node, value) in enumerate(zip(graph.graph.placeholders, args, strict=True)):
-        if isinstance(value, torch.Tensor) and id(value) in place:
-            kept[position] = None
-            gaps.append((place[id(value)], position))
-        elif node.name not in weights and isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
-            raise FreezeError(
-                f"the graph reads {node.name}, which is no input of the model and no weight",
-                hint="make it a buffer, or an input",
-            )
-    return tuple(kept), tuple(gaps)
-
-
-def _rebuilt(result: Any, outputs: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
-    """Return what turns the graph's outputs into the model's result."""
-    place = {id(output): index for index, output in enumerate(outputs) if isinstance(output, torch.Tensor)}
-    if id(result) in place:
-        only = place[id(result)]
-        return lambda found: found[only]
-    leaves, structure = pytree.tree_flatten(result)
-    if len(place) < len(outputs) and any(isinstance(leaf, (int, float)) for leaf in leaves):
-        raise FreezeError("the result holds numbers, and the graph computes some: they may depend on the inputs' values")
-    if strange := [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and id(leaf) not in place]:
-        raise FreezeError(f"{len(strange)} tensors of the result are not made by the captured graph")
-    if not all(isinstance(leaf, (torch.Tensor, *_PLAIN)) for leaf in leaves):
-        raise FreezeError(f"the result holds values that cannot be rebuilt: {type(result).__name__}")
-    found_at = [place.get(id(leaf)) for leaf in leaves]
-    plan = [(index, leaf if index is None else None) for index, leaf in zip(found_at, leaves, strict=True)]
-
-    def rebuild(found: Sequence[Any]) -> Any:
-        filled = [leaf if index is None else found[index] for index, leaf in plan]
-        return pytree.tree_unflatten(filled, structure)
-
-    return rebuild

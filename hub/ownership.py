@@ -132,6 +132,8 @@ def _tensors_of(compiled: Any) -> frozenset[int]:
 
 
 def _wrapper_of(compiled: Any) -> object | None:
+    if (program := getattr(compiled, "_hub_program", None)) is not None:  # by `hub.compile`
+        compiled = program.compiled
     compiled = getattr(compiled, "_compiled_call_impl", None) or compiled  # by `Module.compile`
     context = getattr(compiled, "dynamo_ctx", None)
     callback = (

@@ -1,0 +1,47 @@
+"""Builds the hub's part in C beside its source. Without a C compiler, or for a Python that it is not for, it is left out.
+
+`hub.compile` then leaves every call to Dynamo, and says so.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = Path("hub/direct/native.c")
+
+
+def build(root: Path) -> Path | None:
+    """Compile the module, and return its path from `root`; None, with a line on standard error, where that fails."""
+    target = SOURCE.with_name(SOURCE.stem + sysconfig.get_config_var("EXT_SUFFIX"))
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    headers = sysconfig.get_paths()["include"]
+    command = [compiler, "-O2", "-shared", "-fPIC", f"-I{headers}", str(SOURCE), "-o", str(target)]
+    try:
+        subprocess.run(command, cwd=root, check=True, capture_output=True, text=True, timeout=120)
+    except (OSError, subprocess.SubprocessError) as error:
+        sys.stderr.write(f"hub: {SOURCE} is not built: {getattr(error, 'stderr', '') or error}\n")
+        return None
+    return target
+
+
+class NativeHook(BuildHookInterface[Any]):
+    """What hatchling calls before it makes a wheel, or links a checkout into an environment."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
+        """Build the module, and name the wheel after this Python and machine where it holds one."""
+        if self.target_name == "wheel" and (target := build(Path(self.root))) is not None:
+            build_data["artifacts"].append(f"/{target}")
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+
+
+if __name__ == "__main__":
+    sys.exit(build(Path(__file__).parent) is None)

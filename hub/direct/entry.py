@@ -1,0 +1,104 @@
+"""One form of a call: the inputs it takes, and the way from them through a captured graph to the model's result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch.utils import _pytree as pytree
+
+from hub.direct.feeding import PLAIN, fed, rebuilt
+from hub.direct.modes import Modes
+from hub.direct.recorder import Seen
+from hub.direct.watch import forms_of, have_no_attributes
+from hub.errors import FreezeError
+
+
+class Inputs:
+    """The inputs of one call, laid out: leaves in a row, and how containers hold them."""
+
+    __slots__ = ("is_flat", "leaves", "names", "structure")
+    leaves: Sequence[Any]
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.names = tuple(kwargs)
+        flat: tuple[Any, ...] = (*args, *kwargs.values())
+        self.is_flat = all(issubclass(type(value), (torch.Tensor, *PLAIN)) for value in flat)
+        if self.is_flat:
+            self.leaves = flat
+            self.structure: Any = len(args)
+        else:
+            self.leaves, self.structure = _flat(args, kwargs)
+
+    def key(self) -> Any:
+        """Return what calls of one form share."""
+        return self.names, self.structure, tuple(map(_form, self.leaves))
+
+
+class Entry:
+    """One form of a call."""
+
+    __slots__ = ("_args", "_fit", "_graph", "_inputs", "_modes", "_places", "_plain", "_rebuild", "_tensors", "_weights")
+
+    def __init__(self, inputs: Inputs, seen: Seen, result: Any, weights: Sequence[torch.Tensor], modes: Modes) -> None:
+        """Make an entry for a call that was seen. `weights` are the tensors beside inputs that the program read.
+
+        Raises FreezeError with the reason where the inputs, or the way to the result, cannot be told from the call.
+        """
+        self._inputs = inputs
+        self._plain = tuple((at, leaf) for at, leaf in enumerate(inputs.leaves) if not isinstance(leaf, torch.Tensor))
+        if strange := [type(leaf).__name__ for _, leaf in self._plain if not isinstance(leaf, PLAIN)]:
+            raise FreezeError(f"an input of type {strange[0]} cannot be compared from call to call")
+        tensors = [leaf for leaf in inputs.leaves if isinstance(leaf, torch.Tensor)]
+        if any(one.layout is not torch.strided for one in (*tensors, *weights)):
+            raise FreezeError("a sparse tensor is read")
+        if len({id(one) for one in (*tensors, *weights)}) < len(tensors) + len(weights):
+            raise FreezeError("one tensor is given twice, or is a part of the model")
+        self._tensors = tuple(at for at, leaf in enumerate(inputs.leaves) if isinstance(leaf, torch.Tensor))
+        self._weights = tuple(weights)
+        self._fit = forms_of((*tensors, *weights))
+        self._modes = modes
+        self._graph = seen.graph
+        self._args, self._places = fed(seen.graph, seen.args, inputs.leaves, pinned={id(one) for one in weights})
+        self._rebuild = rebuilt(result, seen.outputs)
+
+    def leaves_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+        """Return the leaves of a call's inputs where the call has this form, in these modes; None where it has not."""
+        known = self._inputs
+        if known.is_flat:
+            if len(args) != known.structure or tuple(kwargs) != known.names:
+                return None
+            leaves: Sequence[Any] = (*args, *kwargs.values()) if kwargs else args
+        else:
+            leaves, structure = _flat(args, kwargs)
+            if structure != known.structure or tuple(kwargs) != known.names:
+                return None
+        for at, first in self._plain:
+            leaf = leaves[at]
+            if type(leaf) is not type(first) or leaf != first or (type(leaf) is float and _sign(leaf) != _sign(first)):
+                return None
+        tensors = tuple([leaves[at] for at in self._tensors])
+        if not self._fit(*tensors, *self._weights) or not have_no_attributes(tensors) or not self._modes.hold():
+            return None
+        return leaves
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        """Run the graph on the leaves that `leaves_of` returned."""
+        args = list(self._args)
+        for leaf, position in self._places:
+            args[position] = leaves[leaf]
+        return self._rebuild(self._graph(*args))
+
+
+def _flat(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:
+    return cast("Any", pytree).tree_flatten((args, dict(kwargs)))
+
+
+def _form(leaf: object) -> tuple[Any, Any]:
+    return (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf)
+
+
+def _sign(value: float) -> str:
+    """Return what tells 0.0 from -0.0."""
+    return str(value)[:1]

@@ -1,0 +1,385 @@
+/* Compares what a captured program read from Python with what is there now: `hub.direct.watch` says what and why.
+ *
+ * A call of a model makes some thousand such comparisons. In Python each takes 0.1 us; here they are loads whose cache misses
+ * overlap. Everything is CPython's own interface, but for one field: `ma_version_tag`, which every change of a dict changes in
+ * CPython 3.11 and 3.12 (PEP 509; PEP 699 removes it later). `watch.py` tries that out before it trusts this module.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#if PY_VERSION_HEX < 0x030b0000 || PY_VERSION_HEX >= 0x030d0000
+#error "dicts have version tags that can be relied on in CPython 3.11 and 3.12 alone"
+#endif
+
+#if defined(__GNUC__) && PY_VERSION_HEX >= 0x030c0000
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#endif
+
+typedef struct {
+    PyDictObject *dict;
+    uint64_t tag;
+} Tagged;
+
+typedef struct {
+    PyDictObject *dict;
+    uint64_t tag;
+    Py_ssize_t n_keys;
+    PyObject **keys;   /* borrowed from `held` */
+    PyObject **values; /* borrowed from `held`; NULL where the key must be missing */
+} Keyed;
+
+typedef struct {
+    PyObject *object;
+    PyTypeObject *type;
+} Typed;
+
+typedef struct {
+    PyObject *list;
+    PyObject *items; /* a tuple */
+} Listed;
+
+typedef struct {
+    PyObject *cell;
+    PyObject *contents; /* NULL where it is empty */
+} Celled;
+
+typedef struct {
+    PyFunctionObject *function;
+    PyObject *code, *defaults, *keyword_defaults, *closure;
+} Coded;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *held; /* the tuple of everything that the pointers below lead to */
+    Tagged *tagged;
+    Py_ssize_t n_tagged;
+    Keyed *keyed;
+    Py_ssize_t n_keyed;
+    Typed *typed;
+    Py_ssize_t n_typed;
+    Listed *listed;
+    Py_ssize_t n_listed;
+    Celled *celled;
+    Py_ssize_t n_celled;
+    Coded *coded;
+    Py_ssize_t n_coded;
+} Comparison;
+
+static void
+free_arrays(Comparison *self)
+{
+    for (Py_ssize_t i = 0; i < self->n_keyed; i++) {
+        PyMem_Free(self->keyed[i].keys);
+        PyMem_Free(self->keyed[i].values);
+    }
+    PyMem_Free(self->tagged);
+    PyMem_Free(self->keyed);
+    PyMem_Free(self->typed);
+    PyMem_Free(self->listed);
+    PyMem_Free(self->celled);
+    PyMem_Free(self->coded);
+    self->tagged = NULL;
+    self->keyed = NULL;
+    self->typed = NULL;
+    self->listed = NULL;
+    self->celled = NULL;
+    self->coded = NULL;
+    self->n_tagged = self->n_keyed = self->n_typed = self->n_listed = self->n_celled = self->n_coded = 0;
+}
+
+static int
+comparison_traverse(Comparison *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->held);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int
+comparison_clear(Comparison *self)
+{
+    free_arrays(self); /* first: a comparison without its objects must compare nothing */
+    Py_CLEAR(self->held);
+    return 0;
+}
+
+static void
+comparison_dealloc(Comparison *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    comparison_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* Return zeroed memory for n things, and set an error where there is none. */
+static void *
+room(Py_ssize_t n, size_t size)
+{
+    void *memory = PyMem_Calloc(n ? (size_t)n : 1, size);
+    if (memory == NULL)
+        PyErr_NoMemory();
+    return memory;
+}
+
+static int
+take_keyed(Comparison *self, PyObject *rows, PyObject *missing)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(rows);
+    if ((self->keyed = room(n, sizeof(Keyed))) == NULL)
+        return -1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *dict, *keys, *values;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "O!O!O!", &PyDict_Type, &dict, &PyTuple_Type, &keys,
+                              &PyTuple_Type, &values))
+            return -1;
+        Keyed *row = &self->keyed[i];
+        Py_ssize_t n_keys = PyTuple_GET_SIZE(keys);
+        if (PyTuple_GET_SIZE(values) != n_keys) {
+            PyErr_SetString(PyExc_ValueError, "as many values as keys are needed");
+            return -1;
+        }
+        row->dict = (PyDictObject *)dict;
+        row->tag = 0; /* no dict has it: the first comparison looks at every key, since the dict may have changed meanwhile */
+        row->keys = room(n_keys, sizeof(PyObject *));
+        row->values = room(n_keys, sizeof(PyObject *));
+        self->n_keyed = i + 1; /* so that what there is of this row is freed */
+        if (row->keys == NULL || row->values == NULL)
+            return -1;
+        row->n_keys = n_keys;
+        for (Py_ssize_t k = 0; k < n_keys; k++) {
+            PyObject *value = PyTuple_GET_ITEM(values, k);
+            row->keys[k] = PyTuple_GET_ITEM(keys, k);
+            row->values[k] = value == missing ? NULL : value;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+comparison_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *dicts, *keyed, *objects, *lists, *cells, *functions, *missing;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O", &PyTuple_Type, &dicts, &PyTuple_Type, &keyed, &PyTuple_Type, &objects,
+                          &PyTuple_Type, &lists, &PyTuple_Type, &cells, &PyTuple_Type, &functions, &missing))
+        return NULL;
+    Comparison *self = (Comparison *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    PyObject *values = PyList_New(0); /* what is compared by address: an address that is free would be given to others */
+    if (values == NULL)
+        goto failed;
+    self->held = PyTuple_Pack(2, args, values);
+    Py_DECREF(values); /* `held` has it */
+    if (self->held == NULL)
+        goto failed;
+
+    Py_ssize_t n = PyTuple_GET_SIZE(dicts);
+    if ((self->tagged = room(n, sizeof(Tagged))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *dict = PyTuple_GET_ITEM(dicts, i);
+        if (!PyDict_Check(dict)) {
+            PyErr_SetString(PyExc_TypeError, "a dict is needed");
+            goto failed;
+        }
+        self->tagged[i] = (Tagged){(PyDictObject *)dict, ((PyDictObject *)dict)->ma_version_tag};
+    }
+    self->n_tagged = n;
+
+    if (take_keyed(self, keyed, missing) < 0)
+        goto failed;
+
+    n = PyTuple_GET_SIZE(objects);
+    if ((self->typed = room(n, sizeof(Typed))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *object = PyTuple_GET_ITEM(objects, i);
+        self->typed[i] = (Typed){object, Py_TYPE(object)};
+        if (PyList_Append(values, (PyObject *)Py_TYPE(object)) < 0)
+            goto failed;
+    }
+    self->n_typed = n;
+
+    n = PyTuple_GET_SIZE(lists);
+    if ((self->listed = room(n, sizeof(Listed))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *list = PyTuple_GET_ITEM(lists, i);
+        PyObject *items = PyList_Check(list) ? PyList_AsTuple(list) : NULL;
+        if (items == NULL) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_TypeError, "a list is needed");
+            goto failed;
+        }
+        int error = PyList_Append(values, items);
+        Py_DECREF(items); /* `values` has it */
+        if (error)
+            goto failed;
+        self->listed[i] = (Listed){list, items};
+    }
+    self->n_listed = n;
+
+    n = PyTuple_GET_SIZE(cells);
+    if ((self->celled = room(n, sizeof(Celled))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *cell = PyTuple_GET_ITEM(cells, i);
+        if (!PyCell_Check(cell)) {
+            PyErr_SetString(PyExc_TypeError, "a cell is needed");
+            goto failed;
+        }
+        PyObject *contents = PyCell_GET(cell);
+        self->celled[i] = (Celled){cell, contents};
+        if (contents != NULL && PyList_Append(values, contents) < 0)
+            goto failed;
+    }
+    self->n_celled = n;
+
+    n = PyTuple_GET_SIZE(functions);
+    if ((self->coded = room(n, sizeof(Coded))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *object = PyTuple_GET_ITEM(functions, i);
+        if (!PyFunction_Check(object)) {
+            PyErr_SetString(PyExc_TypeError, "a function is needed");
+            goto failed;
+        }
+        PyFunctionObject *function = (PyFunctionObject *)object;
+        PyObject *parts[] = {function->func_code, function->func_defaults, function->func_kwdefaults, function->func_closure};
+        self->coded[i] = (Coded){function, parts[0], parts[1], parts[2], parts[3]};
+        for (size_t k = 0; k < sizeof(parts) / sizeof(parts[0]); k++)
+            if (parts[k] != NULL && PyList_Append(values, parts[k]) < 0)
+                goto failed;
+    }
+    self->n_coded = n;
+    return (PyObject *)self;
+
+failed:
+    Py_DECREF(self);
+    return NULL;
+}
+
+/* Return 1 where a dict's watched keys have the values that they had, 0 where not, -1 with an error set. */
+static int
+has_same_keys(Keyed *row)
+{
+    for (Py_ssize_t k = 0; k < row->n_keys; k++) {
+        PyObject *value = PyDict_GetItemWithError((PyObject *)row->dict, row->keys[k]);
+        if (value == NULL && PyErr_Occurred())
+            return -1;
+        if (value != row->values[k])
+            return 0;
+    }
+    return 1;
+}
+
+static PyObject *
+comparison_holds(Comparison *self, PyObject *Py_UNUSED(ignored))
+{
+    /* One sum without branches in its loop, so that the processor fetches many dicts at once. */
+    uint64_t differences = 0;
+    for (Py_ssize_t i = 0; i < self->n_tagged; i++)
+        differences |= self->tagged[i].dict->ma_version_tag ^ self->tagged[i].tag;
+    for (Py_ssize_t i = 0; i < self->n_typed; i++)
+        differences |= (uintptr_t)Py_TYPE(self->typed[i].object) ^ (uintptr_t)self->typed[i].type;
+    for (Py_ssize_t i = 0; i < self->n_celled; i++)
+        differences |= (uintptr_t)PyCell_GET(self->celled[i].cell) ^ (uintptr_t)self->celled[i].contents;
+    for (Py_ssize_t i = 0; i < self->n_coded; i++) {
+        Coded *row = &self->coded[i];
+        differences |= (uintptr_t)row->function->func_code ^ (uintptr_t)row->code;
+        differences |= (uintptr_t)row->function->func_defaults ^ (uintptr_t)row->defaults;
+        differences |= (uintptr_t)row->function->func_kwdefaults ^ (uintptr_t)row->keyword_defaults;
+        differences |= (uintptr_t)row->function->func_closure ^ (uintptr_t)row->closure;
+    }
+    if (differences)
+        Py_RETURN_FALSE;
+    for (Py_ssize_t i = 0; i < self->n_listed; i++) {
+        Listed *row = &self->listed[i];
+        Py_ssize_t n = PyTuple_GET_SIZE(row->items);
+        if (PyList_GET_SIZE(row->list) != n)
+            Py_RETURN_FALSE;
+        for (Py_ssize_t k = 0; k < n; k++)
+            if (PyList_GET_ITEM(row->list, k) != PyTuple_GET_ITEM(row->items, k))
+                Py_RETURN_FALSE;
+    }
+    for (Py_ssize_t i = 0; i < self->n_keyed; i++) {
+        Keyed *row = &self->keyed[i];
+        uint64_t tag = row->dict->ma_version_tag;
+        if (tag == row->tag)
+            continue;
+        int same = has_same_keys(row);
+        if (same < 0)
+            return NULL;
+        if (!same)
+            Py_RETURN_FALSE;
+        if (i < self->n_keyed) /* a key's __eq__ may have cleared this comparison */
+            self->keyed[i].tag = tag;
+    }
+    Py_RETURN_TRUE;
+}
+
+static PyMethodDef comparison_methods[] = {
+    {"holds", (PyCFunction)comparison_holds, METH_NOARGS, "Return whether everything is as it was."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot comparison_slots[] = {
+    {Py_tp_doc, "What a captured program read: dicts, keyed, objects, lists, cells, functions, missing."},
+    {Py_tp_new, comparison_new},
+    {Py_tp_dealloc, comparison_dealloc},
+    {Py_tp_traverse, comparison_traverse},
+    {Py_tp_clear, comparison_clear},
+    {Py_tp_methods, comparison_methods},
+    {0, NULL},
+};
+
+static PyType_Spec comparison_spec = {
+    .name = "hub.direct.native.Comparison",
+    .basicsize = sizeof(Comparison),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = comparison_slots,
+};
+
+/* Return whether no tensor, nor anything else in a sequence, has attributes of its own (`torch._dynamo.mark_dynamic` sets some). */
+static PyObject *
+have_no_attributes(PyObject *Py_UNUSED(module), PyObject *values)
+{
+    if (!PyTuple_Check(values)) {
+        PyErr_SetString(PyExc_TypeError, "a tuple is needed");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++) {
+        PyObject **place = _PyObject_GetDictPtr(PyTuple_GET_ITEM(values, i));
+        if (place != NULL && *place != NULL && PyDict_GET_SIZE(*place) > 0)
+            Py_RETURN_FALSE;
+    }
+    Py_RETURN_TRUE;
+}
+
+static PyMethodDef methods[] = {
+    {"have_no_attributes", have_no_attributes, METH_O, "Return whether nothing in a tuple has attributes of its own."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+fill(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &comparison_spec, NULL);
+    int failed = type == NULL || PyModule_AddType(module, (PyTypeObject *)type) < 0;
+    Py_XDECREF(type);
+    return failed ? -1 : 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, fill}, {0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "native", .m_size = 0, .m_methods = methods, .m_slots = module_slots,
+};
+
+PyMODINIT_FUNC
+PyInit_native(void)
+{
+    return PyModuleDef_Init(&module);
+}
