@@ -9,14 +9,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hub.bench.contenders import EAGER, FROZEN, HUB
+from hub.bench.contenders import DIRECT, EAGER, FROZEN, HUB
 from hub.bench.result import Benchmark, Interval
 from hub.bench.score import geometric_mean
 from hub.bench.summary import INDUCTOR, fastest, find, is_library, label, speed_against, timed
 from hub.bench.sweep import runs_in
 
 RESULTS = Path(__file__).parent / "results"
-HEADERS = ("model", "eager", "best library", "hub", "frozen", "frozen against the best library", "ready (Inductor)", "plan")
+HEADERS = (
+    *("model", "eager", "best library", "`torch.compile`", "`hub.compile`", "frozen"),
+    *("`hub.compile` against the best library", "ready (Inductor)", "plan"),
+)
 
 
 def rows(runs: Sequence[Benchmark]) -> Iterator[tuple[str, ...]]:
@@ -28,8 +31,9 @@ def rows(runs: Sequence[Benchmark]) -> Iterator[tuple[str, ...]]:
             milliseconds(run, EAGER),
             f"{milliseconds(run, best)} ({best})",
             milliseconds(run, HUB),
+            milliseconds(run, DIRECT),
             milliseconds(run, FROZEN),
-            verdict(speed_against(run, FROZEN, best)),
+            verdict(speed_against(run, DIRECT, best)),
             f"{seconds(run, HUB)} ({seconds(run, INDUCTOR)})",
             plan(run),
         )
@@ -71,8 +75,10 @@ def main() -> None:
     runs = runs_in(Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS)
     for cells in (HEADERS, ("---",) * len(HEADERS), *rows(runs)):
         print(f"| {' | '.join(cells)} |")
-    speeds = [found.median for run in runs if (found := speed_against(run, FROZEN, best_library(run))) is not None]
-    print(f"\n{len(runs)} runs; frozen against the best library: geometric mean {geometric_mean(speeds)}")
+    print(f"\n{len(runs)} runs")
+    for way in (HUB, DIRECT, FROZEN):
+        speeds = [found.median for run in runs if (found := speed_against(run, way, best_library(run))) is not None]
+        print(f"{way} against the best library: geometric mean {geometric_mean(speeds)}")
     print("commits", sorted({run.machine.commit for run in runs}), "on", sorted({run.machine.cpu for run in runs}))
 
 

@@ -16,6 +16,8 @@ WARM = "hub@warm"
 """A second process with what the first one left in the cache."""
 FROZEN = "hub@frozen"
 """What `hub.freeze` makes of the hub's model: the same plan without Dynamo in front of every call."""
+DIRECT = "hub@direct"
+"""What `hub.compile` makes of the model: the same plan, with everything checked that Dynamo checks, by other means."""
 TUNED = "hub@tuned"
 """The hub with `tune="full"`, a budget of a minute, and a cache of its own: what `hub tune --budget 60` leads to."""
 TUNED_FROZEN = "hub@tuned-frozen"
@@ -98,7 +100,7 @@ def zoo_names() -> tuple[str, ...]:
     """Return the contenders of a whole benchmark: eager, every peer, and the hub as it is, frozen, and tuned."""
     known = _known(registry().entries.values())
     peers = _names(known, lambda one: not one.is_hub)
-    return (*peers, FROZEN, TUNED, TUNED_FROZEN)
+    return (*peers, DIRECT, FROZEN, TUNED, TUNED_FROZEN)
 
 
 def more_names(
@@ -123,6 +125,7 @@ def _names(known: Mapping[str, Contender], is_wanted: Callable[[Contender], bool
 def _known(entries: Iterable[Entry]) -> Mapping[str, Contender]:
     hubs = (
         Contender(HUB, cache=HUB),
+        Contender(DIRECT, cache=HUB),
         Contender(FROZEN, cache=HUB),
         Contender(WARM, cache=HUB, is_timed=False),
         Contender(TUNED, options=_TUNED, cache=TUNED),
@@ -152,9 +155,13 @@ def compiled_by_hub(module: Any, given: Mapping[str, Any], *, goes_on: bool = Fa
     """Return `module` compiled through the hub with these options; with `goes_on`, verified after the first answer, too."""
     import torch  # the command line lists contenders without it
 
-    return cast("Any", torch).compile(  # its annotations allow no tuples among options
-        module, backend="hub", options={"start": "wait", **({} if goes_on else {"background": False}), **given}
-    )
+    # its annotations allow no tuples among options
+    return cast("Any", torch).compile(module, backend="hub", options=_waiting(given, goes_on=goes_on))
+
+
+def _waiting(given: Mapping[str, Any], *, goes_on: bool) -> Mapping[str, Any]:
+    """Return options whose first answer waits for the plan."""
+    return {"start": "wait", **({} if goes_on else {"background": False}), **given}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +180,13 @@ def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mappi
         return Built(load_attribute(contender.peer)(module, tuple(inputs)))
     if not contender.is_hub:
         return Built(lambda: module(*inputs))
-    compiled = compiled_by_hub(module, options_of(contender, given), goes_on=contender.is_timed)
+    options = options_of(contender, given)
+    if contender.name == DIRECT:
+        from hub.direct.compile import compile as compile_directly  # needs torch
+
+        direct = compile_directly(module, options=_waiting(options, goes_on=True))
+        return Built(lambda: direct(*inputs), direct)
+    compiled = compiled_by_hub(module, options, goes_on=contender.is_timed)
     if contender.name in (FROZEN, TUNED_FROZEN):
         from hub.freezing import freeze  # needs torch
 
@@ -184,7 +197,7 @@ def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mappi
 
 def options_of(contender: Contender, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options of a contender that goes through the hub; a plan from a file is for those with all backends."""
-    if contender.name not in (HUB, FROZEN, WARM):
+    if contender.name not in (HUB, DIRECT, FROZEN, WARM):
         given = {name: value for name, value in given.items() if name != "plan"}
     left_out = backend_left_out(contender.name)
     if left_out and given.get("backends"):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from hub.bench.contenders import (
+    DIRECT,
     EAGER,
     FROZEN,
     HUB,
@@ -28,7 +29,7 @@ AT_PAR = 0.97
 """Speed relative to another from which on the hub counts as no slower: blocks of one contender differ by as much."""
 
 
-WAYS = (HUB, FROZEN, TUNED, TUNED_FROZEN)
+WAYS = (HUB, DIRECT, FROZEN, TUNED, TUNED_FROZEN)
 """The ways of running a model through the hub that are compared with peers."""
 
 

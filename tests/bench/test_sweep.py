@@ -99,12 +99,12 @@ def test_flags_that_contradict_the_zoo_are_named() -> None:
         print_zoo(CommonFlags(None, 3, {}), ZooFlags("bert", None, 1, None, None, "out"))
 
 
-def test_the_zoo_runs_peers_and_the_hub_in_four_ways() -> None:
-    """The hub as it is, frozen and tuned; with or without one backend, and second processes, where they are asked for."""
+def test_the_zoo_runs_peers_and_the_hub_in_five_ways() -> None:
+    """The hub as it is, direct, frozen and tuned; with one backend or without, and second processes, where asked for."""
     names = zoo_names()
     peers = {"inductor", "inductor-max-autotune", "inductor-exported", "aot-inductor", "onnxruntime", "openvino"}
     assert {"eager", *peers} <= set(names)
-    assert [name for name in names if is_hub(name)] == ["hub@frozen", "hub@tuned", "hub@tuned-frozen"]
+    assert [name for name in names if is_hub(name)] == ["hub@direct", "hub@frozen", "hub@tuned", "hub@tuned-frozen"]
     assert more_names() == ()
     assert more_names(warm=True) == ("hub@warm",)
     assert {backend_alone(name) for name in more_names(alone=True)} >= {"inductor", "onnxruntime", "openvino"}
@@ -119,16 +119,16 @@ def test_the_hub_without_a_backend_contradicts_no_option() -> None:
 
 
 def test_a_plan_is_for_the_hub_with_all_backends() -> None:
-    """A plan from a file goes to the hub and its frozen form, not to those with one backend or without one."""
+    """A plan from a file goes to the hub and its direct and frozen forms, not to those with one backend or without one."""
     found = {
         one.name: options_of(one, {"plan": "plan.json", "threads": 1}) for one in contenders([*zoo_names(), "hub-openvino"])
     }
-    assert {name for name, given in found.items() if is_hub(name) and "plan" in given} == {HUB, "hub@frozen"}
+    assert {name for name, given in found.items() if is_hub(name) and "plan" in given} == {HUB, "hub@direct", "hub@frozen"}
     assert all(given["threads"] == 1 for given in found.values())
 
 
 def test_second_processes_share_a_cache_with_the_first() -> None:
     """And the tuned hub has one of its own, so that it is cold; its frozen form replays what it found."""
     caches = {one.name: one.cache for one in contenders([*zoo_names(), *more_names(warm=True)])}
-    assert caches[HUB] == caches["hub@warm"] == caches["hub@frozen"]
+    assert caches[HUB] == caches["hub@warm"] == caches["hub@direct"] == caches["hub@frozen"]
     assert caches[HUB] != caches["hub@tuned"] == caches["hub@tuned-frozen"]
