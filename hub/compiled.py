@@ -121,6 +121,10 @@ class CompiledGraph:
             return self._call_slowly(args)
         return binding.run(args)
 
+    def current(self) -> Binding | None:
+        """Return the binding that the next call tries first."""
+        return self._current
+
     def run_for(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
         """Return what runs the plan for the weights among these arguments, as they are now: nothing guards them.
 

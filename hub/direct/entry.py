@@ -8,10 +8,11 @@ from typing import Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
+from hub.compiled import Binding, is_autocast_on
 from hub.direct.feeding import PLAIN, fed, rebuilt
 from hub.direct.modes import Modes
 from hub.direct.recorder import Seen
-from hub.direct.watch import forms_of, have_no_attributes
+from hub.direct.watch import SAME, Watch, forms_of, have_no_attributes
 from hub.errors import FreezeError
 
 
@@ -39,10 +40,24 @@ class Inputs:
 class Entry:
     """One form of a call."""
 
-    __slots__ = ("_args", "_fit", "_graph", "_inputs", "_modes", "_places", "_plain", "_rebuild", "_tensors", "_weights")
+    __slots__ = (
+        "_args",
+        "_binding",
+        "_fit",
+        "_graph",
+        "_inputs",
+        "_is_bound_at",
+        "_modes",
+        "_places",
+        "_plain",
+        "_rebuild",
+        "_tensors",
+        "_watch",
+        "_weights",
+    )
 
-    def __init__(self, inputs: Inputs, seen: Seen, result: Any, weights: Sequence[torch.Tensor], modes: Modes) -> None:
-        """Make an entry for a call that was seen. `weights` are the tensors beside inputs that the program read.
+    def __init__(self, inputs: Inputs, seen: Seen, result: Any, watch: Watch, modes: Modes) -> None:
+        """Make an entry for a call that was seen. `watch` holds what the program read beside its inputs.
 
         Raises FreezeError with the reason where the inputs, or the way to the result, cannot be told from the call.
         """
@@ -50,14 +65,18 @@ class Entry:
         self._plain = tuple((at, leaf) for at, leaf in enumerate(inputs.leaves) if not isinstance(leaf, torch.Tensor))
         if strange := [type(leaf).__name__ for _, leaf in self._plain if not isinstance(leaf, PLAIN)]:
             raise FreezeError(f"an input of type {strange[0]} cannot be compared from call to call")
+        weights = watch.tensors
         tensors = [leaf for leaf in inputs.leaves if isinstance(leaf, torch.Tensor)]
         if any(one.layout is not torch.strided for one in (*tensors, *weights)):
             raise FreezeError("a sparse tensor is read")
         if len({id(one) for one in (*tensors, *weights)}) < len(tensors) + len(weights):
             raise FreezeError("one tensor is given twice, or is a part of the model")
         self._tensors = tuple(at for at, leaf in enumerate(inputs.leaves) if isinstance(leaf, torch.Tensor))
-        self._weights = tuple(weights)
-        self._fit = forms_of((*tensors, *weights))
+        self._weights = frozenset(map(id, weights))
+        self._fit = forms_of(tensors)
+        self._watch = watch
+        self._binding: Binding | None = None
+        self._is_bound_at = -1
         self._modes = modes
         self._graph = seen.graph
         self._args, self._places = fed(seen.graph, seen.args, inputs.leaves, pinned={id(one) for one in weights})
@@ -79,16 +98,34 @@ class Entry:
             if type(leaf) is not type(first) or leaf != first or (type(leaf) is float and _sign(leaf) != _sign(first)):
                 return None
         tensors = tuple([leaves[at] for at in self._tensors])
-        if not self._fit(*tensors, *self._weights) or not have_no_attributes(tensors) or not self._modes.hold():
+        if not self._fit(*tensors) or not have_no_attributes(tensors) or not self._modes.hold():
+            return None
+        if not self._weights.isdisjoint(map(id, tensors)):  # an input that is a part of the model
             return None
         return leaves
 
-    def run(self, leaves: Sequence[Any]) -> Any:
-        """Run the graph on the leaves that `leaves_of` returned."""
+    def run(self, leaves: Sequence[Any], *, is_same: bool) -> Any:
+        """Run the graph on the leaves that `leaves_of` returned; `is_same` says that no weight was written to."""
         args = list(self._args)
         for leaf, position in self._places:
             args[position] = leaves[leaf]
-        return self._rebuild(self._graph(*args))
+        graph, binding = self._graph, self._binding
+        is_bound = is_same and binding is not None and binding is graph.current() and graph.observer is None
+        if is_bound and self._is_bound_at == self._watch.n_renewals:
+            return self._rebuild(cast("Binding", binding).run(args))
+        return self._rebuild(self._run_unbound(args, is_same=is_same))
+
+    def _run_unbound(self, args: Sequence[Any], *, is_same: bool) -> Sequence[Any]:
+        """Run the graph, which looks at every weight, and note what served: it serves while no weight is written to."""
+        graph, watch = self._graph, self._watch
+        if not is_same and not graph.graph.mutated:
+            watch.renew()
+        n_renewals = watch.n_renewals
+        outputs = graph(*args)
+        binding = graph.current()
+        if binding is not None and not is_autocast_on() and watch.compare() == SAME and binding.guard.holds(args):
+            self._binding, self._is_bound_at = binding, n_renewals
+        return outputs
 
 
 def _flat(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:

@@ -342,6 +342,252 @@ static PyType_Spec comparison_spec = {
     .slots = comparison_slots,
 };
 
+/* --- Tensors ----------------------------------------------------------------------------------------------------------------
+ * A weight's count of writes and need of gradients come from the getters of PyTorch's own Python type; where and how it lies in
+ * memory comes from PyTorch's C interface, whose form does not change between versions (aoti_torch/c/shim.h). `watch.py` hands
+ * in both.
+ */
+
+typedef void *Handle;
+typedef int32_t (*GetPointer)(Handle, void **);
+typedef int32_t (*GetNumber)(Handle, int64_t *);
+typedef int32_t (*GetNumbers)(Handle, int64_t **);
+typedef int32_t (*GetKind)(Handle, int32_t *);
+typedef int32_t (*Delete)(Handle);
+
+typedef struct {
+    GetPointer data;
+    GetNumber rank;
+    GetNumbers sizes, strides;
+    GetKind dtype;
+    Delete delete;
+} Interface;
+
+typedef struct {
+    PyObject *tensor;
+    Handle handle;
+    const void *storage; /* only for the processor to fetch early */
+    void *data;
+    int64_t *layout; /* sizes, then strides */
+    int64_t rank;
+    int32_t dtype;
+    int needs_gradient;
+    unsigned long long version;
+} Stamp;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *held;
+    Interface call;
+    getter get_version, get_need;
+    void *version_closure, *need_closure;
+    Stamp *stamps;
+    Py_ssize_t n_stamps;
+    long n_renewals;
+} Stamps;
+
+enum { CHANGED, WRITTEN, SAME }; /* what `compare` gives; `watch.py` has the same names */
+
+static int
+stamps_traverse(Stamps *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->held);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int
+stamps_clear(Stamps *self)
+{
+    Py_ssize_t n = self->n_stamps;
+    Stamp *stamps = self->stamps;
+    self->n_stamps = 0;
+    self->stamps = NULL;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (stamps[i].handle != NULL)
+            self->call.delete (stamps[i].handle);
+        PyMem_Free(stamps[i].layout);
+    }
+    PyMem_Free(stamps);
+    Py_CLEAR(self->held);
+    return 0;
+}
+
+static void
+stamps_dealloc(Stamps *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    stamps_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* Return 1 where a tensor's count of writes and need of gradients were read, 0 where an error is set. */
+static int
+read_counts(Stamps *self, PyObject *tensor, unsigned long long *version, int *needs_gradient)
+{
+    PyObject *value = self->get_version(tensor, self->version_closure);
+    if (value == NULL)
+        return 0;
+    *version = PyLong_AsUnsignedLongLong(value);
+    Py_DECREF(value);
+    if (*version == (unsigned long long)-1 && PyErr_Occurred())
+        return 0;
+    value = self->get_need(tensor, self->need_closure);
+    if (value == NULL)
+        return 0;
+    *needs_gradient = value == Py_True;
+    Py_DECREF(value);
+    return 1;
+}
+
+/* Return what a getter's descriptor calls, and its closure; NULL with an error set for anything else. */
+static getter
+getter_of(PyObject *descriptor, void **closure)
+{
+    if (!Py_IS_TYPE(descriptor, &PyGetSetDescr_Type)) {
+        PyErr_SetString(PyExc_TypeError, "the descriptor of a getter is needed");
+        return NULL;
+    }
+    PyGetSetDef *definition = ((PyGetSetDescrObject *)descriptor)->d_getset;
+    *closure = definition->closure;
+    return definition->get;
+}
+
+static int
+fill_stamp(Stamps *self, Stamp *stamp)
+{
+    int64_t *sizes, *strides;
+    if (self->call.data(stamp->handle, &stamp->data) || self->call.rank(stamp->handle, &stamp->rank)
+        || self->call.sizes(stamp->handle, &sizes) || self->call.strides(stamp->handle, &strides)
+        || self->call.dtype(stamp->handle, &stamp->dtype)) {
+        PyErr_SetString(PyExc_ValueError, "a tensor without memory that can be named");
+        return 0;
+    }
+    size_t bytes = (size_t)stamp->rank * sizeof(int64_t);
+    if ((stamp->layout = room(2 * stamp->rank, sizeof(int64_t))) == NULL)
+        return 0;
+    memcpy(stamp->layout, sizes, bytes);
+    memcpy(stamp->layout + stamp->rank, strides, bytes);
+    return read_counts(self, stamp->tensor, &stamp->version, &stamp->needs_gradient);
+}
+
+static PyObject *
+stamps_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *tensors, *handles, *storages, *version, *need;
+    unsigned long long call[6];
+    if (!PyArg_ParseTuple(args, "O!O!O!(KKKKKK)OO", &PyTuple_Type, &tensors, &PyTuple_Type, &handles, &PyTuple_Type,
+                          &storages, &call[0], &call[1], &call[2], &call[3], &call[4], &call[5], &version, &need))
+        return NULL;
+    Py_ssize_t n = PyTuple_GET_SIZE(tensors);
+    if (PyTuple_GET_SIZE(handles) != n || PyTuple_GET_SIZE(storages) != n) {
+        PyErr_SetString(PyExc_ValueError, "as many handles and storages as tensors are needed");
+        return NULL;
+    }
+    Stamps *self = (Stamps *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->held = Py_NewRef(args);
+    self->call = (Interface){(GetPointer)(uintptr_t)call[0], (GetNumber)(uintptr_t)call[1], (GetNumbers)(uintptr_t)call[2],
+                             (GetNumbers)(uintptr_t)call[3], (GetKind)(uintptr_t)call[4], (Delete)(uintptr_t)call[5]};
+    self->get_version = getter_of(version, &self->version_closure);
+    self->get_need = self->get_version == NULL ? NULL : getter_of(need, &self->need_closure);
+    if (self->get_need == NULL || (self->stamps = room(n, sizeof(Stamp))) == NULL)
+        goto failed;
+    self->n_stamps = n;
+    for (Py_ssize_t i = 0; i < n; i++) { /* first, so that every handle is freed whatever fails below */
+        self->stamps[i].handle = PyCapsule_GetPointer(PyTuple_GET_ITEM(handles, i), NULL);
+        self->stamps[i].storage = PyLong_AsVoidPtr(PyTuple_GET_ITEM(storages, i));
+        self->stamps[i].tensor = PyTuple_GET_ITEM(tensors, i);
+    }
+    if (PyErr_Occurred())
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!fill_stamp(self, &self->stamps[i]))
+            goto failed;
+    return (PyObject *)self;
+
+failed:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static PyObject *
+stamps_compare(Stamps *self, PyObject *Py_UNUSED(ignored))
+{
+    for (Py_ssize_t i = 0; i < self->n_stamps; i++) { /* a large model has driven all of this out of the caches */
+        const char *body = *(const char *const *)self->stamps[i].handle;
+        __builtin_prefetch(self->stamps[i].tensor);
+        __builtin_prefetch(body);
+        __builtin_prefetch(body + 64);
+        __builtin_prefetch(body + 128);
+        __builtin_prefetch(self->stamps[i].storage);
+    }
+    long found = SAME;
+    for (Py_ssize_t i = 0; i < self->n_stamps; i++) {
+        const Stamp *stamp = &self->stamps[i];
+        void *data;
+        int64_t rank, *sizes, *strides;
+        int32_t dtype;
+        unsigned long long version;
+        int needs_gradient;
+        if (!read_counts(self, stamp->tensor, &version, &needs_gradient))
+            return NULL;
+        if (needs_gradient != stamp->needs_gradient || self->call.data(stamp->handle, &data)
+            || self->call.rank(stamp->handle, &rank) || rank != stamp->rank || self->call.dtype(stamp->handle, &dtype)
+            || dtype != stamp->dtype || self->call.sizes(stamp->handle, &sizes)
+            || self->call.strides(stamp->handle, &strides))
+            return PyLong_FromLong(CHANGED);
+        for (int64_t d = 0; d < rank; d++)
+            if (sizes[d] != stamp->layout[d] || strides[d] != stamp->layout[rank + d])
+                return PyLong_FromLong(CHANGED);
+        if (version != stamp->version || data != stamp->data)
+            found = WRITTEN;
+    }
+    return PyLong_FromLong(found);
+}
+
+static PyObject *
+stamps_renew(Stamps *self, PyObject *Py_UNUSED(ignored))
+{
+    for (Py_ssize_t i = 0; i < self->n_stamps; i++) {
+        Stamp *stamp = &self->stamps[i];
+        int needs_gradient;
+        if (self->call.data(stamp->handle, &stamp->data))
+            stamp->data = NULL;
+        if (!read_counts(self, stamp->tensor, &stamp->version, &needs_gradient))
+            return NULL;
+    }
+    return PyLong_FromLong(++self->n_renewals);
+}
+
+static PyMethodDef stamps_methods[] = {
+    {"compare", (PyCFunction)stamps_compare, METH_NOARGS,
+     "Return 0 where a tensor has another form, 1 where one was written to or moved, 2 where all are as they were."},
+    {"renew", (PyCFunction)stamps_renew, METH_NOARGS,
+     "Take counts of writes and addresses anew; return how often that was done."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot stamps_slots[] = {
+    {Py_tp_doc, "Tensors as they are: tensors, handles, storages, functions, descriptors of `_version` and `requires_grad`."},
+    {Py_tp_new, stamps_new},
+    {Py_tp_dealloc, stamps_dealloc},
+    {Py_tp_traverse, stamps_traverse},
+    {Py_tp_clear, stamps_clear},
+    {Py_tp_methods, stamps_methods},
+    {0, NULL},
+};
+
+static PyType_Spec stamps_spec = {
+    .name = "hub.direct.native.Stamps",
+    .basicsize = sizeof(Stamps),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = stamps_slots,
+};
+
 /* Return whether no tensor, nor anything else in a sequence, has attributes of its own (`torch._dynamo.mark_dynamic` sets some). */
 static PyObject *
 have_no_attributes(PyObject *Py_UNUSED(module), PyObject *values)
@@ -366,10 +612,15 @@ static PyMethodDef methods[] = {
 static int
 fill(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &comparison_spec, NULL);
-    int failed = type == NULL || PyModule_AddType(module, (PyTypeObject *)type) < 0;
-    Py_XDECREF(type);
-    return failed ? -1 : 0;
+    PyType_Spec *specs[] = {&comparison_spec, &stamps_spec};
+    for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
+        PyObject *type = PyType_FromModuleAndSpec(module, specs[i], NULL);
+        int failed = type == NULL || PyModule_AddType(module, (PyTypeObject *)type) < 0;
+        Py_XDECREF(type);
+        if (failed)
+            return -1;
+    }
+    return 0;
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, fill}, {0, NULL}};

@@ -19,5 +19,24 @@ class Comparison:
     def holds(self) -> bool:
         """Return whether everything is as it was."""
 
+class Stamps:
+    """Tensors as they were when this was made. Frees the handles that it is given."""
+
+    def __new__(
+        cls,
+        tensors: tuple[Any, ...],
+        handles: tuple[Any, ...],
+        storages: tuple[int, ...],
+        functions: tuple[int, int, int, int, int, int],
+        version: Any,
+        needs_gradient: Any,
+        /,
+    ) -> Stamps: ...
+    def compare(self) -> int:
+        """Return 0 where a tensor has another form, 1 where one was written to or moved, 2 where all are as they were."""
+
+    def renew(self) -> int:
+        """Take counts of writes and addresses anew; return how often that was done."""
+
 def have_no_attributes(values: tuple[Any, ...], /) -> bool:
     """Return whether nothing in a tuple has attributes of its own."""

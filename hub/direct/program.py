@@ -16,7 +16,7 @@ from hub.direct.entry import Entry, Inputs
 from hub.direct.modes import Modes, are_plain
 from hub.direct.reads import Unwatched, find
 from hub.direct.recorder import Captures, Recorder, Seen
-from hub.direct.watch import Watch, why_unwatched
+from hub.direct.watch import CHANGED, SAME, Watch, why_unwatched
 from hub.errors import FreezeError
 from hub.process.forks import freed_in_forks
 
@@ -76,11 +76,11 @@ class Program:
         if torch.compiler.is_dynamo_compiling():
             return self.function(*args, **kwargs)
         armed = self._armed
-        if armed is not None and armed.watch.holds():
+        if armed is not None and (found := armed.watch.compare()) != CHANGED:
             for entry in armed.entries:
                 if (leaves := entry.leaves_of(args, kwargs)) is not None:
                     self._n_uses += 1
-                    return entry.run(leaves)
+                    return entry.run(leaves, is_same=found == SAME)
         return self._call_slowly(args, kwargs)
 
     def capture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -136,7 +136,7 @@ class Program:
     def _watch_now(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Watch | Unwatched | None:
         """Return a watch of all that captured programs read: the one there is, while it holds. None before any capture."""
         if (armed := self._armed) is not None:
-            if armed.watch.holds():
+            if armed.watch.compare() != CHANGED:
                 return armed.watch
             self._armed = None
             if self._n_uses >= MIN_USES:
@@ -185,9 +185,9 @@ def _entry(
         return watch or Unwatched("", "nothing of it is captured")
     if calls[0].graph.mode != "inference":
         return Unwatched("", "it makes gradients")
-    if not watch.holds():
+    if watch.compare() == CHANGED:
         return Unwatched("", "the model, or something else that it reads, changed during the call")
     try:
-        return Entry(inputs, calls[0], result, watch.tensors, modes)
+        return Entry(inputs, calls[0], result, watch, modes)
     except FreezeError as error:
         return Unwatched("", error.message)

@@ -7,8 +7,10 @@ what is relied on, `hub.compile` leaves every call to Dynamo and says so.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -17,7 +19,23 @@ from torch._C._dynamo.guards import TensorGuards
 from hub.direct.reads import MISSING, Reads
 
 if TYPE_CHECKING:
-    from hub.direct.native import Comparison
+    from hub.direct.native import Comparison, Stamps
+
+_LIBRARY = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+_FUNCTIONS = ("get_data_ptr", "get_dim", "get_sizes", "get_strides", "get_dtype", "delete_tensor_object")
+"""Of PyTorch's C interface (torch/csrc/inductor/aoti_torch/c/shim.h), each after "aoti_torch_"."""
+
+
+def _interface() -> tuple[int | None, ...] | None:
+    """Return the addresses of those functions; None where this PyTorch has them elsewhere."""
+    try:
+        library = ctypes.CDLL(str(_LIBRARY))
+        return tuple(ctypes.cast(library[f"aoti_torch_{name}"], ctypes.c_void_p).value for name in _FUNCTIONS)
+    except (OSError, AttributeError):
+        return None
+
+
+_INTERFACE = _interface()
 
 try:
     native: Any = importlib.import_module("hub.direct.native")
@@ -25,16 +43,33 @@ except ImportError:  # not built
     native = None
 
 
+CHANGED, WRITTEN, SAME = range(3)
+"""What `Watch.compare` gives."""
+
+
 class Watch:
     """What a program read, as it was when this was made."""
 
-    __slots__ = ("holds", "tensors")
+    __slots__ = ("_comparison", "_stamps", "n_renewals", "tensors")
 
     def __init__(self, reads: Reads) -> None:
-        self.holds: Callable[[], bool] = _comparison(reads).holds
-        """Return whether everything is as it was, tensors aside: those are compared with a call's inputs."""
         self.tensors: tuple[torch.Tensor, ...] = tuple(reads.tensors.values())
         """The tensors that it read: parameters, buffers and others."""
+        self.n_renewals = 0
+        """How often contents were taken anew: what was built for earlier ones is not for these."""
+        self._comparison = _comparison(reads)
+        self._stamps = _stamps(self.tensors)
+
+    def compare(self) -> int:
+        """Return what has changed: CHANGED where a guard might fail, WRITTEN where only tensors' contents may be others.
+
+        Contents count as far as PyTorch counts writes, and by address.
+        """
+        return self._stamps.compare() if self._comparison.holds() else CHANGED
+
+    def renew(self) -> None:
+        """Take tensors' contents as they are now for those that were."""
+        self.n_renewals = self._stamps.renew()
 
 
 def forms_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
@@ -50,6 +85,13 @@ have_no_attributes: Callable[[tuple[Any, ...]], bool] = native.have_no_attribute
 """Return whether no tensor has attributes of its own: Dynamo reads those that `torch._dynamo.mark_dynamic` sets."""
 
 
+def _stamps(tensors: tuple[torch.Tensor, ...]) -> Stamps:
+    handles: Sequence[Any] = cast("Any", torch)._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(tensors))
+    storages = tuple(cast("Any", tensor.untyped_storage())._cdata for tensor in tensors)
+    kind = cast("Any", torch)._C.TensorBase.__dict__
+    return native.Stamps(tensors, tuple(handles), storages, _INTERFACE, kind["_version"], kind["requires_grad"])
+
+
 def _comparison(reads: Reads) -> Comparison:
     keyed = tuple((names, tuple(rows), tuple(rows.values())) for names, rows in reads.keyed.values())
     parts = (reads.objects, reads.lists, reads.cells, reads.functions)
@@ -61,6 +103,8 @@ def why_unwatched() -> str:
     """Return why nothing can be watched in this process; "" where it can. Tries every way of changing an object."""
     if native is None:
         return "this installation has no compiled part for this Python (hub.direct.native)"
+    if _INTERFACE is None:
+        return "this PyTorch keeps its C interface in another place"
     return "" if all(_is_noticed(change) for change in _CHANGES) else "this Python does not count the changes of dicts"
 
 
@@ -68,10 +112,10 @@ def _is_noticed(change: Callable[[Any], Any]) -> bool:
     probe: Any = type("Probe", (), {})()
     probe.first = object()
     watch = Watch(Reads(dicts={0: vars(probe)}))
-    if not watch.holds():
+    if watch.compare() == CHANGED:
         return False
     change(probe)
-    return not watch.holds()
+    return watch.compare() == CHANGED
 
 
 def _store_often(probe: Any) -> None:
