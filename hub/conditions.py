@@ -14,6 +14,7 @@ from hub.support import (
     dtype_name,
     elements,
     is_symbolic,
+    operator_name,
     tensors_of,
     value_of,
 )
@@ -129,6 +130,30 @@ def equal_windows(node: fx.Node) -> str | None:
     sizes = tuple(value_of(argument(node, "self")).shape)[-len(wanted) :]
     if any(map(is_symbolic, (*sizes, *wanted))) or any(old % new for old, new in zip(sizes, wanted, strict=True)):
         return f"adaptive windows from {list(sizes)} to {list(wanted)} are of unequal size"
+    return None
+
+
+def heads_match(node: fx.Node) -> str | None:
+    """Keys are as many as values, and groups of the queries' heads share a head of them, where attention has groups.
+
+    PyTorch's kernel for CPUs forms groups by the sizes alone, without `enable_gqa`. It checks no size either, and reads
+    beyond its inputs where they do not fit.
+    """
+    query, key, value = (value_of(argument(node, name)).shape for name in ("query", "key", "value"))
+    rows = [each[-2] for each in (key, value)]
+    if not any(map(is_symbolic, rows)) and rows[0] != rows[1]:
+        return f"{rows[0]} keys with {rows[1]} values"
+    is_kernel = not operator_name(node).startswith("aten.scaled_dot_product_attention.")
+    if min(map(len, (query, key, value))) < 3 or not (is_kernel or argument(node, "enable_gqa")):
+        return None
+    count, *shared = (each[-3] for each in (query, key, value))
+    if is_kernel and str(shared[0]) != str(shared[1]):
+        return f"{shared[0]} heads of keys with {shared[1]} of values"
+    for heads in shared:
+        if str(heads) != str(count) and (is_symbolic(count) or is_symbolic(heads)):
+            return "symbolic head count"
+        if str(heads) != str(count) and (heads == 0 or count % heads):
+            return f"{count} heads of queries over {heads} of keys or values"
     return None
 
 

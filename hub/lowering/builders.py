@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hub.lowering.affine import Affine, Index, composed, identity, linear, variable
-from hub.lowering.sizes import Size, at_least_zero, minus, plus, product, strides_of, times
+from hub.lowering.sizes import Size, at_least_zero, differs, is_static, minus, plus, product, strides_of, times
 from hub.lowering.tensors import (
     COMPUTED,
     IN_MEMORY,
@@ -35,6 +36,10 @@ def fill(value: float, dtype: str, shape: Sequence[Size] = ()) -> Tensor:
     return cast(Fill(tuple(shape), "f32", value), dtype) if dtype in HALVES else Fill(tuple(shape), dtype, value)
 
 
+def _listed(shape: Sequence[Size]) -> str:
+    return str(list(shape))
+
+
 # --- Views ------------------------------------------------------------------------------------------------------------
 
 
@@ -53,9 +58,14 @@ def view(source: Tensor, shape: Sequence[Size], index: Index) -> Tensor:
 
 
 def broadcast(source: Tensor, shape: Sequence[Size]) -> Tensor:
-    """Return a tensor of a larger shape by PyTorch's rules: dims are added in front, sizes of 1 repeated."""
+    """Return a tensor of a larger shape by PyTorch's rules: dims are added in front, sizes of 1 repeated.
+
+    Raises ValueError for sizes that are known not to fit: what reads them would read beyond the tensor.
+    """
     shape = tuple(shape)
     lead = len(shape) - len(source.shape)
+    if lead < 0 or any(size != 1 and differs(size, new) for size, new in zip(source.shape, shape[lead:], strict=True)):
+        raise ValueError(f"{_listed(source.shape)} cannot be broadcast to {_listed(shape)}")
     index = tuple(Affine() if size == 1 else variable(dim + lead) for dim, size in enumerate(source.shape))
     return view(source, shape, index)
 
@@ -101,10 +111,15 @@ def sliced(source: Tensor, dim: int, start: Size, size: Size, step: int = 1) -> 
 
 
 def reshaped(source: Tensor, shape: Sequence[Size]) -> Tensor:
-    """Return the elements in row-major order under another shape: by an affine view where dims are only cut or added."""
+    """Return the elements in row-major order under another shape: by an affine view where dims are only cut or added.
+
+    Raises ValueError where the numbers of elements are known to differ.
+    """
     shape = tuple(shape)
     if shape == source.shape:
         return source
+    if all(map(is_static, (*source.shape, *shape))) and math.prod(source.shape) != math.prod(shape):
+        raise ValueError(f"{_listed(source.shape)} cannot be reshaped to {_listed(shape)}")
     if isinstance(source, (Fill, Number)):
         return view(source, shape, ())
     if not isinstance(source, IN_MEMORY):
@@ -299,7 +314,12 @@ def scanned(function: str, source: Tensor, dim: int) -> Tensor:
 
 
 def matrix_product(left: Tensor, right: Tensor, dtype: str | None = None) -> Tensor:
-    """Return left [..., M, K] times right [..., K, N]; leading dims are broadcast. bfloat16 gives float32 only."""
+    """Return left [..., M, K] times right [..., K, N]; leading dims are broadcast. bfloat16 gives float32 only.
+
+    Raises ValueError for sizes that are known not to fit.
+    """
+    if differs(left.shape[-1], right.shape[-2]):
+        raise ValueError(f"{_listed(left.shape)} cannot be multiplied by {_listed(right.shape)}")
     lead = broadcast_shape(Fill(left.shape[:-2], "f32", 0), Fill(right.shape[:-2], "f32", 0))
     left = broadcast(left, (*lead, *left.shape[-2:]))
     right = broadcast(right, (*lead, *right.shape[-2:]))

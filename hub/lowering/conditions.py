@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub.conditions import one_of, only_output
+from hub.conditions import heads_match, one_of, only_output
 from hub.support import (
     Condition,
     argument,
     elements,
     is_symbolic,
-    operator_name,
     value_of,
 )
 
@@ -74,10 +73,7 @@ def group_matches(node: fx.Node) -> str | None:
         return f"query of {len(query)} dims with key of {len(key)} and value of {len(value)}"
     if is_symbolic(query[-1]):
         return "symbolic head size"
-    is_grouped = operator_name(node) == "aten.scaled_dot_product_attention.default" and argument(node, "enable_gqa")
-    if is_grouped and (len(query) < 3 or is_symbolic(query[-3]) or is_symbolic(key[-3])):
-        return "symbolic head count"
-    return None
+    return heads_match(node)
 
 
 def no_masked_rows(node: fx.Node) -> str | None:

@@ -92,6 +92,11 @@ def ceil_div(size: Size, by: Size) -> Size:
     return settled(FloorDiv(settled(size + by - 1), _sympy.sympify(by)))
 
 
+def differs(one: Size, other: Size) -> bool:
+    """Return whether two sizes are known to differ; those known at a call only may be equal."""
+    return isinstance(one, int) and isinstance(other, int) and one != other
+
+
 def is_multiple(whole: Size, part: Size) -> bool:
     """Return whether a size is known to be another one times something: then it is not less, unless it is 0."""
     if isinstance(whole, int) and isinstance(part, int):

@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import sympy
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hub.graph import Cluster, ScalarSpec, Spec, TensorSpec
-from hub.support import operator_name
+from hub.support import argument, operator_name
 
+_ATTENTION = "aten.scaled_dot_product_attention.default"
 _TRUSTING = (["lstm"], ["gru"], ["rnn_tanh"], ["rnn_relu"], ["mkldnn_rnn_layer"])
 
 Form = tuple[tuple[int, ...], tuple[int, ...]] | float
@@ -46,6 +48,7 @@ def is_well_shaped(cluster: Cluster, inputs: Sequence[Any]) -> bool:
 
     Capture guards sizes with what the program needs of them, but its guards do not travel to worker processes. Recurrent
     layers are left out: eager's kernels, and their fake forms, trust callers and read beyond inputs that do not fit.
+    Attention's kernels do so too; there it is known what has to fit.
     """
     if any(operator_name(node).split(".")[-2:-1] in _TRUSTING for node in cluster.nodes):
         return False
@@ -53,10 +56,28 @@ def is_well_shaped(cluster: Cluster, inputs: Sequence[Any]) -> bool:
     fakes = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in inputs]
     try:
         with mode, torch.no_grad():
-            outputs = tuple(cluster.module(*fakes))
+            outputs = tuple(_Checked(cluster.module).run(*fakes))
     except Exception:  # noqa: BLE001 - whatever does not fit, or needs values, raises something of its own
         return False
     return is_announced(cluster.inputs, inputs, cluster.outputs, outputs)
+
+
+class _Checked(fx.Interpreter):
+    """Runs a program, and raises ValueError where attention gets sizes of which its kernels read too much."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op == "call_function" and "scaled_dot_product" in (name := operator_name(n)):
+            shapes = [self.env[argument(n, part)].shape for part in ("query", "key", "value")]
+            if not _has_keys_for_values(*shapes, is_kernel=name != _ATTENTION):
+                raise ValueError(f"{n.name}: attention of {', '.join(map(str, shapes))}")
+        return super().run_node(n)
+
+
+def _has_keys_for_values(query: torch.Size, key: torch.Size, value: torch.Size, *, is_kernel: bool) -> bool:
+    """Return whether keys are as many as values; before a kernel, nothing but that has looked at batches and heads."""
+    if not is_kernel:
+        return key[-2] == value[-2]
+    return key[:-1] == value[:-1] and query[:-3] == key[:-3] and key[-3] > 0 and query[-3] % key[-3] == 0
 
 
 def is_announced(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub.conditions import one_of, plain
+from hub.conditions import heads_match, one_of, plain
 from hub.support import (
     argument,
     declared_arguments,
     dtype_name,
     elements,
     is_symbolic,
-    operator_name,
     value_of,
 )
 
@@ -78,19 +77,13 @@ def weights_only(node: fx.Node) -> str | None:
 
 
 def group_matches(node: fx.Node) -> str | None:
-    """Attention has 2 to 6 dims, and with grouped heads, static head counts that divide."""
+    """Attention has equally many dims in its parts, and a known width; grouped heads are known and divide."""
     query, key = (value_of(argument(node, name)).shape for name in ("query", "key"))
     if len(query) != len(key):
         return f"query of {len(query)} dims with key of {len(key)}"
     if is_symbolic(query[-1]):
         return "symbolic head size"
-    if (
-        len(query) < 3
-        or operator_name(node) != "aten.scaled_dot_product_attention.default"
-        or not argument(node, "enable_gqa")
-    ):
-        return None
-    return None if not (is_symbolic(query[-3]) or is_symbolic(key[-3])) else "symbolic head count"
+    return heads_match(node)
 
 
 def gives_numbers(node: fx.Node) -> str | None:

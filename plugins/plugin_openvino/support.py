@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import frexp
 from typing import TYPE_CHECKING, Any
 
-from hub.conditions import has_dims, integer_indices, not_empty, on_cpu, one_of, only_output, plain, same_rank
+from hub.conditions import has_dims, heads_match, integer_indices, not_empty, on_cpu, one_of, only_output, plain, same_rank
 from hub.support import (
     Condition,
     OperatorTable,
@@ -252,6 +252,7 @@ _SDPA = (
     rank("key", 3, 4),
     equals("dropout_p", 0.0),
     plain("scale"),
+    heads_match,
 )
 _WIDE = (has_dims, known_sizes("dim"), FLOAT)  # a scalar has no axis for OpenVINO
 

@@ -1,11 +1,14 @@
-"""Reshapes that are views, at known and at symbolic sizes."""
+"""Reshapes that are views, at known and at symbolic sizes; sizes that do not fit."""
 
 from __future__ import annotations
 
+import pytest
 import sympy
 
 from hub.lowering.affine import Affine, variable
-from hub.lowering.builders import cut_index
+from hub.lowering.builders import broadcast, cut_index, matrix_product, pointwise, reshaped
+from hub.lowering.sizes import Size
+from hub.lowering.tensors import Source
 
 C, ROWS = (sympy.Symbol(name, integer=True, positive=True) for name in ("c", "rows"))
 
@@ -30,3 +33,27 @@ def test_the_one_symbolic_dim_that_is_left_is_cut() -> None:
     assert cut_index((ROWS, C, 5), (ROWS, 4, part, 5)) == (variable(0), variable(1, part) + variable(2), variable(3))
     assert cut_index((C, ROWS), (4, part, 2, sympy.floor(ROWS / 2))) is None
     assert cut_index((ROWS, 4, part), (ROWS, C)) is None
+
+
+def of(*shape: Size) -> Source:
+    """Return a tensor from outside."""
+    return Source(shape, "f32", "x")
+
+
+def test_sizes_that_cannot_fit_are_no_program() -> None:
+    """Machine code would read and write beyond the tensors; 1 fits, and what is known at a call only may fit."""
+    with pytest.raises(ValueError, match=r"\[2, 3\] cannot be broadcast to \[4, 3\]"):
+        broadcast(of(2, 3), (4, 3))
+    with pytest.raises(ValueError, match="cannot be broadcast"):
+        broadcast(of(2, 3), (3,))
+    with pytest.raises(ValueError, match="cannot be broadcast"):
+        pointwise("add", of(2, 3), of(4, 3))
+    with pytest.raises(ValueError, match="cannot be broadcast"):
+        matrix_product(of(4, 5, 6), of(2, 6, 7))
+    with pytest.raises(ValueError, match=r"\[5, 6\] cannot be multiplied by \[7, 6\]"):
+        matrix_product(of(5, 6), of(7, 6))
+    with pytest.raises(ValueError, match=r"\[2, 3\] cannot be reshaped to \[7\]"):
+        reshaped(of(2, 3), (7,))
+    assert broadcast(of(1, 3), (4, 3)).shape == (4, 3)
+    assert matrix_product(of(4, 5, C), of(1, 6, 7)).shape == (4, 5, 7)
+    assert reshaped(of(C, 3), (ROWS,)).shape == (ROWS,)

@@ -364,6 +364,27 @@ def test_a_query_that_may_see_nothing_gives_zero(backend: OpenVINOBackend) -> No
         torch.testing.assert_close(executable(query, mask)[0], cluster.module(query, mask)[0])
 
 
+@pytest.mark.parametrize("heads", [(2, 2), (1, 1), (4, 2)])
+def test_heads_that_share_keys_are_repeated(backend: OpenVINOBackend, heads: tuple[int, int]) -> None:
+    """By `enable_gqa` in the composite operator, by their numbers alone in PyTorch's kernel for CPUs."""
+    query, (key, value) = torch.randn(2, 4, 3, 8), (torch.randn(2, count, 5, 8) for count in heads)
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    composite = lambda q, k, v: nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)  # noqa: E731
+    forms = [composite, *([lambda q, k, v: kernel(q, k, v)[0]] if heads[0] == heads[1] else [])]
+    wanted = composite(query, key, value)
+    for form in forms:
+        _, executable = compiled(backend, form, query, key, value)
+        torch.testing.assert_close(executable(query, key, value)[0], wanted)
+
+
+def test_groups_of_heads_of_unknown_number_are_refused(backend: OpenVINOBackend) -> None:
+    """How often to repeat a head has to be known; the table says so before anything is compiled."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    pieces = (torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8))
+    cluster, _ = whole_cluster(Of(lambda q, k, v: kernel(q, k, v)[0]), pieces, dynamic=True)
+    assert "symbolic head count" in backend.supports(cluster.nodes[0]).reason
+
+
 def test_bf16_only_where_the_error_is_granted(backend: OpenVINOBackend) -> None:
     """float32 without a budget or with a small one; bf16 beyond it, on a CPU that has it."""
     for accuracy, wanted in ((None, {"f32"}), (1e-3, {"f32"}), (5e-2, {"bf16", "f32"})):

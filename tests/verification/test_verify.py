@@ -677,6 +677,31 @@ def test_sizes_that_break_a_guard_of_the_capture_are_left_out() -> None:
     assert set(seen) == {3, 6, 9}
 
 
+class Remembering(nn.Module):
+    """Attention over keys to which one is added, and values."""
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, new: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        key = torch.cat([key, new], dim=2)
+        return nn.functional.scaled_dot_product_attention(query, key, value)
+
+
+def test_attention_is_tried_with_as_many_keys_as_values_only() -> None:
+    """Eager's kernels do not look at their number, which capture has no guard for, and read beyond the shorter ones."""
+    pieces = [torch.randn(2, 4, rows, 8) for rows in (3, 5, 1, 6)]
+    case = whole_cluster(Remembering(), tuple(pieces), dynamic=True)
+    cluster, _ = case
+    seen: list[tuple[int, int]] = []
+
+    def run(*inputs: torch.Tensor) -> Any:
+        key, _, _, value = inputs  # in the order of their use
+        seen.append((key.shape[2] + 1, value.shape[2]))
+        return [output.clone() for output in cluster.module(*inputs)]
+
+    thoroughly(case, run)
+    assert len(set(seen)) > 1
+    assert all(keys == values for keys, values in seen)
+
+
 def test_exceptions_on_generated_inputs_pass_through(softmax: Case, faulty: Faulty) -> None:
     """An executable that raises on usual numbers where eager does not is of no use."""
 

@@ -9,6 +9,7 @@ from hub.lowering.builders import broadcast, cast, fill, iota, matrix_product, p
 from hub.lowering.rules.call import Call, Rule, computing
 from hub.lowering.rules.elementwise import by, exp, le, mul, ne, number, sub
 from hub.lowering.rules.indexing import along
+from hub.lowering.rules.products import grouped
 from hub.lowering.rules.puts import put
 from hub.lowering.rules.reductions import mean_of, total
 from hub.lowering.sizes import Size, at_most, from_front, minus, plus, product, slice_start
@@ -40,10 +41,14 @@ def _attention(call: Call) -> tuple[Tensor, ...]:
     """Source: FlashAttention (Dao et al. 2022), appendix B.2, of which nothing is kept but log-sum-exps."""
     names = ("grad_out", "query", "key", "value", "out")
     grad, query, key, value, out = (computing(call.tensor(name)) for name in names)
+    logsum, heads = call.tensor("logsumexp"), key.shape[-3]
+    is_grouped = query.shape[-3] != heads
+    if is_grouped:
+        grad, query, key, value, out = (grouped(each, -3, heads) for each in (grad, query, key, value, out))
+        logsum = grouped(logsum, -2, heads)
     scale = call.number("scale") if call.has("scale") else 1.0 / math.sqrt(query.shape[-1])
     scores = by(matrix_product(query, swapped(key, -2, -1)), scale)
-    logsum = cast(call.tensor("logsumexp"), scores.dtype)
-    shares = exp(sub(scores, reshaped(logsum, (*logsum.shape, 1))))
+    shares = exp(sub(scores, reshaped(cast(logsum, scores.dtype), (*logsum.shape, 1))))
     rank = len(scores.shape)
     if call.raw("is_causal"):
         row, column = (iota(scores.shape, rank - back) for back in (2, 1))
@@ -55,6 +60,8 @@ def _attention(call: Call) -> tuple[Tensor, ...]:
         matrix_product(swapped(steps, -2, -1), query),
         matrix_product(swapped(shares, -2, -1), grad),
     )
+    if is_grouped:  # each head of keys and values has served a whole group
+        found = found[0], *(total(each, (rank - 3,)) for each in found[1:])
     return tuple(_result(call, place, each) for place, each in enumerate(found))
 
 

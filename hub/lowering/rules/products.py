@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from hub.lowering.builders import (
     broadcast,
@@ -91,39 +92,62 @@ def scores_of(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | No
     return scores if mask is None else add(scores, cast(mask, scores.dtype))
 
 
-def _attention(call: Call) -> Tensor:
+@dataclass(frozen=True)
+class _Heads:
+    """What attention is of. Where heads share keys, there is a dim of groups and one of the heads in each."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+
+
+def _heads_of(call: Call, *, is_grouped: bool) -> _Heads:
     query, key, value = (computing(call.tensor(name)) for name in ("query", "key", "value"))
     mask = call.tensor("attn_mask") if call.has("attn_mask") else None
-    is_grouped = call.has("enable_gqa") and call.raw("enable_gqa") and query.shape[-3] != key.shape[-3]
-    if is_grouped:
-        query, mask = _grouped(query, mask, key.shape[-3])
-        key, value = (reshaped(each, (*each.shape[:-2], 1, *each.shape[-2:])) for each in (key, value))
-    scores = scores_of(query, key, mask, call.number("scale"), is_causal=call.raw("is_causal"))
-    found = matrix_product(safe_softmax(scores, len(scores.shape) - 1), value)
+    if not is_grouped or len(query.shape) < 3 or query.shape[-3] == key.shape[-3] == value.shape[-3]:
+        return _Heads(query, key, value, mask)
+    if key.shape[-3] != value.shape[-3]:
+        return _Heads(query, _repeated(key, query.shape[-3]), _repeated(value, query.shape[-3]), mask)
+    heads = key.shape[-3]
+    if mask is not None and len(mask.shape) >= 3:
+        mask = grouped(mask, -3, 1 if mask.shape[-3] == 1 else heads)
+    return _Heads(grouped(query, -3, heads), grouped(key, -3, heads), grouped(value, -3, heads), mask)
+
+
+def grouped(source: Tensor, dim: int, groups: Size) -> Tensor:
+    """Return a tensor with the heads along a dim, counted from the end, cut into groups."""
+    heads, behind = source.shape[dim], len(source.shape) + dim + 1
+    return reshaped(source, (*source.shape[: behind - 1], groups, heads // groups, *source.shape[behind:]))
+
+
+def _repeated(source: Tensor, count: Size) -> Tensor:
+    """Return a tensor with each of its heads [..., H, S, E] repeated until there are `count`."""
+    one = grouped(source, -3, source.shape[-3])
+    *lead, groups, _, rows, width = one.shape
+    return reshaped(broadcast(one, (*lead, groups, count // groups, rows, width)), (*lead, count, rows, width))
+
+
+def _attention(call: Call) -> Tensor:
+    heads = _heads_of(call, is_grouped=call.has("enable_gqa") and call.raw("enable_gqa"))
+    scores = scores_of(heads.query, heads.key, heads.mask, call.number("scale"), is_causal=call.raw("is_causal"))
+    found = matrix_product(safe_softmax(scores, len(scores.shape) - 1), heads.value)
     return cast(reshaped(found, call.shape), call.dtype)
 
 
-def _grouped(query: Tensor, mask: Tensor | None, heads: Size) -> tuple[Tensor, Tensor | None]:
-    """Cut the queries' heads into groups that share a head of the keys; a mask with heads likewise."""
-    *lead, count, rows, width = query.shape
-    query = reshaped(query, (*lead, heads, count // heads, rows, width))
-    if mask is not None and len(mask.shape) >= 3:
-        *lead, count, rows, columns = mask.shape
-        parts = (1, 1) if count == 1 else (heads, count // heads)
-        mask = reshaped(mask, (*lead, *parts, rows, columns))
-    return query, mask
-
-
 def _attention_for_training(call: Call) -> tuple[Tensor, Tensor]:
-    """Return the result, rows that see nothing being 0, and the logarithms of the sums of powers."""
-    query, key, value = (computing(call.tensor(name)) for name in ("query", "key", "value"))
-    mask = call.tensor("attn_mask") if call.has("attn_mask") else None
-    scores = scores_of(query, key, mask, call.number("scale"), is_causal=call.raw("is_causal"))
+    """Return the result, rows that see nothing being 0, and the logarithms of the sums of powers.
+
+    Groups of heads are formed by their numbers, as the kernel does: the composite operator has looked at `enable_gqa`.
+    """
+    heads = _heads_of(call, is_grouped=True)
+    scores = scores_of(heads.query, heads.key, heads.mask, call.number("scale"), is_causal=call.raw("is_causal"))
     dims = (len(scores.shape) - 1,)
     top = reduced("max", scores, dims)
     sums = add(log(total(exp(sub(scores, top)), dims)), top)
-    (_, dtype), (shape, kind) = call.result(0), call.result(1)
-    return cast(matrix_product(safe_softmax(scores, dims[0]), value), dtype), cast(reshaped(sums, shape), kind)
+    (result, dtype), (shape, kind) = call.result(0), call.result(1)
+    found = matrix_product(safe_softmax(scores, dims[0]), heads.value)
+    return cast(reshaped(found, result), dtype), cast(reshaped(sums, shape), kind)
 
 
 RULES: dict[str, Rule] = {

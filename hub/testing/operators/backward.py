@@ -145,6 +145,10 @@ _INDICES: Table = {
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (
         call(*(f(1, 2, 3, 8) for _ in range(5)), pos(1, 2, 3), 0.0, False),
         call(*(f(1, 2, 3, 8) for _ in range(5)), pos(1, 2, 3), 0.0, True, scale=0.5),
+        # Groups of heads, of which nothing but the sizes tells.
+        call(f(2, 4, 3, 8), f(2, 4, 3, 8), f(2, 2, 5, 8), f(2, 2, 5, 8), f(2, 4, 3, 8), pos(2, 4, 3), 0.0, False),
+        call(f(2, 4, 3, 8), f(2, 4, 3, 8), f(2, 2, 3, 8), f(2, 2, 3, 8), f(2, 4, 3, 8), pos(2, 4, 3), 0.0, True),
+        call(f(2, 4, 3, 8), f(2, 4, 3, 8), f(2, 1, 5, 8), f(2, 1, 5, 8), f(2, 4, 3, 8), pos(2, 4, 3), 0.0, False),
     ),
 }
 

@@ -172,6 +172,9 @@ _ATTENTION: Table = {
         call(_Q, _K, _V, None, 0.0, False, scale=0.3),
         call(_Q, _K2, _V2, None, 0.0, False, enable_gqa=True),
         call(_Q, f(2, 2, 3, 8), f(2, 2, 3, 8), None, 0.0, True, scale=0.5, enable_gqa=True),
+        call(_Q, _K2, _V2, f(2, 4, 3, 5), 0.0, False, enable_gqa=True),
+        call(_Q, _K, _V2, None, 0.0, False, enable_gqa=True),
+        call(_Q, _K2, _V, None, 0.0, False, enable_gqa=True),
         call(f(2, 3, 8), f(2, 5, 8), f(2, 5, 8)),
         call(f(3, 8), f(5, 8), f(5, 8)),
         call(f(2, 4, 8, 3).T, _K, _V),
@@ -183,6 +186,13 @@ _ATTENTION: Table = {
         call(_Q, _Q, _Q, 0.0, True).reads(0),
         call(_Q, _K, _V),
         call(_Q, _K, _V, 0.0, False, attn_mask=f(3, 5), scale=0.3).reads(0),
+        # Groups of heads, of which nothing but the sizes tells.
+        call(_Q, _K2, _V2).reads(0),
+        call(_Q, _K2, _V2),
+        call(_Q, f(2, 2, 3, 8), f(2, 2, 3, 8), 0.0, True, scale=0.5).reads(0),
+        call(_Q, f(2, 1, 5, 8), f(2, 1, 5, 8)).reads(0),
+        call(_Q, _K2, _V2, 0.0, False, attn_mask=f(2, 1, 3, 5)).reads(0),
+        call(_Q, _K2, _V2, 0.0, False, attn_mask=f(2, 4, 3, 5)).reads(0),
     ),
     "aten._safe_softmax.default": (call(f(3, 4), -1), call(lit(-inf, -inf), 0)),
 }

@@ -56,14 +56,13 @@ def product_plus(left: str, right: str) -> Rule:
 
 
 def _attention(call: Call) -> Any:
+    return _attend(call, is_grouped=bool(call.raw("enable_gqa")))
+
+
+def _attend(call: Call, *, is_grouped: bool) -> Any:
     query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
-    if call.raw("enable_gqa"):
-        groups = int(call.fake("query").shape[-3]) // int(call.fake("key").shape[-3])
-        key, value = _repeated_heads(key, groups), _repeated_heads(value, groups)
-    return _attend(call, query, key, value)
-
-
-def _attend(call: Call, query: Output, key: Output, value: Output) -> Any:
+    if is_grouped:
+        key, value = _as_many_heads(call, "key", key), _as_many_heads(call, "value", value)
     mask = call.optional("attn_mask")
     scale = None if call.raw("scale") is None else call.tensor("scale", _F32)
     is_causal = bool(call.raw("is_causal"))
@@ -78,6 +77,12 @@ def _without_masked_rows(result: Output, mask: Output) -> Any:
     return ops.select(ops.reduce_logical_or(allowed, indices([-1]), True), result, constant(0, _F32))
 
 
+def _as_many_heads(call: Call, name: str, value: Output) -> Output:
+    """Return keys or values with as many heads as the queries have."""
+    wanted, heads = (call.fake(each).shape[-3] for each in ("query", name))
+    return value if str(wanted) == str(heads) else _repeated_heads(value, int(wanted) // int(heads))
+
+
 def _repeated_heads(value: Output, groups: int) -> Output:
     """Repeat each head [.., H, S, E] -> [.., H * groups, S, E], neighbours alike."""
     rank = value.get_partial_shape().rank.get_length()
@@ -89,9 +94,11 @@ def _repeated_heads(value: Output, groups: int) -> Output:
 
 
 def _flash_attention(call: Call) -> Any:
-    """Post-dispatch form; the second result (logsumexp) is only read by the backward pass, which the table refuses."""
-    query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
-    return output(_attend(call, query, key, value)), None
+    """Post-dispatch form, where heads are grouped by their numbers.
+
+    The second result (logsumexp) is only read by the backward pass, which the table refuses.
+    """
+    return output(_attend(call, is_grouped=True)), None
 
 
 RULES: Mapping[str, Rule] = {
