@@ -28,13 +28,15 @@ except ImportError:  # not built
 class Watch:
     """What a program read, as it was when this was made."""
 
-    __slots__ = ("holds", "tensors")
+    __slots__ = ("holds", "objects", "tensors")
 
     def __init__(self, reads: Reads) -> None:
         self.holds: Callable[[], bool] = _comparison(reads).holds
         """Return whether everything is as it was, tensors aside: those are compared with a call's inputs."""
         self.tensors: tuple[torch.Tensor, ...] = tuple(reads.tensors.values())
         """The tensors that it read: parameters, buffers and others."""
+        self.objects = frozenset(reads.seen | reads.walked)
+        """Identities of all that it read: what a result holds of it is not made anew in each call."""
 
 
 def forms_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
@@ -54,7 +56,7 @@ def _comparison(reads: Reads) -> Comparison:
     keyed = tuple((names, tuple(rows), tuple(rows.values())) for names, rows in reads.keyed.values())
     parts = (reads.objects, reads.lists, reads.cells, reads.functions)
     dicts, objects, lists, cells, functions = (tuple(part.values()) for part in (reads.dicts, *parts))
-    return native.Comparison(dicts, keyed, objects, lists, cells, functions, MISSING)
+    return native.Comparison(dicts, keyed, objects, lists, cells, functions, tuple(reads.classes), MISSING)
 
 
 def why_unwatched() -> str:
