@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from hub.compiled import Binding, is_autocast_on
-from hub.direct.feeding import PLAIN, fed, rebuilt
+from hub.direct.feeding import PLAIN, containers_in, fed, rebuilt
 from hub.direct.modes import Modes
 from hub.direct.recorder import Seen
 from hub.direct.watch import SAME, Watch, forms_of, have_no_attributes
@@ -19,18 +20,22 @@ from hub.errors import FreezeError
 class Inputs:
     """The inputs of one call, laid out: leaves in a row, and how containers hold them."""
 
-    __slots__ = ("is_flat", "leaves", "names", "structure")
+    __slots__ = ("_given", "is_flat", "leaves", "names", "structure")
     leaves: Sequence[Any]
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.names = tuple(kwargs)
-        flat: tuple[Any, ...] = (*args, *kwargs.values())
+        self._given = flat = (*args, *kwargs.values())
         self.is_flat = all(issubclass(type(value), (torch.Tensor, *PLAIN)) for value in flat)
         if self.is_flat:
             self.leaves = flat
             self.structure: Any = len(args)
         else:
             self.leaves, self.structure = _flat(args, kwargs)
+
+    def containers(self) -> list[Any]:
+        """Return the lists, dicts and other containers in the inputs that can change."""
+        return [] if self.is_flat else containers_in(self._given)
 
     def key(self) -> Any:
         """Return what calls of one form share."""
@@ -57,18 +62,22 @@ class Entry:
     )
 
     def __init__(self, inputs: Inputs, seen: Seen, result: Any, watch: Watch, modes: Modes) -> None:
-        """Make an entry for a call that was seen. `watch` holds what the program read beside its inputs.
+        """Make an entry for a call that was seen. `watch` is of what the program read, tensors beside inputs among it.
 
         Raises FreezeError with the reason where the inputs, or the way to the result, cannot be told from the call.
         """
         self._inputs = inputs
         self._plain = tuple((at, leaf) for at, leaf in enumerate(inputs.leaves) if not isinstance(leaf, torch.Tensor))
-        if strange := [type(leaf).__name__ for _, leaf in self._plain if not isinstance(leaf, PLAIN)]:
+        if strange := [type(leaf).__name__ for _, leaf in self._plain if type(leaf) not in PLAIN]:
             raise FreezeError(f"an input of type {strange[0]} cannot be compared from call to call")
+        if not inputs.is_flat and not _has_plain_keys(inputs.structure):
+            raise FreezeError("an input is a dict with keys that are no strings: equal ones can differ, as 1 and 1.0 do")
         weights = watch.tensors
         tensors = [leaf for leaf in inputs.leaves if isinstance(leaf, torch.Tensor)]
         if any(one.layout is not torch.strided for one in (*tensors, *weights)):
             raise FreezeError("a sparse tensor is read")
+        if any(one.is_complex() or one.is_neg() for one in weights):  # `stamps` do not see a tensor become its conjugate
+            raise FreezeError("a complex weight is read")
         if len({id(one) for one in (*tensors, *weights)}) < len(tensors) + len(weights):
             raise FreezeError("one tensor is given twice, or is a part of the model")
         self._tensors = tuple(at for at, leaf in enumerate(inputs.leaves) if isinstance(leaf, torch.Tensor))
@@ -80,7 +89,7 @@ class Entry:
         self._modes = modes
         self._graph = seen.graph
         self._args, self._places = fed(seen.graph, seen.args, inputs.leaves, pinned={id(one) for one in weights})
-        self._rebuild = rebuilt(result, seen.outputs)
+        self._rebuild = rebuilt(result, seen.outputs, held={*watch.objects, *map(id, inputs.containers())})
 
     def leaves_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
         """Return the leaves of a call's inputs where the call has this form, in these modes; None where it has not."""
@@ -130,6 +139,16 @@ class Entry:
 
 def _flat(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:
     return cast("Any", pytree).tree_flatten((args, dict(kwargs)))
+
+
+def _has_plain_keys(structure: Any) -> bool:
+    """Return whether all dicts in a structure have strings as keys."""
+    if issubclass(structure.type or object, dict):
+        keys: Any = structure.context
+        keys = keys[1] if structure.type is collections.defaultdict else keys
+        if any(type(key) is not str for key in keys):
+            return False
+    return all(map(_has_plain_keys, structure.children()))
 
 
 def _form(leaf: object) -> tuple[Any, Any]:

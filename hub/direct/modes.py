@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch._C._dynamo.guards import GlobalStateGuard
+from torch._dynamo import eval_frame
 from torch.autograd import forward_ad
 from torch.utils import _device
 
@@ -39,11 +40,19 @@ class Modes:
 
 
 def are_plain() -> bool:
-    """Return whether nothing stands between a call and its operators: no mode, transform, hook or tracer of this thread."""
+    """Return whether nothing stands between a call and its operators: no mode, transform, hook or tracer of this thread.
+
+    Nor may the user have asked for eager, or for no more captures (`torch.compiler.set_stance`).
+    """
     return (
         _n_function_modes() == 0
         and _n_dispatch_modes() == 0
         and _function_transforms() is None
         and _saved_tensors_hooks(True) is None
         and cast("Any", forward_ad)._current_level < 0
+        and _is_default(cast("Any", eval_frame)._stance)
     )
+
+
+def _is_default(stance: Any) -> bool:
+    return stance.stance == "default" and stance.backend is None

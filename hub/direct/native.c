@@ -31,7 +31,15 @@ typedef struct {
 typedef struct {
     PyObject *object;
     PyTypeObject *type;
+    PyObject **place;    /* where the object has its attributes; NULL where it cannot have any */
+    PyObject *attributes; /* what is there: a dict, or NULL */
+    uint64_t tag;
 } Typed;
+
+typedef struct {
+    PyHeapTypeObject *type;
+    PyObject *mro, *name, *qualified_name;
+} Classed;
 
 typedef struct {
     PyObject *list;
@@ -63,6 +71,8 @@ typedef struct {
     Py_ssize_t n_celled;
     Coded *coded;
     Py_ssize_t n_coded;
+    Classed *classed;
+    Py_ssize_t n_classed;
 } Comparison;
 
 static void
@@ -78,13 +88,15 @@ free_arrays(Comparison *self)
     PyMem_Free(self->listed);
     PyMem_Free(self->celled);
     PyMem_Free(self->coded);
+    PyMem_Free(self->classed);
     self->tagged = NULL;
     self->keyed = NULL;
     self->typed = NULL;
     self->listed = NULL;
     self->celled = NULL;
     self->coded = NULL;
-    self->n_tagged = self->n_keyed = self->n_typed = self->n_listed = self->n_celled = self->n_coded = 0;
+    self->classed = NULL;
+    self->n_tagged = self->n_keyed = self->n_typed = self->n_listed = self->n_celled = self->n_coded = self->n_classed = 0;
 }
 
 static int
@@ -98,7 +110,7 @@ comparison_traverse(Comparison *self, visitproc visit, void *arg)
 static int
 comparison_clear(Comparison *self)
 {
-    free_arrays(self); /* first: a comparison without its objects must compare nothing */
+    free_arrays(self); /* first: they lead to what is held */
     Py_CLEAR(self->held);
     return 0;
 }
@@ -131,6 +143,10 @@ take_keyed(Comparison *self, PyObject *rows, PyObject *missing)
         return -1;
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *dict, *keys, *values;
+        if (!PyTuple_Check(PyTuple_GET_ITEM(rows, i))) {
+            PyErr_SetString(PyExc_TypeError, "a tuple of a dict, keys and values is needed");
+            return -1;
+        }
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "O!O!O!", &PyDict_Type, &dict, &PyTuple_Type, &keys,
                               &PyTuple_Type, &values))
             return -1;
@@ -158,11 +174,16 @@ take_keyed(Comparison *self, PyObject *rows, PyObject *missing)
 }
 
 static PyObject *
-comparison_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+comparison_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *dicts, *keyed, *objects, *lists, *cells, *functions, *missing;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O", &PyTuple_Type, &dicts, &PyTuple_Type, &keyed, &PyTuple_Type, &objects,
-                          &PyTuple_Type, &lists, &PyTuple_Type, &cells, &PyTuple_Type, &functions, &missing))
+    PyObject *dicts, *keyed, *objects, *lists, *cells, *functions, *classes, *missing;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "Comparison takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O!O", &PyTuple_Type, &dicts, &PyTuple_Type, &keyed, &PyTuple_Type, &objects,
+                          &PyTuple_Type, &lists, &PyTuple_Type, &cells, &PyTuple_Type, &functions, &PyTuple_Type, &classes,
+                          &missing))
         return NULL;
     Comparison *self = (Comparison *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -196,8 +217,17 @@ comparison_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
         goto failed;
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *object = PyTuple_GET_ITEM(objects, i);
-        self->typed[i] = (Typed){object, Py_TYPE(object)};
+        PyObject **place = _PyObject_GetDictPtr(object); /* makes the dict where attributes are kept without one */
+        PyObject *attributes = place == NULL ? NULL : *place;
+        if (attributes != NULL && !PyDict_Check(attributes)) {
+            PyErr_SetString(PyExc_TypeError, "an object that keeps its attributes in a dict is needed");
+            goto failed;
+        }
+        uint64_t tag = attributes == NULL ? 0 : ((PyDictObject *)attributes)->ma_version_tag;
+        self->typed[i] = (Typed){object, Py_TYPE(object), place, attributes, tag};
         if (PyList_Append(values, (PyObject *)Py_TYPE(object)) < 0)
+            goto failed;
+        if (attributes != NULL && PyList_Append(values, attributes) < 0)
             goto failed;
     }
     self->n_typed = n;
@@ -254,6 +284,24 @@ comparison_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
                 goto failed;
     }
     self->n_coded = n;
+
+    n = PyTuple_GET_SIZE(classes);
+    if ((self->classed = room(n, sizeof(Classed))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *object = PyTuple_GET_ITEM(classes, i);
+        if (!PyType_Check(object) || !PyType_HasFeature((PyTypeObject *)object, Py_TPFLAGS_HEAPTYPE)) {
+            PyErr_SetString(PyExc_TypeError, "a class that is not written in C is needed");
+            goto failed;
+        }
+        PyHeapTypeObject *one = (PyHeapTypeObject *)object;
+        PyObject *parts[] = {one->ht_type.tp_mro, one->ht_name, one->ht_qualname};
+        self->classed[i] = (Classed){one, parts[0], parts[1], parts[2]};
+        for (size_t k = 0; k < sizeof(parts) / sizeof(parts[0]); k++)
+            if (parts[k] != NULL && PyList_Append(values, parts[k]) < 0)
+                goto failed;
+    }
+    self->n_classed = n;
     return (PyObject *)self;
 
 failed:
@@ -278,12 +326,26 @@ has_same_keys(Keyed *row)
 static PyObject *
 comparison_holds(Comparison *self, PyObject *Py_UNUSED(ignored))
 {
-    /* One sum without branches in its loop, so that the processor fetches many dicts at once. */
+    if (self->held == NULL) /* the garbage collector has cleared it, and a finalizer asks */
+        Py_RETURN_FALSE;
+    /* One sum without branches in its loops, so that the processor fetches many dicts at once. */
     uint64_t differences = 0;
     for (Py_ssize_t i = 0; i < self->n_tagged; i++)
         differences |= self->tagged[i].dict->ma_version_tag ^ self->tagged[i].tag;
-    for (Py_ssize_t i = 0; i < self->n_typed; i++)
-        differences |= (uintptr_t)Py_TYPE(self->typed[i].object) ^ (uintptr_t)self->typed[i].type;
+    for (Py_ssize_t i = 0; i < self->n_typed; i++) {
+        Typed *row = &self->typed[i];
+        differences |= (uintptr_t)Py_TYPE(row->object) ^ (uintptr_t)row->type;
+        if (row->place != NULL)
+            differences |= (uintptr_t)*row->place ^ (uintptr_t)row->attributes;
+        if (row->attributes != NULL)
+            differences |= ((PyDictObject *)row->attributes)->ma_version_tag ^ row->tag;
+    }
+    for (Py_ssize_t i = 0; i < self->n_classed; i++) {
+        Classed *row = &self->classed[i];
+        differences |= (uintptr_t)row->type->ht_type.tp_mro ^ (uintptr_t)row->mro;
+        differences |= (uintptr_t)row->type->ht_name ^ (uintptr_t)row->name;
+        differences |= (uintptr_t)row->type->ht_qualname ^ (uintptr_t)row->qualified_name;
+    }
     for (Py_ssize_t i = 0; i < self->n_celled; i++)
         differences |= (uintptr_t)PyCell_GET(self->celled[i].cell) ^ (uintptr_t)self->celled[i].contents;
     for (Py_ssize_t i = 0; i < self->n_coded; i++) {
@@ -314,8 +376,7 @@ comparison_holds(Comparison *self, PyObject *Py_UNUSED(ignored))
             return NULL;
         if (!same)
             Py_RETURN_FALSE;
-        if (i < self->n_keyed) /* a key's __eq__ may have cleared this comparison */
-            self->keyed[i].tag = tag;
+        row->tag = tag; /* the one that was read first: a key's __eq__ may have changed the dict meanwhile */
     }
     Py_RETURN_TRUE;
 }
@@ -326,7 +387,7 @@ static PyMethodDef comparison_methods[] = {
 };
 
 static PyType_Slot comparison_slots[] = {
-    {Py_tp_doc, "What a captured program read: dicts, keyed, objects, lists, cells, functions, missing."},
+    {Py_tp_doc, "What a captured program read: dicts, keyed, objects, lists, cells, functions, classes, missing."},
     {Py_tp_new, comparison_new},
     {Py_tp_dealloc, comparison_dealloc},
     {Py_tp_traverse, comparison_traverse},

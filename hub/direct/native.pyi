@@ -13,6 +13,7 @@ class Comparison:
         lists: tuple[list[Any], ...],
         cells: tuple[Any, ...],
         functions: tuple[Any, ...],
+        classes: tuple[type, ...],
         missing: object,
         /,
     ) -> Comparison: ...

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from torch._C._dynamo.eval_frame import reset_code
 from torch.fx import _symbolic_trace
 
 from hub.direct.entry import Entry, Inputs
@@ -55,6 +56,7 @@ class Program:
         code = _call.__code__.replace(co_name="call")  # one of its own: Dynamo counts what it compiles by code
         self._globals = {"__builtins__": builtins, "__name__": "hub.direct.call"}
         self._captures = Captures(code)
+        self._code, self._entered = code, _entered(function)
         self.compiled: Callable[..., Any] = cast("Any", torch).compile(
             types.FunctionType(code, self._globals, "call"),
             backend="hub",
@@ -94,12 +96,20 @@ class Program:
         if not self._is_called:  # the first answer does not wait for capture
             self._is_called = True
             return self.function(*args, **kwargs)
+        if (entered := _entered(self.function)) != self._entered:
+            self._forget(entered)
         if not self._is_worth_watching() or not self._lock.acquire(blocking=False):
             return self.compiled(self.function, args, kwargs)
         try:
             return self._watched(args, kwargs)
         finally:
             self._lock.release()
+
+    def _forget(self, entered: tuple[Any, ...]) -> None:
+        """Have everything captured anew, since the model's own code was replaced: of that Dynamo makes no guard."""
+        self._entered, self._armed = entered, None
+        reset_code(self._code)
+        self._captures.forget()
 
     def _is_worth_watching(self) -> bool:
         """Return whether to learn from this call; count down to the next one where not."""
@@ -144,7 +154,8 @@ class Program:
             self._n_uses = 0
         if not self._captures.steps:
             return None
-        found = find(self._captures.steps, {"L": {MODEL: self.function, ARGS: args, KWARGS: kwargs}, "G": self._globals})
+        scope = {"L": {MODEL: self.function, ARGS: args, KWARGS: kwargs}, "G": self._globals}
+        found = find(self._captures.steps, scope, self._entered[::2])
         return found if isinstance(found, Unwatched) else Watch(found)
 
     def _comes_again(self, inputs: Inputs) -> bool:
@@ -163,6 +174,14 @@ class Program:
     def _wait_longer(self) -> None:
         self._pause = min(max(1, 2 * self._pause), MAX_PAUSE)
         self._to_wait = self._pause
+
+
+def _entered(model: Any) -> tuple[Any, ...]:
+    """Return the functions of a module by which a call enters it, each with its code."""
+    if not isinstance(model, torch.nn.Module):
+        return ()
+    functions = [getattr(type(model), name, None) for name in ("__call__", "forward")]
+    return tuple(part for one in functions if isinstance(one, types.FunctionType) for part in (one, one.__code__))
 
 
 def _entry(
@@ -187,6 +206,8 @@ def _entry(
         return Unwatched("", "it makes gradients")
     if watch.compare() == CHANGED:
         return Unwatched("", "the model, or something else that it reads, changed during the call")
+    if not modes.hold():
+        return Unwatched("", "every call changes PyTorch's modes")
     try:
         return Entry(inputs, calls[0], result, watch, modes)
     except FreezeError as error:

@@ -8,7 +8,9 @@ cost a call through Dynamo; none that it would mind is missed. What cannot be wa
 
 from __future__ import annotations
 
+import collections
 import gc
+import struct
 import threading
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,9 +79,19 @@ _PLAIN = (
     torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo,
     types.BuiltinFunctionType, types.MethodType, types.CodeType, types.MethodWrapperType, types.WrapperDescriptorType,
     types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
-    types.MappingProxyType, staticmethod, classmethod, property, super,
+    staticmethod, classmethod, property, super,
 )  # fmt: skip
-"""Types whose objects cannot change. (What a mapping proxy shows is a class's dict, which is watched with the class.)"""
+"""Types whose objects cannot change; those of their subclasses can."""
+_UNCHANGING = frozenset(_PLAIN)
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+"""Types of tensors that are what TensorGuards compares, and attributes."""
+_PINNED = frozenset({"device", "dtype", "layout", "ndim", "requires_grad", "shape"})
+"""Attributes of a tensor that its form implies."""
+_INTO_CONTAINERS = (
+    sources.GetItemSource, sources.DictGetItemSource, sources.ConstDictKeySource, sources.ConvertIntSource,
+    sources.DynamicScalarSource, sources.NegateSource,
+)  # fmt: skip
+"""Steps from a call's inputs to values that entries compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +132,11 @@ class Reads:
     functions: dict[int, Any] = field(default_factory=dict)
     tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     """Parameters, buffers and other tensors that are no inputs: their form counts."""
+    classes: dict[type, None] = field(default_factory=dict)
+    """Classes whose names and bases count. (Their attributes are among the dicts.)"""
     seen: set[int] = field(default_factory=set)
-    classes: set[type] = field(default_factory=set)
+    walked: set[int] = field(default_factory=set)
+    """Identities of all values that walks led to."""
 
 
 def steps_of(entries: Iterable[GuardFilterEntry], is_input: frozenset[str]) -> tuple[Step, ...] | Unwatched:
@@ -143,15 +158,23 @@ def steps_of(entries: Iterable[GuardFilterEntry], is_input: frozenset[str]) -> t
             steps.update(((one, False, False), Step(one, name, is_read=False)) for one in (source, *others))
         elif kind not in _BY_IDENTITY | _ON_CONTENTS | _ON_TENSORS:
             return Unwatched(name, "this kind of guard has no equal here")
-        elif _root(source).name not in is_input:
+        elif _root(source).name in is_input:
+            if not _is_compared(source):
+                return Unwatched(name, "an attribute of an input is read")
+        else:
             is_read, is_deep = kind not in _BY_IDENTITY, kind in _ON_EQUALITY
             steps[source, is_read, is_deep] = Step(source, name, is_read, is_deep)
     return tuple(steps.values())
 
 
-def find(steps: Sequence[Step], scope: Mapping[str, Any]) -> Reads | Unwatched:
-    """Walk to every place, in the scope of Dynamo's expressions (`L`, `G`), and note each object on the way."""
+def find(steps: Sequence[Step], scope: Mapping[str, Any], functions: Iterable[Any] = ()) -> Reads | Unwatched:
+    """Walk to every place, in the scope of Dynamo's expressions (`L`, `G`), and note each object on the way.
+
+    `functions` count too.
+    """
     reads = Reads()
+    for function in functions:
+        _note(function, reads)
     values: dict[Source, Any] = {}
     for step in steps:
         value = _walk(step.source, scope, values, reads)
@@ -176,6 +199,7 @@ def _walk(source: Source, scope: Mapping[str, Any], values: dict[Source, Any], r
         else:
             value = _take(source, holder, scope, reads, is_copy=isinstance(base, _COPIES))
     values[source] = value
+    reads.walked.add(id(value))
     return value
 
 
@@ -196,20 +220,66 @@ def _take(source: Source, holder: Any, scope: Mapping[str, Any], reads: Reads, *
     """Return what one step leads to from the object before it, and note what would make it lead elsewhere."""
     try:
         value = _value(source, holder, scope)
-    except (AttributeError, KeyError, IndexError):
+    except Exception:  # noqa: BLE001 - a property may raise anything
         value = MISSING
-    if is_copy or isinstance(holder, _PLAIN):
+    if is_copy or type(holder) in _UNCHANGING:
         return value
-    if isinstance(holder, types.ModuleType) and isinstance(source, sources.AttrSource):
+    member = source.member if isinstance(source, _ATTRIBUTES) else None
+    if issubclass(type(holder), types.ModuleType) and member is not None:
         names: dict[str, Any] = holder.__dict__
-        _note_key(names, source.member, names.get(source.member, MISSING), reads)
-        return value
+        _note_key(names, member, names.get(member, MISSING), reads)
+        _note_class(holder.__class__, reads)
+        return value if names.get(member, MISSING) is value else Unwatched("", f"the module makes {member} up")
     if _is_namespace(holder) and isinstance(source, sources.DictGetItemSource) and isinstance(source.index, str):
         _note_key(cast("dict[str, Any]", holder), source.index, value, reads)
         return value
     if why := _note(holder, reads):
         return Unwatched("", why)
+    if member is not None and not _is_kept(holder, member, value):
+        return Unwatched("", f"a {type(holder).__name__} makes {member} up, or keeps it where changes cannot be seen")
     return value
+
+
+_ATTRIBUTES = (sources.AttrSource, sources.GenericAttrSource, sources.GradSource)
+_MADE_BY_PYTHON = (
+    types.FunctionType, types.CellType, types.MethodType, types.CodeType, type,
+)  # fmt: skip
+"""Types of Python's own, all of whose attributes are watched."""
+
+
+def _is_kept(holder: Any, member: str, value: Any) -> bool:
+    """Return whether an attribute is what a watched dict holds, and not what some code or a tensor made of it now."""
+    kind = cast("type[Any]", type(holder))
+    in_class = next((vars(base)[member] for base in kind.__mro__ if member in vars(base)), MISSING)
+    if isinstance(holder, type):
+        held = next((vars(base)[member] for base in holder.__mro__ if member in vars(base)), MISSING)
+        return not _runs_code(held) and not _runs_code(in_class)
+    if kind in _MADE_BY_PYTHON or value is MISSING:
+        return True
+    if isinstance(holder, torch.Tensor) and member in _PINNED:
+        return True
+    attributes: Any = getattr(holder, "__dict__", {})
+    if value is attributes or value is kind or value is in_class or value is attributes.get(member, MISSING):
+        return True
+    if isinstance(holder, torch.nn.Module) and any(
+        value is attributes.get(part, {}).get(member, MISSING) for part in ("_parameters", "_buffers", "_modules")
+    ):
+        return True
+    return isinstance(in_class, (types.FunctionType, classmethod, staticmethod, *_OF_TYPES_IN_C)) or _is_field(in_class)
+
+
+_OF_TYPES_IN_C = (types.MethodDescriptorType, types.ClassMethodDescriptorType, types.WrapperDescriptorType)
+
+
+def _is_field(one: Any) -> bool:
+    """Return whether an attribute of a class is the field of a named tuple."""
+    return type(one).__module__ == "collections" and type(one).__name__ == "_tuplegetter"
+
+
+def _runs_code(one: Any) -> bool:
+    """Return whether reading this attribute of a class runs code that is written in Python."""
+    kind = cast("type[Any]", type(one))
+    return issubclass(kind, property) or (bool(kind.__flags__ & _IS_HEAP_TYPE) and hasattr(kind, "__get__"))
 
 
 def _value(source: Source, holder: Any, scope: Mapping[str, Any]) -> Any:
@@ -245,45 +315,57 @@ def _note_all(value: Any, reads: Reads, *, is_deep: bool) -> str:
 def _note(given: object, reads: Reads) -> str:
     """Note all that an object holds itself. Return why it cannot be watched; "" where it can."""
     value = cast("Any", given)  # so that a test of its type leaves it what it is
+    kind = cast("type[Any]", type(value))
     if id(value) in reads.seen:
         return ""
     reads.seen.add(id(value))
-    if isinstance(value, torch.Tensor):
-        reads.tensors[id(value)] = value
+    if kind in _UNCHANGING:
         return ""
-    if isinstance(value, type):
+    if issubclass(kind, torch.Tensor):
+        return _note_tensor(value, reads)
+    if issubclass(kind, type):
         _note_class(value, reads)
         return ""
-    if issubclass(type(value), (tuple, list)):
-        if issubclass(type(value), list):
-            reads.lists[id(value)] = value
-        return _note_instance(value, reads)
-    if issubclass(type(value), dict):
-        reads.dicts[id(value)] = value
-        return _note_instance(value, reads)
-    if isinstance(value, types.FunctionType):
+    if kind is types.FunctionType:
         return _note_function(value, reads)
-    if isinstance(value, types.CellType):
+    if kind is types.CellType:
         reads.cells[id(value)] = value
         return ""
-    if isinstance(value, types.ModuleType):
+    if kind is types.MappingProxyType:
+        return _note(gc.get_referents(value)[0], reads)
+    if issubclass(kind, types.ModuleType):
         return f"all of the module {value.__name__} is read"
-    if isinstance(value, _PLAIN):
-        return ""
-    if isinstance(value, torch.nn.Module):
+    if issubclass(kind, torch.nn.Module):
         return _note_module(value, reads)
     return _note_instance(value, reads)
 
 
+def _note_tensor(tensor: torch.Tensor, reads: Reads) -> str:
+    """Watch the form of a tensor, and its attributes."""
+    if type(tensor) not in _TENSORS:
+        return f"changes of a {type(tensor).__name__} cannot be seen"
+    reads.tensors[id(tensor)] = tensor
+    reads.objects[id(tensor)] = tensor
+    return ""
+
+
 def _note_class(one: type, reads: Reads) -> None:
-    """Watch a class and its bases. Those written in C cannot change."""
+    """Watch a class, its bases and its metaclass. Those written in C cannot change."""
     if one in reads.classes:
         return
-    reads.classes.add(one)
+    if _can_change(one):
+        reads.classes[one] = None
     for base in one.__mro__:
-        if base.__flags__ & _IS_HEAP_TYPE and not base.__flags__ & _IS_IMMUTABLE:
+        if _can_change(base):
             namespace: Any = gc.get_referents(base.__dict__)[0]
             reads.dicts[id(namespace)] = namespace
+    if type(one) is not type:
+        reads.objects[id(one)] = one
+        _note_class(type(one), reads)
+
+
+def _can_change(one: type) -> bool:
+    return bool(one.__flags__ & _IS_HEAP_TYPE) and not one.__flags__ & _IS_IMMUTABLE
 
 
 _IS_HEAP_TYPE, _IS_IMMUTABLE = 1 << 9, 1 << 8
@@ -297,46 +379,52 @@ def _note_function(function: Any, reads: Reads) -> str:
         reads.cells[id(cell)] = cell
     if function.__kwdefaults__:
         reads.dicts[id(function.__kwdefaults__)] = function.__kwdefaults__
-    attributes: dict[str, Any] = function.__dict__
-    reads.dicts[id(attributes)] = attributes
+    reads.objects[id(function)] = function
     return ""
 
 
 def _note_module(module: torch.nn.Module, reads: Reads) -> str:
     """Watch a module's attributes, and what it keeps in dicts of its own: parameters, buffers, submodules, hooks."""
     attributes: dict[str, Any] = module.__dict__
-    for name, value in attributes.items():
-        if name.startswith("_") and issubclass(type(value), dict):
-            reads.dicts[id(value)] = value
-    return _note_instance(module, reads)
+    parts = (value for name, value in attributes.items() if name.startswith("_") and issubclass(type(value), dict))
+    return next((why for part in parts if (why := _note(part, reads))), "") or _note_instance(module, reads)
 
 
 def _note_instance(value: object, reads: Reads) -> str:
-    """Watch an object's class and attributes."""
-    if isinstance(value, threading.local):
+    """Watch an object's class, its attributes, and its items where it is a list or dict."""
+    kind: type = type(value)
+    if issubclass(kind, threading.local):
         return "it is another one in each thread"
-    kind = type(value)
+    if hidden := next((base for base in kind.__mro__ if _hides_state(base)), None):
+        slots = [name for name, one in vars(hidden).items() if isinstance(one, types.MemberDescriptorType)]
+        return f"a {kind.__name__} keeps {slots[0] if slots else 'something'} in a slot, whose changes cannot be seen"
+    if issubclass(kind, collections.OrderedDict) and len(cast("Any", value)) > 1:
+        return f"the order of a {kind.__name__} can change unseen"
+    if issubclass(kind, list):
+        reads.lists[id(value)] = cast("Any", value)
+    if issubclass(kind, dict):
+        reads.dicts[id(value)] = value
     if kind.__flags__ & _IS_HEAP_TYPE:
-        reads.objects[id(value)] = value
-        _note_class(kind, reads)
-    attributes: Any = getattr(value, "__dict__", None)
-    if attributes is not None and not _is_dict(attributes):
-        return f"a {kind.__name__} makes its attributes up"
-    if attributes is not None:
-        reads.dicts[id(attributes)] = attributes
-    if slots := [name for base in kind.__mro__ for name in _slots(base)]:
-        return f"a {kind.__name__} keeps {slots[0]} in a slot, whose changes cannot be seen"
-    if attributes is None and not isinstance(value, (dict, list, tuple)):
-        return f"changes of a {kind.__name__} cannot be seen"
+        _note_class(type(value), reads)
+    reads.objects[id(value)] = value
     return ""
 
 
-def _is_dict(value: object) -> bool:
-    return type(value) is dict
+def _hides_state(base: type) -> bool:
+    """Return whether a class adds more to its objects' memory than a dict of attributes and a list of weak references."""
+    if base in _WATCHABLE or base in _UNCHANGING:
+        return False
+    parent = base.__base__
+    if parent is None:
+        return False
+    has_dict = parent.__dictoffset__ == 0 != base.__dictoffset__
+    has_references = parent.__weakrefoffset__ == 0 != base.__weakrefoffset__
+    known_bytes = (has_dict + has_references) * struct.calcsize("P")
+    return not base.__flags__ & _IS_HEAP_TYPE or base.__basicsize__ - parent.__basicsize__ > known_bytes
 
 
-def _slots(base: type) -> list[str]:
-    return [name for name, one in vars(base).items() if isinstance(one, types.MemberDescriptorType)]
+_WATCHABLE: frozenset[type] = frozenset({object, dict, list, tuple, collections.OrderedDict, types.SimpleNamespace})
+"""Types in C whose objects hold nothing but attributes and items. (An OrderedDict's order: see `_note_instance`.)"""
 
 
 def _note_key(names: dict[str, Any], key: str, value: Any, reads: Reads) -> None:
@@ -346,6 +434,18 @@ def _note_key(names: dict[str, Any], key: str, value: Any, reads: Reads) -> None
 def _is_namespace(value: Any) -> bool:
     """Return whether a dict holds a Python module's names, which others write to as they please."""
     return type(value) is dict and "__name__" in value and "__spec__" in value
+
+
+def _is_compared(source: Source) -> bool:
+    """Return whether entries compare all that is at a place in the inputs: an item, or the size or stride of a tensor."""
+    while (base := getattr(source, "base", None)) is not None:
+        if isinstance(source, sources.TensorPropertySource):
+            if source.prop is sources.TensorProperty.STORAGE_OFFSET:
+                return False
+        elif not isinstance(source, _INTO_CONTAINERS):
+            return False
+        source = base
+    return True
 
 
 def _root(source: Source) -> Source:

@@ -19,6 +19,10 @@ from torch._dynamo.types import GuardFilterEntry
 from hub.compiled import CompiledGraph
 from hub.direct.reads import Step, Unwatched, steps_of
 
+HOOKS_ON_ALL = frozenset({
+    "_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks",
+})  # fmt: skip
+"""Names of the dicts in which `torch.nn.modules.module` keeps hooks on all modules."""
 INPUTS = frozenset({"L['args']", "L['kwargs']"})
 """Roots of Dynamo's expressions that are a call's inputs, in the code that `hub.direct.program` gives it."""
 
@@ -47,6 +51,7 @@ class Captures:
 
     def guarded_by(self, entries: Sequence[GuardFilterEntry]) -> Sequence[bool]:
         """Hear of the guards on the code whose graph was made last, and keep them all: a `guard_filter_fn`."""
+        _guard_hooks(entries)
         made, self._made = self._made, None
         if made is not None:
             graph, more = made
@@ -56,6 +61,10 @@ class Captures:
             self.steps = tuple({(step.source, step.is_read, step.is_deep): step for step in found}.values())
         return [True] * len(entries)
 
+    def forget(self) -> None:
+        """Forget all programs: their code is captured anew."""
+        self._all, self.steps = (), ()
+
     def graphs(self) -> list[CompiledGraph]:
         """Return the graphs that live."""
         return [graph for one in self._all if (graph := one.graph()) is not None]
@@ -63,6 +72,23 @@ class Captures:
     def of(self, graph: CompiledGraph) -> Capture | None:
         """Return the capture that made a graph."""
         return next((one for one in self._all if one.graph() is graph), None)
+
+
+def _guard_hooks(entries: Sequence[GuardFilterEntry]) -> None:
+    """Have Dynamo compare how many hooks modules have, where it would leave that out (`skip_nnmodule_hook_guards`).
+
+    `torch.compile` need not for a model's own hooks, which run outside of what it captures; here they are captured.
+    """
+    for entry in entries:
+        guard = entry.orig_guard
+        is_of_all = getattr(guard.originating_source, "member", "") in HOOKS_ON_ALL
+        if entry.guard_type == "EMPTY_NN_MODULE_HOOKS_DICT" or (is_of_all and entry.guard_type == "TYPE_MATCH"):
+            guard.create_fn = _type_and_length
+
+
+def _type_and_length(builder: Any, guard: Any) -> None:
+    builder.TYPE_MATCH(guard)
+    builder.SEQUENCE_LENGTH(guard)
 
 
 _by_code: weakref.WeakKeyDictionary[types.CodeType, Captures] = weakref.WeakKeyDictionary()
@@ -111,6 +137,8 @@ def _more_than_the_graph(output: Any) -> str:
     reason = output.compile_subgraph_reason
     if reason is not None and reason.graph_break:
         return "Python runs after a part of the model"
+    if output.random_calls:
+        return "every call draws numbers from Python's generator"
     effects = output.side_effects
     if effects.tensor_hooks or effects.save_for_backward:
         return "it gives tensors hooks"

@@ -50,11 +50,13 @@ CHANGED, WRITTEN, SAME = range(3)
 class Watch:
     """What a program read, as it was when this was made."""
 
-    __slots__ = ("_comparison", "_stamps", "n_renewals", "tensors")
+    __slots__ = ("_comparison", "_stamps", "n_renewals", "objects", "tensors")
 
     def __init__(self, reads: Reads) -> None:
         self.tensors: tuple[torch.Tensor, ...] = tuple(reads.tensors.values())
         """The tensors that it read: parameters, buffers and others."""
+        self.objects = frozenset(reads.seen | reads.walked)
+        """Identities of all that it read: what a result holds of it is not made anew in each call."""
         self.n_renewals = 0
         """How often contents were taken anew: what was built for earlier ones is not for these."""
         self._comparison = _comparison(reads)
@@ -96,7 +98,7 @@ def _comparison(reads: Reads) -> Comparison:
     keyed = tuple((names, tuple(rows), tuple(rows.values())) for names, rows in reads.keyed.values())
     parts = (reads.objects, reads.lists, reads.cells, reads.functions)
     dicts, objects, lists, cells, functions = (tuple(part.values()) for part in (reads.dicts, *parts))
-    return native.Comparison(dicts, keyed, objects, lists, cells, functions, MISSING)
+    return native.Comparison(dicts, keyed, objects, lists, cells, functions, tuple(reads.classes), MISSING)
 
 
 def why_unwatched() -> str:
