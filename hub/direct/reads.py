@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import threading
 import types
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -21,6 +22,8 @@ from torch._dynamo import source as sources
 from torch._dynamo.types import GuardFilterEntry
 from torch._guards import Source
 
+OWN_SLOT = "_hub_program"
+"""Where a compiled module keeps what runs its calls: set once."""
 MISSING = object()
 """Stands for the value of a key that a dict does not have."""
 
@@ -77,9 +80,10 @@ _PLAIN = (
     torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo,
     types.BuiltinFunctionType, types.MethodType, types.CodeType, types.MethodWrapperType, types.WrapperDescriptorType,
     types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
-    types.MappingProxyType, staticmethod, classmethod, property, super,
+    types.MappingProxyType, staticmethod, classmethod, property, super, weakref.ref,
 )  # fmt: skip
-"""Types whose objects cannot change. (What a mapping proxy shows is a class's dict, which is watched with the class.)"""
+"""Types whose objects cannot change. (What a mapping proxy shows is a class's dict, which is watched with the class. What a
+weak reference leads to is held, see `_take`.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,8 @@ def _take(source: Source, holder: Any, scope: Mapping[str, Any], reads: Reads, *
         value = _value(source, holder, scope)
     except (AttributeError, KeyError, IndexError):
         value = MISSING
+    if isinstance(holder, weakref.ref) and (not isinstance(value, torch.Tensor) or _note(value, reads)):
+        return Unwatched("", "it is reached by a weak reference")  # a tensor is held from now on, others may end
     if is_copy or isinstance(holder, _PLAIN):
         return value
     if isinstance(holder, types.ModuleType) and isinstance(source, sources.AttrSource):
@@ -336,7 +342,8 @@ def _is_dict(value: object) -> bool:
 
 
 def _slots(base: type) -> list[str]:
-    return [name for name, one in vars(base).items() if isinstance(one, types.MemberDescriptorType)]
+    members = vars(base).items()
+    return [name for name, one in members if isinstance(one, types.MemberDescriptorType) and name != OWN_SLOT]
 
 
 def _note_key(names: dict[str, Any], key: str, value: Any, reads: Reads) -> None:
