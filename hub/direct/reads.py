@@ -8,6 +8,7 @@ cost a call through Dynamo; none that it would mind is missed. What cannot be wa
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import types
@@ -330,6 +331,9 @@ def _note_instance(value: object, reads: Reads) -> str:
         return f"a {kind.__name__} makes its attributes up"
     if attributes is not None:
         reads.dicts[id(attributes)] = attributes
+    if kind is functools.partial:  # what it holds is read-only, and a dict
+        reads.dicts[id(cast("Any", value).keywords)] = cast("Any", value).keywords
+        return ""
     if slots := [name for base in kind.__mro__ for name in _slots(base)]:
         return f"a {kind.__name__} keeps {slots[0]} in a slot, whose changes cannot be seen"
     if attributes is None and not isinstance(value, (dict, list, tuple)):
