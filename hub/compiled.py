@@ -231,9 +231,7 @@ class CompiledGraph:
 
     def _may_answer_in_eager(self) -> bool:
         """Return whether the first calls may run in eager while the graph is planned in another process."""
-        options = self.options
-        is_asked = options.start == "eager" and options.isolate and not options.strict and options.plan is None
-        return is_asked and self.plan is None and not has_lost_threads()
+        return self.options.may_answer_in_eager and self.plan is None and not has_lost_threads()
 
     def _waiting(self, args: Sequence[Any]) -> Binding:
         """Return a binding for any weights, which runs in eager."""

@@ -17,7 +17,7 @@ from hub.capture.frames import captured_for_hub
 from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
 from hub.capture.traces import forget_last_trace
-from hub.capture.training import capture_with_autograd
+from hub.capture.training import capture_with_autograd, writes_to_inputs
 from hub.compiled import CompiledGraph, eager_plan
 from hub.direct.recorder import made_for_dynamo
 from hub.errors import CaptureError, HubError, HubWarning, OptionError, PlanError
@@ -100,7 +100,16 @@ def _captured(
     weights = weight_positions(module, example_inputs)
 
     def with_autograd() -> Callable[..., Any]:
-        return capture_with_autograd(module, example_inputs, compile_graph, weights)
+        made: list[CompiledGraph] = []
+
+        def compile_one(graph: Graph, kind: Mode) -> CompiledGraph:
+            made.append(compile_graph(graph, kind))
+            return made[-1]
+
+        call = capture_with_autograd(module, example_inputs, compile_one, weights)
+        if [one.mode for one in made] == ["inference"] and not writes_to_inputs():
+            made_for_dynamo(made[0])  # what else AOTAutograd's wrapper does shows in arguments and outputs
+        return call
 
     if _needs_gradients(example_inputs):
         return _captured_or_eager(with_autograd, module, chosen, owner)

@@ -7,6 +7,7 @@ inputs and goes straight to the plan.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -124,7 +125,8 @@ class Frozen:
 def freeze(compiled: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Frozen:
     """Return a compiled model that checks its inputs only, and not whether the model has changed since.
 
-    `compiled` is what `torch.compile(model, backend="hub")` gave; it is called in inference with `inputs` and `kwargs`.
+    `compiled` is what `hub.compile(model)` or `torch.compile(model, backend="hub")` gave; it is called in inference with
+    `inputs` and `kwargs`.
     Weights, attributes, hooks, flags and globals are taken as they are now; `Frozen.refresh` takes them anew. Raises
     FreezeError with the reason where a call is more than one captured graph: graph breaks, values computed outside, outputs
     that are not the graph's.
@@ -137,18 +139,21 @@ class _Watch:
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
         self._compiled = compiled
+        program = getattr(compiled, "_hub_program", None)  # by `hub.compile`, which would leave Dynamo out
+        self._call: Callable[..., Any] = compiled if program is None else program.through_dynamo
+        self._lock = contextlib.nullcontext() if program is None else program.lock
         self._thread = threading.get_ident()
         self._seen: list[tuple[CompiledGraph, Sequence[Any], Sequence[Any]]] = []
 
     def call(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the model twice: what is not captured yet has to be before it can be watched."""
-        self._compiled(*inputs, **kwargs)
-        with _watching:
+        self._call(*inputs, **kwargs)
+        with _watching, self._lock:
             graphs = [graph for graph in graphs_of(self._compiled) if not graph.is_body]
             for graph in graphs:
                 graph.observer = self._saw
             try:
-                return self._compiled(*inputs, **kwargs)
+                return self._call(*inputs, **kwargs)
             finally:
                 for graph in graphs:
                     graph.observer = None

@@ -114,6 +114,11 @@ class Options(BaseModel):
     origins: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
     """Where each setting came from, for those that somebody gave. No setting itself."""
 
+    @property
+    def may_answer_in_eager(self) -> bool:
+        """Whether the first calls may run in eager while the model is planned beside them."""
+        return self.start == "eager" and self.isolate and not self.strict and self.plan is None
+
     def own_of(self, backend: str) -> Mapping[str, Setting]:
         """Return one backend's own settings that somebody gave."""
         given = self.own.get(backend, {})

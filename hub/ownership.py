@@ -54,8 +54,8 @@ def graphs_of(compiled: Any) -> tuple[CompiledGraph, ...]:
     wrapper = _wrapper_of(compiled)
     if wrapper is None:
         raise OptionError(
-            f"{type(compiled).__name__} was not made by torch.compile(..., backend='hub')",
-            hint="pass what torch.compile returned, not the module itself",
+            f"{type(compiled).__name__} was not made by hub.compile, nor by torch.compile(..., backend='hub')",
+            hint="pass what hub.compile or torch.compile returned, not the module itself",
         )
     tensors = _tensors_of(compiled)
     return tuple(graph for graph in _living() if _belongs(graph, wrapper, tensors))
@@ -105,8 +105,12 @@ def refresh(compiled: Any) -> None:
 def wait(compiled: Any, timeout_s: float | None = None) -> bool:
     """Wait until planning is over, and what is verified after the first answer has acted on the plans in use.
 
-    Shows progress as planning does. Return False where the time was over first. Raise OptionError as `plans` does.
+    Shows progress as planning does. Return False where the time was over first. Raise OptionError as `plans` does. Warn
+    (HubWarning) of a model that `hub.compile` made and of which nothing is captured yet.
     """
+    if getattr(compiled, "_hub_program", None) is not None and not graphs_of(compiled):
+        text = "nothing is captured yet, so nothing is planned"
+        warnings.warn(f"{text}\n  next step: call the model twice, or give hub.compile its example_inputs", HubWarning, 2)
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
     return all(graph.wait(None if end_s is None else max(0.0, end_s - time.monotonic())) for graph in graphs_of(compiled))
 

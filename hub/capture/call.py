@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -80,7 +81,9 @@ class _Program:
 
 
 def uncompiled(model: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what `torch.compile` was given, from what it returned; anything else as it is."""
+    """Return what `torch.compile` or `hub.compile` was given, from what it returned; anything else as it is."""
+    if (program := getattr(model, "_hub_program", None)) is not None:  # by `hub.compile`
+        return uncompiled(program.function)
     if isinstance(model, OptimizedModule):
         return uncompiled(cast("Any", model)._orig_mod)
     plain: Any = innermost_fn(model)
@@ -99,11 +102,14 @@ def _forget(frames: Frames, backend: Callable[..., Any]) -> None:
         if getattr(wrapper, "compiler_fn", None) is backend:
             cached_backends.pop(key, None)
     for reference in frames.codes:
-        if (code := reference()) is None:
-            continue
-        for entry in _debug_get_cache_entry_list(code):
-            kept = cast("Any", entry)
-            if getattr(kept.backend, "compiler_fn", None) is backend:
-                kept.guard_manager.extra_state.invalidate(
-                    kept, DeletedGuardManagerWrapper("it was captured once, to be explained")
-                )
+        if (code := reference()) is not None:
+            forget_compiled(code, "it was captured once, to be explained", backend)
+
+
+def forget_compiled(code: types.CodeType, why: str, backend: Callable[..., Any] | None = None) -> None:
+    """Drop what PyTorch compiled of some code, all of it or that of one backend. PyTorch itself keeps it for good."""
+    for entry in _debug_get_cache_entry_list(code):
+        kept = cast("Any", entry)
+        is_own = backend is None or getattr(kept.backend, "compiler_fn", None) is backend
+        if is_own and not isinstance(kept.guard_manager, DeletedGuardManagerWrapper):
+            kept.guard_manager.extra_state.invalidate(kept, DeletedGuardManagerWrapper(why))

@@ -66,6 +66,13 @@ def capture_with_autograd(
         ) from error
 
 
+def writes_to_inputs() -> bool:
+    """Return whether AOTAutograd's wrappers write to the inputs of the program being captured, after its graph ran."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context else None
+    return metadata is None or metadata.num_mutated_inp_runtime_indices > 0
+
+
 @contextmanager
 def _scalars_where_loops_need_them(module: fx.GraphModule) -> Generator[None]:
     """Let a graph hold a number read from a tensor, as the gradient of a `while_loop` does: the number of its round.

@@ -16,6 +16,7 @@ _n_function_modes: Callable[[], int] = _C._len_torch_function_stack
 _n_dispatch_modes: Callable[[], int] = _C._len_torch_dispatch_stack
 _function_transforms: Callable[[], Any] = _C._functorch.peek_interpreter_stack
 _saved_tensors_hooks: Callable[[bool], Any] = _C._autograd._top_saved_tensors_default_hooks
+_is_traced: Callable[[], bool] = _C._is_tracing
 _is_inference = torch.is_inference_mode_enabled
 
 
@@ -49,6 +50,7 @@ def are_plain() -> bool:
         and _n_dispatch_modes() == 0
         and _function_transforms() is None
         and _saved_tensors_hooks(True) is None
+        and not _is_traced()
         and cast("Any", forward_ad)._current_level < 0
         and _is_default(cast("Any", eval_frame)._stance)
     )

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import threading
 import types
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import fx
 from torch._C._dynamo.eval_frame import reset_code
 from torch.fx import _symbolic_trace
 
+from hub.capture.call import forget_compiled
+from hub.capture.frames import captured_for_hub
 from hub.direct.entry import Entry, Inputs
 from hub.direct.modes import Modes, are_plain
 from hub.direct.reads import Unwatched, find
 from hub.direct.recorder import Captures, Recorder, Seen
 from hub.direct.watch import CHANGED, SAME, Watch, why_unwatched
+from hub.dynamo import hub_backend
 from hub.errors import FreezeError
+from hub.options import check_backends, resolve
+from hub.process import environment
 from hub.process.forks import freed_in_forks
+from hub.registry import registry
 
 _is_traced: Callable[[], bool] = cast("Any", torch.jit).is_tracing
 MAX_ENTRIES = 16
@@ -30,6 +40,7 @@ MAX_PAUSE = 1024
 """Calls through Dynamo, at most, between two attempts to go without: for models that change themselves in every call."""
 MIN_USES = 16
 """Calls without Dynamo after which an attempt has paid, and the next one need not wait."""
+_numbers = itertools.count()
 MODEL, ARGS, KWARGS = "model", "args", "kwargs"
 """Names of what `_call` is called with, by which Dynamo's expressions begin."""
 
@@ -37,6 +48,14 @@ MODEL, ARGS, KWARGS = "model", "args", "kwargs"
 def _call(model: Any, args: Any, kwargs: Any) -> Any:
     """Stand for a call in Dynamo: with it, the roots of all that a program reads are known (`recorder.INPUTS`)."""
     return model(*args, **kwargs)
+
+
+def _backend(module: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Compile one program that Dynamo captured, as `torch.compile(backend="hub")` does."""
+    return hub_backend(module, inputs, options=options)
+
+
+captured_for_hub(_backend, skip_nnmodule_hook_guards=False)  # Dynamo would not notice hooks that are added later
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +72,28 @@ class Program:
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any], *, dynamic: bool | None) -> None:
         self.function = function
         self.options, self.dynamic = options, dynamic
-        code = _call.__code__.replace(co_name="call")  # one of its own: Dynamo counts what it compiles by code
+        # Code of its own, unequal to every other: Dynamo counts what it compiles, and remembers sizes that vary, by code.
+        code = _call.__code__.replace(co_name=f"call_{next(_numbers)}")
         self._globals = {"__builtins__": builtins, "__name__": "hub.direct.call"}
         self._captures = Captures(code)
         self._code, self._entered = code, _entered(function)
         self.compiled: Callable[..., Any] = cast("Any", torch).compile(
-            types.FunctionType(code, self._globals, "call"),
-            backend="hub",
+            types.FunctionType(code, self._globals, code.co_name),
+            backend=_backend,
             dynamic=dynamic,
             options={**options, "guard_filter_fn": self._captures.guarded_by},
         )
         """The function through Dynamo: called with it, the inputs and the keyword inputs."""
+        weakref.finalize(self, forget_compiled, code, "its model is gone").atexit = False  # PyTorch would keep the plans
         self.why_dynamo = why_unwatched() or "it has not been called often enough: the third call of a form goes without"
         """Why the last call that went through Dynamo did; "" where the next one of its form does not."""
         self._can_watch = not why_unwatched()
-        self._is_called = options.get("start", "eager") != "eager"
+        self._is_called = False
         self._armed: _Armed | None = None
         self._missed: dict[Any, None] = {}
         self._pause = self._to_wait = self._n_uses = 0
-        self._lock = freed_in_forks(threading.Lock())
+        self.lock = freed_in_forks(threading.Lock())
+        """Held while calls of graphs are watched: a graph has one observer."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one call, without Dynamo where one of this form went through it and nothing has changed since."""
@@ -85,25 +107,41 @@ class Program:
                     return entry.run(leaves, is_same=found == SAME)
         return self._call_slowly(args, kwargs)
 
+    def through_dynamo(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one call as `torch.compile` would."""
+        return self.compiled(self.function, args, kwargs)
+
     def capture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Capture and plan the program for inputs of this form now; their result is thrown away."""
+        """Capture and plan the program for inputs of this form now; their result is thrown away.
+
+        A module in eval mode is captured without gradients.
+        """
         self._is_called = True
-        self.compiled(self.function, args, kwargs)
+        is_served = isinstance(self.function, torch.nn.Module) and not self.function.training
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not is_served):
+            self.compiled(self.function, args, kwargs)
 
     def _call_slowly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if torch.compiler.is_compiling() or _is_traced() or _symbolic_trace.is_fx_symbolic_tracing():
             return self.function(*args, **kwargs)  # another compiler goes through it, and has to see the model itself
-        if not self._is_called:  # the first answer does not wait for capture
-            self._is_called = True
+        if not self._is_called and self._is_first_in_eager():
             return self.function(*args, **kwargs)
         if (entered := _entered(self.function)) != self._entered:
             self._forget(entered)
-        if not self._is_worth_watching() or not self._lock.acquire(blocking=False):
+        if not self._is_worth_watching() or not self.lock.acquire(blocking=False):
             return self.compiled(self.function, args, kwargs)
         try:
             return self._watched(args, kwargs)
         finally:
-            self._lock.release()
+            self.lock.release()
+
+    def _is_first_in_eager(self) -> bool:
+        """Return whether the first answer does not wait for capture. Raise OptionError for options that are wrong."""
+        options = resolve(self.options, environment.snapshot(), Path.cwd())
+        if options.backends or options.exclude or options.force:
+            check_backends(options, registry().configured(options).entries)
+        self._is_called = True
+        return options.may_answer_in_eager
 
     def _forget(self, entered: tuple[Any, ...]) -> None:
         """Have everything captured anew, since the model's own code was replaced: of that Dynamo makes no guard."""
@@ -193,7 +231,11 @@ def _entry(
     captures: Captures,
 ) -> Entry | Unwatched:
     """Return an entry for a call that went through Dynamo, or why others like it have to."""
-    if len(calls) != 1:
+    if not calls:
+        return Unwatched(
+            "", "its graphs are called by PyTorch's autograd: for gradients, under autocast, or for operators such as vmap"
+        )
+    if len(calls) > 1:
         return Unwatched("", f"a call runs {len(calls)} captured graphs, with Python between them")
     capture = captures.of(calls[0].graph)
     if capture is None:

@@ -9,10 +9,12 @@ cost a call through Dynamo; none that it would mind is missed. What cannot be wa
 from __future__ import annotations
 
 import collections
+import functools
 import gc
 import struct
 import threading
 import types
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -23,6 +25,8 @@ from torch._dynamo import source as sources
 from torch._dynamo.types import GuardFilterEntry
 from torch._guards import Source
 
+OWN_SLOT = "_hub_program"
+"""Where a compiled module keeps what runs its calls: set once."""
 MISSING = object()
 """Stands for the value of a key that a dict does not have."""
 
@@ -79,9 +83,9 @@ _PLAIN = (
     torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo,
     types.BuiltinFunctionType, types.MethodType, types.CodeType, types.MethodWrapperType, types.WrapperDescriptorType,
     types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
-    staticmethod, classmethod, property, super,
+    staticmethod, classmethod, property, super, weakref.ref,
 )  # fmt: skip
-"""Types whose objects cannot change; those of their subclasses can."""
+"""Types whose objects cannot change; those of their subclasses can. (What a weak reference leads to is held: `_take`.)"""
 _UNCHANGING = frozenset(_PLAIN)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 """Types of tensors that are what TensorGuards compares, and attributes."""
@@ -222,6 +226,8 @@ def _take(source: Source, holder: Any, scope: Mapping[str, Any], reads: Reads, *
         value = _value(source, holder, scope)
     except Exception:  # noqa: BLE001 - a property may raise anything
         value = MISSING
+    if issubclass(type(holder), weakref.ref) and (not isinstance(value, torch.Tensor) or _note(value, reads)):
+        return Unwatched("", "it is reached by a weak reference")  # a tensor is held from now on, others may end
     if is_copy or type(holder) in _UNCHANGING:
         return value
     member = source.member if isinstance(source, _ATTRIBUTES) else None
@@ -395,6 +401,11 @@ def _note_instance(value: object, reads: Reads) -> str:
     kind: type = type(value)
     if issubclass(kind, threading.local):
         return "it is another one in each thread"
+    if kind is functools.partial:  # what it holds is read-only, but for a dict
+        keywords = cast("Any", value).keywords
+        reads.dicts[id(keywords)] = keywords
+        reads.objects[id(value)] = value
+        return ""
     if hidden := next((base for base in kind.__mro__ if _hides_state(base)), None):
         slots = [name for name, one in vars(hidden).items() if isinstance(one, types.MemberDescriptorType)]
         return f"a {kind.__name__} keeps {slots[0] if slots else 'something'} in a slot, whose changes cannot be seen"
@@ -419,7 +430,8 @@ def _hides_state(base: type) -> bool:
         return False
     has_dict = parent.__dictoffset__ == 0 != base.__dictoffset__
     has_references = parent.__weakrefoffset__ == 0 != base.__weakrefoffset__
-    known_bytes = (has_dict + has_references) * struct.calcsize("P")
+    is_compiled = OWN_SLOT in vars(base)
+    known_bytes = (has_dict + has_references + is_compiled) * struct.calcsize("P")
     return not base.__flags__ & _IS_HEAP_TYPE or base.__basicsize__ - parent.__basicsize__ > known_bytes
 
 
