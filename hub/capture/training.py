@@ -67,7 +67,7 @@ def capture_with_autograd(
 
 
 def writes_to_inputs() -> bool:
-    """Return whether AOTAutograd's wrappers write to the inputs of the program that is being captured, after its graph ran."""
+    """Return whether AOTAutograd's wrappers write to inputs of the program that is now captured, once its graph ran."""
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context else None
     return metadata is None or metadata.num_mutated_inp_runtime_indices > 0
