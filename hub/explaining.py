@@ -16,10 +16,11 @@ from hub.capture.inference import capture_inference
 from hub.capture.nothing import why_nothing
 from hub.capture.sources import weight_positions
 from hub.compiled import eager_plan
+from hub.direct.attempt import calls_text
 from hub.errors import CaptureError, HubError
 from hub.graph import hint
 from hub.options import check_backends, resolve
-from hub.plan import Plan
+from hub.plan import Event, EventKind, Plan, Stage
 from hub.planning.make import Maker
 from hub.registry import registry
 from hub.report.progress import progress_for
@@ -35,7 +36,8 @@ def explain(
 
     Prices are estimates, unless an earlier run on this machine left a plan in the cache, which is then given as it is. The
     model itself runs once, in eager, to find its graphs. Backends with something to tell of their clusters may run those.
-    Other compiled models stay as they are; of one that is compiled already, the model under it is explained. Raises
+    Other compiled models stay as they are; of one that is compiled already, the model under it is explained. An event says
+    of what `hub.compile` made whether its calls go without Dynamo, and if not, what keeps them there. Raises
     OptionError for wrong options, PlanError for a plan file that cannot be replayed, and CaptureError, with the cause, if
     nothing was captured.
     """
@@ -63,4 +65,8 @@ def explain(
         raise errors[0]
     if not found:
         raise why_nothing(model, frames).error()
-    return tuple(found)
+    program = getattr(model, "_hub_program", None)  # by `hub.compile`
+    if program is None:
+        return tuple(found)
+    note = Event(kind=EventKind.NOTE, stage=Stage.EXPLAIN, message=calls_text(program.why_dynamo))
+    return tuple(plan.with_events(note) for plan in found)

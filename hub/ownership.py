@@ -57,7 +57,8 @@ def graphs_of(compiled: Any) -> tuple[CompiledGraph, ...]:
             f"{type(compiled).__name__} was not made by hub.compile, nor by torch.compile(..., backend='hub')",
             hint="pass what hub.compile or torch.compile returned, not the module itself",
         )
-    tensors = _tensors_of(compiled)
+    has_own_code = getattr(compiled, "_hub_program", None) is not None  # by `hub.compile`: shared with no other model
+    tensors = frozenset[int]() if has_own_code else _tensors_of(compiled)
     return tuple(graph for graph in _living() if _belongs(graph, wrapper, tensors))
 
 

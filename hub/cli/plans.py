@@ -16,6 +16,8 @@ from hub.accelerators import accelerators_of, wait_for
 from hub.bench.closeness import Difference, difference, tensors_in
 from hub.bench.contenders import compiled_by_hub
 from hub.bench.models import load_model
+from hub.capture.call import uncompiled
+from hub.direct.attempt import calls_text, why_dynamo
 from hub.ownership import captured_plans
 from hub.plan import Plan
 from hub.pricing.timing import Timing, time_call
@@ -35,6 +37,7 @@ def print_explanation(spec: str, batch: int | None, given: Mapping[str, Any], *,
         typer.echo(_plans_json(plans))
     else:
         _show(plans)
+        typer.echo(calls_text(why_dynamo(uncompiled(loaded.module), loaded.inputs)))
 
 
 def print_run(spec: str, batch: int | None, given: Mapping[str, Any], *, as_json: bool) -> None:

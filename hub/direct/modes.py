@@ -40,6 +40,14 @@ class Modes:
         )
 
 
+def is_for_eager() -> bool:
+    """Return whether a call is one for PyTorch alone: transforms, modes and tracers of others have to see each operator.
+
+    Under a transform, `vmap` say, Dynamo would give up on the code for good.
+    """
+    return _n_dispatch_modes() > 0 or _function_transforms() is not None or _is_traced()
+
+
 def are_plain() -> bool:
     """Return whether nothing stands between a call and its operators: no mode, transform, hook or tracer of this thread.
 

@@ -20,7 +20,7 @@ from torch.fx import _symbolic_trace
 from hub.capture.call import forget_compiled
 from hub.capture.frames import captured_for_hub
 from hub.direct.entry import Entry, Inputs
-from hub.direct.modes import Modes, are_plain
+from hub.direct.modes import Modes, are_plain, is_for_eager
 from hub.direct.reads import Unwatched, find
 from hub.direct.recorder import Captures, Recorder, Seen
 from hub.direct.watch import CHANGED, SAME, Watch, why_unwatched
@@ -31,7 +31,6 @@ from hub.process import environment
 from hub.process.forks import freed_in_forks
 from hub.registry import registry
 
-_is_traced: Callable[[], bool] = cast("Any", torch.jit).is_tracing
 MAX_ENTRIES = 16
 """Forms of calls that go without Dynamo; the one made first makes room."""
 MAX_MISSED = 64
@@ -50,7 +49,9 @@ def _call(model: Any, args: Any, kwargs: Any) -> Any:
     return model(*args, **kwargs)
 
 
-def _backend(module: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any]) -> Callable[..., Any]:
+def _backend(
+    module: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
     """Compile one program that Dynamo captured, as `torch.compile(backend="hub")` does."""
     return hub_backend(module, inputs, options=options)
 
@@ -88,7 +89,8 @@ class Program:
         self.why_dynamo = why_unwatched() or "it has not been called often enough: the third call of a form goes without"
         """Why the last call that went through Dynamo did; "" where the next one of its form does not."""
         self._can_watch = not why_unwatched()
-        self._is_called = False
+        self._is_called = self._is_captured = False
+        self._starts_in_eager = True
         self._armed: _Armed | None = None
         self._missed: dict[Any, None] = {}
         self._pause = self._to_wait = self._n_uses = 0
@@ -122,17 +124,20 @@ class Program:
             self.compiled(self.function, args, kwargs)
 
     def _call_slowly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if torch.compiler.is_compiling() or _is_traced() or _symbolic_trace.is_fx_symbolic_tracing():
+        if torch.compiler.is_compiling() or is_for_eager() or _symbolic_trace.is_fx_symbolic_tracing():
             return self.function(*args, **kwargs)  # another compiler goes through it, and has to see the model itself
         if not self._is_called and self._is_first_in_eager():
             return self.function(*args, **kwargs)
         if (entered := _entered(self.function)) != self._entered:
             self._forget(entered)
+        if not self._is_captured and self._starts_in_eager and self.lock.locked():
+            return self.function(*args, **kwargs)  # another thread has it captured: all that ask Dynamo do it again
         if not self._is_worth_watching() or not self.lock.acquire(blocking=False):
             return self.compiled(self.function, args, kwargs)
         try:
             return self._watched(args, kwargs)
         finally:
+            self._is_captured = True
             self.lock.release()
 
     def _is_first_in_eager(self) -> bool:
@@ -140,8 +145,8 @@ class Program:
         options = resolve(self.options, environment.snapshot(), Path.cwd())
         if options.backends or options.exclude or options.force:
             check_backends(options, registry().configured(options).entries)
-        self._is_called = True
-        return options.may_answer_in_eager
+        self._is_called, self._starts_in_eager = True, options.may_answer_in_eager
+        return self._starts_in_eager
 
     def _forget(self, entered: tuple[Any, ...]) -> None:
         """Have everything captured anew, since the model's own code was replaced: of that Dynamo makes no guard."""
@@ -161,12 +166,15 @@ class Program:
 
         What the program reads is noted before the call: Dynamo's guards then look at what was noted.
         """
-        steps = self._captures.steps
+        n_made = self._captures.n_made
         watch, modes, inputs = self._watch_now(args, kwargs), Modes(), Inputs(args, kwargs)
         with Recorder(self._captures.graphs()) as recorder:
             result = self.compiled(self.function, args, kwargs)
-        if self._captures.steps is not steps:  # it was captured only now: the next call is noted with all that it reads
+        if self._captures.n_made != n_made:  # it was captured only now: the next call is noted with all that it reads
             self._armed = None
+            self.why_dynamo = (
+                self._captures.why_last() or "its last call was captured, and the next one of its form is noted"
+            )
             return result
         armed = self._armed
         is_first = armed is None or armed.watch is not watch

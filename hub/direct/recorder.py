@@ -41,6 +41,8 @@ class Captures:
     def __init__(self, code: types.CodeType) -> None:
         self._all: tuple[Capture, ...] = ()
         self._made: tuple[weakref.ref[CompiledGraph], str] | None = None
+        self.n_made = 0
+        """Programs that were captured so far."""
         self.steps: tuple[Step, ...] = ()
         """All places that programs read which need not stay with Dynamo, each once."""
         _by_code[code] = self
@@ -54,6 +56,7 @@ class Captures:
         _guard_hooks(entries)
         made, self._made = self._made, None
         if made is not None:
+            self.n_made += 1
             graph, more = made
             steps = Unwatched("", more) if more else steps_of(entries, INPUTS)
             self._all = (*(one for one in self._all if one.graph() is not None), Capture(graph, steps))
@@ -64,6 +67,11 @@ class Captures:
     def forget(self) -> None:
         """Forget all programs: their code is captured anew."""
         self._all, self.steps = (), ()
+
+    def why_last(self) -> str:
+        """Return what keeps the program that was captured last with Dynamo; "" where nothing is known to."""
+        last = self._all[-1].steps if self._all else ()
+        return str(last) if isinstance(last, Unwatched) else ""
 
     def graphs(self) -> list[CompiledGraph]:
         """Return the graphs that live."""
