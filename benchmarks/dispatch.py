@@ -1,12 +1,16 @@
 """What dispatch adds to a backend's own call.
 
-Two figures for each backend, medians of interleaved blocks, in microseconds:
+Figures are medians of interleaved blocks, in microseconds. Two for each backend:
 
 - one cluster: a compiled graph of one cluster (weight guard, generated code, the plugin's executable: bindings and output
   tensors) against the same program called through the library's own zero-copy interface with everything bound beforehand;
 - each further cluster: a chain of clusters that alternate between two backends, against the sum of its executables' calls.
 
-Dynamo's guards, which every `torch.compile` backend pays alike, are reported apart. Run with `make bench-dispatch`.
+Dynamo's guards, which every `torch.compile` backend pays alike, are reported apart.
+
+And for a model of 200 weights and 5 inputs whose graph does nothing: what a call costs through `torch.compile`, without
+Dynamo (`hub.compile`), and without any look at the model (`hub.freeze`), in warm caches and after others' memory has passed
+through them. Run with `make bench-dispatch`.
 """
 
 from __future__ import annotations
@@ -34,6 +38,9 @@ SIZE = 8
 ROUNDS = 40
 CALLS = 500
 CHAIN = 8
+WEIGHTS, INPUTS = 200, 5
+COLD_BYTES, COLD_CALLS = 64 << 20, 200
+"""What is written between two cold calls: more than the caches of a core hold."""
 RESULTS = Path(__file__).parent / "results" / "dispatch.json"
 
 Call = Callable[[], Any]
@@ -61,6 +68,17 @@ class Chain(torch.nn.Module):
         for layer in self.layers:
             x = torch.relu(layer(x))
         return x
+
+
+class Wide(torch.nn.Module):
+    """Many weights and inputs, and next to no work: a sum of scalars."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(1, 1) for _ in range(WEIGHTS // 2))
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return torch.stack([*(weight.view(()) for weight in self.parameters()), *inputs]).sum()
 
 
 def through_onnxruntime(model: Small, x: torch.Tensor) -> Call:
@@ -180,6 +198,41 @@ def further_clusters() -> dict[str, float]:
     }
 
 
+def checks() -> dict[str, float]:
+    """Microseconds that a call spends on finding out that the model is as it was, by way of calling it."""
+    model, inputs = Wide().eval(), [torch.randn(()) for _ in range(INPUTS)]
+    options: Any = {"tune": "off", "start": "wait", "backends": []}
+    ways: dict[str, Any] = {
+        "torch.compile": torch.compile(model, backend="hub", options=options),
+        "hub.compile": hub.compile(model, options=options),
+    }
+    for way in ways.values():
+        for _ in range(4):
+            way(*inputs)
+    ways["hub.freeze"] = hub.freeze(ways["torch.compile"], *inputs)
+    graphs = {name: graphs_of(way)[0] for name, way in ways.items() if name != "hub.freeze"}
+    result = (torch.zeros(()),)
+    for graph in graphs.values():
+        binding = graph.current()
+        assert binding is not None
+        binding.run = lambda _: result
+    ways["hub.freeze"]._run = lambda _: result
+    calls: dict[str, Call] = {name: (lambda way=way: way(*inputs)) for name, way in ways.items()}
+    warm = interleaved_us(calls)
+    memory = numpy.zeros(COLD_BYTES, dtype=numpy.uint8)
+    cold: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(COLD_CALLS):
+        for name, call in calls.items():
+            memory += 1
+            start = time.perf_counter()
+            call()
+            cold[name].append((time.perf_counter() - start) * 1e6)
+    return {
+        **{f"{name}, warm": us for name, us in warm.items()},
+        **{f"{n}, cold": statistics.median(s) for n, s in cold.items()},
+    }
+
+
 def main() -> None:
     """Time, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -190,6 +243,7 @@ def main() -> None:
             "one cluster, onnxruntime": one_cluster("onnxruntime", through_onnxruntime),
             "one cluster, openvino": one_cluster("openvino", through_openvino),
             "each further cluster": further_clusters(),
+            f"{WEIGHTS} weights and {INPUTS} inputs": checks(),
         }
     for name, figures in found.items():
         print(name)
