@@ -392,8 +392,17 @@ def _note_function(function: Any, reads: Reads) -> str:
 def _note_module(module: torch.nn.Module, reads: Reads) -> str:
     """Watch a module's attributes, and what it keeps in dicts of its own: parameters, buffers, submodules, hooks."""
     attributes: dict[str, Any] = module.__dict__
-    parts = (value for name, value in attributes.items() if name.startswith("_") and issubclass(type(value), dict))
-    return next((why for part in parts if (why := _note(part, reads))), "") or _note_instance(module, reads)
+    for name, value in attributes.items():
+        if name.startswith("_") and issubclass(type(value), dict):
+            if _has_hidden_order(value):
+                return f"the order of {name} can change unseen"
+            reads.dicts[id(value)] = value
+    return _note_instance(module, reads)
+
+
+def _has_hidden_order(value: Any) -> bool:
+    """Return whether `move_to_end` could change the order of a dict, of which its version tag says nothing."""
+    return issubclass(type(value), collections.OrderedDict) and len(value) > 1
 
 
 def _note_instance(value: object, reads: Reads) -> str:
@@ -409,7 +418,7 @@ def _note_instance(value: object, reads: Reads) -> str:
     if hidden := next((base for base in kind.__mro__ if _hides_state(base)), None):
         slots = [name for name, one in vars(hidden).items() if isinstance(one, types.MemberDescriptorType)]
         return f"a {kind.__name__} keeps {slots[0] if slots else 'something'} in a slot, whose changes cannot be seen"
-    if issubclass(kind, collections.OrderedDict) and len(cast("Any", value)) > 1:
+    if _has_hidden_order(value):
         return f"the order of a {kind.__name__} can change unseen"
     if issubclass(kind, list):
         reads.lists[id(value)] = cast("Any", value)
@@ -417,7 +426,8 @@ def _note_instance(value: object, reads: Reads) -> str:
         reads.dicts[id(value)] = value
     if kind.__flags__ & _IS_HEAP_TYPE:
         _note_class(type(value), reads)
-    reads.objects[id(value)] = value
+    if kind not in _UNCHANGING and kind not in (dict, list):
+        reads.objects[id(value)] = value
     return ""
 
 

@@ -18,7 +18,7 @@ from torch.nn.modules import module as torch_module
 from hub.direct import recorder
 
 IS_HEAP_TYPE = 1 << 9
-ON_WHICH = ("BUILTIN_MATCH", "CLASS_MATCH", "FUNCTION_MATCH", "ID_MATCH", "MODULE_MATCH")
+ON_WHICH = ("BUILTIN_MATCH", "CLASS_MATCH", "DUPLICATE_INPUT", "FUNCTION_MATCH", "ID_MATCH", "MODULE_MATCH")
 """Guards on which object it is, whatever is in it."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 

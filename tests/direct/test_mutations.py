@@ -184,7 +184,7 @@ LASTING = ("output_hidden_states", "output_attentions")
         ("plain", 1),
         ("bert", 8),
         pytest.param("bert", 1, marks=pytest.mark.slow),
-        pytest.param("mobilenet", 16, marks=pytest.mark.slow),
+        pytest.param("mobilenet", 64, marks=pytest.mark.slow),
     ],
 )
 def test_every_guard_is_implied(name: str, one_in: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Weights: what is written to, moved or given another form is seen in the next call, and plans for other contents do not run."""
+"""Weights: what is written to, moved or given another form is seen in the next call; plans for others do not run."""
 
 from __future__ import annotations
 
