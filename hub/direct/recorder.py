@@ -53,6 +53,8 @@ class Captures:
 
     def guarded_by(self, entries: Sequence[GuardFilterEntry]) -> Sequence[bool]:
         """Hear of the guards on the code whose graph was made last, and keep them all: a `guard_filter_fn`."""
+        for entry in entries:
+            entry.orig_guard.obj_weakref = None  # else a tensor that Dynamo makes of an array would be compared with ==
         _guard_hooks(entries)
         made, self._made = self._made, None
         if made is not None:

@@ -334,6 +334,13 @@ def item_of_an_array() -> Case:
 
 
 @case
+def array_as_input() -> Case:
+    numpy = pytest.importorskip("numpy")
+    ones = numpy.ones(4, dtype=numpy.float32)
+    return Case(Net(lambda self, x, by: self.linear(x) * torch.from_numpy(by)), args=(X, ones), args_after=(X, ones * 4))
+
+
+@case
 def cell_emptied() -> Case:
     value = 2.0
 
