@@ -50,12 +50,14 @@ class Entry:
         "_binding",
         "_fit",
         "_graph",
-        "_inputs",
         "_is_bound_at",
+        "_is_flat",
         "_modes",
+        "_names",
         "_places",
         "_plain",
         "_rebuild",
+        "_structure",
         "_tensors",
         "_watch",
         "_weights",
@@ -66,7 +68,11 @@ class Entry:
 
         Raises FreezeError with the reason where the inputs, or the way to the result, cannot be told from the call.
         """
-        self._inputs = inputs
+        self._is_flat, self._names, self._structure = (
+            inputs.is_flat,
+            inputs.names,
+            inputs.structure,
+        )  # no tensor of the call
         self._plain = tuple((at, leaf) for at, leaf in enumerate(inputs.leaves) if not isinstance(leaf, torch.Tensor))
         if strange := [type(leaf).__name__ for _, leaf in self._plain if type(leaf) not in PLAIN]:
             raise FreezeError(f"an input of type {strange[0]} cannot be compared from call to call")
@@ -93,14 +99,13 @@ class Entry:
 
     def leaves_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
         """Return the leaves of a call's inputs where the call has this form, in these modes; None where it has not."""
-        known = self._inputs
-        if known.is_flat:
-            if len(args) != known.structure or tuple(kwargs) != known.names:
+        if self._is_flat:
+            if len(args) != self._structure or tuple(kwargs) != self._names:
                 return None
             leaves: Sequence[Any] = (*args, *kwargs.values()) if kwargs else args
         else:
             leaves, structure = _flat(args, kwargs)
-            if structure != known.structure or tuple(kwargs) != known.names:
+            if structure != self._structure or tuple(kwargs) != self._names:
                 return None
         for at, first in self._plain:
             leaf = leaves[at]

@@ -146,3 +146,26 @@ def test_an_input_that_is_a_weight_goes_through_dynamo() -> None:
         torch.testing.assert_close(compiled(given), model(given))
         torch.testing.assert_close(compiled(model.linear.weight), model(model.linear.weight))
         assert program_of(compiled)._n_uses <= uses + 1
+
+
+def test_inputs_and_results_of_finished_calls_are_freed() -> None:
+    """A compiled model remembers forms of inputs, not the inputs: flat ones, keyword ones, and those in containers."""
+
+    class Held(nn.Module):
+        def forward(self, x: torch.Tensor, more: list[torch.Tensor], *, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"sum": x + more[0] * scale, "least": x.amin()}
+
+    def call() -> list[weakref.ref[torch.Tensor]]:
+        x, other, scale = torch.randn(4, 4), torch.randn(4, 4), torch.randn(4, 4)
+        found = compiled(x, [other], scale=scale)
+        plain = flat(x)
+        return [weakref.ref(one) for one in (x, other, scale, found["sum"], found["least"], plain)]
+
+    model = Held().eval()
+    compiled, flat = hub.compile(model, options=OPTIONS), hub.compile(Two().eval(), options=OPTIONS)
+    flat.linear = nn.Linear(4, 4)
+    with torch.no_grad():
+        references = [reference for _ in range(8) for reference in call()]
+    assert all(program_of(one)._n_uses > 0 for one in (compiled, flat))
+    gc.collect()
+    assert [reference() for reference in references] == [None] * len(references)
