@@ -35,6 +35,8 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
         raise CaptureError(f"{transform} inside the program has no pre-dispatch form")
     if view := written_hidden_view(module):
         raise CaptureError(f"{view} gives views without declaring them, and a write to such memory would be lost")
+    if _leaves_gradients_otherwise(module):
+        raise CaptureError("the program leaves gradients switched on or off after it, which no functional graph says")
     try:
         with torch.no_grad():
             exported, signature = aot_export_module(
@@ -82,6 +84,12 @@ def _view_beside_a_write(written: Sequence[Any], returned: Sequence[Any]) -> str
     owners = {alias_chain(node)[-1] for node in written} - {*written}
     found = (node for node in returned if isinstance(node, fx.Node) and node not in written)
     return next((node.name for node in found if alias_chain(node)[-1] in owners), None)
+
+
+def _leaves_gradients_otherwise(module: fx.GraphModule) -> bool:
+    """Return whether a program ends in another gradient mode than the one it is captured in, and so begins in."""
+    switches = module.graph.find_nodes(op="call_function", target=SET_GRAD_ENABLED)
+    return bool(switches) and switches[-1].args[0] is not torch.is_grad_enabled()
 
 
 def _functorch_transform(module: fx.GraphModule) -> str | None:
