@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from hub.capture.attention import expand_attention
-from hub.capture.call import capture_call
+from hub.capture.call import capture_call, program_behind
 from hub.capture.inference import capture_inference
 from hub.capture.nothing import why_nothing
 from hub.capture.sources import weight_positions
@@ -65,7 +65,7 @@ def explain(
         raise errors[0]
     if not found:
         raise why_nothing(model, frames).error()
-    program = getattr(model, "_hub_program", None)  # by `hub.compile`
+    program = program_behind(model)
     if program is None:
         return tuple(found)
     note = Event(kind=EventKind.NOTE, stage=Stage.EXPLAIN, message=calls_text(program.why_dynamo))

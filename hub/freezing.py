@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from hub.capture.call import program_behind
 from hub.compiled import CompiledGraph, is_autocast_on
 from hub.direct.feeding import check_inputs, fed, rebuilt
 from hub.errors import FreezeError
@@ -139,7 +140,7 @@ class _Watch:
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
         self._compiled = compiled
-        program = getattr(compiled, "_hub_program", None)  # by `hub.compile`, which would leave Dynamo out
+        program = program_behind(compiled)  # which would leave Dynamo out
         self._call: Callable[..., Any] = compiled if program is None else program.through_dynamo
         self._lock = contextlib.nullcontext() if program is None else program.lock
         self._thread = threading.get_ident()

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hub.capture.call import program_behind
 from hub.capture.frames import frames_of
 from hub.capture.nothing import Cause, Nothing, why_nothing
 from hub.compiled import CompiledGraph
@@ -57,7 +58,7 @@ def graphs_of(compiled: Any) -> tuple[CompiledGraph, ...]:
             f"{type(compiled).__name__} was not made by hub.compile, nor by torch.compile(..., backend='hub')",
             hint="pass what hub.compile or torch.compile returned, not the module itself",
         )
-    has_own_code = getattr(compiled, "_hub_program", None) is not None  # by `hub.compile`: shared with no other model
+    has_own_code = program_behind(compiled) is not None  # shared with no other model
     tensors = frozenset[int]() if has_own_code else _tensors_of(compiled)
     return tuple(graph for graph in _living() if _belongs(graph, wrapper, tensors))
 
@@ -109,7 +110,7 @@ def wait(compiled: Any, timeout_s: float | None = None) -> bool:
     Shows progress as planning does. Return False where the time was over first. Raise OptionError as `plans` does. Warn
     (HubWarning) of a model that `hub.compile` made and of which nothing is captured yet.
     """
-    if getattr(compiled, "_hub_program", None) is not None and not graphs_of(compiled):
+    if program_behind(compiled) is not None and not graphs_of(compiled):
         text = "nothing is captured yet, so nothing is planned"
         warnings.warn(f"{text}\n  next step: call the model twice, or give hub.compile its example_inputs", HubWarning, 2)
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -137,7 +138,7 @@ def _tensors_of(compiled: Any) -> frozenset[int]:
 
 
 def _wrapper_of(compiled: Any) -> object | None:
-    if (program := getattr(compiled, "_hub_program", None)) is not None:  # by `hub.compile`
+    if (program := program_behind(compiled)) is not None:
         compiled = program.compiled
     compiled = getattr(compiled, "_compiled_call_impl", None) or compiled  # by `Module.compile`
     context = getattr(compiled, "dynamo_ctx", None)

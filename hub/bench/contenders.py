@@ -155,7 +155,7 @@ def compiled_by_hub(module: Any, given: Mapping[str, Any], *, goes_on: bool = Fa
     """Return `module` compiled through the hub with these options; with `goes_on`, verified after the first answer, too."""
     import torch  # the command line lists contenders without it
 
-    # its annotations allow no tuples among options
+    # PyTorch's annotations allow no tuples among options.
     return cast("Any", torch).compile(module, backend="hub", options=_waiting(given, goes_on=goes_on))
 
 

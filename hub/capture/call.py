@@ -17,6 +17,8 @@ from torch._dynamo.guards import DeletedGuardManagerWrapper
 
 from hub.capture.frames import Frames, captured_for_hub
 
+OWN_SLOT = "_hub_program"
+"""Where what `hub.compile` returns keeps what runs its calls: set once."""
 _NO_LIMIT = 2**31
 _SETTINGS = {
     "automatic_dynamic_shapes": False,  # the sizes of this call, whatever came before, and without being remembered
@@ -80,9 +82,14 @@ class _Program:
         return self.run(*args)
 
 
+def program_behind(model: Any) -> Any | None:
+    """Return what runs the calls of what `hub.compile` returned (`hub.direct.program`); None for anything else."""
+    return getattr(model, OWN_SLOT, None)
+
+
 def uncompiled(model: Callable[..., Any]) -> Callable[..., Any]:
     """Return what `torch.compile` or `hub.compile` was given, from what it returned; anything else as it is."""
-    if (program := getattr(model, "_hub_program", None)) is not None:  # by `hub.compile`
+    if (program := program_behind(model)) is not None:
         return uncompiled(program.function)
     if isinstance(model, OptimizedModule):
         return uncompiled(cast("Any", model)._orig_mod)

@@ -15,8 +15,9 @@ from typing import Any, TypeVar, cast, overload
 import torch
 from torch._dynamo.eval_frame import OptimizedModule
 
+from hub.capture.call import OWN_SLOT, program_behind
 from hub.direct.program import Program
-from hub.direct.reads import OWN_SLOT
+from hub.direct.reads import IS_HEAP_TYPE
 from hub.errors import OptionError
 from hub.freezing import Frozen
 from hub.options import resolve
@@ -64,6 +65,8 @@ class CompiledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one call."""
+        if torch.compiler.is_dynamo_compiling():
+            return self._hub_program.function(*args, **kwargs)
         return self._hub_program(*args, **kwargs)
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -150,7 +153,7 @@ def compile(  # noqa: A001
 
 def program_of(compiled: Any) -> Program:
     """Return the calls behind what `compile` returned. Raises OptionError for anything else."""
-    if (program := getattr(compiled, OWN_SLOT, None)) is None:
+    if (program := program_behind(compiled)) is None:
         raise OptionError(f"{type(compiled).__name__} was not made by hub.compile", hint="pass what hub.compile returned")
     return program
 
@@ -203,15 +206,11 @@ def _class_for(kind: type) -> Any:
     }  # fmt: skip
     for base in kind.__mro__:
         for name, member in vars(base).items():
-            if isinstance(member, types.MemberDescriptorType) and base.__flags__ & _IS_HEAP_TYPE:
+            if isinstance(member, types.MemberDescriptorType) and base.__flags__ & IS_HEAP_TYPE:
                 members.setdefault(name, _shared(member))
     metaclass: Any = type(kind)
     make = abc.ABCMeta if issubclass(metaclass, abc.ABCMeta) else type
     return cast("Any", make).__new__(metaclass, kind.__name__, (CompiledModule, kind), members)
-
-
-_IS_HEAP_TYPE = 1 << 9
-"""Bit of `type.__flags__` that classes written in Python have: Py_TPFLAGS_HEAPTYPE of CPython's object.h."""
 
 
 def _shared(slot: Any) -> property:

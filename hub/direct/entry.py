@@ -68,11 +68,8 @@ class Entry:
 
         Raises FreezeError with the reason where the inputs, or the way to the result, cannot be told from the call.
         """
-        self._is_flat, self._names, self._structure = (
-            inputs.is_flat,
-            inputs.names,
-            inputs.structure,
-        )  # no tensor of the call
+        self._is_flat = inputs.is_flat  # not the inputs themselves: those of a finished call go
+        self._names, self._structure = inputs.names, inputs.structure
         self._plain = tuple((at, leaf) for at, leaf in enumerate(inputs.leaves) if not isinstance(leaf, torch.Tensor))
         if strange := [type(leaf).__name__ for _, leaf in self._plain if type(leaf) not in PLAIN]:
             raise FreezeError(f"an input of type {strange[0]} cannot be compared from call to call")

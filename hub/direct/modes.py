@@ -31,7 +31,7 @@ class Modes:
         self._device = cast("Any", _device).CURRENT_DEVICE
 
     def hold(self) -> bool:
-        """Return whether the calling thread is in the same modes. About 0.6 us."""
+        """Return whether the calling thread is in the same modes."""
         return (
             self._rest()
             and _is_inference() is self._is_inference

@@ -1,7 +1,7 @@
 /* Compares what a captured program read from Python with what is there now: `hub.direct.watch` says what and why.
  *
- * A call of a model makes some thousand such comparisons. In Python each takes 0.1 us; here they are loads whose cache misses
- * overlap. Everything is CPython's own interface, but for one field: `ma_version_tag`, which every change of a dict changes in
+ * A call of a model makes some thousand such comparisons. Here they are loads whose cache misses overlap, where Python would
+ * call a function for each. Everything is CPython's own interface, but for one field: `ma_version_tag`, which every change of a dict changes in
  * CPython 3.11 and 3.12 (PEP 509; PEP 699 removes it later). `watch.py` tries that out before it trusts this module.
  */
 #define PY_SSIZE_T_CLEAN

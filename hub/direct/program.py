@@ -99,8 +99,6 @@ class Program:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one call, without Dynamo where one of this form went through it and nothing has changed since."""
-        if torch.compiler.is_dynamo_compiling():
-            return self.function(*args, **kwargs)
         armed = self._armed
         if armed is not None and (found := armed.watch.compare()) != CHANGED:
             for entry in armed.entries:

@@ -25,8 +25,8 @@ from torch._dynamo import source as sources
 from torch._dynamo.types import GuardFilterEntry
 from torch._guards import Source
 
-OWN_SLOT = "_hub_program"
-"""Where a compiled module keeps what runs its calls: set once."""
+from hub.capture.call import OWN_SLOT
+
 MISSING = object()
 """Stands for the value of a key that a dict does not have."""
 
@@ -285,7 +285,7 @@ def _is_field(one: Any) -> bool:
 def _runs_code(one: Any) -> bool:
     """Return whether reading this attribute of a class runs code that is written in Python."""
     kind = cast("type[Any]", type(one))
-    return issubclass(kind, property) or (bool(kind.__flags__ & _IS_HEAP_TYPE) and hasattr(kind, "__get__"))
+    return issubclass(kind, property) or (bool(kind.__flags__ & IS_HEAP_TYPE) and hasattr(kind, "__get__"))
 
 
 def _value(source: Source, holder: Any, scope: Mapping[str, Any]) -> Any:
@@ -371,10 +371,10 @@ def _note_class(one: type, reads: Reads) -> None:
 
 
 def _can_change(one: type) -> bool:
-    return bool(one.__flags__ & _IS_HEAP_TYPE) and not one.__flags__ & _IS_IMMUTABLE
+    return bool(one.__flags__ & IS_HEAP_TYPE) and not one.__flags__ & _IS_IMMUTABLE
 
 
-_IS_HEAP_TYPE, _IS_IMMUTABLE = 1 << 9, 1 << 8
+IS_HEAP_TYPE, _IS_IMMUTABLE = 1 << 9, 1 << 8
 """Bits of `type.__flags__`: Py_TPFLAGS_HEAPTYPE and Py_TPFLAGS_IMMUTABLETYPE of CPython's object.h."""
 
 
@@ -410,7 +410,7 @@ def _note_instance(value: object, reads: Reads) -> str:
     kind: type = type(value)
     if issubclass(kind, threading.local):
         return "it is another one in each thread"
-    if kind is functools.partial:  # what it holds is read-only, but for a dict
+    if kind is functools.partial:  # what it holds is read-only, but for a dict and for `__setstate__`
         keywords = cast("Any", value).keywords
         reads.dicts[id(keywords)] = keywords
         reads.objects[id(value)] = value
@@ -424,7 +424,7 @@ def _note_instance(value: object, reads: Reads) -> str:
         reads.lists[id(value)] = cast("Any", value)
     if issubclass(kind, dict):
         reads.dicts[id(value)] = value
-    if kind.__flags__ & _IS_HEAP_TYPE:
+    if kind.__flags__ & IS_HEAP_TYPE:
         _note_class(type(value), reads)
     if kind not in _UNCHANGING and kind not in (dict, list):
         reads.objects[id(value)] = value
@@ -442,7 +442,7 @@ def _hides_state(base: type) -> bool:
     has_references = parent.__weakrefoffset__ == 0 != base.__weakrefoffset__
     is_compiled = OWN_SLOT in vars(base)
     known_bytes = (has_dict + has_references + is_compiled) * struct.calcsize("P")
-    return not base.__flags__ & _IS_HEAP_TYPE or base.__basicsize__ - parent.__basicsize__ > known_bytes
+    return not base.__flags__ & IS_HEAP_TYPE or base.__basicsize__ - parent.__basicsize__ > known_bytes
 
 
 _WATCHABLE: frozenset[type] = frozenset({object, dict, list, tuple, collections.OrderedDict, types.SimpleNamespace})

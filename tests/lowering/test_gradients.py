@@ -16,7 +16,7 @@ from plugin_triton.settings import Settings
 BACKENDS = {"disc": create_disc(), "triton": create_triton(Settings(interpret=True))}
 CASES = [(name, place) for name in RULES for place in range(len(SAMPLES[name]))]
 REFUSED = {False: 1, True: 6}
-"""A slice in steps; and, where sizes are symbols, attention whose head size is one."""
+"""A slice in steps; and, where sizes are symbols, attention whose head size or heads that share keys are."""
 
 
 def executable_of(backend: Any, cluster: Any) -> Any:
