@@ -52,6 +52,10 @@ test-decoders: $(VENV)/.dev  ## run a thousand random decoders through each back
 	mkdir -p $(dir $(DECODERS_DONE))
 	DECODERS=$(DECODERS) DECODERS_BACKENDS=$(DECODERS_BACKENDS) DECODERS_DONE=$(abspath $(DECODERS_DONE)) $(PYTEST) tests/decoders/every_decoder.py
 
+# Ten minutes: sixteen architectures, and each way to generate.
+test-generation: $(VENV)/.dev  ## see that language models generate eager's tokens
+	$(PYTEST) -m "" tests/generation
+
 # Hours: hundreds of models of 50 MB, by each backend and by all of them, and 50,000 calls of changing sizes.
 test-lifetimes: $(VENV)/.dev  ## see that models that come and go leave no memory, files or threads behind
 	$(PYTEST) -m slow tests/memory

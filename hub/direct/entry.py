@@ -38,8 +38,14 @@ class Inputs:
         return [] if self.is_flat else containers_in(self._given)
 
     def key(self) -> Any:
-        """Return what calls of one form share."""
+        """Return what calls of one form share. Raises TypeError for inputs that cannot be compared."""
+        if any(not isinstance(leaf, (torch.Tensor, *PLAIN)) for leaf in self.leaves):
+            raise TypeError
         return self.names, self.structure, tuple(map(_form, self.leaves))
+
+    def kind(self) -> Any:
+        """Return what calls share that one symbolic program could serve: 0 and 1 are sizes of their own to Dynamo."""
+        return self.names, str(self.structure), tuple(map(_kind, self.leaves))
 
 
 class Entry:
@@ -155,6 +161,12 @@ def _has_plain_keys(structure: Any) -> bool:
 
 def _form(leaf: object) -> tuple[Any, Any]:
     return (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf)
+
+
+def _kind(leaf: object) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, tuple(min(size, 2) for size in leaf.shape)
+    return leaf if isinstance(leaf, (str, bool)) else type(leaf)
 
 
 def _sign(value: float) -> str:

@@ -5,24 +5,29 @@ from __future__ import annotations
 import builtins
 import itertools
 import threading
+import time
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._C._dynamo.eval_frame import reset_code
+from torch._C._dynamo.eval_frame import (
+    _debug_get_cache_entry_list,  # pyright: ignore[reportPrivateUsage] - no public form
+    reset_code,
+)
 from torch.fx import _symbolic_trace
 
 from hub.capture.call import forget_compiled
 from hub.capture.frames import captured_for_hub
 from hub.direct.entry import Entry, Inputs
+from hub.direct.general import General, apart, generated
 from hub.direct.modes import Modes, are_plain, is_for_eager
 from hub.direct.reads import Unwatched, find
-from hub.direct.recorder import Captures, Recorder, Seen
+from hub.direct.recorder import Capture, Captures, Recorder, Seen
 from hub.direct.watch import CHANGED, SAME, Watch, why_unwatched
 from hub.dynamo import hub_backend
 from hub.errors import FreezeError
@@ -33,12 +38,17 @@ from hub.registry import registry
 
 MAX_ENTRIES = 16
 """Forms of calls that go without Dynamo; the one made first makes room."""
+MAX_GENERAL = 8
+"""Programs that serve calls of many forms, in one set of modes each; the one made first makes room."""
 MAX_MISSED = 64
 """Forms of calls that are remembered until they come a second time."""
 MAX_PAUSE = 1024
 """Calls through Dynamo, at most, between two attempts to go without: for models that change themselves in every call."""
 MIN_USES = 16
 """Calls without Dynamo after which an attempt has paid, and the next one need not wait."""
+PATIENCE = 0.25
+"""Part of the last capture's seconds that calls of another form spend in eager before they are captured too. Whoever
+captures each form at once spends more on rare ones than they can gain; the classic bound of renting or buying is 1."""
 _numbers = itertools.count()
 MODEL, ARGS, KWARGS = "model", "args", "kwargs"
 """Names of what `_call` is called with, by which Dynamo's expressions begin."""
@@ -64,7 +74,14 @@ class _Armed:
     """What calls may go without Dynamo, while the watch holds."""
 
     watch: Watch
-    entries: tuple[Entry, ...]
+    entries: tuple[Entry, ...] = ()
+    general: tuple[General, ...] = ()
+
+    def more(self, found: Entry | General) -> _Armed:
+        """Return the same with one more."""
+        if isinstance(found, Entry):
+            return replace(self, entries=(found, *self.entries)[:MAX_ENTRIES])
+        return replace(self, general=(found, *self.general)[:MAX_GENERAL])
 
 
 class Program:
@@ -76,8 +93,8 @@ class Program:
         # Code of its own, unequal to every other: Dynamo counts what it compiles, and remembers sizes that vary, by code.
         code = _call.__code__.replace(co_name=f"call_{next(_numbers)}")
         self._globals = {"__builtins__": builtins, "__name__": "hub.direct.call"}
-        self._captures = Captures(code)
         self._code, self._entered = code, _entered(function)
+        self._captures = Captures(code, self._entered[::2])
         self.compiled: Callable[..., Any] = cast("Any", torch).compile(
             types.FunctionType(code, self._globals, code.co_name),
             backend=_backend,
@@ -93,6 +110,10 @@ class Program:
         self._starts_in_eager = True
         self._armed: _Armed | None = None
         self._missed: dict[Any, None] = {}
+        self._spent_s: dict[Any, float] = {}
+        """Seconds in eager, by kind of inputs, of calls whose kind is not captured yet."""
+        self._capture_s = 0.0
+        """What the last capture took."""
         self._pause = self._to_wait = self._n_uses = 0
         self.lock = freed_in_forks(threading.Lock())
         """Held while calls of graphs are watched: a graph has one observer."""
@@ -105,6 +126,14 @@ class Program:
                 if (leaves := entry.leaves_of(args, kwargs)) is not None:
                     self._n_uses += 1
                     return entry.run(leaves, is_same=found == SAME)
+            if armed.general:
+                scope = {MODEL: self.function, ARGS: args, KWARGS: kwargs}
+                for general in armed.general:
+                    if general.takes(scope):
+                        self._n_uses += 1
+                        return general.run(self.function, args, kwargs)
+                if self._may_spare_captures and not self._is_known(scope) and not self._is_worth_capturing(args, kwargs):
+                    return self._timed_in_eager(args, kwargs)
         return self._call_slowly(args, kwargs)
 
     def through_dynamo(self, *args: Any, **kwargs: Any) -> Any:
@@ -149,8 +178,32 @@ class Program:
     def _forget(self, entered: tuple[Any, ...]) -> None:
         """Have everything captured anew, since the model's own code was replaced: of that Dynamo makes no guard."""
         self._entered, self._armed = entered, None
+        self._captures.functions = entered[::2]
         reset_code(self._code)
         self._captures.forget()
+
+    @property
+    def _may_spare_captures(self) -> bool:
+        """Return whether there is a program that serves many forms already, so that others can wait."""
+        return self._starts_in_eager and self._captures.n_made > 1 and are_plain()
+
+    def _is_known(self, scope: Mapping[str, Any]) -> bool:
+        """Return whether Dynamo has captured a program for such a call, given as its arguments by name."""
+        return any(cast("Any", entry).guard_manager.check(scope) for entry in _debug_get_cache_entry_list(self._code))
+
+    def _is_worth_capturing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether calls of such inputs have taken long enough in eager for a program of their own."""
+        return self._spent_s.get(Inputs(args, kwargs).kind(), 0.0) >= PATIENCE * self._capture_s
+
+    def _timed_in_eager(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        start = time.perf_counter()
+        result = self.function(*args, **kwargs)
+        kind = Inputs(args, kwargs).kind()
+        self._spent_s[kind] = self._spent_s.pop(kind, 0.0) + time.perf_counter() - start
+        while len(self._spent_s) > MAX_MISSED:
+            self._spent_s.pop(next(iter(self._spent_s)))
+        self.why_dynamo = f"inputs of this kind run in eager until that took {PATIENCE:.0%} of what a capture takes"
+        return result
 
     def _is_worth_watching(self) -> bool:
         """Return whether to learn from this call; count down to the next one where not."""
@@ -166,26 +219,46 @@ class Program:
         """
         n_made = self._captures.n_made
         watch, modes, inputs = self._watch_now(args, kwargs), Modes(), Inputs(args, kwargs)
+        start = time.perf_counter()
         with Recorder(self._captures.graphs()) as recorder:
             result = self.compiled(self.function, args, kwargs)
         if self._captures.n_made != n_made:  # it was captured only now: the next call is noted with all that it reads
+            self._capture_s = time.perf_counter() - start
             self._armed = None
             self.why_dynamo = (
                 self._captures.why_last() or "its last call was captured, and the next one of its form is noted"
             )
             return result
-        armed = self._armed
-        is_first = armed is None or armed.watch is not watch
-        if not is_first and not self._comes_again(inputs):
-            return result
-        entry = _entry(watch, modes, inputs, recorder.calls, result, self._captures)
-        if isinstance(entry, Entry) and isinstance(watch, Watch):
-            others = () if is_first or armed is None else armed.entries
-            self._armed, self.why_dynamo = _Armed(watch, (entry, *others)[:MAX_ENTRIES]), ""
-        else:
-            self.why_dynamo = str(entry)
+        way = self._way(watch, modes, inputs, recorder.calls, result)
+        if isinstance(way, Unwatched):
+            self.why_dynamo = str(way)
             self._wait_longer()
+        elif way is not None and isinstance(watch, Watch):
+            armed = self._armed
+            self._armed = (armed if armed is not None and armed.watch is watch else _Armed(watch)).more(way)
+            self.why_dynamo = ""
         return result
+
+    def _way(
+        self, watch: Watch | Unwatched | None, modes: Modes, inputs: Inputs, calls: list[Seen], result: Any
+    ) -> Entry | General | Unwatched | None:
+        """Return what others like this call can go by, or why they have to go through Dynamo; None where that is open."""
+        capture = _only_capture(calls, self._captures)
+        if isinstance(capture, Unwatched):
+            return capture
+        if not isinstance(watch, Watch):
+            return watch or Unwatched("", "nothing of it is captured")
+        if watch.compare() == CHANGED:
+            return Unwatched("", capture.more.writes or "something that the model reads changed during the call")
+        if not modes.hold():
+            return Unwatched("", "every call changes PyTorch's modes")
+        entry = None
+        if capture.check is None or self._armed is None or self._armed.watch is not watch or self._comes_again(inputs):
+            entry = _entry(watch, modes, inputs, calls[0], result, capture)
+        if isinstance(entry, Entry) or capture.check is None:
+            return entry
+        general = _general(watch, modes, capture, self._code, self._globals)
+        return general if general is not None else entry
 
     def _watch_now(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Watch | Unwatched | None:
         """Return a watch of all that captured programs read: the one there is, while it holds. None before any capture."""
@@ -228,15 +301,8 @@ def _entered(model: Any) -> tuple[Any, ...]:
     return tuple(part for one in functions if isinstance(one, types.FunctionType) for part in (one, one.__code__))
 
 
-def _entry(
-    watch: Watch | Unwatched | None,
-    modes: Modes,
-    inputs: Inputs,
-    calls: list[Seen],
-    result: Any,
-    captures: Captures,
-) -> Entry | Unwatched:
-    """Return an entry for a call that went through Dynamo, or why others like it have to."""
+def _only_capture(calls: list[Seen], captures: Captures) -> Capture | Unwatched:
+    """Return the program that a call through Dynamo ran, or why others like it have to go through Dynamo, too."""
     if not calls:
         return Unwatched(
             "", "its graphs are called by PyTorch's autograd: for gradients, under autocast, or for operators such as vmap"
@@ -246,17 +312,28 @@ def _entry(
     capture = captures.of(calls[0].graph)
     if capture is None:
         return Unwatched("", "its graph is a part of the model, with Python around it")
-    if isinstance(capture.steps, Unwatched):
-        return capture.steps
-    if not isinstance(watch, Watch):
-        return watch or Unwatched("", "nothing of it is captured")
+    if capture.more.breaks:
+        return Unwatched("", capture.more.breaks)
     if calls[0].graph.mode != "inference":
         return Unwatched("", "it makes gradients")
-    if watch.compare() == CHANGED:
-        return Unwatched("", "the model, or something else that it reads, changed during the call")
-    if not modes.hold():
-        return Unwatched("", "every call changes PyTorch's modes")
+    return capture
+
+
+def _entry(watch: Watch, modes: Modes, inputs: Inputs, call: Seen, result: Any, capture: Capture) -> Entry | Unwatched:
+    """Return an entry for calls of this form, or why there can be none."""
+    if capture.more.writes:
+        return Unwatched("", capture.more.writes)
+    if capture.needs.unwatched is not None:
+        return capture.needs.unwatched
     try:
-        return Entry(inputs, calls[0], result, watch, modes)
+        return Entry(inputs, call, result, watch, modes)
     except FreezeError as error:
         return Unwatched("", error.message)
+
+
+def _general(watch: Watch, modes: Modes, capture: Capture, code: types.CodeType, names: dict[str, Any]) -> General | None:
+    """Return the code that Dynamo made of a program, to be called while the watch holds."""
+    graph, run = capture.graph(), generated(code, capture.compile_id, names)
+    if capture.check is None or graph is None or run is None:
+        return None
+    return General(capture.check, modes, run, apart(capture.inputs, watch) if graph.graph.mutated else None)

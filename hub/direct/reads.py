@@ -23,7 +23,7 @@ import torch
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import source as sources
 from torch._dynamo.types import GuardFilterEntry
-from torch._guards import Source
+from torch._guards import Guard, Source
 
 from hub.capture.call import OWN_SLOT
 
@@ -39,11 +39,9 @@ _OF_THE_THREAD = frozenset({
     "FUNCTORCH_STACK_MATCH",
     "GLOBAL_STATE",
     "GRAD_MODE",
-    "SHAPE_ENV",
     "TORCH_FUNCTION_STATE",
 })  # fmt: skip
-"""Guards that read no Python object: `modes` compares that state. Entries pin every size, and with them what the shapes'
-guard says of them."""
+"""Guards that read no Python object: `modes` compares that state."""
 _BY_IDENTITY = frozenset({
     "BOOL_MATCH",
     "BUILTIN_MATCH",
@@ -76,6 +74,7 @@ _ON_EQUALITY = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH"})
 _ON_TENSORS = frozenset({"TENSOR_MATCH", "DISPATCH_KEY_SET_MATCH"})
 _ON_PAIRS = frozenset({"DUPLICATE_INPUT"})
 """Guards that two walks lead to one object: they do while each leads where it led."""
+_KNOWN = _BY_IDENTITY | _ON_CONTENTS | _ON_TENSORS
 _COPIES = (sources.TypeDictSource, sources.TypeMROSource)
 """Steps that make their value from a class, which is watched: a copy of its attributes, the order of its bases."""
 _PLAIN = (
@@ -138,37 +137,68 @@ class Reads:
     """Parameters, buffers and other tensors that are no inputs: their form counts."""
     classes: dict[type, None] = field(default_factory=dict)
     """Classes whose names and bases count. (Their attributes are among the dicts.)"""
-    seen: set[int] = field(default_factory=set)
+    seen: dict[int, str] = field(default_factory=dict)
+    """Identities of all objects that were noted, each with why it cannot be watched; "" where it can."""
     walked: set[int] = field(default_factory=set)
     """Identities of all values that walks led to."""
 
 
-def steps_of(entries: Iterable[GuardFilterEntry], is_input: frozenset[str]) -> tuple[Step, ...] | Unwatched:
-    """Return the places that guards read, each once, or the guard that keeps the program with Dynamo.
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What must hold so that a captured program answers as Dynamo would have it answer."""
 
-    `is_input` names the roots whose values are the inputs of a call: entries compare those in full.
+    steps: tuple[Step, ...]
+    """Places whose watch implies guards."""
+    kept: tuple[Guard, ...]
+    """The other guards, of inputs most of all: they are to be checked at every call."""
+    unwatched: Unwatched | None
+    """A kept guard that an entry of one form of the inputs does not imply; None where it implies them all."""
+
+
+def needs_of(
+    entries: Iterable[GuardFilterEntry], is_input: frozenset[str], scope: Mapping[str, Any], functions: Iterable[Any] = ()
+) -> Needs:
+    """Return which guards a watch implies, and which have to be checked.
+
+    `is_input` names the roots whose values are the inputs of a call. `scope` and `functions` are as for `find`.
     """
     steps: dict[tuple[Any, bool, bool], Step] = {}
+    kept: list[Guard] = []
+    unwatched: list[Unwatched] = []
+    finder = _Finder(scope, functions)
     for entry in entries:
         guard = entry.orig_guard
-        kind, source = entry.guard_type, guard.originating_source
-        name = f"{kind} {source.name}".rstrip()
-        if kind in _OF_THE_THREAD:
+        if entry.guard_type in _OF_THE_THREAD:
             continue
-        if kind in _ON_PAIRS:
-            others = [value for value in _bound(guard.create_fn) if isinstance(value, Source)]
-            if any(_root(one).name in is_input for one in (source, *others)):
-                return Unwatched(name, "one input is another one, or a part of the model")
-            steps.update(((one, False, False), Step(one, name, is_read=False)) for one in (source, *others))
-        elif kind not in _BY_IDENTITY | _ON_CONTENTS | _ON_TENSORS:
-            return Unwatched(name, "this kind of guard has no equal here")
-        elif _root(source).name in is_input:
-            if not _is_compared(source):
-                return Unwatched(name, "an attribute of an input is read")
+        placed = _placed(entry, is_input)
+        if not isinstance(placed, Unwatched):
+            placed = next((why for step in placed if (why := finder.note(step))), placed)
+        if isinstance(placed, Unwatched):
+            unwatched.append(placed)
+        if isinstance(placed, Unwatched) or not placed:
+            kept.append(guard)
         else:
-            is_read, is_deep = kind not in _BY_IDENTITY, kind in _ON_EQUALITY
-            steps[source, is_read, is_deep] = Step(source, name, is_read, is_deep)
-    return tuple(steps.values())
+            steps.update(((step.source, step.is_read, step.is_deep), step) for step in placed)
+    return Needs(tuple(steps.values()), tuple(kept), unwatched[0] if unwatched else None)
+
+
+def _placed(entry: GuardFilterEntry, is_input: frozenset[str]) -> tuple[Step, ...] | Unwatched:
+    """Return the places that a guard reads; none where they are inputs that entries compare in full; or why none can be."""
+    guard = entry.orig_guard
+    kind, source = entry.guard_type, guard.originating_source
+    name = f"{kind} {source.name}".rstrip()
+    if kind == "SHAPE_ENV":
+        return ()  # entries pin every size
+    if kind in _ON_PAIRS:
+        others = [value for value in _bound(guard.create_fn) if isinstance(value, Source)]
+        if any(_root(one).name in is_input for one in (source, *others)):
+            return Unwatched(name, "one input is another one, or a part of the model")
+        return tuple(Step(one, name, is_read=False) for one in (source, *others))
+    if _root(source).name in is_input:
+        return () if _is_compared(source) and kind in _KNOWN else Unwatched(name, "an attribute of an input is read")
+    if kind not in _KNOWN:
+        return Unwatched(name, "this kind of guard has no equal here")
+    return (Step(source, name, kind not in _BY_IDENTITY, kind in _ON_EQUALITY),)
 
 
 def find(steps: Sequence[Step], scope: Mapping[str, Any], functions: Iterable[Any] = ()) -> Reads | Unwatched:
@@ -176,17 +206,27 @@ def find(steps: Sequence[Step], scope: Mapping[str, Any], functions: Iterable[An
 
     `functions` count too.
     """
-    reads = Reads()
-    for function in functions:
-        _note(function, reads)
-    values: dict[Source, Any] = {}
-    for step in steps:
-        value = _walk(step.source, scope, values, reads)
+    finder = _Finder(scope, functions)
+    return next((why for step in steps if (why := finder.note(step))), finder.reads)
+
+
+class _Finder:
+    """Walks to one place after the other. What it could not watch once, it cannot watch later."""
+
+    def __init__(self, scope: Mapping[str, Any], functions: Iterable[Any]) -> None:
+        self.reads = Reads()
+        self._scope, self._values = scope, dict[Source, Any]()
+        for function in functions:
+            _note(function, self.reads)
+
+    def note(self, step: Step) -> Unwatched | None:
+        """Note all objects on the way to one place. Return why one of them cannot be watched; None where all can."""
+        value = _walk(step.source, self._scope, self._values, self.reads)
         if isinstance(value, Unwatched):
             return Unwatched(step.guard, value.reason)
-        if step.is_read and value is not MISSING and (why := _note_all(value, reads, is_deep=step.is_deep)):
+        if step.is_read and value is not MISSING and (why := _note_all(value, self.reads, is_deep=step.is_deep)):
             return Unwatched(step.guard, why)
-    return reads
+        return None
 
 
 def _walk(source: Source, scope: Mapping[str, Any], values: dict[Source, Any], reads: Reads) -> Any:
@@ -321,10 +361,14 @@ def _note_all(value: Any, reads: Reads, *, is_deep: bool) -> str:
 def _note(given: object, reads: Reads) -> str:
     """Note all that an object holds itself. Return why it cannot be watched; "" where it can."""
     value = cast("Any", given)  # so that a test of its type leaves it what it is
+    if (why := reads.seen.get(id(value))) is None:
+        reads.seen[id(value)] = ""
+        why = reads.seen[id(value)] = _note_new(value, reads)
+    return why
+
+
+def _note_new(value: Any, reads: Reads) -> str:
     kind = cast("type[Any]", type(value))
-    if id(value) in reads.seen:
-        return ""
-    reads.seen.add(id(value))
     if kind in _UNCHANGING:
         return ""
     if issubclass(kind, torch.Tensor):

@@ -15,9 +15,11 @@ from typing import Any, cast
 
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.types import GuardFilterEntry
+from torch._guards import CompileContext, Source
 
 from hub.compiled import CompiledGraph
-from hub.direct.reads import Step, Unwatched, steps_of
+from hub.direct.general import Check
+from hub.direct.reads import Needs, Step, needs_of
 
 HOOKS_ON_ALL = frozenset({
     "_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks",
@@ -28,28 +30,60 @@ INPUTS = frozenset({"L['args']", "L['kwargs']"})
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """What the code that Dynamo generates does beside calling the graph and building the result; "" for nothing."""
+
+    breaks: str = ""
+    """What only Dynamo can do: go on with the rest of the model after a graph break."""
+    writes: str = ""
+    """What the code does itself: change objects, hang hooks on tensors, draw numbers."""
+
+
+@dataclass(frozen=True, slots=True)
 class Capture:
-    """One program that Dynamo captured: its graph, and what it read from Python, or why it stays with Dynamo."""
+    """One program that Dynamo captured: its graph, what it needs of Python, and what Dynamo made of it."""
 
     graph: weakref.ref[CompiledGraph]
-    steps: tuple[Step, ...] | Unwatched
+    needs: Needs
+    more: Beside
+    compile_id: object
+    """Dynamo's name for the compilation, by which its code can be found."""
+    check: Check | None
+    """Checks the guards that no watch implies; None where nothing but Dynamo can call the code."""
+    inputs: tuple[Source, ...]
+    """Where the graph's tensors stand among the inputs of a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A graph of which the guards are not known yet."""
+
+    graph: weakref.ref[CompiledGraph]
+    output: weakref.ref[Any]
+    """Dynamo's `OutputGraph`."""
+    more: Beside
+    inputs: tuple[Source, ...]
 
 
 class Captures:
     """The programs that Dynamo captured from one piece of code. Dynamo compiles in one thread at a time."""
 
-    def __init__(self, code: types.CodeType) -> None:
+    def __init__(self, code: types.CodeType, functions: Sequence[Any] = ()) -> None:
         self._all: tuple[Capture, ...] = ()
-        self._made: tuple[weakref.ref[CompiledGraph], str] | None = None
+        self._made: _Made | None = None
+        self._code = weakref.ref(code)
+        self.functions = functions
+        """Functions by which a call enters the model; of a change of these Dynamo makes no guard."""
         self.n_made = 0
         """Programs that were captured so far."""
         self.steps: tuple[Step, ...] = ()
-        """All places that programs read which need not stay with Dynamo, each once."""
+        """All places whose watch implies guards, each once."""
         _by_code[code] = self
 
-    def made(self, graph: CompiledGraph, more: str) -> None:
-        """Hear of a graph, and of what the code around it does beside calling it."""
-        self._made = (weakref.ref(graph), more)
+    def made(self, graph: CompiledGraph, output: Any) -> None:
+        """Hear of a graph, and of what Dynamo knows of the program it is made of."""
+        inputs = tuple(found for one in output.graphargs if (found := _input_tensor(one)) is not None)
+        self._made = _Made(weakref.ref(graph), weakref.ref(output), _beside_the_graph(output), inputs)
 
     def guarded_by(self, entries: Sequence[GuardFilterEntry]) -> Sequence[bool]:
         """Hear of the guards on the code whose graph was made last, and keep them all: a `guard_filter_fn`."""
@@ -59,12 +93,19 @@ class Captures:
         made, self._made = self._made, None
         if made is not None:
             self.n_made += 1
-            graph, more = made
-            steps = Unwatched("", more) if more else steps_of(entries, INPUTS)
-            self._all = (*(one for one in self._all if one.graph() is not None), Capture(graph, steps))
-            found = (step for one in self._all if not isinstance(one.steps, Unwatched) for step in one.steps)
+            capture = self._captured(made, entries)
+            self._all = (*(one for one in self._all if one.graph() is not None), capture)
+            found = (step for one in self._all for step in one.needs.steps)
             self.steps = tuple({(step.source, step.is_read, step.is_deep): step for step in found}.values())
         return [True] * len(entries)
+
+    def _captured(self, made: _Made, entries: Sequence[GuardFilterEntry]) -> Capture:
+        output, code = made.output(), self._code()
+        assert output is not None and code is not None, "Dynamo compiles it just now"
+        scope = {"L": output.local_scope, "G": output.global_scope}
+        needs = needs_of(entries, INPUTS, scope, self.functions)
+        check = None if made.more.breaks else Check(code, output, needs.kept)
+        return Capture(made.graph, needs, made.more, CompileContext.current_compile_id(), check, made.inputs)
 
     def forget(self) -> None:
         """Forget all programs: their code is captured anew."""
@@ -72,8 +113,7 @@ class Captures:
 
     def why_last(self) -> str:
         """Return what keeps the program that was captured last with Dynamo; "" where nothing is known to."""
-        last = self._all[-1].steps if self._all else ()
-        return str(last) if isinstance(last, Unwatched) else ""
+        return self._all[-1].more.breaks if self._all else ""
 
     def graphs(self) -> list[CompiledGraph]:
         """Return the graphs that live."""
@@ -108,7 +148,7 @@ def made_for_dynamo(graph: CompiledGraph) -> None:
     """Note a graph that Dynamo will call as it is. Called while Dynamo translates."""
     translator = InstructionTranslator.current_tx() if _by_code else None
     if translator is not None and (found := _by_code.get(cast("Any", translator.output).root_tx.f_code)) is not None:
-        found.made(graph, _more_than_the_graph(cast("Any", translator.output)))
+        found.made(graph, translator.output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +182,28 @@ class Recorder:
             self.calls.append(Seen(graph, args, outputs))
 
 
-def _more_than_the_graph(output: Any) -> str:
-    """Return what the code that Dynamo generates does beside calling the graph and building the result; "" for nothing."""
+def _input_tensor(graph_argument: Any) -> Source | None:
+    """Return where a graph's argument comes from, if that is a tensor in the inputs of a call."""
+    source = graph_argument.source
+    root = source
+    while (base := getattr(root, "base", None)) is not None:
+        root = base
+    is_tensor = graph_argument.is_tensor and not graph_argument.pass_arg_as_tensor
+    return source if is_tensor and root is not None and root.name in INPUTS else None
+
+
+def _beside_the_graph(output: Any) -> Beside:
+    """Return what the code that Dynamo generates does beside calling the graph and building the result."""
     reason = output.compile_subgraph_reason
     if reason is not None and reason.graph_break:
-        return "Python runs after a part of the model"
+        return Beside(breaks="Python runs after a part of the model")
     if output.random_calls:
-        return "every call draws numbers from Python's generator"
+        return Beside(writes="every call draws numbers from Python's generator")
     effects = output.side_effects
     if effects.tensor_hooks or effects.save_for_backward:
-        return "it gives tensors hooks"
+        return Beside(writes="it gives tensors hooks")
     written = [one for one in effects.id_to_variable.values() if effects.is_modified(one) and _lasts(one, effects)]
-    return f"every call writes to {_place(written[0])}" if written else ""
+    return Beside(writes=f"every call writes to {_place(written[0])}" if written else "")
 
 
 def _lasts(variable: Any, effects: Any) -> bool:

@@ -55,7 +55,7 @@ class Watch:
     def __init__(self, reads: Reads) -> None:
         self.tensors: tuple[torch.Tensor, ...] = tuple(reads.tensors.values())
         """The tensors that it read: parameters, buffers and others."""
-        self.objects = frozenset(reads.seen | reads.walked)
+        self.objects = frozenset(reads.seen.keys() | reads.walked)
         """Identities of all that it read: what a result holds of it is not made anew in each call."""
         self.n_renewals = 0
         """How often contents were taken anew: what was built for earlier ones is not for these."""

@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 import hub
+from hub.direct import program as program_module
 from hub.direct.compile import program_of
+from hub.direct.reads import Unwatched
 from tests.direct.answers import assert_same, outcome
 from tests.direct.guards import Change, Guards, changes_of, settings
 
@@ -179,17 +181,23 @@ LASTING = ("output_hidden_states", "output_attentions")
 
 
 @pytest.mark.parametrize(
-    ("name", "one_in"),
+    ("name", "one_in", "way"),
     [
-        ("plain", 1),
-        ("bert", 8),
-        pytest.param("bert", 1, marks=pytest.mark.slow),
-        pytest.param("mobilenet", 64, marks=pytest.mark.slow),
+        ("plain", 1, "entry"),
+        ("plain", 1, "general"),
+        ("bert", 8, "entry"),
+        ("bert", 16, "general"),
+        pytest.param("bert", 1, "entry", marks=pytest.mark.slow),
+        pytest.param("bert", 1, "general", marks=pytest.mark.slow),
+        pytest.param("mobilenet", 64, "entry", marks=pytest.mark.slow),
+        pytest.param("mobilenet", 64, "general", marks=pytest.mark.slow),
     ],
 )
-def test_every_guard_is_implied(name: str, one_in: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_guard_is_implied(name: str, one_in: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change that could make a guard of Dynamo's fail takes the next call through Dynamo, and the answer is eager's."""
     guards = Guards(monkeypatch)
+    if way == "general":
+        monkeypatch.setattr(program_module, "_entry", lambda *_: Unwatched("", "not in this test"))
     model, args = MODELS[name]()
     compiled = hub.compile(model.eval(), options=OPTIONS)
     with torch.no_grad():
@@ -200,4 +208,6 @@ def test_every_guard_is_implied(name: str, one_in: int, monkeypatch: pytest.Monk
         changes = [*found[::one_in], *settings()]
         for change in changes:
             check(compiled, model, args, change)
-    assert len(changes) > 150
+        arm(compiled, args)
+    assert len(changes) > 100
+    assert bool(program_of(compiled)._armed.general) is (way == "general")

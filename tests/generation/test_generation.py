@@ -1,0 +1,78 @@
+"""`generate` of sixteen architectures through `hub.compile`: eager's tokens, and no Dynamo once it knows both programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+import hub
+from hub.direct.compile import program_of
+from tests import slices
+from tests.generation.tiny import MODELS, built, prompt
+
+TOKENS = 24
+OPTIONS: Mapping[str, Any] = {"tune": "off", "start": "wait", "backends": ("onnxruntime",)}
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::hub.errors.HubWarning", "ignore::UserWarning", "ignore::DeprecationWarning"
+)
+
+
+def generated(model: Any, name: str, **how: Any) -> torch.Tensor:
+    """Return the tokens that a model chooses."""
+    how = {"do_sample": False, "max_new_tokens": TOKENS, **how}
+    return model.generate(**prompt(name), **how)
+
+
+@pytest.mark.parametrize("name", slices.drawn(MODELS, one_in=8))
+def test_generate_chooses_eagers_tokens(name: str) -> None:
+    """All calls but those that are captured go without Dynamo."""
+    model = built(name)
+    expected = generated(model, name)
+    compiled = hub.compile(model, options=OPTIONS)
+    program = program_of(compiled)
+    for _ in range(4):
+        program._to_wait = program._pause = 0
+        assert torch.equal(generated(compiled, name), expected)
+    before = program._n_uses
+    assert torch.equal(generated(compiled, name), expected)
+    assert program._n_uses - before >= TOKENS - 1, program.why_dynamo
+    assert any(set(plan.backends) - {"eager"} for plan in hub.plans(compiled))
+
+
+WAYS: Mapping[str, dict[str, Any]] = {
+    "static cache": {"cache_implementation": "static"},
+    "beams": {"num_beams": 3},
+    "sampling": {"do_sample": True},
+    "assisted": {"prompt_lookup_num_tokens": 3},
+    "without cache": {"use_cache": False},
+}
+
+
+@pytest.mark.parametrize("way", slices.drawn(WAYS, one_in=5))
+@pytest.mark.parametrize("name", ["llama"])
+def test_each_way_to_generate_chooses_eagers_tokens(name: str, way: str) -> None:
+    """Several times over, since the first calls, the captured ones and those without Dynamo are different ways."""
+    model = built(name)
+    compiled = hub.compile(model, options=OPTIONS)
+    for seed in range(4):
+        program_of(compiled)._to_wait = program_of(compiled)._pause = 0
+        found = []
+        for one in (model, compiled):
+            torch.manual_seed(seed)
+            inputs = {key: value[:1] if way == "assisted" else value for key, value in prompt(name).items()}
+            found.append(one.generate(**inputs, **{"do_sample": False, "max_new_tokens": TOKENS, **WAYS[way]}))
+        assert torch.equal(*found), way
+
+
+def test_the_first_tokens_do_not_wait_for_a_plan() -> None:
+    """The default answers in eager until there is a plan, and `forward` may be replaced, too."""
+    model = built("llama")
+    expected = generated(model, "llama")
+    model.forward = hub.compile(model.forward, options={"tune": "off", "backends": ("onnxruntime",), "start": "eager"})
+    assert torch.equal(generated(model, "llama"), expected)
+    assert hub.wait(model.forward, 600)
+    for _ in range(3):
+        assert torch.equal(generated(model, "llama"), expected)
