@@ -101,6 +101,10 @@ def _states(facts: Facts) -> torch.Tensor:
     return _random(ROWS, LENGTH, facts.number("hidden_size", "d_model", "n_embd", "embed_dim", default=64))
 
 
+def _codes_first(facts: Facts) -> torch.Tensor:
+    return _states(facts).transpose(1, 2).contiguous()
+
+
 def _bins_last(facts: Facts) -> torch.Tensor:
     return _spectrogram(facts).transpose(1, 2).contiguous()
 
@@ -119,6 +123,10 @@ MAKERS: Mapping[str, tuple[Callable[[Facts], Any], ...]] = {
     "hidden_states": (_states, _images, _bins_last),
     "encoder_hidden_states": (_states,),
     "query_embeds": (_states,),
+    "context": (_states,),
+    "latents": (_states, _codes_first),
+    "input": (_images,),
+    "mask": (lambda facts: torch.ones(ROWS, LENGTH, dtype=torch.bool),),
     "attention_mask": (_mask,),
     "decoder_input_ids": (_ids_for,),
     "bbox": (_boxes,),
@@ -127,6 +135,7 @@ MAKERS: Mapping[str, tuple[Callable[[Facts], Any], ...]] = {
     "pixel_mask": (lambda facts: torch.ones(ROWS, *facts.sides(), dtype=torch.long),),
     "input_values": (_waves, _channelled_waves, _bins_last, _spectrogram, _states),
     "input_features": (_spectrogram, _bins_last, _waves),
+    "input_features_mask": (lambda facts: torch.ones(ROWS, _spectrogram(facts).shape[-1], dtype=torch.long),),
     "audio_values": (_waves, _channelled_waves),
     "audio_codes": (lambda facts: _ids(ROWS, facts.number("num_codebooks", "num_quantizers", default=4), LENGTH, most=32),),
     "spectrogram": (_bins_last, _spectrogram),
@@ -148,7 +157,12 @@ def candidates(model: nn.Module, config: Any) -> list[Arguments]:
     text = ["input_ids", "attention_mask", "bbox", "decoder_input_ids"]
     sets: list[list[str]] = []
     if "input_ids" in names:
-        sets += [[*first, *text, "pixel_values", "input_features"], [*first, *text], [*first, "input_ids"]]
+        sets += [
+            [*first, *text, "pixel_values", "input_features"],
+            [*first, *text],
+            [*first, "input_ids"],
+            [*first, *text[1:]],
+        ]
     sets += [
         [*first, "decoder_input_ids"],
         [*first, "pixel_values"],

@@ -51,7 +51,9 @@ def row_of(name: str) -> Row:
     try:
         found = tiny(name)
         expected, state = _expected(found)
-    except NoTinyConfigurationError as error:
+    except Exception as error:  # noqa: BLE001 - eager, too, may raise anything
+        if not isinstance(error, NoTinyConfigurationError):
+            error = f"{type(error).__name__}: {error}"[:300]
         return {**row, "outcome": "no tiny configuration", "detail": str(error), "seconds": _since(start_s)}
     row |= {"model": found.model_class.__name__, "inputs": sorted(found.arguments)}
     try:
@@ -162,18 +164,24 @@ def _in_fork(name: str) -> Row:
         os.dup2(silent, 1)
         if not os.environ.get("ARCHITECTURES_VERBOSE"):
             os.dup2(silent, 2)
-        text = json.dumps(row_of(name))
-        os.write(theirs, text.encode())
-        os._exit(0)
+        try:
+            os.write(theirs, json.dumps(row_of(name)).encode())
+        finally:
+            os._exit(0)
     os.close(theirs)
     text = _read(ours, start_s + LIMIT_S)
     if not text:
         with contextlib.suppress(ProcessLookupError):  # it has ended
             os.killpg(child, signal.SIGKILL)
-    status = os.waitpid(child, 0)[1]
+    _, status, usage = os.wait4(child, 0)
     if text:
         return json.loads(text)
-    detail = f"no answer within {LIMIT_S} s" if text is None else f"the process ended: status {status}"
+    busy_s = usage.ru_utime + usage.ru_stime
+    detail = (
+        f"no answer within {LIMIT_S} s, {busy_s:.0f} s of them busy"
+        if text is None
+        else f"the process ended: status {status}"
+    )
     return {"name": name, "outcome": "error", "detail": detail, "clusters": {}, "seconds": _since(start_s)}
 
 

@@ -10,6 +10,8 @@ from typing import Any, cast
 Fields = dict[str, Any]
 
 WIDTH, INNER, HEADS, HEAD_DIM, VOCABULARY, POSITIONS, EXPERTS = 64, 128, 4, 16, 128, 128, 4
+PARTS = ("encoder", "decoder", "question_encoder", "generator")
+"""Configurations of parts whose names do not say so."""
 LIST_FACTOR = 4
 """What widths in lists are divided by where others are set: their ratios stay."""
 FIRST_TOKEN = 100
@@ -84,7 +86,7 @@ def _part(fields: Mapping[str, Any], way: Way, factor: int, tokens: dict[int, in
 def _field(name: str, value: Any, way: Way, factor: int, tokens: dict[int, int]) -> Any:
     if isinstance(value, Mapping):
         inner = cast("Mapping[str, Any]", value)
-        return _part(inner, way, factor, tokens) if name.endswith("config") else dict(inner)
+        return _part(inner, way, factor, tokens) if name.endswith("config") or name in PARTS else dict(inner)
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, (list, tuple)) and _TOKEN.search(name):
@@ -127,6 +129,8 @@ def _width(name: str, value: int, way: Way, factor: int) -> int:
     for pattern, most in ((_HEAD_DIM, HEAD_DIM), (_INNER, INNER), (_LORA, HEAD_DIM)):
         if pattern.search(name):
             return min(value, most)
+    if name.startswith("linear_") and (match := re.search(r"(key_heads|value_heads|num_heads|head_dim)$", name)):
+        return min(value, {"head_dim": HEAD_DIM, "key_heads": HEADS // 2}.get(match[1], HEADS))
     if name in ("qk_rope_head_dim", "qk_nope_head_dim", "rotary_dim", "index_head_dim"):
         return min(value, HEAD_DIM)
     return min(value, WIDTH) if _is_width(name) else value

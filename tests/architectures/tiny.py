@@ -138,7 +138,10 @@ def classes(config_class: type) -> list[type[nn.Module]]:
 
 def _by_module(config_class: type) -> Iterator[type[nn.Module]]:
     """Yield the models beside a configuration that are annotated with it, base models first."""
-    module = importlib.import_module(config_class.__module__.replace("configuration_", "modeling_"))
+    try:
+        module = importlib.import_module(config_class.__module__.replace("configuration_", "modeling_"))
+    except ModuleNotFoundError:
+        return
     models = [
         each
         for _, each in inspect.getmembers(module, inspect.isclass)
