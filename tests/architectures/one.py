@@ -104,6 +104,15 @@ def _wrong(found: Tiny, answers: list[Any], expected: list[Any]) -> tuple[list[s
     return [f"call {number}: {why}" for number, why in whys if why], exact is not None
 
 
+def _blame(found: Tiny, expected: list[Any], state: Mapping[str, Any]) -> str:
+    """Return a remark where Dynamo alone, with eager kernels behind it, differs from eager as well."""
+    torch.compiler.reset()
+    model = found.build()
+    model.load_state_dict(state)
+    answer = found.run(cast("Any", torch).compile(model, backend="eager"))
+    return " (torch.compile(backend='eager') differs too)" if difference(answer, expected[0], None, FACTOR) else ""
+
+
 def _compiled(found: Tiny, expected: list[Any], state: Mapping[str, Any]) -> Row:
     """Return what the hub made of a model, and how its answers differ from eager's."""
     model = found.build()
@@ -122,7 +131,7 @@ def _compiled(found: Tiny, expected: list[Any], state: Mapping[str, Any]) -> Row
     troubles = [f"{event.kind} at {event.stage}: {event.message}" for plan in plans for event in plan.events]
     return {
         "outcome": "wrong" if wrong else "right",
-        "detail": wrong[0] if wrong else "",
+        "detail": f"{wrong[0]}{_blame(found, expected, state)}" if wrong else "",
         "clusters": dict(sorted(clusters.items())),
         "n_graphs": len(plans),
         "n_graph_breaks": sum(counters["graph_break"].values()),
