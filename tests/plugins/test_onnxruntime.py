@@ -346,6 +346,16 @@ def test_attention_rows_without_keys_give_zero(mask: torch.Tensor) -> None:
     assert not got[0, 0, 1].any()
 
 
+def test_attention_keeps_minus_infinity_beside_the_lowest_number() -> None:
+    """Where masks that were added hold both, keys at the lowest number count alike and those at minus infinity do not."""
+    query, value = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 8)
+    mask = torch.full((1, 1, 4, 4), torch.finfo(torch.float32).min)
+    mask[..., 3] = -torch.inf
+    cluster, inputs = function_cluster(lambda q, v, m: F.scaled_dot_product_attention(q, q, v, m), query, value, mask)
+    (got,) = compiled(cluster)(*inputs)
+    torch.testing.assert_close(got, value[..., :3, :].mean(-2, keepdim=True).expand_as(value))
+
+
 @pytest.mark.parametrize("shape", [(5, 7), (2, 5, 7)], ids=str)
 @pytest.mark.parametrize("product", [torch.matmul, F.linear], ids=["matmul", "linear"])
 def test_transposed_matrices_times_a_vector(product: Any, shape: tuple[int, ...]) -> None:

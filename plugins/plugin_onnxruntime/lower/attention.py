@@ -55,14 +55,16 @@ def _mask(call: Call) -> tuple[str, str]:
         mask = builder.shared(("open", name), lambda: call.op("Where", name, call.constant(0.0), closed))
         return mask, builder.shared(("gate", name), lambda: call.op("ReduceMax", name, call.ints(-1), keepdims=1))
     mask = builder.cast(name, call.dtype("attn_mask"), call.out_dtype)
-    return builder.shared(("finite", mask), lambda: _finite(call, mask)), builder.shared(
-        ("gate", mask), lambda: _any_open(call, mask)
-    )
+    gate = builder.shared(("gate", mask), lambda: _any_open(call, mask))
+    return builder.shared(("finite", mask), lambda: _without_closed_rows(call, mask, gate)), gate
 
 
-def _finite(call: Call, mask: str) -> str:
-    """The mask with minus infinity replaced by the lowest number, of which softmax makes 0 too, but never NaN."""
-    return call.op("Max", mask, call.constant(torch.finfo(call.out_dtype).min))
+def _without_closed_rows(call: Call, mask: str, gate: str) -> str:
+    """The mask with zeros in rows of minus infinity alone, of which softmax would make NaN.
+
+    In other rows minus infinity stays: beside the lowest number, which masks hold too, it still closes a key.
+    """
+    return call.op("Where", gate, mask, call.constant(0.0))
 
 
 def _any_open(call: Call, mask: str) -> str:
