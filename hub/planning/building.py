@@ -132,7 +132,7 @@ class Builder:
         found: dict[Path, Candidate] = {}
         for candidate in candidates:
             folder = _folder(candidate)
-            if folder.exists() or candidate.key in self._ahead or self.scene.workers.tried(candidate) is not None:
+            if folder.exists() or candidate.key in self._ahead or self._tried(candidate) is not None:
                 continue
             if failure_in_service(self.scene, candidate) or known_failure(self.scene, candidate):
                 break
@@ -147,7 +147,7 @@ class Builder:
             raise known
         if (ahead := self._ahead.pop(candidate.key, None)) is not None:
             self._learn(replace(ahead, name=candidate.name))
-        elif (earlier := self.scene.workers.tried(candidate)) is not None:
+        elif (earlier := self._tried(candidate)) is not None:
             self._heard(earlier.report, candidate)  # while plans were measured
         for _ in range(2):
             if not self._has_artifact(folder, candidate):
@@ -191,7 +191,7 @@ class Builder:
         return built.loaded
 
     def _loaded(self, candidate: Candidate, folder: Path, cluster: Cluster, inputs: Sequence[Any]) -> Loaded:
-        earlier = self.scene.workers.tried(candidate)
+        earlier = self._tried(candidate)
         built = load_and_verify(
             cluster,
             candidate.backend,
@@ -205,7 +205,7 @@ class Builder:
 
     def _compiled_here(self, candidate: Candidate, cluster: Cluster, inputs: Sequence[Any]) -> Loaded:
         scene = self.scene
-        earlier = self.scene.workers.tried(candidate)
+        earlier = self._tried(candidate)
         own = None if scene.workers.is_apart else candidate.folder  # a worker compiled it, and could not save it
         _check_threads(() if earlier is None else earlier.report.changed, candidate)
         built = build_cluster(
@@ -226,10 +226,19 @@ class Builder:
         facts = {"backend": candidate.backend, "cluster": candidate.name, "compile_s": report.compile_s}
         observe(self.scene.registry, "hub_cluster_compiled", **facts)
 
+    def _tried(self, candidate: Candidate) -> Candidate | None:
+        """Return what a worker made of a cluster; None where nobody was to save it, since only its price was wanted.
+
+        Compiled here, it would be saved by nobody, and the process that serves would compile it once more.
+        """
+        found = self.scene.workers.tried(candidate)
+        is_saveable = self.scene.registry.entries[candidate.backend].info.saveable
+        return None if found is not None and found.folder is None and is_saveable else found
+
     def _try_out(self, candidate: Candidate, values: Mapping[str, Any]) -> None:
         """Let a worker compile, run, verify and save a cluster that none has tried. Raises PluginError with the cause."""
         workers = self.scene.workers
-        if not workers.is_apart or self.scene.workers.tried(candidate) is not None:
+        if not workers.is_apart or self._tried(candidate) is not None:
             return
         if (known := known_failure(self.scene, candidate)) is not None:
             raise known

@@ -129,8 +129,9 @@ class Session:
     # --- Compiling ----------------------------------------------------------------------------------------------------
 
     def tried(self, candidate: Candidate) -> Candidate | None:
-        """Return the same as it was compiled and verified in this session; None where it was not."""
-        return next((held for held in self.crew.all_held() if held.key == candidate.key), None)
+        """Return the same as it was compiled and verified in this session, preferably saved; None where it was not."""
+        held = [one for one in self.crew.all_held() if one.key == candidate.key]
+        return next((one for one in held if one.folder is not None), held[0] if held else None)
 
     def try_out(self, candidate: Candidate, meanwhile: Callable[[], None] = lambda: None) -> Candidate:
         """Compile, run, verify and, where possible, save one cluster, outside any budget. Raise WorkerError.
