@@ -24,6 +24,7 @@ from hub.graph import Graph
 from hub.modes import modes
 from hub.options import Options, check_backends
 from hub.partition.group import Group
+from hub.phases import Phases, Work
 from hub.plan import EAGER, TROUBLE, DecidedBy, Event, EventKind, Plan, PlannedCluster, Stage
 from hub.planning.aside import Aside, too_large_to_copy
 from hub.planning.background import Background, sure_of_sizes
@@ -83,8 +84,11 @@ class CompiledGraph:
         owner: object | None,
         *,
         is_body: bool = False,
+        phases: Phases | None = None,
     ) -> None:
+        """`phases` is what capturing took, and hears what planning takes."""
         self.graph = graph
+        self.phases = phases or Phases()
         self.bodies: Mapping[str, Callable[..., Any]] = {}
         """Planned programs that operators of this graph call, by the attribute that holds each."""
         self.is_body = is_body
@@ -139,8 +143,12 @@ class CompiledGraph:
         with torch._C._DisableAutocast():  # pyright: ignore[reportPrivateUsage] - the public form takes one device
             binding = self._current
             if binding is None or not binding.guard.holds(args):
-                binding = self._bind(args)
-            outputs = binding.run(args)
+                with self.phases.during(Work.GRAPH):
+                    binding = self._bind(args)
+                with self.phases.during(Work.ANSWER):
+                    outputs = binding.run(args)
+            else:
+                outputs = binding.run(args)
         if self.observer is not None:
             self.observer(self, args, outputs)
         return outputs
@@ -254,7 +262,7 @@ class CompiledGraph:
         facts = {"mode": self.mode, "options": options, "threads": maker.threads, "modes": modes()}
         self.plan = pending_plan(self.graph, self.mode, maker.threads)
         self._remember_weights(args)
-        self._aside = Aside(self, maker.graph, args, facts)
+        self._aside = Aside(self, maker.graph, args, facts, self.phases)
         self._aside.start()
         return self._waiting(args)
 
@@ -322,8 +330,10 @@ class CompiledGraph:
         try:
             if has_lost_threads():
                 raise PlanError(LOST_THREADS, hint="start processes by spawn, or compile in the forks alone")
-            made = maker.make(values, plan)
-            binding.run = on_held_storage(self._recorded(self._assembled(graph, made, held).run), inputs)
+            with self.phases.during(Work.BUILD):
+                made = maker.make(values, plan)
+                self.phases.add(made.phases)
+                binding.run = on_held_storage(self._recorded(self._assembled(graph, made, held).run), inputs)
         finally:
             maker.progress.done()
             trim()

@@ -24,6 +24,7 @@ from hub.errors import CaptureError, HubError, HubWarning, OptionError, PlanErro
 from hub.graph import Graph
 from hub.options import Options, resolve
 from hub.ownership import calling_wrapper, register
+from hub.phases import Phases, Work
 from hub.plan_file import read_plans
 from hub.planning.evidence import Mode
 from hub.pricing.roofline import measure_early
@@ -51,9 +52,10 @@ def hub_backend(
         return _raising(error)
     if chosen.start == "wait":
         _expect_work(chosen)
-    with held_back():
+    phases = Phases()
+    with held_back(), phases.during(Work.GRAPH):
         try:
-            return _captured(module, example_inputs, chosen, calling_wrapper())
+            return _captured(module, example_inputs, chosen, calling_wrapper(), phases)
         finally:
             forget_last_trace()
 
@@ -89,12 +91,12 @@ def restricted(*backends: str) -> Callable[..., Callable[..., Any]]:
 
 
 def _captured(
-    module: fx.GraphModule, example_inputs: Sequence[Any], chosen: Options, owner: object | None
+    module: fx.GraphModule, example_inputs: Sequence[Any], chosen: Options, owner: object | None, phases: Phases
 ) -> Callable[..., Any]:
     """Capture for inference where no input needs gradients, for training elsewhere."""
 
     def compile_graph(graph: Graph, kind: Mode, original: Callable[..., Any] | None = None) -> CompiledGraph:
-        return _compiled(graph, kind, chosen, original or graph.module, owner)
+        return _compiled(graph, kind, chosen, original or graph.module, owner, phases)
 
     expand_attention(module)
     weights = weight_positions(module, example_inputs)
@@ -106,7 +108,8 @@ def _captured(
             made.append(compile_graph(graph, kind))
             return made[-1]
 
-        call = capture_with_autograd(module, example_inputs, compile_one, weights)
+        with phases.during(Work.CAPTURE):
+            call = capture_with_autograd(module, example_inputs, compile_one, weights)
         if [one.mode for one in made] == ["inference"] and not writes_to_inputs():
             made_for_dynamo(made[0])  # what else AOTAutograd's wrapper does shows in arguments and outputs
         return call
@@ -114,7 +117,7 @@ def _captured(
     if _needs_gradients(example_inputs):
         return _captured_or_eager(with_autograd, module, chosen, owner)
     try:
-        compiled = compile_graph(capture_inference(module, example_inputs, weights), "inference", module)
+        compiled = compile_graph(capture_inference(module, example_inputs, weights, phases), "inference", module)
         made_for_dynamo(compiled)
         return compiled
     except CaptureError:
@@ -128,15 +131,16 @@ def _compiled(
     options: Options,
     original: Callable[..., Any],
     owner: object | None,
+    phases: Phases,
     *,
     is_body: bool = False,
 ) -> CompiledGraph:
     """Return a graph as PyTorch calls it, with the bodies of its control flow as such graphs inside it."""
-    compiled = CompiledGraph(graph, kind, options, original, owner, is_body=is_body)
+    compiled = CompiledGraph(graph, kind, options, original, owner, is_body=is_body, phases=phases)
     register(compiled)
     compiled.bodies = {
         body.target: as_called(
-            _compiled(body.graph, kind, _for_body(options, body.graph), body.graph.module, owner, is_body=True),
+            _compiled(body.graph, kind, _for_body(options, body.graph), body.graph.module, owner, phases, is_body=True),
             is_single=body.is_single,
         )
         for body in bodies_of(graph)

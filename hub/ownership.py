@@ -16,6 +16,7 @@ from hub.capture.frames import frames_of
 from hub.capture.nothing import Cause, Nothing, why_nothing
 from hub.compiled import CompiledGraph
 from hub.errors import CaptureError, HubWarning, OptionError
+from hub.phases import Phase
 from hub.plan import Plan
 from hub.process.forks import in_forks
 
@@ -88,6 +89,12 @@ def captured_plans(compiled: Any) -> tuple[Plan, ...]:
     if not graphs and (why := why_no_graphs(compiled)).cause is not Cause.NOT_TRIED:
         raise why.error()
     return tuple(plan for graph in graphs if (plan := graph.plan_now()) is not None)
+
+
+def phases_of(compiled: Any) -> tuple[Phase, ...]:
+    """Return what capturing and planning a compiled model took so far. Raise OptionError as `plans` does."""
+    records = dict.fromkeys(graph.phases for graph in graphs_of(compiled))  # the bodies of a graph share its record
+    return tuple(phase for record in records for phase in record.found)
 
 
 def why_no_graphs(compiled: Any) -> Nothing:

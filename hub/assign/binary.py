@@ -13,15 +13,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
-from scipy.optimize import Bounds, LinearConstraint, milp  # pyright: ignore[reportUnknownVariableType] - untyped
-from scipy.sparse import csr_array
 
 from hub.assign.cycles import Stop, cycles
 from hub.assign.problem import CLUSTER_TIE_S, Part, Problem
 from hub.errors import PlanError
+
+if TYPE_CHECKING:
+    from scipy.optimize import LinearConstraint
+    from scipy.sparse import csr_array
+
+# SciPy's optimizers are imported where they are needed: chains, most plans, do without, and every cold start would wait.
 
 _UNIT_S = 1e-6
 """Seconds that the programme counts as 1: HiGHS takes differences below 1e-7 for nothing."""
@@ -159,6 +163,8 @@ def least_objective_s(programme: Programme) -> float:
 
 def _disjoint(programme: Programme) -> LinearConstraint:
     """Return one row for all nodes that the same columns cover: at most one of these, exactly one if a node is required."""
+    from scipy.optimize import LinearConstraint
+
     least: dict[tuple[int, ...], bool] = {}
     for columns, is_required in zip(programme.covering, programme.is_required, strict=True):
         least[columns] = least.get(columns, False) or is_required
@@ -169,6 +175,8 @@ def _disjoint(programme: Programme) -> LinearConstraint:
 
 def _cuts(programme: Programme, not_convex: Sequence[Row]) -> list[LinearConstraint]:
     """Return the constraint that no known circle closes and no column that is known not to be convex is chosen."""
+    from scipy.optimize import LinearConstraint
+
     circles = [circle for circle in programme.circles if programme.holds(circle)]
     rows = [*not_convex, *(_forbidden(programme, circle) for circle in circles)]
     most: Any = numpy.array([0.0] * len(not_convex) + [len(circle) - 1.0 for circle in circles])
@@ -176,6 +184,8 @@ def _cuts(programme: Programme, not_convex: Sequence[Row]) -> list[LinearConstra
 
 
 def _matrix(rows: Sequence[Row], width: int) -> csr_array:
+    from scipy.sparse import csr_array
+
     sizes = [len(row) for row in rows]
     values = [value for row in rows for value in row.values()]
     columns = [column for row in rows for column in row]
@@ -183,6 +193,8 @@ def _matrix(rows: Sequence[Row], width: int) -> csr_array:
 
 
 def _solved(programme: Programme, rows: Sequence[LinearConstraint], limit_s: float, integrality: int = 1) -> Any:
+    from scipy.optimize import Bounds, milp  # pyright: ignore[reportUnknownVariableType] - untyped
+
     costs = -numpy.array(programme.saved_s) / _UNIT_S
     options = {"mip_rel_gap": 0.0, "time_limit": limit_s}
     unit: Any = Bounds(0, 1)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components  # pyright: ignore[reportUnknownVariableType] - untyped
 
 Edges = Mapping[int, Mapping[int, tuple[int, int]]]
 """For each cluster, or eager node, those that read from it, with one pair of nodes (read, reading)."""
@@ -51,6 +49,9 @@ def _knots(reads: Sequence[Sequence[int]], place: Sequence[int], size: int) -> l
     pairs = [(source, node) for node, sources in enumerate(reads) for source in sources if place[source] != place[node]]
     if not pairs:
         return []
+    from scipy.sparse import csr_array  # late: most plans have no clusters to look at
+    from scipy.sparse.csgraph import connected_components  # pyright: ignore[reportUnknownVariableType] - untyped
+
     ends = numpy.array([(place[source], place[node]) for source, node in pairs])
     flow = csr_array((numpy.ones(len(pairs)), (ends[:, 0], ends[:, 1])), shape=(size, size))
     _, components = cast("tuple[int, Any]", connected_components(flow, directed=True, connection="strong"))

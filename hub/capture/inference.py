@@ -18,15 +18,19 @@ from hub.capture.pins import alias_chain, pins
 from hub.capture.simplify import SET_GRAD_ENABLED, simplify
 from hub.errors import CaptureError
 from hub.graph import Graph, output_arguments
+from hub.phases import Phases, Work
 
 _numbers = itertools.count()
 
 
-def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_positions: Sequence[int] = ()) -> Graph:
+def capture_inference(
+    module: fx.GraphModule, inputs: Sequence[Any], weight_positions: Sequence[int] = (), phases: Phases | None = None
+) -> Graph:
     """Return the functional ATen graph of a flat FX program, with symbolic sizes kept.
 
     `inputs` are real or fake tensors, SymInts and plain numbers, in placeholder order; `weight_positions` says which of
-    them are parameters or buffers. Raises CaptureError, with the cause, where AOTAutograd cannot express the program.
+    them are parameters or buffers; `phases` hears what AOTAutograd took. Raises CaptureError, with the cause, where
+    AOTAutograd cannot express the program.
     """
     if torch._C._is_any_autocast_enabled():  # pyright: ignore[reportPrivateUsage] - the public form asks one device
         raise CaptureError("autocast casts below the pre-dispatch form, and so would do so at every call")
@@ -38,7 +42,7 @@ def capture_inference(module: fx.GraphModule, inputs: Sequence[Any], weight_posi
     if _leaves_gradients_otherwise(module):
         raise CaptureError("the program leaves gradients switched on or off after it, which no functional graph says")
     try:
-        with torch.no_grad():
+        with torch.no_grad(), (phases or Phases()).during(Work.CAPTURE):
             exported, signature = aot_export_module(
                 module, tuple(inputs), trace_joint=False, pre_dispatch=True, decompositions=dict(SAID)
             )

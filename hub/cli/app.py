@@ -253,6 +253,7 @@ def bench(
     models: Annotated[str | None, typer.Option("--models", metavar="A,B", help="With --zoo: only these.")] = None,
     batches: Annotated[int, typer.Option("--batches", min=1, max=2, help="With --zoo: batch sizes of each.")] = 2,
     output: Annotated[str, typer.Option("--output", metavar="DIR", help="With --zoo: where results go.")] = "hub-bench",
+    cold: Annotated[bool, typer.Option("--cold", help="Start once with empty caches, and say what the wait was.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="With --zoo: keep results that are there already.")] = False,
     small: Annotated[bool, typer.Option("--small", help="Tiny built-in models, to see that everything works.")] = False,
     given: dict[str, object],
@@ -263,12 +264,15 @@ def bench(
     """
     if not zoo and model is not None:
         _check_name(model)
-    from hub.cli.bench import CommonFlags, ZooFlags, print_bench, print_zoo
+    from hub.cli.bench import CommonFlags, ZooFlags, print_bench, print_cold, print_zoo
 
     common = CommonFlags(
         against, rounds, given, alone=alone, ablation=ablation, warm=warm, isolation=isolation, small=small, fresh=fresh
     )
-    if zoo:
-        print_zoo(common, ZooFlags(model, models, batches, batch, json, output, resume=resume))
+    wanted = ZooFlags(model, models, batches, batch, json, output, resume=resume)
+    if cold:
+        print_cold(common, wanted, is_zoo=zoo)
+    elif zoo:
+        print_zoo(common, wanted)
     else:
         print_bench(model, common, batch, json)

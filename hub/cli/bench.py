@@ -10,8 +10,11 @@ from typing import Any
 import typer
 
 from hub.bench import zoo
+from hub.bench.cold import Cold, cold_start
+from hub.bench.cold_table import cold_text
 from hub.bench.contenders import contenders, more_names, zoo_names
 from hub.bench.markdown import goals_text
+from hub.bench.models import check_name
 from hub.bench.result import FailureKind
 from hub.bench.sweep import TABLE, Sweep, sweep
 from hub.bench.table import benchmark_text
@@ -98,6 +101,53 @@ def print_zoo(flags: CommonFlags, wanted: ZooFlags) -> None:
     )
     typer.echo("\n".join(goals_text(found)))
     typer.echo(f"\n{Path(wanted.output) / TABLE} has the rest")
+
+
+def print_cold(flags: CommonFlags, wanted: ZooFlags, *, is_zoo: bool) -> None:
+    """Start one model, or built-in ones, with empty caches, and print what each wait was. Raise HubError.
+
+    Of several models, those that cannot run are told on standard error, and the others go on.
+    """
+    models = _cold_models(flags, wanted, is_zoo=is_zoo)
+    _check_place(wanted.json)
+    found: list[Cold] = []
+    for model in models:
+        try:
+            cold = cold_start(model, batch=wanted.batch, options=flags.given, small=flags.small)
+        except HubError as error:
+            if not is_zoo:
+                raise
+            typer.echo(f"{model}: {error}", err=True)
+            continue
+        found.append(cold)
+        if wanted.json != _STANDARD_OUTPUT:
+            typer.echo(f"{cold_text(cold)}\n")
+    if not found:
+        raise HubError("no model could be started", hint="`hub explain MODEL` says more")
+    texts = ",\n".join(cold.to_json() for cold in found)
+    text = f"[{texts}]" if is_zoo else texts
+    if wanted.json == _STANDARD_OUTPUT:
+        typer.echo(text)
+    elif wanted.json is not None:
+        Path(wanted.json).write_text(f"{text}\n", encoding="utf-8")
+
+
+def _cold_models(flags: CommonFlags, wanted: ZooFlags, *, is_zoo: bool) -> tuple[str, ...]:
+    """Return the models of a cold start. Raise OptionError for flags that mean nothing to one."""
+    others = {"--against": flags.against is not None, "--alone": flags.alone, "--ablation": flags.ablation}
+    others |= {"--warm": flags.warm, "--isolation": flags.isolation, "--resume": wanted.resume}
+    others |= {"MODEL": is_zoo and wanted.model is not None, "--models": not is_zoo and wanted.models is not None}
+    for name, is_given in others.items():
+        if is_given:
+            raise OptionError(f"{name} has no place here beside --cold", hint="`hub bench MODEL --cold`, or `--zoo --cold`")
+    if not is_zoo:
+        if wanted.model is None:
+            raise OptionError("no model was named", hint="`hub bench MODEL --cold`, or `--zoo --cold --models A,B`")
+        return (wanted.model,)
+    names = tuple(zoo.MODELS) if wanted.models is None else _names(wanted.models)
+    for name in names:
+        check_name(name)
+    return names
 
 
 def _against(flags: CommonFlags, usual: Callable[[], Sequence[str]]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
 from hub.errors import CompileError, ContractError, PluginError, RunError, text_of
 from hub.graph import Cluster
+from hub.phases import Phases, Work
 from hub.plan import Stage
 from hub.plugin_fault import is_plugins
 from hub.process.leftovers import MANY_LEFT, leftovers, more
@@ -68,15 +69,19 @@ def build_cluster(
     alone. What was saved is loaded back and verified as well before anybody else can see it, unless it is more than
     `most_saved_bytes`. Raises PluginError.
     """
+    phases = Phases()
     with given_kept(cluster, backend):
         start = time.perf_counter()
-        with kept_state() as changed:
+        with kept_state() as changed, phases.during(Work.COMPILE, backend):
             executable = compile_cluster(cluster, backend, settings, registry)
         compiled_s = time.perf_counter()
         budget_s = max(MIN_VERIFY_S, VERIFY_SHARE * (compiled_s - start)) if known is None else None
         saturates = registry.entries[backend].info.saturates
         before = leftovers()
-        verified = verify_cluster(cluster, backend, executable, inputs, settings.accuracy, budget_s, saturates=saturates)
+        with phases.during(Work.VERIFY, backend):
+            verified = verify_cluster(
+                cluster, backend, executable, inputs, settings.accuracy, budget_s, saturates=saturates
+            )
         if is_alone and (left := more(before, MANY_LEFT)):
             raise ContractError(f"running it leaves {left} behind", backend=backend, cluster=cluster.name)
         verify_s = time.perf_counter() - compiled_s
@@ -97,7 +102,7 @@ def build_cluster(
     about: dict[str, Any] = {_FINITE_ONLY: is_guarded, _CHANGES: changed, **standing.facts}
     saved = Saved(is_done=False)
     if is_wanted and folder is not None:
-        with kept_state() as changed_by_saving:
+        with kept_state() as changed_by_saving, phases.during(Work.SAVE, backend):
             saved = _save(executable, cluster, backend, folder, check, about)
         changed = list(dict.fromkeys((*changed, *changed_by_saving, *again.changed)))
     loaded = _guarded(cluster, backend, executable, standing, is_finite_only=is_guarded)
@@ -111,6 +116,7 @@ def build_cluster(
         changed=tuple(changed),
         fingerprint=again.fingerprint,
         standing=standing,
+        phases=(*phases.found, *again.phases),
     )
     return Built(_restrided(loaded, verified), report)
 
@@ -144,11 +150,13 @@ def load_and_verify(
     `reference` is what eager gives on these inputs, where this process has asked it before it saved the cluster: then the
     report has a fingerprint. `fingerprint` is what the executable gave on them in the process that saved it.
     """
+    phases = Phases()
     with given_kept(cluster, backend):
-        with kept_state() as changed:
+        with kept_state() as changed, phases.during(Work.LOAD, backend):
             loaded = load_cluster(cluster, backend, settings, folder, registry)
         start = time.perf_counter()
-        verified = verify_loaded(cluster, backend, loaded.executable, inputs, settings.accuracy, reference, fingerprint)
+        with phases.during(Work.VERIFY, backend):
+            verified = verify_loaded(cluster, backend, loaded.executable, inputs, settings.accuracy, reference, fingerprint)
         verify_s = time.perf_counter() - start
     report = Report(
         verify_s=verify_s,
@@ -157,6 +165,7 @@ def load_and_verify(
         changed=tuple(changed),
         fingerprint=None if reference is None else verified.fingerprint,
         standing=loaded.standing,
+        phases=phases.found,
     )
     return Built(_restrided(loaded, verified), report)
 

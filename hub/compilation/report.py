@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hub.phases import Phase
 from hub.verification.fingerprint import Fingerprint
 from hub.verification.standing import UNKNOWN, Standing
 
@@ -28,6 +29,8 @@ class Report:
     fingerprint: Fingerprint | None = None
     """What it gave on the real inputs after it was saved and loaded back; None where it was not."""
     standing: Standing = UNKNOWN
+    phases: tuple[Phase, ...] = ()
+    """What went on meanwhile."""
 
     @property
     def unsaved(self) -> str:

@@ -22,10 +22,11 @@ import torch
 
 from hub.errors import WorkerError, text_of
 from hub.graph import Graph
+from hub.phases import Phase, Phases, Work
 from hub.plan import Plan
 from hub.planning.chore import LOOK_S, Chore, chores
 from hub.planning.later import planning
-from hub.planning.news import stage_of, take_better
+from hub.planning.news import Planned, stage_of, take_better
 from hub.process.forks import freed_in_forks
 from hub.process.scratch import scratch_folder
 from hub.process.traffic import COUNTS, TRAFFIC
@@ -60,13 +61,18 @@ class Aside(Chore):
     turn = freed_in_forks(threading.Lock())
     join_s = 10.0  # a plan may be being built: threads must not be cut off in a library
 
-    def __init__(self, target: Waiting, graph: Graph, args: Sequence[Any], facts: Mapping[str, Any]) -> None:
-        """`facts` is what the process is told beside the sample. Nothing here keeps the target or its weights alive."""
+    def __init__(
+        self, target: Waiting, graph: Graph, args: Sequence[Any], facts: Mapping[str, Any], phases: Phases | None = None
+    ) -> None:
+        """`facts` is what the process is told beside the sample; `phases` hears what planning took.
+
+        Nothing here keeps the target or its weights alive.
+        """
         super().__init__()
         self.stage = ""
         """Where planning stands, in words."""
         self._target = weakref.ref(target)
-        self._graph, self._facts = graph, dict(facts)
+        self._graph, self._facts, self._phases = graph, dict(facts), phases or Phases()
         self._values: _Values | None = _Values(graph, args)
         weakref.finalize(target, self.stop)
 
@@ -116,7 +122,7 @@ class Aside(Chore):
 
     def _planned(self) -> tuple[Plan | None, str]:
         """Return the plan that the process made; None, and the reason, where it made none."""
-        folder = scratch_folder("aside")
+        folder, began_s = scratch_folder("aside"), time.monotonic()
         try:
             with planning():
                 values = self._arguments()
@@ -124,7 +130,9 @@ class Aside(Chore):
                     return None, "the model is gone"
                 write_sample(folder, Sample(self._graph, tuple(values)))
                 del values
-                return self._asked(folder), ""
+                planned = self._asked(folder)
+            self._phases.add((Phase(Work.PROCESS, began_s, planned.began_s), *planned.phases))
+            return planned.plan, ""
         except Exception as error:  # noqa: BLE001 - whatever it was, planning in this process meets it, or does without
             return None, text_of(error)
         finally:
@@ -132,7 +140,7 @@ class Aside(Chore):
             self._end_worker()
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _asked(self, folder: Path) -> Plan:
+    def _asked(self, folder: Path) -> Planned:
         with self._lock:
             if self._is_stopped:
                 raise WorkerError("the model is gone")

@@ -6,6 +6,7 @@ import os
 import select
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -13,10 +14,9 @@ import torch
 
 from hub.modes import Modes, set_modes
 from hub.options import Options
-from hub.plan import Plan
 from hub.planning.evidence import Mode
 from hub.planning.make import Maker
-from hub.planning.news import StageFile, tell_better
+from hub.planning.news import Planned, StageFile, tell_better
 from hub.process.family import end_descendants
 from hub.process.scratch import remove_with_owner
 from hub.process.traffic import COUNTS, GAPS
@@ -25,7 +25,7 @@ from hub.registry import registry
 from hub.workers.transfer import read_sample
 
 
-def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) -> Plan:
+def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) -> Planned:
     """Return the plan for a sample; executables, measurements and the plan are in the cache then."""
     threading.Thread(target=_end_with_parent, args=(int(sys.argv[1]), Path(sys.argv[3])), daemon=True).start()
     leave_out_waiting()
@@ -35,7 +35,9 @@ def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) 
     sample = read_sample(Path(folder))
     GAPS.watch(Path(folder) / COUNTS)
     tell, progress = partial(tell_better, Path(folder)), StageFile(Path(folder))
-    return Maker(sample.graph, mode, options, registry(), progress, tell_better=tell).make(sample.values).plan
+    began_s = time.monotonic()
+    made = Maker(sample.graph, mode, options, registry(), progress, tell_better=tell).make(sample.values)
+    return Planned(made.plan, began_s, made.phases)
 
 
 def _end_with_parent(requests: int, root: Path) -> None:

@@ -18,6 +18,7 @@ from hub.dispatch.codegen import Step
 from hub.errors import CompileError, ContractError, InputRefused, PluginError, WorkerError, text_of
 from hub.graph import Cluster
 from hub.partition.group import EAGER, Group
+from hub.phases import Work
 from hub.plan import Event, EventKind, Stage
 from hub.planning.decision import Decision
 from hub.planning.failures import failure_in_service, known_failure, remember_failure, stage_of
@@ -65,6 +66,7 @@ class Builder:
     def __init__(self, scene: Scene, store: Store) -> None:
         self.scene = scene
         self.store = store
+        self.phases = scene.session.crew.phases
         self.notes: list[Event] = []
         """What users should know of, and what costs them no backend."""
         self.verify_s = 0.0
@@ -92,7 +94,8 @@ class Builder:
         self._compile_ahead(candidates)
         self.scene.progress.stage("building the plan", len(candidates))
         needed = {name for candidate in candidates for name in candidate.inputs}
-        values = values_at(self.scene.graph, self.scene.sample.values, needed) if candidates else {}
+        with self.phases.during(Work.SAMPLE):
+            values = values_at(self.scene.graph, self.scene.sample.values, needed) if candidates else {}
         loaded: dict[str, Loaded] = {}
         for candidate in candidates:
             try:
@@ -129,7 +132,7 @@ class Builder:
         found: dict[Path, Candidate] = {}
         for candidate in candidates:
             folder = _folder(candidate)
-            if folder.exists() or candidate.key in self._ahead or self.scene.workers.tried(candidate) is not None:
+            if folder.exists() or candidate.key in self._ahead or self._tried(candidate) is not None:
                 continue
             if failure_in_service(self.scene, candidate) or known_failure(self.scene, candidate):
                 break
@@ -137,14 +140,14 @@ class Builder:
         return list(found.values())
 
     def _build_cluster(self, candidate: Candidate, values: Mapping[str, Any]) -> Loaded:
-        workers, folder = self.scene.workers, _folder(candidate)
+        folder = _folder(candidate)
         cluster = self.scene.cluster(candidate.group, candidate.name)
         inputs = [values[node] for node in cluster.input_names]
         if (known := failure_in_service(self.scene, candidate)) is not None:
             raise known
         if (ahead := self._ahead.pop(candidate.key, None)) is not None:
             self._learn(replace(ahead, name=candidate.name))
-        elif (earlier := workers.tried(candidate)) is not None:
+        elif (earlier := self._tried(candidate)) is not None:
             self._heard(earlier.report, candidate)  # while plans were measured
         for _ in range(2):
             if not self._has_artifact(folder, candidate):
@@ -177,6 +180,7 @@ class Builder:
     def _serving(self, candidate: Candidate, built: Built) -> Loaded:
         """Note what this process found out about a cluster that serves, and what is left to do after the first answer."""
         report, standing = built.report, built.report.standing
+        self.phases.add(report.phases)
         self.verify_s += report.verify_s
         self._note(told_changes(report.changed, HERE), Stage.LOAD, candidate)
         self._note(report.unsaved, Stage.COMPILE, candidate)
@@ -187,7 +191,7 @@ class Builder:
         return built.loaded
 
     def _loaded(self, candidate: Candidate, folder: Path, cluster: Cluster, inputs: Sequence[Any]) -> Loaded:
-        earlier = self.scene.workers.tried(candidate)
+        earlier = self._tried(candidate)
         built = load_and_verify(
             cluster,
             candidate.backend,
@@ -201,7 +205,7 @@ class Builder:
 
     def _compiled_here(self, candidate: Candidate, cluster: Cluster, inputs: Sequence[Any]) -> Loaded:
         scene = self.scene
-        earlier = scene.workers.tried(candidate)
+        earlier = self._tried(candidate)
         own = None if scene.workers.is_apart else candidate.folder  # a worker compiled it, and could not save it
         _check_threads(() if earlier is None else earlier.report.changed, candidate)
         built = build_cluster(
@@ -222,10 +226,19 @@ class Builder:
         facts = {"backend": candidate.backend, "cluster": candidate.name, "compile_s": report.compile_s}
         observe(self.scene.registry, "hub_cluster_compiled", **facts)
 
+    def _tried(self, candidate: Candidate) -> Candidate | None:
+        """Return what a worker made of a cluster; None where nobody was to save it, since only its price was wanted.
+
+        Compiled here, it would be saved by nobody, and the process that serves would compile it once more.
+        """
+        found = self.scene.workers.tried(candidate)
+        is_saveable = self.scene.registry.entries[candidate.backend].info.saveable
+        return None if found is not None and found.folder is None and is_saveable else found
+
     def _try_out(self, candidate: Candidate, values: Mapping[str, Any]) -> None:
         """Let a worker compile, run, verify and save a cluster that none has tried. Raises PluginError with the cause."""
         workers = self.scene.workers
-        if not workers.is_apart or workers.tried(candidate) is not None:
+        if not workers.is_apart or self._tried(candidate) is not None:
             return
         if (known := known_failure(self.scene, candidate)) is not None:
             raise known

@@ -22,6 +22,7 @@ from hub.options import Options
 from hub.partition.assignments import Assignment
 from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.verdicts import Verdicts, ask_backends, before_asking
+from hub.phases import Phase, Work
 from hub.plan import TROUBLE, DecidedBy, Event, EventKind, Plan, Stage
 from hub.planning.building import Builder, ClusterFailed
 from hub.planning.decision import Decision
@@ -58,6 +59,8 @@ class Made:
     """What does so, once it is started; None where nothing is to be done, or nothing may be."""
     cache_problem: str = ""
     """Why the cache folder could not be used; empty where it was."""
+    phases: tuple[Phase, ...] = ()
+    """What making it took."""
 
 
 class Maker:
@@ -106,12 +109,13 @@ class Maker:
                 made = replace(made, later=self._later(made, session.crew, has_cache=not problem))
         plan_s = time.perf_counter() - start
         made = replace(made, plan=made.plan.model_copy(update={"plan_s": plan_s}), cache_problem=problem)
-        if is_news:
-            store.keep_plan(self._key(self.options.tune), _lasting_part(made.plan))
-        if made.plan.decided_by is not DecidedBy.REPLAYED:  # then nothing was compiled
-            store.prune(self.options.cache_gb * 1e9)
+        with session.crew.phases.during(Work.KEEP):
+            if is_news:
+                store.keep_plan(self._key(self.options.tune), _lasting_part(made.plan))
+            if made.plan.decided_by is not DecidedBy.REPLAYED:  # then nothing was compiled
+                store.prune(self.options.cache_gb * 1e9)
         self.progress.done()
-        return made
+        return replace(made, phases=session.crew.phases.found)
 
     def is_quick(self) -> bool:
         """Return whether a plan for this graph is kept, or none can be: then planning aside gains nothing."""
@@ -267,7 +271,8 @@ class Maker:
             if verdicts is not None:
                 self._check_strict(verdicts, decision.assignment, decision.events)
             try:
-                steps, loaded = builder.build(decision)
+                with builder.phases.during(Work.BUILD):
+                    steps, loaded = builder.build(decision)
             except ClusterFailed as failed:
                 if self.options.strict and not isinstance(failed.error, InputRefused):
                     raise failed.error from failed.error.__cause__
@@ -364,6 +369,7 @@ def _decided(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision
     It is imported when it is needed: SciPy takes as long as a small model's capture, and neither who answers in eager while
     another process decides nor who has a kept plan needs it.
     """
-    from hub.planning.decide import decide
+    with scene.session.crew.phases.during(Work.DECIDE):
+        from hub.planning.decide import decide
 
-    return decide(scene, verdicts, may_measure=may_measure)
+        return decide(scene, verdicts, may_measure=may_measure)

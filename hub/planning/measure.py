@@ -12,6 +12,7 @@ from hub.errors import PluginError
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import EAGER, Group
 from hub.partition.verdicts import Verdicts
+from hub.phases import Work
 from hub.plan import DecidedBy, Event, EventKind, Search, Stage
 from hub.planning.asking import AT_ONCE, ask, at_best
 from hub.planning.attempts import Attempt, deviation_of, most_promising
@@ -361,13 +362,14 @@ class _Measuring:
     def _run_heat(self, race: Race, drafts: Sequence[Draft]) -> None:
         self.scene.progress.stage("timing whole plans", len(drafts))
         lanes: list[Lane] = []
-        for draft in drafts:
-            try:
-                lanes.append(self._lane(draft))
-            except PluginError as error:
-                self.events.append(_race_failure(draft.name, error))
-            self.scene.progress.advance(draft.name)
-        race.heat(lanes, self._heat_budget_s())
+        with self.session.crew.phases.during(Work.RACE):
+            for draft in drafts:
+                try:
+                    lanes.append(self._lane(draft))
+                except PluginError as error:
+                    self.events.append(_race_failure(draft.name, error))
+                self.scene.progress.advance(draft.name)
+            race.heat(lanes, self._heat_budget_s())
 
     def _lane(self, draft: Draft) -> Lane:
         found = self.candidates.of(draft)

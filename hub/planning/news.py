@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 
+from hub.phases import Phase
 from hub.plan import Plan
 from hub.report.progress import Progress
 
 _BETTER, _STAGE = "better.json", "stage"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The answer of the process that plans."""
+
+    plan: Plan
+    began_s: float
+    """Seconds of the monotonic clock at which it began to plan, its imports done."""
+    phases: tuple[Phase, ...]
 
 
 def tell_better(folder: Path, plan: Plan) -> None:

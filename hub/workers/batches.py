@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 from hub.cache.keys import available_cores
 from hub.errors import WorkerError
+from hub.phases import Work
 from hub.process.family import WATCH_S
 from hub.workers.candidate import Candidate, Done
 from hub.workers.clock import Clock
@@ -145,7 +147,9 @@ class Batches:
             while (place := queue.take(lambda each: not suffix or candidates[each].folder is not None)) is not None:
                 candidate = candidates[place]
                 try:
-                    with batch.turns.turn((not candidate.is_needed, rank), QUEUED_S):
+                    with contextlib.ExitStack() as turn:
+                        with self._crew.phases.during(Work.WAIT, backend):
+                            turn.enter_context(batch.turns.turn((not candidate.is_needed, rank), QUEUED_S))
                         may_start = batch.clock.may_start(backend, is_needed=candidate.is_needed)
                         if may_start:
                             candidate = self._compiler.compile(candidate, names, batch.clock, suffix=suffix)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hub.errors import ContractError, LimitExceeded, PluginError
+from hub.phases import Phase, Work
 from hub.process.family import WATCH_S
 from hub.process.working import now
 from hub.workers.candidate import Candidate
@@ -40,17 +42,21 @@ class Compiler:
         """
         home, most_bytes = self._home(candidate, clock) + suffix, self._most_saved_bytes
         is_kept = self._crew.is_timed and not suffix
+        began_s = time.monotonic()
         try:
             worker = self._crew.living(home)
-            worker.ask("prepare", RUN_LIMIT_S, names=names)
+            with self._crew.phases.during(Work.SAMPLE):
+                worker.ask("prepare", RUN_LIMIT_S, names=names)
             worker.saving = None if candidate.folder is None else Saving(candidate.folder, most_bytes)
+            began_s = time.monotonic()
             worker.post("compile_cluster", candidate=candidate, is_kept=is_kept, most_saved_bytes=most_bytes)
             meanwhile()
             if not self._is_compiled(worker, candidate.backend, clock):
-                return candidate.late()
+                return self._gone(candidate.late(), began_s)
             compiled = replace(candidate, report=worker.result(RUN_LIMIT_S))
+            self._crew.phases.add(compiled.report.phases)
         except PluginError as error:
-            failed = self._failed(candidate, home, error)
+            failed = self._gone(self._failed(candidate, home, error), began_s)
             if isinstance(error, ContractError):
                 self._crew.kill(home)  # its weights or its state may not be what they were: the next one gets another
             return failed
@@ -58,6 +64,11 @@ class Compiler:
         if is_kept or clock is None:
             self._crew.keep(home, compiled)
         return compiled
+
+    def _gone(self, candidate: Candidate, began_s: float) -> Candidate:
+        """Return a cluster that is not to be had; nobody tells how much of its time was the compiler's, so all of it is."""
+        self._crew.phases.add([Phase(Work.COMPILE, began_s, time.monotonic(), candidate.backend)])
+        return candidate
 
     def take_over(self, candidate: Candidate, clock: Clock) -> Candidate:
         """Have a backend's own worker, where it will be timed, load what another one has compiled and saved."""

@@ -12,6 +12,7 @@ from typing import Any
 from hub.errors import PluginError, WorkerError, text_of
 from hub.modes import modes
 from hub.options import Options
+from hub.phases import Phases, Work
 from hub.process.scratch import scratch_folder
 from hub.process.traffic import GAPS
 from hub.workers.candidate import Candidate
@@ -43,6 +44,8 @@ class Crew:
         self.is_timed = is_timed
         self.modes = modes()
         """PyTorch's settings in this process, for every worker."""
+        self.phases = Phases()
+        """What the session took."""
         self._folder: Path | None = None
         self._fault: WorkerError | None = None
         """Why no worker can have this graph: found once, and not tried again."""
@@ -118,7 +121,8 @@ class Crew:
         folder = self._sent()
         for name in names:
             if name not in self._workers or not self._workers[name].is_alive:
-                worker = POOL.lend(name, self.limits)
+                with self.phases.during(Work.START, name):  # what forks workers may still be importing PyTorch
+                    worker = POOL.lend(name, self.limits)
                 self._workers[name] = worker
                 self._ready.discard(name)
                 with contextlib.suppress(PluginError):  # `await_start` meets its end again
@@ -133,13 +137,8 @@ class Crew:
         if name in self._ready:
             return
         try:
-            try:
-                self._workers[name].result(LOAD_LIMIT_S)
-            except PluginError:
-                if self._workers[name].is_alive:
-                    raise
-                self.start([name])  # it may have been about to end, having rested for too long
-                self._workers[name].result(LOAD_LIMIT_S)
+            with self.phases.during(Work.START, name):
+                self._await_load(name)
         except PluginError as error:
             fault = WorkerError(f"a worker process cannot read the graph: {error.message}")
             worker = self._workers.pop(name)
@@ -147,6 +146,15 @@ class Crew:
             worker.kill()
             raise fault from error
         self._ready.add(name)
+
+    def _await_load(self, name: str) -> None:
+        try:
+            self._workers[name].result(LOAD_LIMIT_S)
+        except PluginError:
+            if self._workers[name].is_alive:
+                raise
+            self.start([name])  # it may have been about to end, having rested for too long
+            self._workers[name].result(LOAD_LIMIT_S)
 
     def living(self, name: str) -> Worker:
         """Return a worker that has read the sample: the one there is, or a new one in place of one that ended.

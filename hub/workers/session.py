@@ -12,6 +12,7 @@ from hub.options import Options
 from hub.partition.group import EAGER, Group
 from hub.partition.proposals import Offered
 from hub.partition.verdicts import Answers
+from hub.phases import Work
 from hub.pricing.roofline import peaks, settled_accelerators
 from hub.pricing.timing import measured_cost
 from hub.process.state import Said
@@ -92,9 +93,10 @@ class Session:
     def answers(self, backend: str, options: Options) -> Answers:
         """Return what a backend says about the graph's nodes. Raise HubError where it cannot be loaded, or dies of it."""
         home = self.crew.home_of(backend)
-        early: Answers | None = self.crew.early_answer(home, self._ask_limit_s)
         facts = {"backend": backend, "options": plain(options)}
-        found: Answers = early or self.crew.ask(home, "answers", self._ask_limit_s, **facts)
+        with self.crew.phases.during(Work.ASK, backend):
+            early: Answers | None = self.crew.early_answer(home, self._ask_limit_s)
+            found: Answers = early or self.crew.ask(home, "answers", self._ask_limit_s, **facts)
         if found.estimates:
             self._estimating.add(backend)
         return found
@@ -115,7 +117,8 @@ class Session:
     def offered(self) -> tuple[Offered, ...]:
         """Return what plugins propose; where one of them ends the worker, or hangs in it, nobody proposes anything."""
         try:
-            return self.crew.ask(SHARED, "offered", self._ask_limit_s)
+            with self.crew.phases.during(Work.PROPOSE):
+                return self.crew.ask(SHARED, "offered", self._ask_limit_s)
         except PluginError as error:
             return (Offered("unknown", fault=f"failed: {error.message}"),)
 
@@ -126,8 +129,9 @@ class Session:
     # --- Compiling ----------------------------------------------------------------------------------------------------
 
     def tried(self, candidate: Candidate) -> Candidate | None:
-        """Return the same as it was compiled and verified in this session; None where it was not."""
-        return next((held for held in self.crew.all_held() if held.key == candidate.key), None)
+        """Return the same as it was compiled and verified in this session, preferably saved; None where it was not."""
+        held = [one for one in self.crew.all_held() if one.key == candidate.key]
+        return next((one for one in held if one.folder is not None), held[0] if held else None)
 
     def try_out(self, candidate: Candidate, meanwhile: Callable[[], None] = lambda: None) -> Candidate:
         """Compile, run, verify and, where possible, save one cluster, outside any budget. Raise WorkerError.
@@ -169,7 +173,8 @@ class Session:
             if worker is None or home != self.crew.holder(candidate):
                 return candidate.late()  # it went with a worker that died, and is not worth compiling again
             facts = {"name": candidate.name, "spin": candidate.settings.spin}
-            timing = worker.ask("time_cluster", RUN_LIMIT_S, **facts, at_least_s=at_least_s)
+            with self.crew.phases.during(Work.TIME, candidate.backend):
+                timing = worker.ask("time_cluster", RUN_LIMIT_S, **facts, at_least_s=at_least_s)
         except PluginError as error:
             return replace(candidate, failure=error)
         self.is_disturbed |= timing.beside > 0
@@ -177,6 +182,7 @@ class Session:
 
     def eager_prices(self) -> dict[str, float]:
         """Measure what each node costs in eager, in seconds. Raise PluginError if the worker fails."""
-        seconds, beside = self.crew.living(self.crew.home_of(EAGER)).ask("profile", RUN_LIMIT_S)
+        with self.crew.phases.during(Work.TIME, EAGER):
+            seconds, beside = self.crew.living(self.crew.home_of(EAGER)).ask("profile", RUN_LIMIT_S)
         self.is_disturbed |= beside > 0
         return seconds

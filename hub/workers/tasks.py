@@ -31,6 +31,7 @@ from hub.partition import verdicts
 from hub.partition.extract import extract
 from hub.partition.proposals import Offered, offered_by_plugins
 from hub.partition.verdicts import Answers
+from hub.phases import Phases, Work
 from hub.plan import Event, EventKind, Stage
 from hub.pricing.eager import profile_eager
 from hub.pricing.patience import PATIENCE
@@ -156,28 +157,30 @@ def profile() -> tuple[dict[str, float], int]:
 
 def compile_cluster(candidate: Candidate, is_kept: bool, most_saved_bytes: int | None = None) -> Report:
     """Compile, run, verify and, where it has a folder, save one cluster; keep it at hand where asked to."""
-    start = time.perf_counter()
-    cluster = _cut(candidate.name, candidate.group.nodes)
-    before = leftovers()
-    built = build_cluster(
-        cluster,
-        candidate.backend,
-        candidate.settings,
-        inputs=_inputs(cluster),
-        registry=_state.registry,
-        folder=candidate.folder,
-        is_alone=True,
-        most_saved_bytes=most_saved_bytes,
-    )
-    try:
-        _check_leftovers(built.loaded, before, _inputs(cluster))
-    except PluginError:
-        if candidate.folder is not None:
-            shutil.rmtree(candidate.folder, ignore_errors=True)  # it was saved before, and nobody is to find it
-        raise
+    start, phases = time.perf_counter(), Phases()
+    with phases.during(Work.CHECK, candidate.backend):
+        cluster = _cut(candidate.name, candidate.group.nodes)
+        before = leftovers()
+        built = build_cluster(
+            cluster,
+            candidate.backend,
+            candidate.settings,
+            inputs=_inputs(cluster),
+            registry=_state.registry,
+            folder=candidate.folder,
+            is_alone=True,
+            most_saved_bytes=most_saved_bytes,
+        )
+        try:
+            _check_leftovers(built.loaded, before, _inputs(cluster))
+        except PluginError:
+            if candidate.folder is not None:
+                shutil.rmtree(candidate.folder, ignore_errors=True)  # it was saved before, and nobody is to find it
+            raise
     if is_kept:
         _state.built[candidate.name] = built.loaded
-    return replace(built.report, compile_s=time.perf_counter() - start)
+    found = (*built.report.phases, *phases.found)
+    return replace(built.report, compile_s=time.perf_counter() - start, phases=found)
 
 
 def _check_leftovers(loaded: Loaded, before: Counter[str], inputs: Sequence[Any]) -> None:
