@@ -23,6 +23,7 @@ from torch.fx import _symbolic_trace
 
 from hub.capture.call import forget_compiled
 from hub.capture.frames import captured_for_hub
+from hub.compiled import is_autocast_on
 from hub.direct.entry import Entry, Inputs
 from hub.direct.general import General, apart, generated
 from hub.direct.modes import Modes, are_plain, is_for_eager
@@ -303,10 +304,12 @@ def _entered(model: Any) -> tuple[Any, ...]:
 
 def _only_capture(calls: list[Seen], captures: Captures) -> Capture | Unwatched:
     """Return the program that a call through Dynamo ran, or why others like it have to go through Dynamo, too."""
-    if not calls:
+    if not calls and not torch.is_grad_enabled() and not is_autocast_on():
         return Unwatched(
-            "", "its graphs are called by PyTorch's autograd: for gradients, under autocast, or for operators such as vmap"
+            "", "Python runs between its graphs (TORCH_LOGS=graph_breaks shows where), or an operator such as vmap"
         )
+    if not calls:
+        return Unwatched("", "its graphs are called by PyTorch's autograd: for gradients, or under autocast")
     if len(calls) > 1:
         return Unwatched("", f"a call runs {len(calls)} captured graphs, with Python between them")
     capture = captures.of(calls[0].graph)
