@@ -61,6 +61,14 @@ class Check(CheckFunctionManager):
         self._is_over = True
 
 
+def checked(code: types.CodeType, output: Any, guards: Iterable[Guard]) -> Check | None:
+    """Return a checker for some guards of a program that Dynamo compiles; None where it makes none of these alone."""
+    try:
+        return Check(code, output, guards)
+    except Exception:  # noqa: BLE001 - calls go through Dynamo then, with all guards: nobody else need know
+        return None
+
+
 def _end(check: weakref.ref[Check], _: object) -> None:
     if (found := check()) is not None:
         found.end()
@@ -75,6 +83,8 @@ class General:
     run: Callable[..., Any]
     are_apart: Callable[[Mapping[str, Any]], bool] | None
     """Whether no input is a part of the model; None where that makes no difference."""
+    may_have_entry: bool
+    """Whether a form of its inputs may go the faster way; False where that was tried."""
 
     def takes(self, scope: Mapping[str, Any]) -> bool:
         """Return whether the code is right for a call, given as its arguments by name, while the watch holds."""

@@ -19,6 +19,7 @@ from torch._C._dynamo.eval_frame import (
     _debug_get_cache_entry_list,  # pyright: ignore[reportPrivateUsage] - no public form
     reset_code,
 )
+from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch.fx import _symbolic_trace
 
 from hub.capture.call import forget_compiled
@@ -35,6 +36,7 @@ from hub.errors import FreezeError
 from hub.options import check_backends, resolve
 from hub.process import environment
 from hub.process.forks import freed_in_forks
+from hub.process.traffic import TRAFFIC
 from hub.registry import registry
 
 MAX_ENTRIES = 16
@@ -47,6 +49,8 @@ MAX_PAUSE = 1024
 """Calls through Dynamo, at most, between two attempts to go without: for models that change themselves in every call."""
 MIN_USES = 16
 """Calls without Dynamo after which an attempt has paid, and the next one need not wait."""
+SAMPLE = 16
+"""Calls of the general way of which one is looked at, whether its form comes again and again and deserves an entry."""
 PATIENCE = 0.25
 """Part of the last capture's seconds that calls of another form spend in eager before they are captured too. Whoever
 captures each form at once spends more on rare ones than they can gain; the classic bound of renting or buying is 1."""
@@ -82,7 +86,8 @@ class _Armed:
         """Return the same with one more."""
         if isinstance(found, Entry):
             return replace(self, entries=(found, *self.entries)[:MAX_ENTRIES])
-        return replace(self, general=(found, *self.general)[:MAX_GENERAL])
+        others = (one for one in self.general if one.check is not found.check or not one.modes.hold())
+        return replace(self, general=(found, *others)[:MAX_GENERAL])
 
 
 class Program:
@@ -128,13 +133,21 @@ class Program:
                     self._n_uses += 1
                     return entry.run(leaves, is_same=found == SAME)
             if armed.general:
-                scope = {MODEL: self.function, ARGS: args, KWARGS: kwargs}
-                for general in armed.general:
-                    if general.takes(scope):
-                        self._n_uses += 1
-                        return general.run(self.function, args, kwargs)
-                if self._may_spare_captures and not self._is_known(scope) and not self._is_worth_capturing(args, kwargs):
-                    return self._timed_in_eager(args, kwargs)
+                return self._call_generally(armed.general, args, kwargs)
+        return self._call_slowly(args, kwargs)
+
+    def _call_generally(self, known: Sequence[General], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run one call by the code of a program that takes it, or through Dynamo; in eager where neither would pay."""
+        scope = {MODEL: self.function, ARGS: args, KWARGS: kwargs}
+        for general in known:
+            if general.takes(scope):
+                self._n_uses += 1
+                if general.may_have_entry and self._n_uses % SAMPLE == 0 and self._comes_again(Inputs(args, kwargs)):
+                    break
+                return general.run(self.function, args, kwargs)
+        else:
+            if self._may_spare_captures and not self._is_known(scope) and not self._is_worth_capturing(args, kwargs):
+                return self._timed_in_eager(args, kwargs)
         return self._call_slowly(args, kwargs)
 
     def through_dynamo(self, *args: Any, **kwargs: Any) -> Any:
@@ -190,7 +203,8 @@ class Program:
 
     def _is_known(self, scope: Mapping[str, Any]) -> bool:
         """Return whether Dynamo has captured a program for such a call, given as its arguments by name."""
-        return any(cast("Any", entry).guard_manager.check(scope) for entry in _debug_get_cache_entry_list(self._code))
+        kept = (cast("Any", entry).guard_manager for entry in _debug_get_cache_entry_list(self._code))
+        return any(not isinstance(guards, DeletedGuardManagerWrapper) and guards.check(scope) for guards in kept)
 
     def _is_worth_capturing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether calls of such inputs have taken long enough in eager for a program of their own."""
@@ -198,7 +212,8 @@ class Program:
 
     def _timed_in_eager(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         start = time.perf_counter()
-        result = self.function(*args, **kwargs)
+        with TRAFFIC:  # what is timed beside the model waits for gaps between calls
+            result = self.function(*args, **kwargs)
         kind = Inputs(args, kwargs).kind()
         self._spent_s[kind] = self._spent_s.pop(kind, 0.0) + time.perf_counter() - start
         while len(self._spent_s) > MAX_MISSED:
@@ -258,7 +273,7 @@ class Program:
             entry = _entry(watch, modes, inputs, calls[0], result, capture)
         if isinstance(entry, Entry) or capture.check is None:
             return entry
-        general = _general(watch, modes, capture, self._code, self._globals)
+        general = _general(watch, modes, capture, self._code, self._globals, may_have_entry=entry is None)
         return general if general is not None else entry
 
     def _watch_now(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Watch | Unwatched | None:
@@ -334,9 +349,12 @@ def _entry(watch: Watch, modes: Modes, inputs: Inputs, call: Seen, result: Any, 
         return Unwatched("", error.message)
 
 
-def _general(watch: Watch, modes: Modes, capture: Capture, code: types.CodeType, names: dict[str, Any]) -> General | None:
+def _general(
+    watch: Watch, modes: Modes, capture: Capture, code: types.CodeType, names: dict[str, Any], *, may_have_entry: bool
+) -> General | None:
     """Return the code that Dynamo made of a program, to be called while the watch holds."""
     graph, run = capture.graph(), generated(code, capture.compile_id, names)
     if capture.check is None or graph is None or run is None:
         return None
-    return General(capture.check, modes, run, apart(capture.inputs, watch) if graph.graph.mutated else None)
+    are_apart = apart(capture.inputs, watch) if graph.graph.mutated else None
+    return General(capture.check, modes, run, are_apart, may_have_entry)

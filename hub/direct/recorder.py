@@ -10,7 +10,7 @@ import threading
 import types
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from torch._dynamo.symbolic_convert import InstructionTranslator
@@ -18,7 +18,7 @@ from torch._dynamo.types import GuardFilterEntry
 from torch._guards import CompileContext, Source
 
 from hub.compiled import CompiledGraph
-from hub.direct.general import Check
+from hub.direct.general import Check, checked
 from hub.direct.reads import Needs, Step, needs_of
 
 HOOKS_ON_ALL = frozenset({
@@ -104,7 +104,8 @@ class Captures:
         assert output is not None and code is not None, "Dynamo compiles it just now"
         scope = {"L": output.local_scope, "G": output.global_scope}
         needs = needs_of(entries, INPUTS, scope, self.functions)
-        check = None if made.more.breaks else Check(code, output, needs.kept)
+        check = None if made.more.breaks else checked(code, output, needs.kept)
+        needs = replace(needs, kept=())  # they hold what the program read
         return Capture(made.graph, needs, made.more, CompileContext.current_compile_id(), check, made.inputs)
 
     def forget(self) -> None:

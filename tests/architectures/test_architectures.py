@@ -16,7 +16,7 @@ from tests.architectures.shrink import Way, shrunk
 from tests.architectures.tiny import NAMES
 from tests.slices import NUMBER
 
-COUNT = 3
+COUNT = 1
 """Architectures of one run, others with every commit: as many as a minute holds."""
 LIMIT_S = 240
 MAX_CLUSTERS = 20

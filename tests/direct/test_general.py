@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import hub
+from hub.direct import general
 from hub.direct import program as program_module
 from hub.direct.compile import program_of
 from tests.direct.answers import assert_same
@@ -73,6 +74,30 @@ def test_sizes_never_seen_before_go_without_dynamo() -> None:
     assert n_direct(compiled, call) == len(sizes)
     for size in ((1, 9), (5, 1), (1, 1), (0, 4)):  # sizes that Dynamo tells apart
         torch.testing.assert_close(compiled(ids(*size)), model(ids(*size)), rtol=1e-4, atol=1e-4)
+
+
+def test_a_form_that_comes_again_and_again_gets_an_entry() -> None:
+    model = Scores().eval()
+    compiled = hub.compile(model, options=OPTIONS)
+    for size in ((3, 7), (4, 9), (5, 11), (6, 13)):
+        compiled(ids(*size))
+    before = len(program_of(compiled)._armed.entries)
+    for _ in range(3 * program_module.SAMPLE):
+        assert_same(compiled(ids(8, 20)), compiled(ids(8, 20)), "the same call")
+    assert len(program_of(compiled)._armed.entries) == before + 1
+    torch.testing.assert_close(compiled(ids(8, 20)), model(ids(8, 20)), rtol=1e-4, atol=1e-4)
+
+
+def test_a_checker_that_cannot_be_made_leaves_calls_to_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise KeyError
+
+    monkeypatch.setattr(general, "_only", fails)
+    model = Scores().eval()
+    compiled = hub.compile(model, options=OPTIONS)
+    for size in ((3, 7), (4, 9), (5, 11), (6, 13), (6, 13)):
+        torch.testing.assert_close(compiled(ids(*size)), model(ids(*size)), rtol=1e-4, atol=1e-4)
+    assert program_of(compiled)._armed.general == ()
 
 
 class Cache:
