@@ -16,11 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +24,7 @@ from typing import Any
 import torch
 
 import hub
+from benchmarks.fresh import answer_of
 from hub.bench.machine import this_machine
 from tests.generation.tiny import MODELS, built, prompt
 
@@ -90,17 +87,6 @@ def _time_calls(model: Any, calls: list[float]) -> None:
     kind.__call__ = timed
 
 
-def in_new_process(name: str, way: str) -> dict[str, Any]:
-    """Run `measured` in a fresh process with empty caches."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "HF_HUB_OFFLINE": "1"}
-        command = [sys.executable, "-m", "benchmarks.generation", "--one", name, way, folder]
-        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
-    if done.returncode:
-        return {"failed": (done.stderr.splitlines() or ["no output"])[-1]}
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def row(name: str, ways: dict[str, dict[str, Any]]) -> str:
     """Return one model's line of the table."""
     cells = [name]
@@ -126,7 +112,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     print(f"| model | {' | '.join(WAYS)} |\n|---|{'---|' * len(WAYS)}")
     for name in given.models.split(","):
-        found[name] = {way: in_new_process(name, way) for way in WAYS}
+        found[name] = {way: answer_of("benchmarks.generation", name, way) for way in WAYS}
         print(row(name, found[name]), flush=True)
     command = f"python -m benchmarks.generation --models {given.models}"
     head = {"command": command, "machine": this_machine().model_dump(mode="json")}

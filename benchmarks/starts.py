@@ -19,11 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +28,7 @@ from typing import Any
 import torch
 
 import hub
+from benchmarks.fresh import answer_of
 from hub.bench import zoo
 from hub.bench.machine import this_machine
 from hub.bench.models import load_model
@@ -99,23 +96,12 @@ def _call_s(call: Callable[[], Any]) -> float:
     return statistics.median(samples[MIN_CALLS // 2 :])
 
 
-def in_new_process(model: str, way: str) -> dict[str, Any]:
-    """Run `started` in a fresh process with empty caches."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "HF_HUB_OFFLINE": "1"}
-        command = [sys.executable, "-m", "benchmarks.starts", "--one", model, way, folder]
-        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
-    if done.returncode:
-        return {"failed": (done.stderr.splitlines() or ["no output"])[-1]}
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def compared(model: str, rounds: int) -> dict[str, Any]:
     """Return medians of all contenders, in turns."""
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     for _ in range(rounds):
         for way, found in runs.items():
-            found.append(in_new_process(model, way))
+            found.append(answer_of("benchmarks.starts", model, way))
     failed = [run["failed"] for found in runs.values() for run in found if "failed" in run]
     if failed:
         return {"failed": failed[0], "runs": runs}

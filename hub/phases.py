@@ -79,7 +79,7 @@ class Phases:
 
     def add(self, phases: Iterable[Phase]) -> None:
         """Add phases that others wrote down."""
-        self._found += list(phases)[: MAX_PHASES - len(self._found)]
+        self._found += list(phases)[: max(0, MAX_PHASES - len(self._found))]
 
     @contextmanager
     def during(self, work: Work, who: str = "") -> Generator[None]:

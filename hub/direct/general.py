@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, cast
 
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list  # pyright: ignore[reportPrivateUsage] - no public form
-from torch._dynamo.guards import CheckFunctionManager
+from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrapper
 from torch._guards import Guard, GuardsSet, Source
 from torch.utils._ordered_set import OrderedSet
 
@@ -97,6 +97,12 @@ def generated(code: types.CodeType, compile_id: Any, names: dict[str, Any]) -> C
         if entry.compile_id == compile_id:
             return types.FunctionType(entry.code, names, code.co_name)
     return None
+
+
+def is_known(code: types.CodeType, scope: Mapping[str, Any]) -> bool:
+    """Return whether Dynamo has compiled `code` for such a call, given as its arguments by name."""
+    kept = (cast("Any", entry).guard_manager for entry in _debug_get_cache_entry_list(code))
+    return any(not isinstance(guards, DeletedGuardManagerWrapper) and guards.check(scope) for guards in kept)
 
 
 def apart(sources: Sequence[Source], watch: Watch) -> Callable[[Mapping[str, Any]], bool]:

@@ -15,18 +15,14 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._C._dynamo.eval_frame import (
-    _debug_get_cache_entry_list,  # pyright: ignore[reportPrivateUsage] - no public form
-    reset_code,
-)
-from torch._dynamo.guards import DeletedGuardManagerWrapper
+from torch._C._dynamo.eval_frame import reset_code
 from torch.fx import _symbolic_trace
 
 from hub.capture.call import forget_compiled
 from hub.capture.frames import captured_for_hub
 from hub.compiled import is_autocast_on
 from hub.direct.entry import Entry, Inputs
-from hub.direct.general import General, apart, generated
+from hub.direct.general import General, apart, generated, is_known
 from hub.direct.modes import Modes, are_plain, is_for_eager
 from hub.direct.reads import Unwatched, find
 from hub.direct.recorder import Capture, Captures, Recorder, Seen
@@ -146,8 +142,10 @@ class Program:
                     break
                 return general.run(self.function, args, kwargs)
         else:
-            if self._may_spare_captures and not self._is_known(scope) and not self._is_worth_capturing(args, kwargs):
-                return self._timed_in_eager(args, kwargs)
+            if self._may_spare_captures and not is_known(self._code, scope):
+                kind = Inputs(args, kwargs).kind()
+                if self._spent_s.get(kind, 0.0) < PATIENCE * self._capture_s:
+                    return self._timed_in_eager(kind, args, kwargs)
         return self._call_slowly(args, kwargs)
 
     def through_dynamo(self, *args: Any, **kwargs: Any) -> Any:
@@ -201,20 +199,10 @@ class Program:
         """Return whether there is a program that serves many forms already, so that others can wait."""
         return self._starts_in_eager and self._captures.n_made > 1 and are_plain()
 
-    def _is_known(self, scope: Mapping[str, Any]) -> bool:
-        """Return whether Dynamo has captured a program for such a call, given as its arguments by name."""
-        kept = (cast("Any", entry).guard_manager for entry in _debug_get_cache_entry_list(self._code))
-        return any(not isinstance(guards, DeletedGuardManagerWrapper) and guards.check(scope) for guards in kept)
-
-    def _is_worth_capturing(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Return whether calls of such inputs have taken long enough in eager for a program of their own."""
-        return self._spent_s.get(Inputs(args, kwargs).kind(), 0.0) >= PATIENCE * self._capture_s
-
-    def _timed_in_eager(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _timed_in_eager(self, kind: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         start = time.perf_counter()
         with TRAFFIC:  # what is timed beside the model waits for gaps between calls
             result = self.function(*args, **kwargs)
-        kind = Inputs(args, kwargs).kind()
         self._spent_s[kind] = self._spent_s.pop(kind, 0.0) + time.perf_counter() - start
         while len(self._spent_s) > MAX_MISSED:
             self._spent_s.pop(next(iter(self._spent_s)))

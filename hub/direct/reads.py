@@ -191,10 +191,10 @@ def _placed(entry: GuardFilterEntry, is_input: frozenset[str]) -> tuple[Step, ..
         return ()  # entries pin every size
     if kind in _ON_PAIRS:
         others = [value for value in _bound(guard.create_fn) if isinstance(value, Source)]
-        if any(_root(one).name in is_input for one in (source, *others)):
+        if any(root_of(one).name in is_input for one in (source, *others)):
             return Unwatched(name, "one input is another one, or a part of the model")
         return tuple(Step(one, name, is_read=False) for one in (source, *others))
-    if _root(source).name in is_input:
+    if root_of(source).name in is_input:
         return () if _is_compared(source) and kind in _KNOWN else Unwatched(name, "an attribute of an input is read")
     if kind not in _KNOWN:
         return Unwatched(name, "this kind of guard has no equal here")
@@ -514,7 +514,8 @@ def _is_compared(source: Source) -> bool:
     return True
 
 
-def _root(source: Source) -> Source:
+def root_of(source: Source) -> Source:
+    """Return where the walk to a place begins."""
     while (base := getattr(source, "base", None)) is not None:
         source = base
     return source

@@ -19,7 +19,7 @@ from torch._guards import CompileContext, Source
 
 from hub.compiled import CompiledGraph
 from hub.direct.general import Check, checked
-from hub.direct.reads import Needs, Step, needs_of
+from hub.direct.reads import Needs, Step, needs_of, root_of
 
 HOOKS_ON_ALL = frozenset({
     "_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks",
@@ -186,11 +186,8 @@ class Recorder:
 def _input_tensor(graph_argument: Any) -> Source | None:
     """Return where a graph's argument comes from, if that is a tensor in the inputs of a call."""
     source = graph_argument.source
-    root = source
-    while (base := getattr(root, "base", None)) is not None:
-        root = base
     is_tensor = graph_argument.is_tensor and not graph_argument.pass_arg_as_tensor
-    return source if is_tensor and root is not None and root.name in INPUTS else None
+    return source if is_tensor and source is not None and root_of(source).name in INPUTS else None
 
 
 def _beside_the_graph(output: Any) -> Beside:

@@ -1,4 +1,4 @@
-"""Says where an answer differs from eager's by more than eager's own error against float64 allows."""
+"""Find where an answer differs from eager's by more than eager's own error against float64 allows."""
 
 from __future__ import annotations
 

@@ -201,6 +201,15 @@ def kill_round(root: Path, cases: list[Case], n_children: int, chance: random.Ra
     summary.life_s = 0.7 * summary.life_s + 0.3 * max(lives_s, default=1.5 * summary.life_s)
 
 
+def life_s(root: Path, cases: list[Case], n_children: int, chance: random.Random, summary: Summary) -> float:
+    """Return the longest life of children that run at once and are not killed, which depends on the machine."""
+    start_s, apart = time.monotonic(), Summary()  # they count for nothing
+    children = [fork(root, cases, chance.randrange(2**30)) for _ in range(n_children)]
+    answers = [answer_of(pid, report, apart) for pid, report in children]
+    summary.problems += apart.problems
+    return max((answer["end_s"] - start_s for answer in answers if answer is not None), default=summary.life_s)
+
+
 def check_round(root: Path, cases: list[Case], chance: random.Random, summary: Summary) -> None:
     """A first process may have to compile each cluster once more, a second one none; no lock is held, nothing is broken."""
     for most in (1, 0):
@@ -234,6 +243,7 @@ def main(root: Path, rounds: int, n_children: int, seed: int) -> Summary:
     cases = [case(store, number) for number in range(4)]
     if len(list(Path("/proc/self/task").iterdir())) > 2:
         summary.problems.append("a process with threads at work must not fork")
+    summary.life_s = life_s(root, cases, n_children, chance, summary)
     while summary.rounds < rounds and not summary.problems:
         remove_some(cases, chance)
         kill_round(root, cases, n_children, chance, summary)

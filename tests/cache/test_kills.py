@@ -28,7 +28,7 @@ def check(summary: dict[str, Any], number: int) -> None:
     assert summary["rounds"] == number
     # Else nothing was tried: processes have to be killed at work, and others have to come through.
     assert summary["killed"] > number
-    assert summary["finished"] >= number  # a slow machine finishes few before they are killed
+    assert summary["finished"] > 3 * number
     assert summary["compiled"] > number
     assert summary["loaded"] > 4 * number
 

@@ -186,7 +186,7 @@ LASTING = ("output_hidden_states", "output_attentions")
         ("plain", 1, "entry"),
         ("plain", 1, "general"),
         ("bert", 8, "entry"),
-        ("bert", 16, "general"),
+        ("bert", 8, "general"),
         pytest.param("bert", 1, "entry", marks=pytest.mark.slow),
         pytest.param("bert", 1, "general", marks=pytest.mark.slow),
         pytest.param("mobilenet", 64, "entry", marks=pytest.mark.slow),
@@ -209,5 +209,5 @@ def test_every_guard_is_implied(name: str, one_in: int, way: str, monkeypatch: p
         for change in changes:
             check(compiled, model, args, change)
         arm(compiled, args)
-    assert len(changes) > 80
+    assert len(changes) > 150
     assert bool(program_of(compiled)._armed.general) is (way == "general")

@@ -1,0 +1,24 @@
+"""Runs one contender of a benchmark in a process of its own, whose caches are empty."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+
+def answer_of(module: str, model: str, way: str) -> dict[str, Any]:
+    """Return what `python -m MODULE --one MODEL WAY FOLDER` prints last, as JSON; {"failed": why} where it fails.
+
+    The folder is empty, for the hub's cache, and goes with the process.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, "-m", module, "--one", model, way, folder]
+        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    if done.returncode:
+        return {"failed": (done.stderr.splitlines() or ["no output"])[-1]}
+    return json.loads(done.stdout.splitlines()[-1])
