@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -212,13 +213,31 @@ def test_an_object_that_is_gone_is_not_taken_for_a_new_one_at_its_place() -> Non
     model.key = weakref.ref(keys[0])
     compiled = hub.compile(model, options=OPTIONS)
     ready(compiled, lambda: compiled(x, keys[0], cache))
-    checks = [one.check for one in program_of(compiled)._captures._all if one.check is not None]
     keys.clear()
     gc.collect()
     others = [Of() for _ in range(50)]  # one of them lies where the first lay, most likely
     for other in others:
         assert_same(compiled(x, other, cache), model(x, other, cache), "another object")
-    assert checks
+
+
+def test_a_check_is_over_once_an_object_is_gone_that_it_knows_by_identity() -> None:
+    check: Any = object.__new__(general.Check)
+    check._living, check._is_over, check._holds = [], False, lambda _: True
+    known = Of()
+    check.id_ref(known, "known")
+    assert check.holds({})
+    del known
+    gc.collect()
+    assert not check.holds({})
+
+
+def test_an_input_that_the_model_holds_is_not_apart_from_it() -> None:
+    weight = torch.ones(2)
+    watch: Any = types.SimpleNamespace(tensors=(weight,))
+    place: Any = types.SimpleNamespace(name="L['args'][0]")
+    are_apart = general.apart([place], watch)
+    assert are_apart({"args": (torch.ones(2),)})
+    assert not are_apart({"args": (weight,)})
 
 
 def test_guards_that_no_watch_implies_are_checked_by_dynamos_own_checker() -> None:
