@@ -11,33 +11,37 @@ from torch._dynamo import eval_frame
 from torch.autograd import forward_ad
 from torch.utils import _device
 
+from hub.direct.reads import MISSING
+from hub.direct.watch import native
+
 _C = cast("Any", torch)._C
-_n_function_modes: Callable[[], int] = _C._len_torch_function_stack
 _n_dispatch_modes: Callable[[], int] = _C._len_torch_dispatch_stack
 _function_transforms: Callable[[], Any] = _C._functorch.peek_interpreter_stack
-_saved_tensors_hooks: Callable[[bool], Any] = _C._autograd._top_saved_tensors_default_hooks
 _is_traced: Callable[[], bool] = _C._is_tracing
-_is_inference = torch.is_inference_mode_enabled
+_PLAIN: tuple[tuple[Callable[..., Any], tuple[Any, ...], object], ...] = (
+    (_C._len_torch_function_stack, (), 0),
+    (_n_dispatch_modes, (), 0),
+    (_function_transforms, (), None),
+    (_C._autograd._top_saved_tensors_default_hooks, (True,), None),
+    (_is_traced, (), False),
+)
+"""What to ask, with which arguments, and the answer where nothing stands between a call and its operators. The answers are
+objects of which there is one."""
 
 
 class Modes:
     """The modes of this thread when this was made. Only made where `are_plain()`."""
 
-    __slots__ = ("_device", "_is_inference", "_rest")
+    __slots__ = ("hold",)
 
     def __init__(self) -> None:
-        self._rest = GlobalStateGuard().check  # gradients, autocast, threads, default dtype, determinism, precision
-        self._is_inference = _is_inference()
-        self._device = cast("Any", _device).CURRENT_DEVICE
-
-    def hold(self) -> bool:
+        rest = GlobalStateGuard().check  # gradients, autocast, threads, default dtype, determinism, precision
+        is_inference = torch.is_inference_mode_enabled
+        calls = (*_PLAIN, (rest, (), True), (is_inference, (), is_inference()))
+        names = ((_device, "CURRENT_DEVICE"), (forward_ad, "_current_level"), (eval_frame, "_stance"))
+        keyed = tuple((vars(module), (name,), (getattr(module, name),)) for module, name in names)
+        self.hold: Callable[[], bool] = native.Comparison((), keyed, (), (), (), (), (), calls, MISSING).holds
         """Return whether the calling thread is in the same modes."""
-        return (
-            self._rest()
-            and _is_inference() is self._is_inference
-            and cast("Any", _device).CURRENT_DEVICE is self._device
-            and are_plain()
-        )
 
 
 def is_for_eager() -> bool:
@@ -54,11 +58,7 @@ def are_plain() -> bool:
     Nor may the user have asked for eager, or for no more captures (`torch.compiler.set_stance`).
     """
     return (
-        _n_function_modes() == 0
-        and _n_dispatch_modes() == 0
-        and _function_transforms() is None
-        and _saved_tensors_hooks(True) is None
-        and not _is_traced()
+        all(ask(*args) is answer for ask, args, answer in _PLAIN)
         and cast("Any", forward_ad)._current_level < 0
         and _is_default(cast("Any", eval_frame)._stance)
     )

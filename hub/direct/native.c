@@ -6,6 +6,7 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdbool.h>
 
 #if PY_VERSION_HEX < 0x030b0000 || PY_VERSION_HEX >= 0x030d0000
 #error "dicts have version tags that can be relied on in CPython 3.11 and 3.12 alone"
@@ -57,6 +58,12 @@ typedef struct {
 } Coded;
 
 typedef struct {
+    PyObject *function;
+    PyObject *args; /* a tuple */
+    PyObject *answer;
+} Asked;
+
+typedef struct {
     PyObject_HEAD
     PyObject *held; /* the tuple of everything that the pointers below lead to */
     Tagged *tagged;
@@ -73,6 +80,8 @@ typedef struct {
     Py_ssize_t n_coded;
     Classed *classed;
     Py_ssize_t n_classed;
+    Asked *asked;
+    Py_ssize_t n_asked;
 } Comparison;
 
 static void
@@ -89,6 +98,7 @@ free_arrays(Comparison *self)
     PyMem_Free(self->celled);
     PyMem_Free(self->coded);
     PyMem_Free(self->classed);
+    PyMem_Free(self->asked);
     self->tagged = NULL;
     self->keyed = NULL;
     self->typed = NULL;
@@ -96,7 +106,9 @@ free_arrays(Comparison *self)
     self->celled = NULL;
     self->coded = NULL;
     self->classed = NULL;
-    self->n_tagged = self->n_keyed = self->n_typed = self->n_listed = self->n_celled = self->n_coded = self->n_classed = 0;
+    self->asked = NULL;
+    self->n_tagged = self->n_keyed = self->n_typed = self->n_listed = self->n_celled = self->n_coded = 0;
+    self->n_classed = self->n_asked = 0;
 }
 
 static int
@@ -176,14 +188,14 @@ take_keyed(Comparison *self, PyObject *rows, PyObject *missing)
 static PyObject *
 comparison_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *dicts, *keyed, *objects, *lists, *cells, *functions, *classes, *missing;
+    PyObject *dicts, *keyed, *objects, *lists, *cells, *functions, *classes, *calls, *missing;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "Comparison takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O!O", &PyTuple_Type, &dicts, &PyTuple_Type, &keyed, &PyTuple_Type, &objects,
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O!O!O", &PyTuple_Type, &dicts, &PyTuple_Type, &keyed, &PyTuple_Type, &objects,
                           &PyTuple_Type, &lists, &PyTuple_Type, &cells, &PyTuple_Type, &functions, &PyTuple_Type, &classes,
-                          &missing))
+                          &PyTuple_Type, &calls, &missing))
         return NULL;
     Comparison *self = (Comparison *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -302,6 +314,19 @@ comparison_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                 goto failed;
     }
     self->n_classed = n;
+
+    n = PyTuple_GET_SIZE(calls);
+    if ((self->asked = room(n, sizeof(Asked))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *row = PyTuple_GET_ITEM(calls, i);
+        if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 3 || !PyTuple_Check(PyTuple_GET_ITEM(row, 1))) {
+            PyErr_SetString(PyExc_TypeError, "a tuple of a callable, a tuple of arguments and an answer is needed");
+            goto failed;
+        }
+        self->asked[i] = (Asked){PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1), PyTuple_GET_ITEM(row, 2)};
+    }
+    self->n_asked = n;
     return (PyObject *)self;
 
 failed:
@@ -321,6 +346,19 @@ has_same_keys(Keyed *row)
             return 0;
     }
     return 1;
+}
+
+/* Return 1 where a call gives the very object that it gave, 0 where not, -1 with an error set. */
+static int
+gives_same_answer(const Asked *row)
+{
+    PyObject *answer = PyObject_Vectorcall(row->function, &PyTuple_GET_ITEM(row->args, 0), (size_t)PyTuple_GET_SIZE(row->args),
+                                           NULL);
+    if (answer == NULL)
+        return -1;
+    int same = answer == row->answer;
+    Py_DECREF(answer);
+    return same;
 }
 
 static PyObject *
@@ -378,7 +416,14 @@ comparison_holds(Comparison *self, PyObject *Py_UNUSED(ignored))
             Py_RETURN_FALSE;
         row->tag = tag; /* the one that was read first: a key's __eq__ may have changed the dict meanwhile */
     }
-    Py_RETURN_TRUE;
+    PyObject *held = Py_NewRef(self->held); /* a call might have the garbage collector clear this */
+    int same = 1;
+    for (Py_ssize_t i = 0; same > 0 && i < self->n_asked; i++)
+        same = gives_same_answer(&self->asked[i]);
+    Py_DECREF(held);
+    if (same < 0)
+        return NULL;
+    return PyBool_FromLong(same);
 }
 
 static PyMethodDef comparison_methods[] = {
@@ -387,7 +432,7 @@ static PyMethodDef comparison_methods[] = {
 };
 
 static PyType_Slot comparison_slots[] = {
-    {Py_tp_doc, "What a captured program read: dicts, keyed, objects, lists, cells, functions, classes, missing."},
+    {Py_tp_doc, "What a captured program read: dicts, keyed, objects, lists, cells, functions, classes, calls, missing."},
     {Py_tp_new, comparison_new},
     {Py_tp_dealloc, comparison_dealloc},
     {Py_tp_traverse, comparison_traverse},
@@ -404,9 +449,10 @@ static PyType_Spec comparison_spec = {
 };
 
 /* --- Tensors ----------------------------------------------------------------------------------------------------------------
- * A weight's count of writes and need of gradients come from the getters of PyTorch's own Python type; where and how it lies in
- * memory comes from PyTorch's C interface, whose form does not change between versions (aoti_torch/c/shim.h). `watch.py` hands
- * in both.
+ * Where and how a weight lies in memory comes from PyTorch's C interface, whose form does not change between versions
+ * (aoti_torch/c/shim.h); its count of writes and need of gradients from the two C++ functions behind the getters of PyTorch's
+ * Python type. `watch.py` hands in all of them. The getters themselves take twice as long: they touch the Python object, too,
+ * and what a model's kernels have driven out of the caches and the page tables' cache costs more than all instructions here.
  */
 
 typedef void *Handle;
@@ -415,6 +461,8 @@ typedef int32_t (*GetNumber)(Handle, int64_t *);
 typedef int32_t (*GetNumbers)(Handle, int64_t **);
 typedef int32_t (*GetKind)(Handle, int32_t *);
 typedef int32_t (*Delete)(Handle);
+typedef int64_t (*CountWrites)(Handle); /* at::TensorBase::_version() const */
+typedef bool (*NeedGradient)(void *);   /* c10::TensorImpl::requires_grad() const */
 
 typedef struct {
     GetPointer data;
@@ -422,27 +470,27 @@ typedef struct {
     GetNumbers sizes, strides;
     GetKind dtype;
     Delete delete;
+    CountWrites version;
+    NeedGradient needs_gradient;
 } Interface;
 
 typedef struct {
-    PyObject *tensor;
-    Handle handle;
-    const void *storage; /* only for the processor to fetch early */
+    void *body;    /* what a handle holds: its address serves as one, so that nobody has to fetch the handle's own memory */
+    Handle handle; /* keeps the body alive */
     void *data;
     int64_t *layout; /* sizes, then strides */
     int64_t rank;
+    int64_t version;
     int32_t dtype;
-    int needs_gradient;
-    unsigned long long version;
+    bool needs_gradient;
 } Stamp;
 
 typedef struct {
     PyObject_HEAD
     PyObject *held;
     Interface call;
-    getter get_version, get_need;
-    void *version_closure, *need_closure;
     Stamp *stamps;
+    int64_t *layouts; /* of all stamps, one after the other */
     Py_ssize_t n_stamps;
     long n_renewals;
 } Stamps;
@@ -467,9 +515,10 @@ stamps_clear(Stamps *self)
     for (Py_ssize_t i = 0; i < n; i++) {
         if (stamps[i].handle != NULL)
             self->call.delete (stamps[i].handle);
-        PyMem_Free(stamps[i].layout);
     }
     PyMem_Free(stamps);
+    PyMem_Free(self->layouts);
+    self->layouts = NULL;
     Py_CLEAR(self->held);
     return 0;
 }
@@ -484,90 +533,79 @@ stamps_dealloc(Stamps *self)
     Py_DECREF(type);
 }
 
-/* Return 1 where a tensor's count of writes and need of gradients were read, 0 where an error is set. */
+/* Take a tensor's form as it is, but for its sizes and strides; return 0 with an error set where its memory has no name. */
 static int
-read_counts(Stamps *self, PyObject *tensor, unsigned long long *version, int *needs_gradient)
+fill_stamp(const Interface *call, Stamp *stamp)
 {
-    PyObject *value = self->get_version(tensor, self->version_closure);
-    if (value == NULL)
-        return 0;
-    *version = PyLong_AsUnsignedLongLong(value);
-    Py_DECREF(value);
-    if (*version == (unsigned long long)-1 && PyErr_Occurred())
-        return 0;
-    value = self->get_need(tensor, self->need_closure);
-    if (value == NULL)
-        return 0;
-    *needs_gradient = value == Py_True;
-    Py_DECREF(value);
-    return 1;
-}
-
-/* Return what a getter's descriptor calls, and its closure; NULL with an error set for anything else. */
-static getter
-getter_of(PyObject *descriptor, void **closure)
-{
-    if (!Py_IS_TYPE(descriptor, &PyGetSetDescr_Type)) {
-        PyErr_SetString(PyExc_TypeError, "the descriptor of a getter is needed");
-        return NULL;
-    }
-    PyGetSetDef *definition = ((PyGetSetDescrObject *)descriptor)->d_getset;
-    *closure = definition->closure;
-    return definition->get;
-}
-
-static int
-fill_stamp(Stamps *self, Stamp *stamp)
-{
-    int64_t *sizes, *strides;
-    if (self->call.data(stamp->handle, &stamp->data) || self->call.rank(stamp->handle, &stamp->rank)
-        || self->call.sizes(stamp->handle, &sizes) || self->call.strides(stamp->handle, &strides)
-        || self->call.dtype(stamp->handle, &stamp->dtype)) {
+    if (call->data(&stamp->body, &stamp->data) || call->rank(&stamp->body, &stamp->rank)
+        || call->dtype(&stamp->body, &stamp->dtype)) {
         PyErr_SetString(PyExc_ValueError, "a tensor without memory that can be named");
         return 0;
     }
-    size_t bytes = (size_t)stamp->rank * sizeof(int64_t);
-    if ((stamp->layout = room(2 * stamp->rank, sizeof(int64_t))) == NULL)
+    stamp->version = call->version(&stamp->body);
+    stamp->needs_gradient = call->needs_gradient(stamp->body);
+    return 1;
+}
+
+/* Take the sizes and strides of all tensors; return 0 with an error set where that fails. */
+static int
+fill_layouts(Stamps *self)
+{
+    Py_ssize_t n_numbers = 0;
+    for (Py_ssize_t i = 0; i < self->n_stamps; i++)
+        n_numbers += 2 * self->stamps[i].rank;
+    int64_t *next = self->layouts = room(n_numbers, sizeof(int64_t));
+    if (next == NULL)
         return 0;
-    memcpy(stamp->layout, sizes, bytes);
-    memcpy(stamp->layout + stamp->rank, strides, bytes);
-    return read_counts(self, stamp->tensor, &stamp->version, &stamp->needs_gradient);
+    for (Py_ssize_t i = 0; i < self->n_stamps; i++) {
+        Stamp *stamp = &self->stamps[i];
+        int64_t *sizes, *strides;
+        if (self->call.sizes(&stamp->body, &sizes) || self->call.strides(&stamp->body, &strides)) {
+            PyErr_SetString(PyExc_ValueError, "a tensor without sizes and strides");
+            return 0;
+        }
+        stamp->layout = next;
+        memcpy(next, sizes, (size_t)stamp->rank * sizeof(int64_t));
+        memcpy(next + stamp->rank, strides, (size_t)stamp->rank * sizeof(int64_t));
+        next += 2 * stamp->rank;
+    }
+    return 1;
 }
 
 static PyObject *
 stamps_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *tensors, *handles, *storages, *version, *need;
-    unsigned long long call[6];
-    if (!PyArg_ParseTuple(args, "O!O!O!(KKKKKK)OO", &PyTuple_Type, &tensors, &PyTuple_Type, &handles, &PyTuple_Type,
-                          &storages, &call[0], &call[1], &call[2], &call[3], &call[4], &call[5], &version, &need))
+    PyObject *tensors, *handles;
+    unsigned long long call[8];
+    if (!PyArg_ParseTuple(args, "O!O!(KKKKKKKK)", &PyTuple_Type, &tensors, &PyTuple_Type, &handles, &call[0], &call[1],
+                          &call[2], &call[3], &call[4], &call[5], &call[6], &call[7]))
         return NULL;
     Py_ssize_t n = PyTuple_GET_SIZE(tensors);
-    if (PyTuple_GET_SIZE(handles) != n || PyTuple_GET_SIZE(storages) != n) {
-        PyErr_SetString(PyExc_ValueError, "as many handles and storages as tensors are needed");
+    if (PyTuple_GET_SIZE(handles) != n) {
+        PyErr_SetString(PyExc_ValueError, "as many handles as tensors are needed");
         return NULL;
     }
     Stamps *self = (Stamps *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     self->held = Py_NewRef(args);
-    self->call = (Interface){(GetPointer)(uintptr_t)call[0], (GetNumber)(uintptr_t)call[1], (GetNumbers)(uintptr_t)call[2],
-                             (GetNumbers)(uintptr_t)call[3], (GetKind)(uintptr_t)call[4], (Delete)(uintptr_t)call[5]};
-    self->get_version = getter_of(version, &self->version_closure);
-    self->get_need = self->get_version == NULL ? NULL : getter_of(need, &self->need_closure);
-    if (self->get_need == NULL || (self->stamps = room(n, sizeof(Stamp))) == NULL)
+    self->call = (Interface){(GetPointer)(uintptr_t)call[0],  (GetNumber)(uintptr_t)call[1],   (GetNumbers)(uintptr_t)call[2],
+                             (GetNumbers)(uintptr_t)call[3],  (GetKind)(uintptr_t)call[4],     (Delete)(uintptr_t)call[5],
+                             (CountWrites)(uintptr_t)call[6], (NeedGradient)(uintptr_t)call[7]};
+    if ((self->stamps = room(n, sizeof(Stamp))) == NULL)
         goto failed;
     self->n_stamps = n;
-    for (Py_ssize_t i = 0; i < n; i++) { /* first, so that every handle is freed whatever fails below */
+    for (Py_ssize_t i = 0; i < n; i++) /* first, so that every handle is freed whatever fails below */
         self->stamps[i].handle = PyCapsule_GetPointer(PyTuple_GET_ITEM(handles, i), NULL);
-        self->stamps[i].storage = PyLong_AsVoidPtr(PyTuple_GET_ITEM(storages, i));
-        self->stamps[i].tensor = PyTuple_GET_ITEM(tensors, i);
-    }
     if (PyErr_Occurred())
         goto failed;
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (!fill_stamp(self, &self->stamps[i]))
+    for (Py_ssize_t i = 0; i < n; i++) {
+        self->stamps[i].body = *(void **)self->stamps[i].handle;
+        if (!fill_stamp(&self->call, &self->stamps[i]))
             goto failed;
+    }
+    if (!fill_layouts(self))
+        goto failed;
     return (PyObject *)self;
 
 failed:
@@ -578,33 +616,28 @@ failed:
 static PyObject *
 stamps_compare(Stamps *self, PyObject *Py_UNUSED(ignored))
 {
+    const Interface *call = &self->call;
     for (Py_ssize_t i = 0; i < self->n_stamps; i++) { /* a large model has driven all of this out of the caches */
-        const char *body = *(const char *const *)self->stamps[i].handle;
-        __builtin_prefetch(self->stamps[i].tensor);
+        const char *body = self->stamps[i].body;
         __builtin_prefetch(body);
         __builtin_prefetch(body + 64);
         __builtin_prefetch(body + 128);
-        __builtin_prefetch(self->stamps[i].storage);
     }
     long found = SAME;
     for (Py_ssize_t i = 0; i < self->n_stamps; i++) {
-        const Stamp *stamp = &self->stamps[i];
+        Stamp *stamp = &self->stamps[i];
+        Handle handle = &stamp->body;
         void *data;
         int64_t rank, *sizes, *strides;
         int32_t dtype;
-        unsigned long long version;
-        int needs_gradient;
-        if (!read_counts(self, stamp->tensor, &version, &needs_gradient))
-            return NULL;
-        if (needs_gradient != stamp->needs_gradient || self->call.data(stamp->handle, &data)
-            || self->call.rank(stamp->handle, &rank) || rank != stamp->rank || self->call.dtype(stamp->handle, &dtype)
-            || dtype != stamp->dtype || self->call.sizes(stamp->handle, &sizes)
-            || self->call.strides(stamp->handle, &strides))
+        if (call->needs_gradient(stamp->body) != stamp->needs_gradient || call->data(handle, &data)
+            || call->rank(handle, &rank) || rank != stamp->rank || call->dtype(handle, &dtype) || dtype != stamp->dtype
+            || call->sizes(handle, &sizes) || call->strides(handle, &strides))
             return PyLong_FromLong(CHANGED);
         for (int64_t d = 0; d < rank; d++)
             if (sizes[d] != stamp->layout[d] || strides[d] != stamp->layout[rank + d])
                 return PyLong_FromLong(CHANGED);
-        if (version != stamp->version || data != stamp->data)
+        if (call->version(handle) != stamp->version || data != stamp->data)
             found = WRITTEN;
     }
     return PyLong_FromLong(found);
@@ -615,11 +648,9 @@ stamps_renew(Stamps *self, PyObject *Py_UNUSED(ignored))
 {
     for (Py_ssize_t i = 0; i < self->n_stamps; i++) {
         Stamp *stamp = &self->stamps[i];
-        int needs_gradient;
-        if (self->call.data(stamp->handle, &stamp->data))
+        if (self->call.data(&stamp->body, &stamp->data))
             stamp->data = NULL;
-        if (!read_counts(self, stamp->tensor, &stamp->version, &needs_gradient))
-            return NULL;
+        stamp->version = self->call.version(&stamp->body);
     }
     return PyLong_FromLong(++self->n_renewals);
 }
@@ -633,7 +664,7 @@ static PyMethodDef stamps_methods[] = {
 };
 
 static PyType_Slot stamps_slots[] = {
-    {Py_tp_doc, "Tensors as they are: tensors, handles, storages, functions, descriptors of `_version` and `requires_grad`."},
+    {Py_tp_doc, "Tensors as they are: tensors, handles, functions."},
     {Py_tp_new, stamps_new},
     {Py_tp_dealloc, stamps_dealloc},
     {Py_tp_traverse, stamps_traverse},

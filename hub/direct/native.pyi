@@ -1,5 +1,6 @@
 """Types of the module that is built from native.c."""
 
+from collections.abc import Callable
 from typing import Any
 
 class Comparison:
@@ -14,6 +15,7 @@ class Comparison:
         cells: tuple[Any, ...],
         functions: tuple[Any, ...],
         classes: tuple[type, ...],
+        calls: tuple[tuple[Callable[..., Any], tuple[Any, ...], object], ...],
         missing: object,
         /,
     ) -> Comparison: ...
@@ -21,16 +23,13 @@ class Comparison:
         """Return whether everything is as it was."""
 
 class Stamps:
-    """Tensors as they were when this was made. Frees the handles that it is given."""
+    """Tensors as they were when this was made. None may be an inference tensor. Frees the handles that it is given."""
 
     def __new__(
         cls,
         tensors: tuple[Any, ...],
         handles: tuple[Any, ...],
-        storages: tuple[int, ...],
-        functions: tuple[int, int, int, int, int, int],
-        version: Any,
-        needs_gradient: Any,
+        functions: tuple[int, int, int, int, int, int, int, int],
         /,
     ) -> Stamps: ...
     def compare(self) -> int:

@@ -281,6 +281,8 @@ def _take(source: Source, holder: Any, scope: Mapping[str, Any], reads: Reads, *
         return value
     if why := _note(holder, reads):
         return Unwatched("", why)
+    if member is not None and issubclass(type(holder), collections.OrderedDict):
+        reads.objects[id(holder)] = holder
     if member is not None and not _is_kept(holder, member, value):
         return Unwatched("", f"a {type(holder).__name__} makes {member} up, or keeps it where changes cannot be seen")
     return value
@@ -394,6 +396,8 @@ def _note_tensor(tensor: torch.Tensor, reads: Reads) -> str:
     """Watch the form of a tensor, and its attributes."""
     if type(tensor) not in _TENSORS:
         return f"changes of a {type(tensor).__name__} cannot be seen"
+    if tensor.is_inference():  # asking for its count of writes would end the process
+        return "PyTorch does not count writes to a tensor that was made in inference mode"
     reads.tensors[id(tensor)] = tensor
     reads.objects[id(tensor)] = tensor
     return ""
@@ -437,11 +441,20 @@ def _note_module(module: torch.nn.Module, reads: Reads) -> str:
     """Watch a module's attributes, and what it keeps in dicts of its own: parameters, buffers, submodules, hooks."""
     attributes: dict[str, Any] = module.__dict__
     for name, value in attributes.items():
-        if name.startswith("_") and issubclass(type(value), dict):
+        if name.startswith("_") and name not in _FOR_STATE_DICTS and issubclass(type(value), dict):
             if _has_hidden_order(value):
                 return f"the order of {name} can change unseen"
             reads.dicts[id(value)] = value
     return _note_instance(module, reads)
+
+
+_FOR_STATE_DICTS = frozenset({
+    "_load_state_dict_post_hooks",
+    "_load_state_dict_pre_hooks",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+})  # fmt: skip
+"""Dicts of a module that no call reads of itself, a third of its empty ones. A guard leads to one that a model reads."""
 
 
 def _has_hidden_order(value: Any) -> bool:
@@ -470,9 +483,13 @@ def _note_instance(value: object, reads: Reads) -> str:
         reads.dicts[id(value)] = value
     if kind.__flags__ & IS_HEAP_TYPE:
         _note_class(type(value), reads)
-    if kind not in _UNCHANGING and kind not in (dict, list):
+    if kind not in _UNCHANGING and kind not in _WITHOUT_ATTRIBUTES:
         reads.objects[id(value)] = value
     return ""
+
+
+_WITHOUT_ATTRIBUTES = (dict, list, collections.OrderedDict)
+"""Types whose objects have no attributes that count, and stay of their type. (An OrderedDict may have some: `_take`.)"""
 
 
 def _hides_state(base: type) -> bool:

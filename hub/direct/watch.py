@@ -7,9 +7,12 @@ what is relied on, `hub.compile` leaves every call to Dynamo and says so.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import importlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,18 +24,34 @@ from hub.direct.reads import MISSING, Reads
 if TYPE_CHECKING:
     from hub.direct.native import Comparison, Stamps
 
-_LIBRARY = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-_FUNCTIONS = ("get_data_ptr", "get_dim", "get_sizes", "get_strides", "get_dtype", "delete_tensor_object")
-"""Of PyTorch's C interface (torch/csrc/inductor/aoti_torch/c/shim.h), each after "aoti_torch_"."""
+_LIBRARIES = Path(torch.__file__).parent / "lib"
+_FUNCTIONS = (
+    *(f"aoti_torch_{name}" for name in ("get_data_ptr", "get_dim", "get_sizes", "get_strides", "get_dtype")),
+    "aoti_torch_delete_tensor_object",
+    "_ZNK2at10TensorBase8_versionEv",
+    "_ZNK3c1010TensorImpl13requires_gradEv",
+)
+"""Of PyTorch's C interface (torch/csrc/inductor/aoti_torch/c/shim.h), and two of C++ for which it has no equal, by the
+names that compilers for Linux and macOS give them: `at::TensorBase::_version() const` and
+`c10::TensorImpl::requires_grad() const`. `why_unwatched` tries what they give."""
 
 
-def _interface() -> tuple[int | None, ...] | None:
+def _interface() -> tuple[int, ...] | None:
     """Return the addresses of those functions; None where this PyTorch has them elsewhere."""
     try:
-        library = ctypes.CDLL(str(_LIBRARY))
-        return tuple(ctypes.cast(library[f"aoti_torch_{name}"], ctypes.c_void_p).value for name in _FUNCTIONS)
-    except (OSError, AttributeError):
+        libraries = [ctypes.CDLL(str(_LIBRARIES / f"lib{name}.so")) for name in ("torch_cpu", "c10")]
+    except OSError:
         return None
+    found = [_address(name, libraries) for name in _FUNCTIONS]
+    return None if None in found else tuple(cast("list[int]", found))
+
+
+def _address(name: str, libraries: Sequence[ctypes.CDLL]) -> int | None:
+    """Return where a function is; None where no library has it."""
+    for library in libraries:
+        with contextlib.suppress(AttributeError):
+            return ctypes.cast(library[name], ctypes.c_void_p).value
+    return None
 
 
 _INTERFACE = _interface()
@@ -89,16 +108,14 @@ have_no_attributes: Callable[[tuple[Any, ...]], bool] = native.have_no_attribute
 
 def _stamps(tensors: tuple[torch.Tensor, ...]) -> Stamps:
     handles: Sequence[Any] = cast("Any", torch)._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(tensors))
-    storages = tuple(cast("Any", tensor.untyped_storage())._cdata for tensor in tensors)
-    kind = cast("Any", torch)._C.TensorBase.__dict__
-    return native.Stamps(tensors, tuple(handles), storages, _INTERFACE, kind["_version"], kind["requires_grad"])
+    return native.Stamps(tensors, tuple(handles), _INTERFACE)
 
 
 def _comparison(reads: Reads) -> Comparison:
     keyed = tuple((names, tuple(rows), tuple(rows.values())) for names, rows in reads.keyed.values())
     parts = (reads.objects, reads.lists, reads.cells, reads.functions)
     dicts, objects, lists, cells, functions = (tuple(part.values()) for part in (reads.dicts, *parts))
-    return native.Comparison(dicts, keyed, objects, lists, cells, functions, tuple(reads.classes), MISSING)
+    return native.Comparison(dicts, keyed, objects, lists, cells, functions, tuple(reads.classes), (), MISSING)
 
 
 def why_unwatched() -> str:
@@ -107,7 +124,9 @@ def why_unwatched() -> str:
         return "this installation has no compiled part for this Python (hub.direct.native)"
     if _INTERFACE is None:
         return "this PyTorch keeps its C interface in another place"
-    return "" if all(_is_noticed(change) for change in _CHANGES) else "this Python does not count the changes of dicts"
+    if not all(_is_noticed(change) for change in _CHANGES):
+        return "this Python does not count the changes of dicts"
+    return "" if _are_writes_counted() else "this PyTorch does not count the writes to tensors"
 
 
 def _is_noticed(change: Callable[[Any], Any]) -> bool:
@@ -118,6 +137,22 @@ def _is_noticed(change: Callable[[Any], Any]) -> bool:
         return False
     change(probe)
     return watch.compare() == CHANGED
+
+
+@functools.cache
+def _are_writes_counted() -> bool:
+    """Try every way of changing a tensor, in a thread of its own: it has none of the user's modes."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: all(_is_noticed_of_tensor(*one) for one in _TENSOR_CHANGES)).result()
+
+
+def _is_noticed_of_tensor(change: Callable[[torch.Tensor], Any], expected: int) -> bool:
+    probe = torch.nn.Parameter(torch.zeros(2, 3))
+    watch = Watch(Reads(tensors={id(probe): probe}))
+    if watch.compare() != SAME:
+        return False
+    change(probe)
+    return watch.compare() == expected
 
 
 def _store_often(probe: Any) -> None:
@@ -139,4 +174,10 @@ _CHANGES: tuple[Callable[[Any], Any], ...] = (
     lambda probe: _attributes(probe).pop("first"),
     lambda probe: _attributes(probe).setdefault("second", 2),
     lambda probe: _attributes(probe).__ior__({"second": 2}),
+)
+_TENSOR_CHANGES: tuple[tuple[Callable[[torch.Tensor], Any], int], ...] = (
+    (lambda probe: probe.detach().add_(1), WRITTEN),
+    (lambda probe: setattr(probe, "data", torch.ones(2, 3)), WRITTEN),
+    (lambda probe: probe.requires_grad_(False), CHANGED),
+    (lambda probe: setattr(probe, "data", torch.zeros(3, 2)), CHANGED),
 )

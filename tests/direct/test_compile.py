@@ -386,6 +386,34 @@ def test_inference_mode_works() -> None:
     assert settles(call, X)
 
 
+def test_weights_made_in_inference_mode_are_right_when_written_to() -> None:
+    """PyTorch counts no writes to them, and ends a process that asks for the count from C++."""
+    with torch.inference_mode():
+        model = Net().eval()
+        assert next(model.parameters()).is_inference()
+        call = compiled(model)
+        for _ in range(4):
+            agree(call, model)
+        next(model.parameters()).mul_(-2)
+        agree(call, model)
+
+
+def test_a_weight_may_take_the_memory_of_an_inference_tensor() -> None:
+    """It goes on counting writes."""
+    model = Net().eval()
+    call = compiled(model)
+    weight = next(model.parameters())
+    with torch.inference_mode():
+        other = torch.randn(weight.shape)
+    with torch.no_grad():
+        assert settles(call, X)
+        weight.data = other
+        agree(call, model)
+        assert settles(call, X)
+        weight.data.mul_(-2)
+        agree(call, model)
+
+
 # --- The hub's own functions ------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ MISSING = object()
 
 def comparison(**parts: tuple[Any, ...]) -> Any:
     """Return a comparison of these parts alone."""
-    names = ("dicts", "keyed", "objects", "lists", "cells", "functions", "classes")
+    names = ("dicts", "keyed", "objects", "lists", "cells", "functions", "classes", "calls")
     assert {*parts} <= {*names}
     return native.Comparison(*(parts.get(name, ()) for name in names), MISSING)
 
@@ -270,17 +270,17 @@ def test_what_was_there_is_kept() -> None:
     "args",
     [
         (),
-        ((),) * 7,
-        ((),) * 9,
-        ([], (), (), (), (), (), (), MISSING),
-        ((1,), (), (), (), (), (), (), MISSING),
-        ((), (1,), (), (), (), (), (), MISSING),
-        ((), ((1, (), ()),), (), (), (), (), (), MISSING),
-        ((), (({}, (), []),), (), (), (), (), (), MISSING),
-        ((), (), (), (1,), (), (), (), MISSING),
-        ((), (), (), ((),), (), (), (), MISSING),
-        ((), (), (), (), (1,), (), (), MISSING),
-        ((), (), (), (), (), (len,), (), MISSING),
+        ((),) * 8,
+        ((),) * 10,
+        ([], (), (), (), (), (), (), (), MISSING),
+        ((1,), (), (), (), (), (), (), (), MISSING),
+        ((), (1,), (), (), (), (), (), (), MISSING),
+        ((), ((1, (), ()),), (), (), (), (), (), (), MISSING),
+        ((), (({}, (), []),), (), (), (), (), (), (), MISSING),
+        ((), (), (), (1,), (), (), (), (), MISSING),
+        ((), (), (), ((),), (), (), (), (), MISSING),
+        ((), (), (), (), (1,), (), (), (), MISSING),
+        ((), (), (), (), (), (len,), (), (), MISSING),
         ((), (), (), (), (), (), (int,), MISSING),
         ((), (), (), (), (), (), (1,), MISSING),
     ],
@@ -294,7 +294,7 @@ def test_wrong_arguments_raise(args: tuple[Any, ...]) -> None:
 def test_other_wrong_uses_raise() -> None:
     """Keywords, unlike numbers of keys and values, and subclasses are refused."""
     with pytest.raises(TypeError):
-        native.Comparison((), (), (), (), (), (), (), MISSING, more=1)
+        native.Comparison((), (), (), (), (), (), (), (), MISSING, more=1)
     with pytest.raises(ValueError, match="as many values"):
         comparison(keyed=(({}, ("a",), ()),))
     with pytest.raises(TypeError):
@@ -316,3 +316,32 @@ def test_attributes_of_tensors_are_seen() -> None:
 def test_this_python_can_be_watched() -> None:
     """Every way of changing an object is tried before anything is trusted."""
     assert why_unwatched() == ""
+
+
+def test_answers_are_compared() -> None:
+    """A call that gives another object, or raises, is noticed."""
+    box = ["first"]
+    found = comparison(calls=((box.__getitem__, (0,), box[0]), (len, (box,), 1)))
+    assert found.holds()
+    box.append("second")
+    assert not found.holds()
+    box.pop()
+    assert found.holds()
+    box[0] = "".join(("fi", "rst"))  # equal, and another one
+    assert not found.holds()
+    box.clear()
+    with pytest.raises(IndexError):
+        found.holds()
+
+
+def test_a_call_may_end_its_comparison() -> None:
+    """The garbage collector may run in a call, and clear what is compared."""
+    holder: list[Any] = []
+
+    def ends() -> None:
+        holder.clear()
+        gc.collect()
+
+    holder.append(comparison(calls=((ends, (), None), (ends, (), None))))
+    assert holder[0].holds()
+    assert not holder
