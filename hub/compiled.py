@@ -14,10 +14,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from hub.accelerators import accelerators_of
+from hub.capture.specialize import is_size, specialized
 from hub.dispatch.assemble import Assembled, Shadow, Sizes, assemble
 from hub.dispatch.debug import write_debug_folder
 from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
 from hub.dispatch.shadow import Drift
+from hub.dispatch.sized import Sized
 from hub.dispatch.weights import WeightGuard, can_guard, held_at, on_held_storage
 from hub.errors import HubWarning, OptionError, PlanError, text_of
 from hub.graph import Graph
@@ -115,6 +118,8 @@ class CompiledGraph:
         """Calls in eager before there was a plan."""
         self._is_news = False
         """True where a plan came into use of whose events the user has not been told."""
+        self._sized: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+        """Graphs of the same program for one combination of sizes each, which have plans of their own."""
         self.observer: Callable[[CompiledGraph, Sequence[Any], Sequence[Any]], None] | None = None
         """Told of every call while somebody watches: the graph, its arguments, what it gave."""
 
@@ -152,6 +157,29 @@ class CompiledGraph:
         if self.observer is not None:
             self.observer(self, args, outputs)
         return outputs
+
+    def for_sizes(self) -> list[CompiledGraph]:
+        """Return the graphs of single combinations of sizes that have plans of their own, or get some."""
+        return sorted(self._sized, key=lambda one: one.graph.name)
+
+    def begin_for(self, args: Sequence[Any]) -> CompiledGraph:
+        """Begin a plan for the sizes of these arguments, beside the model. Raise CaptureError where there can be none."""
+        own = specialized(self.graph, args)
+        owner = None if self.owner is None else self.owner()
+        found = CompiledGraph(own, self.mode, self.options, self.original, owner)
+        self._sized.add(found)
+        with torch.no_grad():
+            found._bind(args)
+        return found
+
+    def ready(self, args: Sequence[Any]) -> Run | None:
+        """Return what runs the plan for the weights among these arguments; None before it is there, or for others."""
+        binding = self._known(args) if self.is_over() else None
+        return None if binding is None else binding.run
+
+    def is_over(self) -> bool:
+        """Return whether planning is over."""
+        return self._aside is None or not self._aside.is_pending
 
     def refresh(self) -> None:
         """Forget what was built, so that the next call reads every weight anew; the plan stays."""
@@ -333,7 +361,8 @@ class CompiledGraph:
             with self.phases.during(Work.BUILD):
                 made = maker.make(values, plan)
                 self.phases.add(made.phases)
-                binding.run = on_held_storage(self._recorded(self._assembled(graph, made, held).run), inputs)
+                run = on_held_storage(self._recorded(self._assembled(graph, made, held).run), inputs)
+                binding.run = self._by_size(run, made.plan) if is_last else run
         finally:
             maker.progress.done()
             trim()
@@ -377,6 +406,21 @@ class CompiledGraph:
             write_debug_folder(self.options.debug_dir, graph, made.plan, assembled.source, made.loaded)
         return assembled
 
+    def _by_size(self, run: Run, plan: Plan) -> Run:
+        """Return what gives sizes that come often plans of their own, where the model is served beside planning."""
+        options = self.options
+        is_plain = self.mode == "inference" and not (self.bodies or self.is_body or options.shadow or options.cuda_graphs)
+        places = [at for at, node in enumerate(self.graph.placeholders) if is_size(node)]
+        is_served = options.background and options.may_answer_in_eager
+        if not (is_plain and is_served and places) or accelerators_of(self._fakes()):
+            return run
+        own: weakref.ref[CompiledGraph] = weakref.ref(self)
+        return Sized(run, places, plan.plan_s or 0.0, partial(_begin_for, own), partial(_note_of, own))
+
+    def _fakes(self) -> list[torch.Tensor]:
+        values = (node.meta.get("val") for node in self.graph.placeholders)
+        return [value for value in values if isinstance(value, torch.Tensor)]
+
     def _recorded(self, run: Run) -> Run:
         """Return what runs a plan as a CUDA graph, where that is asked for and can be."""
         if not self.options.cuda_graphs:
@@ -396,6 +440,10 @@ class CompiledGraph:
         with self._lock:
             if self.plan is not None:
                 self.plan = self.plan.with_events(Event(kind=EventKind.NOTE, stage=stage, message=text))
+
+    def note_time(self, text: str) -> None:
+        """Note in the plan what was found out by timing."""
+        self._note(Stage.TIME, text)
 
     def _note_recording(self, text: str) -> None:
         self._note(Stage.RECORD, text)
@@ -485,6 +533,16 @@ class CompiledGraph:
         if text not in self._warned:
             self._warned.add(text)
             warnings.warn(text, HubWarning, stacklevel=4)
+
+
+def _begin_for(graph: weakref.ref[CompiledGraph], args: Sequence[Any]) -> CompiledGraph | None:
+    found = graph()
+    return None if found is None else found.begin_for(args)
+
+
+def _note_of(graph: weakref.ref[CompiledGraph], text: str) -> None:
+    if (found := graph()) is not None:
+        found.note_time(text)
 
 
 def pending_plan(graph: Graph, mode: Mode, threads: int) -> Plan:

@@ -128,6 +128,7 @@ def _living() -> Iterator[CompiledGraph]:
     for reference in _graphs:
         if (graph := reference()) is not None:
             yield graph
+            yield from graph.for_sizes()
 
 
 def _belongs(graph: CompiledGraph, wrapper: object, tensors: frozenset[int]) -> bool:

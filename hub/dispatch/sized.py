@@ -1,0 +1,180 @@
+"""Gives sizes that come often plans of their own, where those are faster than the plan that serves all sizes.
+
+A plan for one combination of sizes is begun once calls of these sizes have lost as much time, by what such plans gain, as
+planning takes: whoever begins earlier plans for sizes that hardly come again, and whoever waits longer has lost more than
+that. It is made beside the model. Then calls of these sizes go by either plan in turn until it is known which is faster.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from hub.dispatch.recorded import Run
+from hub.errors import HubError
+from hub.process.traffic import TRAFFIC
+
+EXPECTED_GAIN = 0.2
+"""Part of a call's time that a plan of its own is taken to gain: 0.18 to 0.21 by `python -m benchmarks.sizes`."""
+MIN_PRICE_S = 10.0
+"""Seconds that planning takes at least. The general plan may have been a kept one, which tells nothing."""
+MIN_CALLS = 32
+"""Calls of one combination of sizes before a plan of its own is thought of."""
+N_TRIALS = 15
+"""Calls by each of two plans that decide between them."""
+MAX_PLANS = 4
+"""Plans for single combinations of sizes; the one that gained least makes room."""
+MAX_SIZES = 256
+"""Combinations of sizes that are remembered; the one that came first makes room."""
+
+
+class Own(Protocol):
+    """A plan for one combination of sizes, while it is made and after."""
+
+    def ready(self, args: Sequence[Any]) -> Run | None:
+        """Return what runs it for these arguments; None before it is there, and where the weights have changed."""
+        ...
+
+    def is_over(self) -> bool:
+        """Return whether planning is over."""
+        ...
+
+
+class _Size:
+    """What is known of one combination of sizes."""
+
+    def __init__(self) -> None:
+        self.n_calls, self.spent_s = 0, 0.0
+        self.own: Own | None = None
+        self.is_begun = self.is_refused = False
+        self.trials: dict[bool, list[float]] = {False: [], True: []}
+        """Seconds of calls by the general plan (False) and by its own (True)."""
+
+
+class _Chosen:
+    """The plan that calls of one combination of sizes go by, and what it gained."""
+
+    __slots__ = ("gain_s", "n_calls", "own", "run")
+
+    def __init__(self, run: Run, own: Own | None, gain_s: float) -> None:
+        self.run, self.own, self.gain_s = run, own, gain_s
+        self.n_calls = 0
+
+
+class Sized:
+    """Runs calls of any sizes. Safe from any thread."""
+
+    def __init__(
+        self,
+        general: Run,
+        places: Sequence[int],
+        price_s: float,
+        begin: Callable[[Sequence[Any]], Own | None],
+        tell: Callable[[str], object],
+    ) -> None:
+        """`places` are those of sizes among the arguments, `price_s` is what planning takes.
+
+        `begin` begins a plan for these arguments, and raises HubError, or gives None, where there can be none; `tell`
+        hears what was chosen.
+        """
+        self._general, self._places = general, tuple(places)
+        self._price_s = max(price_s, MIN_PRICE_S)
+        self._begin, self._tell = begin, tell
+        self._chosen: dict[tuple[int, ...], _Chosen] = {}
+        self._sizes: dict[tuple[int, ...], _Size] = {}
+        self._lock = threading.Lock()
+        self._pending: _Size | None = None
+        """What a plan was begun for last."""
+
+    def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Run one call."""
+        key = tuple([args[place] for place in self._places])
+        if (chosen := self._chosen.get(key)) is not None:
+            chosen.n_calls += 1
+            return chosen.run(args)
+        return self._call_and_learn(key, args)
+
+    def _call_and_learn(self, key: tuple[int, ...], args: Sequence[Any]) -> tuple[Any, ...]:
+        size = self._size(key)
+        own = size.own.ready(args) if size.own is not None else None
+        is_own = own is not None and len(size.trials[True]) <= len(size.trials[False])
+        run = own if own is not None and is_own else self._general
+        start = time.perf_counter()
+        if self._is_planning():
+            with TRAFFIC:  # what is timed beside the model waits for gaps between calls
+                outputs = run(args)
+        else:
+            outputs = run(args)
+        seconds = time.perf_counter() - start
+        size.n_calls += 1
+        size.spent_s += seconds
+        if own is not None:
+            size.trials[is_own].append(seconds)
+            if min(map(len, size.trials.values())) >= N_TRIALS:
+                self._choose(key, size, own)
+        else:
+            self._consider(key, size, args)
+        return outputs
+
+    def _size(self, key: tuple[int, ...]) -> _Size:
+        with self._lock:
+            found = self._sizes.setdefault(key, _Size())
+            while len(self._sizes) > MAX_SIZES:
+                self._sizes.pop(next(iter(self._sizes)))
+        return found
+
+    def _is_planning(self) -> bool:
+        size = self._pending
+        return size is not None and not size.is_refused and not (size.own is not None and size.own.is_over())
+
+    def _consider(self, key: tuple[int, ...], size: _Size, args: Sequence[Any]) -> None:
+        """Begin a plan of its own where it has come to pay, and let go of one that came to nothing."""
+        if size.is_begun:
+            is_over = size.own is not None and size.own.is_over()
+            if size.is_refused or (is_over and size.own is not None and size.own.ready(args) is None):
+                self._settle(key, _Chosen(self._general, None, 0.0))
+            return
+        hoped_s = EXPECTED_GAIN * size.spent_s
+        if size.n_calls < MIN_CALLS or hoped_s < self._price_s or self._is_planning():
+            return
+        with self._lock:
+            kept = [chosen for chosen in self._chosen.values() if chosen.own is not None]
+            if self._is_planning() or (len(kept) >= MAX_PLANS and hoped_s <= min(map(_gained_s, kept))):
+                return
+            self._pending, size.is_begun = size, True
+        threading.Thread(target=self._begun, args=(size, args), name="hub-sized", daemon=True).start()
+
+    def _begun(self, size: _Size, args: Sequence[Any]) -> None:
+        try:
+            size.own = self._begin(args)
+        except HubError:
+            pass
+        finally:
+            size.is_refused = size.own is None
+
+    def _choose(self, key: tuple[int, ...], size: _Size, own: Run) -> None:
+        """Go by the faster plan from now on."""
+        general_s, own_s = (statistics.median(size.trials[is_own]) for is_own in (False, True))
+        sizes = ", ".join(map(str, key))
+        taken = f"took {1e3 * own_s:.3g} ms a call, the general one {1e3 * general_s:.3g} ms"
+        if own_s < general_s:
+            self._settle(key, _Chosen(own, size.own, general_s - own_s))
+            self._tell(f"sizes {sizes} have a plan of their own: it {taken}")
+        else:
+            self._settle(key, _Chosen(self._general, None, 0.0))
+            self._tell(f"sizes {sizes} stay with the general plan: one of their own {taken}")
+
+    def _settle(self, key: tuple[int, ...], chosen: _Chosen) -> None:
+        with self._lock:
+            self._sizes.pop(key, None)
+            kept = {other: one for other, one in self._chosen.items() if one.own is not None}
+            if chosen.own is not None and len(kept) >= MAX_PLANS:
+                self._chosen.pop(min(kept, key=lambda other: _gained_s(kept[other])))
+            self._chosen[key] = chosen
+
+
+def _gained_s(chosen: _Chosen) -> float:
+    return chosen.n_calls * chosen.gain_s
