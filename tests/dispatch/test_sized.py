@@ -152,6 +152,8 @@ def test_the_plan_that_gained_least_makes_room(clock: Clock) -> None:
     for size in range(MAX_PLANS):
         model.calls(size, 200 + 100 * size)
     assert model.begun == list(range(MAX_PLANS))
+    model.calls(60, 100)
+    assert model.begun == list(range(MAX_PLANS)), "it is hoped to gain less than each of them has"
     model.calls(50, 1000)
     assert model.begun[-1] == 50
     assert model.calls(0, 1) == ["general"], "it gained least"
