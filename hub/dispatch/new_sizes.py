@@ -93,8 +93,12 @@ class NewSizes:
         check_values(judge, outputs, reference, where)
         self._known.add(sizes)
         if len(self._known) >= N_TRUSTED:
-            self._trusted()
+            self.trust()
         return reference.outputs
+
+    def trust(self) -> None:
+        """Compare nothing any more."""
+        self._trusted()
 
 
 def _listed(inputs: Sequence[Any]) -> str:

@@ -7,7 +7,7 @@ import weakref
 from typing import Any, Protocol
 
 from hub.compilation.build import note_later, note_sure_of_sizes
-from hub.dispatch.assemble import Run, fail_from_now_on
+from hub.dispatch.assemble import Run, fail_from_now_on, trust_sizes
 from hub.errors import text_of
 from hub.plan import Event, EventKind, Stage
 from hub.planning.later import Later, Outcome
@@ -75,6 +75,8 @@ class _Applied:
             return
         if outcome.is_lifted and name in self._guards and (guard := self._guards[name]()) is not None:
             guard.lift()
+        if outcome.is_sure_of_sizes and run is not None:
+            trust_sizes(run, name)
         graph.learn_later(
             candidate, Event(kind=EventKind.NOTE, stage=Stage.LATER, backend=backend, cluster=name, message=outcome.text)
         )

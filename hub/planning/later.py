@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hub.dispatch.new_sizes import N_TRUSTED
 from hub.errors import AccuracyError, CompileError, ContractError, PluginError, RunError, WorkerError, text_of
 from hub.modes import Modes
 from hub.options import Options
@@ -22,6 +23,7 @@ from hub.planning.chore import Chore
 from hub.process.family import end_family
 from hub.process.forks import freed_in_forks, in_forks
 from hub.process.working import Worked
+from hub.verification.inputs import DRAWN_SIZES
 from hub.verification.standing import Standing
 from hub.workers.candidate import Candidate
 from hub.workers.limits import Limits
@@ -30,6 +32,8 @@ from hub.workers.pool import BEHIND, POOL
 LIMIT_S = 120.0
 """Seconds that one step may work, or wait for something, before it counts as hanging. Waiting for a core does not count."""
 _LOAD_LIMIT_S = 600.0
+MAX_REFUSED = 4
+"""Combinations of sizes that are drawn in vain before none is expected."""
 _LOOK_S = 0.25
 """Seconds between two looks at the worker."""
 _NO_FAULT = (-2, -9, -15)
@@ -70,6 +74,8 @@ class Outcome:
     differences: tuple[str, ...] = ()
     """What differs on unusual inputs only."""
     n_calls: int = 0
+    n_sizes: int = 0
+    """Combinations of sizes at which it gave what eager gives."""
     failure: PluginError | None = None
     """Why it must not serve any more."""
     problem: str = ""
@@ -81,11 +87,21 @@ class Outcome:
         return not (self.differences or self.problem or self.failure or self.candidate.report.standing.differs)
 
     @property
+    def is_sure_of_sizes(self) -> bool:
+        """Return whether enough combinations of sizes were right."""
+        return self.n_sizes >= N_TRUSTED
+
+    @property
     def standing(self) -> Standing:
         """How far the executable is verified now."""
         before = self.candidate.report.standing
         untried = before.untried if self.problem else ()
-        return Standing(untried, before.differs or bool(self.differences), self.text, before.is_sure_of_sizes)
+        return Standing(
+            untried,
+            before.differs or bool(self.differences),
+            self.text,
+            before.is_sure_of_sizes or self.is_sure_of_sizes,
+        )
 
     @property
     def text(self) -> str:
@@ -94,6 +110,7 @@ class Outcome:
         parts = (
             f"tried after the first answer, and right: {kinds}" if kinds else "",
             *(f"found after the first answer, and guarded: {text}" for text in self.differences),
+            f"right at {self.n_sizes} combinations of sizes" if self.n_sizes else "",
             f"{self.n_calls} calls in a row change nothing and leave nothing behind" if self.n_calls else "",
             f"could not be tried after the first answer: {self.problem}" if self.problem else "",
         )
@@ -148,13 +165,25 @@ class Later(Chore):
                 text = self._ask("compare_kind", is_plugins=True, name=name, backend=backend, kind=kind)
                 (differences if text else tried).append(text or kind)
             n_calls = self._ask("endure", is_plugins=True, name=name, backend=backend)
-            return Outcome(candidate, tuple(tried), tuple(differences), n_calls)
+            n_sizes = 0 if candidate.report.standing.is_sure_of_sizes else self._tried_sizes(name, backend)
+            return Outcome(candidate, tuple(tried), tuple(differences), n_calls, n_sizes)
         except _VERDICTS as error:
             error.backend, error.cluster = error.backend or backend, error.cluster or name
             return Outcome(candidate, tuple(tried), tuple(differences), failure=error)
         except Exception as error:  # noqa: BLE001 - a mistake of the hub's own must not be held against a backend either
             reason = error.message if isinstance(error, PluginError) else text_of(error)
             return Outcome(candidate, tuple(tried), tuple(differences), problem=reason.splitlines()[0])
+
+    def _tried_sizes(self, name: str, backend: str) -> int:
+        """Return at how many combinations of sizes it gives what eager gives; 0 where it is called with one only."""
+        n_right = 0
+        for n_asked, kind in enumerate(DRAWN_SIZES):
+            if n_right >= N_TRUSTED or (n_right == 0 and n_asked >= MAX_REFUSED):
+                break
+            if self._ask("prepare_kind", kind=kind.name):
+                self._ask("compare_kind", is_plugins=True, name=name, backend=backend, kind=kind.name)
+                n_right += 1
+        return n_right
 
     def _start_worker(self) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ from hub.process.leftovers import MANY_LEFT, leftovers, more
 from hub.process.state import kept_state
 from hub.report.numbers import megabytes
 from hub.verification.compare import Snapshot, check_inputs, check_untouched, real_error
-from hub.verification.inputs import KINDS, Kind
+from hub.verification.inputs import DRAWN_SIZES, KINDS, Kind
 from hub.verification.reference import Reference
 from hub.verification.verify import Trial
 
@@ -83,7 +83,7 @@ class Leisure:
 
 
 def _kind(name: str) -> Kind:
-    return next(kind for kind in KINDS if kind.name == name)
+    return next(kind for kind in (*KINDS, *DRAWN_SIZES) if kind.name == name)
 
 
 def _own_bytes() -> int:

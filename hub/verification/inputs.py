@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -368,3 +370,29 @@ KINDS: tuple[Kind, ...] = (
     Kind("negative zeros", _floats(_constant(-0.0))),
 )
 """In order of importance: what is left out where time runs out comes last, apart from what is certain."""
+
+
+N_DRAWN = 24
+"""Combinations of sizes that are drawn."""
+
+
+def _size_drawn(number: int) -> Change:
+    """Return a change to a size between 2 and twice the one that capture saw, or 40; small ones come as often as large.
+
+    Other numbers give other sizes.
+    """
+
+    def change(place: int, size: int) -> int:
+        highest, n_steps = math.log(max(2 * size, 40)), 64
+        steps = (math.log(2) + (highest - math.log(2)) * step / n_steps for step in range(n_steps + 1))
+        choices = list(dict.fromkeys(round(math.exp(step)) for step in steps))  # 33 at least
+        random.Random(place).shuffle(choices)
+        return choices[number]
+
+    return change
+
+
+DRAWN_SIZES: tuple[Kind, ...] = tuple(
+    Kind(f"sizes drawn {number}", _of_size(_size_drawn(number))) for number in range(N_DRAWN)
+)
+"""Combinations of sizes as calls bring them: tried after the first answer alone."""

@@ -16,6 +16,7 @@ from hub.dispatch import new_sizes
 from hub.dispatch.new_sizes import N_TRUSTED, NewSizes
 from hub.errors import AccuracyError, HubWarning
 from hub.ownership import graphs_of
+from hub.verification.inputs import N_DRAWN, _size_drawn
 
 PLUGIN = """
 from pathlib import Path
@@ -47,6 +48,9 @@ class Run(Executable):
 """
 BAD = (29, 8)
 """At no size that is a size of the first call changed as verification changes it."""
+
+
+WAIT_S = 240.0
 
 
 class Net(nn.Module):
@@ -150,3 +154,42 @@ def test_trust_is_earned(stretchy: Callable[..., Path], monkeypatch: pytest.Monk
     (graph,) = graphs_of(run)
     assert graph._current is not None
     assert not isinstance(graph._current.run.__globals__["c0"], NewSizes)
+
+
+def served(model: nn.Module) -> Any:
+    """Return the model, called once, for all sizes, after all that is verified beside it."""
+    run = compiled(model, isolate=True, background=True, start="wait")
+    call(model, run, 5)
+    assert hub.wait(run, WAIT_S)
+    return run
+
+
+def test_trust_is_earned_beside_the_model(stretchy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough combinations of sizes are tried in a worker: no call runs the program in eager, too, after that."""
+    stretchy("pass")
+    model = Net().eval()
+    run = served(model)
+    assert not any(runs_in_eager(model, run, rows, monkeypatch) for rows in (6, 77, 1000))
+    assert f"right at {N_TRUSTED} combinations of sizes" in "\n".join(event.message for event in hub.plans(run)[-1].events)
+
+
+def test_a_size_that_is_wrong_is_found_beside_the_model(stretchy: Callable[..., Path]) -> None:
+    """None of the user's calls has met it, and none will."""
+    stretchy("pass\n        if sizes[0] in range(15, 23): outputs[0].view(-1)[0] += 0.01")
+    model = Net().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HubWarning)
+        run = served(model)
+        for rows in (17, 5, 21):
+            call(model, run, rows)
+    assert [event.kind for event in hub.plans(run)[-1].events if event.kind != "note"][:1] == ["fallback"]
+
+
+@pytest.mark.parametrize("size", [2, 5, 40, 1000])
+def test_drawn_sizes_are_distinct_and_near(size: int) -> None:
+    """They are what calls might bring: none is tried twice, and none is far beyond what was captured."""
+    drawn = [_size_drawn(number)(0, size) for number in range(N_DRAWN)]
+    assert len({*drawn}) == N_DRAWN >= N_TRUSTED
+    assert 2 <= min(drawn) <= max(drawn) <= max(2 * size, 40)
+    assert {value % 2 for value in drawn} == {0, 1}
+    assert drawn != [_size_drawn(number)(1, size) for number in range(N_DRAWN)]
