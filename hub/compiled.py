@@ -22,7 +22,7 @@ from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
 from hub.dispatch.shadow import Drift
 from hub.dispatch.sized import Sized
 from hub.dispatch.weights import WeightGuard, can_guard, held_at, on_held_storage
-from hub.errors import HubWarning, OptionError, PlanError, text_of
+from hub.errors import CaptureError, HubWarning, OptionError, PlanError, text_of
 from hub.graph import Graph
 from hub.modes import modes
 from hub.options import Options, check_backends
@@ -165,6 +165,8 @@ class CompiledGraph:
     def begin_for(self, args: Sequence[Any]) -> CompiledGraph:
         """Begin a plan for the sizes of these arguments, beside the model. Raise CaptureError where there can be none."""
         own = specialized(self.graph, args)
+        if reason := too_large_to_copy(own, args):
+            raise CaptureError(reason)
         owner = None if self.owner is None else self.owner()
         found = CompiledGraph(own, self.mode, self.options, self.original, owner)
         self._sized.add(found)

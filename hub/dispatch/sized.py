@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from hub.dispatch.recorded import Run
-from hub.errors import HubError
+from hub.errors import text_of
 from hub.process.traffic import TRAFFIC
 
 EXPECTED_GAIN = 0.2
@@ -77,8 +77,8 @@ class Sized:
     ) -> None:
         """`places` are those of sizes among the arguments, `price_s` is what planning takes.
 
-        `begin` begins a plan for these arguments, and raises HubError, or gives None, where there can be none; `tell`
-        hears what was chosen.
+        `begin` begins a plan for these arguments. It gives None where nobody wants one any more, and raises where there
+        can be none. `tell` hears what was chosen, and why.
         """
         self._general, self._places = general, tuple(places)
         self._price_s = max(price_s, MIN_PRICE_S)
@@ -145,13 +145,15 @@ class Sized:
             if self._is_planning() or (len(kept) >= MAX_PLANS and hoped_s <= min(map(_gained_s, kept))):
                 return
             self._pending, size.is_begun = size, True
-        threading.Thread(target=self._begun, args=(size, args), name="hub-sized", daemon=True).start()
+        # No daemon: the end of the process waits for it, since a thread must not be cut off in a library.
+        threading.Thread(target=self._begun, args=(size, args), name="hub-sized").start()
 
     def _begun(self, size: _Size, args: Sequence[Any]) -> None:
         try:
             size.own = self._begin(args)
-        except HubError:
-            pass
+        except Exception as error:  # noqa: BLE001 - nobody waits for it, and the general plan serves on
+            sizes = ", ".join(str(args[place]) for place in self._places)
+            self._tell(f"sizes {sizes} stay with the general plan: {text_of(error)}")
         finally:
             size.is_refused = size.own is None
 

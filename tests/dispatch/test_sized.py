@@ -124,6 +124,7 @@ def test_what_can_have_no_plan_is_asked_once(clock: Clock) -> None:
     model = Model(clock.run("general", 1.0), begin)
     assert model.calls(8, 500) == ["general"] * 500
     assert model.begun == [8]
+    assert model.told == ["sizes 8 stay with the general plan: CaptureError: an operator calls programs of its own"]
 
 
 def test_a_plan_for_other_weights_never_serves(clock: Clock) -> None:
