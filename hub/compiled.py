@@ -260,7 +260,7 @@ class CompiledGraph:
         if not (reason := too_large_to_copy(maker.graph, args)):
             return self._planned_aside(maker, args)
         binding = self._planned(args, None)
-        self._note(Stage.LOAD, reason)
+        self._note(Stage.LOAD, f"planned in the first call: {reason}")
         return binding
 
     def _maker(self, graph: Graph, *, may_go_on: bool = True) -> Maker:
@@ -417,7 +417,7 @@ class CompiledGraph:
         if not (is_plain and is_served and places) or accelerators_of(self._fakes()):
             return run
         own: weakref.ref[CompiledGraph] = weakref.ref(self)
-        return Sized(run, places, plan.plan_s or 0.0, partial(_begin_for, own), partial(_note_of, own))
+        return Sized(run, places, plan.plan_s, partial(_begin_for, own), partial(_note_of, own))
 
     def _fakes(self) -> list[torch.Tensor]:
         values = (node.meta.get("val") for node in self.graph.placeholders)

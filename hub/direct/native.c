@@ -451,8 +451,8 @@ static PyType_Spec comparison_spec = {
 /* --- Tensors ----------------------------------------------------------------------------------------------------------------
  * Where and how a weight lies in memory comes from PyTorch's C interface, whose form does not change between versions
  * (aoti_torch/c/shim.h); its count of writes and need of gradients from the two C++ functions behind the getters of PyTorch's
- * Python type. `watch.py` hands in all of them. The getters themselves take twice as long: they touch the Python object, too,
- * and what a model's kernels have driven out of the caches and the page tables' cache costs more than all instructions here.
+ * Python type. `watch.py` hands in all of them. The getters themselves touch the Python object, too: what a model's kernels
+ * have driven out of the caches and the TLB costs more than all instructions here.
  */
 
 typedef void *Handle;

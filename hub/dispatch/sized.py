@@ -1,4 +1,4 @@
-"""Gives sizes that come often plans of their own, where those are faster than the plan that serves all sizes.
+"""Run sizes that come often by plans of their own, where those are faster than the plan that serves all sizes.
 
 A plan for one combination of sizes is begun once calls of these sizes have lost as much time, by what such plans gain, as
 planning takes: whoever begins earlier plans for sizes that hardly come again, and whoever waits longer has lost more than
@@ -18,7 +18,7 @@ from hub.errors import text_of
 from hub.process.traffic import TRAFFIC
 
 EXPECTED_GAIN = 0.2
-"""Part of a call's time that a plan of its own is taken to gain: 0.18 to 0.21 by `python -m benchmarks.sizes`."""
+"""Part of a call's time that a plan of its own is taken to gain (`python -m benchmarks.sizes`)."""
 MIN_PRICE_S = 10.0
 """Seconds that planning takes at least. The general plan may have been a kept one, which tells nothing."""
 MIN_CALLS = 32
@@ -163,19 +163,25 @@ class Sized:
         sizes = ", ".join(map(str, key))
         taken = f"took {1e3 * own_s:.3g} ms a call, the general one {1e3 * general_s:.3g} ms"
         if own_s < general_s:
-            self._settle(key, _Chosen(own, size.own, general_s - own_s))
-            self._tell(f"sizes {sizes} have a plan of their own: it {taken}")
+            chosen = _Chosen(own, size.own, general_s - own_s)
+            text = f"sizes {sizes} have a plan of their own: it {taken}"
         else:
-            self._settle(key, _Chosen(self._general, None, 0.0))
-            self._tell(f"sizes {sizes} stay with the general plan: one of their own {taken}")
+            chosen = _Chosen(self._general, None, 0.0)
+            text = f"sizes {sizes} stay with the general plan: one of their own {taken}"
+        if self._settle(key, chosen):
+            self._tell(text)
 
-    def _settle(self, key: tuple[int, ...], chosen: _Chosen) -> None:
+    def _settle(self, key: tuple[int, ...], chosen: _Chosen) -> bool:
+        """Go by this from now on; return False where another thread has chosen already."""
         with self._lock:
+            if key in self._chosen:
+                return False
             self._sizes.pop(key, None)
             kept = {other: one for other, one in self._chosen.items() if one.own is not None}
             if chosen.own is not None and len(kept) >= MAX_PLANS:
                 self._chosen.pop(min(kept, key=lambda other: _gained_s(kept[other])))
             self._chosen[key] = chosen
+        return True
 
 
 def _gained_s(chosen: _Chosen) -> float:

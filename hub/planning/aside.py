@@ -170,7 +170,7 @@ def too_large_to_copy(graph: Graph, args: Sequence[Any]) -> str:
     waiting = (chore for chore in chores() if isinstance(chore, Aside) and chore.is_pending)  # in a fork, none is
     if sum(chore.n_copied_bytes for chore in waiting) + needed <= MAX_COPIED_BYTES:
         return ""
-    return f"planned in the first call: for planning beside the model {megabytes(needed)} of inputs would be copied"
+    return f"for planning beside the model {megabytes(needed)} of inputs would be copied"
 
 
 def _inputs(graph: Graph, args: Sequence[Any]) -> list[Any]:

@@ -50,6 +50,11 @@ def tail(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([y, y.flip(0)]) * x.shape[0]
 
 
+def shifted(x: torch.Tensor) -> torch.Tensor:
+    """Return a sum with a tensor that the program holds itself."""
+    return x + torch.tensor([1.0, 2.0, 3.0]) * x.shape[0]
+
+
 def ids(batch: int, tokens: int) -> torch.Tensor:
     return torch.randint(0, 50, (batch, tokens))
 
@@ -57,6 +62,7 @@ def ids(batch: int, tokens: int) -> torch.Tensor:
 CASES: dict[str, tuple[Any, Callable[..., torch.Tensor], Sequence[tuple[int, ...]]]] = {
     "encoder": (Encoder(), ids, [(2, 5), (3, 8), (7, 11)]),
     "pooler": (Pooler(), lambda batch, side: torch.randn(batch, 3, side, side + 2), [(2, 8), (3, 9), (5, 16)]),
+    "constant": (shifted, lambda rows: torch.randn(rows, 3), [(4,), (5,)]),
     "function": (tail, lambda rows: torch.randn(rows, 3), [(6,), (9,), (14,)]),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import collections
 import copy
 import gc
 import io
@@ -384,6 +385,30 @@ def test_inference_mode_works() -> None:
         assert call(X).is_inference()
     assert not call(X).is_inference()
     assert settles(call, X)
+
+
+class Flagged(nn.Module):
+    """A model that reads an attribute of an OrderedDict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.settings: Any = collections.OrderedDict(a=1)
+        self.settings.is_positive = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).relu() if self.settings.is_positive else self.linear(x)
+
+
+def test_an_attribute_of_an_ordered_dict_is_watched() -> None:
+    """Hooks lie in many OrderedDicts, whose attributes nobody reads; where a model reads one, it counts."""
+    model = Flagged().eval()
+    call = compiled(model)
+    with torch.no_grad():
+        for is_positive in (True, False, True):
+            model.settings.is_positive = is_positive
+            agree(call, model)
+            assert settles(call, X)
 
 
 def test_weights_made_in_inference_mode_are_right_when_written_to() -> None:

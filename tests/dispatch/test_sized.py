@@ -195,3 +195,4 @@ def test_threads_get_the_answer_of_their_own_sizes(monkeypatch: pytest.MonkeyPat
         thread.join(60)
     assert wrong == []
     assert sorted(model.begun) == [0, 1]
+    assert len(model.told) == len({text.partition(":")[0] for text in model.told}) == 2, "each is chosen once"
