@@ -11,7 +11,7 @@ import torch
 import hub
 from hub.direct.compile import program_of
 from tests import slices
-from tests.generation.tiny import MODELS, built, prompt
+from tests.generation.tiny import MODELS, built, hf, prompt
 
 TOKENS = 24
 OPTIONS: Mapping[str, Any] = {"tune": "off", "start": "wait", "backends": ("onnxruntime",)}
@@ -76,3 +76,16 @@ def test_the_first_tokens_do_not_wait_for_a_plan() -> None:
     assert hub.wait(model.forward, 600)
     for _ in range(3):
         assert torch.equal(generated(model, "llama"), expected)
+
+
+def test_generate_compiles_its_own_forward_with_the_hub() -> None:
+    """`generate(compile_config=...)` is how `transformers` compiles a forward itself, where the cache is static."""
+    model = built("llama")
+    how = {"cache_implementation": "static"}
+    expected = generated(model, "llama", **how)
+    config = hf.CompileConfig(fullgraph=True, dynamic=None, mode=None, backend="hub", options=dict(OPTIONS))
+    config._compile_all_devices = True  # else it compiles on accelerators only
+    for _ in range(2):
+        assert torch.equal(generated(model, "llama", compile_config=config, **how), expected)
+    plans = hub.plans(model._compiled_call)
+    assert plans and all("onnxruntime" in plan.backends for plan in plans)
