@@ -13,7 +13,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("hub/direct/native.c")
+SOURCE = Path("hub/frontend/direct/native.c")
 
 
 def build(root: Path) -> Path | None:

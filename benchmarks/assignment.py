@@ -28,10 +28,10 @@ from hub.assign.chain import RegionChain, k_best
 from hub.assign.problem import Candidate, Problem
 from hub.assign.solve import solve
 from hub.bench.machine import this_machine
-from hub.graph import Graph
 from hub.partition.group import EAGER, Group, group
 from hub.partition.regions import regions
-from hub.support import operator_name
+from hub.plugin.graph import Graph
+from hub.plugin.table import operator_name
 
 BACKENDS = ("a", "b", "c", "d")
 SIZES = (100, 300, 1000, 3000, 10000)

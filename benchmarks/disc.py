@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from plugin_inductor.backend import create as create_inductor
 
-from hub.backend import CompileSettings
 from hub.bench.machine import this_machine
+from hub.plugin.backend import CompileSettings
 from hub.testing.conformance.sizes import symbols_of, with_sizes
 from hub.testing.single import whole_cluster
 from plugin_disc.backend import create

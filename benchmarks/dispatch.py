@@ -32,7 +32,7 @@ from openvino import opset16 as ops
 
 import hub
 from hub.bench.machine import this_machine
-from hub.ownership import graphs_of
+from hub.frontend.ownership import graphs_of
 
 SIZE = 8
 ROUNDS = 40
@@ -174,10 +174,10 @@ def one_cluster(backend: str, own: Callable[[Small, torch.Tensor], Call]) -> dic
 
 def further_clusters() -> dict[str, float]:
     """Microseconds that each further cluster adds beyond its executable's own call."""
+    from hub.config.options import Options
+    from hub.discovery.registry import registry
     from hub.dispatch.assemble import assemble
-    from hub.options import Options
     from hub.planning.make import Maker
-    from hub.registry import registry
     from hub.report.progress import SilentProgress
     from hub.testing.single import capture
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hub.bench.models import load_model
-from hub.compiled import CompiledGraph
+from hub.frontend.compiled import CompiledGraph
 
 CALLS = 80
 MOST_POINTERS = 100_000

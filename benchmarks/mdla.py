@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 import hub
-from hub.backend import CompileSettings
 from hub.bench.machine import this_machine
+from hub.plugin.backend import CompileSettings
 from hub.testing.single import capture, whole_cluster
 from plugin_mdla.accuracy import measured
 from plugin_mdla.backend import Mdla

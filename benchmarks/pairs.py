@@ -22,16 +22,16 @@ from typing import Any
 
 import torch
 
-from hub.backend import CompileSettings, Executable
 from hub.bench.machine import this_machine
 from hub.bench.zoo import build
 from hub.compilation.values import values_at
+from hub.discovery.registry import registry
 from hub.dispatch.spinning import Calm
-from hub.graph import Cluster, Graph
 from hub.partition.extract import extract
 from hub.partition.group import EAGER, group
+from hub.plugin.backend import CompileSettings, Executable
+from hub.plugin.graph import Cluster, Graph
 from hub.pricing.timing import time_call
-from hub.registry import registry
 from hub.testing.single import Captured, capture, run
 
 RESULTS = Path(__file__).parent / "results" / "pairs.json"

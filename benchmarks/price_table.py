@@ -21,14 +21,13 @@ from typing import Any
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
-from hub.backend import CompileSettings
 from hub.bench import zoo
 from hub.bench.machine import this_machine
 from hub.bench.models import load_model
 from hub.cache.measurements import Measurements
+from hub.config.options import Options, resolve
+from hub.discovery.registry import registry
 from hub.errors import HubError
-from hub.graph import Graph
-from hub.options import Options, resolve
 from hub.partition.assignments import assignment
 from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.regions import regions
@@ -36,9 +35,10 @@ from hub.partition.structure import structure_digest
 from hub.partition.verdicts import Verdicts, ask_backends
 from hub.planning.scene import Scene, draft_of, limits_of
 from hub.planning.schedule import reads
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Graph
 from hub.pricing.features import EAGER_S, VERSION, features_of
 from hub.pricing.roofline import settle_peaks
-from hub.registry import registry
 from hub.report.progress import SilentProgress
 from hub.testing.single import capture
 from hub.workers.candidate import Candidate

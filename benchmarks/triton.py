@@ -28,12 +28,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import hub
 from benchmarks.triton_bars import SDPA, is_time, judged, told
-from hub.backend import CompileSettings
 from hub.bench.machine import this_machine
 from hub.bench.models import load_model
+from hub.config.options import resolve
 from hub.errors import text_of
-from hub.options import resolve
 from hub.planning.kernels import tune_kernels
+from hub.plugin.backend import CompileSettings
 from hub.testing.single import whole_cluster
 from plugin_triton.backend import create
 from plugin_triton.settings import Settings

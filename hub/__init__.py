@@ -9,41 +9,41 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hub.backend import Backend, BackendInfo, CompileSettings, Executable, Proposal
-    from hub.cost import Cost
-    from hub.direct.compile import compile  # noqa: A004 - as torch.compile is called
+    from hub.discovery.listing import list_backends
     from hub.errors import HubError, HubWarning
-    from hub.explaining import explain
-    from hub.freezing import freeze
-    from hub.graph import Cluster, Graph
-    from hub.hookspecs import hookimpl
-    from hub.listing import list_backends
-    from hub.ownership import plans, refresh, wait
+    from hub.frontend.direct.compile import compile  # noqa: A004 - as torch.compile is called
+    from hub.frontend.explaining import explain
+    from hub.frontend.freezing import freeze
+    from hub.frontend.ownership import plans, refresh, wait
     from hub.plan import Plan
-    from hub.support import OperatorTable, Support
+    from hub.plugin.backend import Backend, BackendInfo, CompileSettings, Executable, Proposal
+    from hub.plugin.cost import Cost
+    from hub.plugin.graph import Cluster, Graph
+    from hub.plugin.hooks import hookimpl
+    from hub.plugin.table import OperatorTable, Support
 
 _HOME = {
-    "Backend": "hub.backend",
-    "BackendInfo": "hub.backend",
-    "Cluster": "hub.graph",
-    "CompileSettings": "hub.backend",
-    "Cost": "hub.cost",
-    "Executable": "hub.backend",
-    "Graph": "hub.graph",
+    "Backend": "hub.plugin.backend",
+    "BackendInfo": "hub.plugin.backend",
+    "Cluster": "hub.plugin.graph",
+    "CompileSettings": "hub.plugin.backend",
+    "Cost": "hub.plugin.cost",
+    "Executable": "hub.plugin.backend",
+    "Graph": "hub.plugin.graph",
     "HubError": "hub.errors",
     "HubWarning": "hub.errors",
-    "OperatorTable": "hub.support",
+    "OperatorTable": "hub.plugin.table",
     "Plan": "hub.plan",
-    "Proposal": "hub.backend",
-    "Support": "hub.support",
-    "compile": "hub.direct.compile",
-    "explain": "hub.explaining",
-    "freeze": "hub.freezing",
-    "hookimpl": "hub.hookspecs",
-    "list_backends": "hub.listing",
-    "plans": "hub.ownership",
-    "refresh": "hub.ownership",
-    "wait": "hub.ownership",
+    "Proposal": "hub.plugin.backend",
+    "Support": "hub.plugin.table",
+    "compile": "hub.frontend.direct.compile",
+    "explain": "hub.frontend.explaining",
+    "freeze": "hub.frontend.freezing",
+    "hookimpl": "hub.plugin.hooks",
+    "list_backends": "hub.discovery.listing",
+    "plans": "hub.frontend.ownership",
+    "refresh": "hub.frontend.ownership",
+    "wait": "hub.frontend.ownership",
 }
 
 __all__ = [

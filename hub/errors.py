@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hub.accelerators import is_full
+from hub.process.accelerators import is_full
 
 LONGEST_TEXT = 4000
 """Characters of a message: what a plugin, or a compiler under it, says goes into plans, reports and the database."""

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from hub.accelerators import is_full
 from hub.errors import PlanError, shortened
+from hub.process.accelerators import is_full
 
 FORMAT = 1
 """Version of the JSON form; a plan of another version is refused by name."""

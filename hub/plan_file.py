@@ -17,9 +17,9 @@ from typing import Any, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from hub.config.suggest import did_you_mean
 from hub.errors import PlanError
 from hub.plan import FORMAT, Bid, Contender, DecidedBy, Event, EventKind, Plan, PlannedCluster, Price, Search, Stage
-from hub.suggest import did_you_mean
 
 _KEYS = ("format", "plans", "digests")
 _AGAIN = "write it again with `hub plan MODEL -o FILE`"

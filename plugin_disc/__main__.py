@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hub.cli.flags import command
+from hub.plugin import command
 
 Folder = Annotated[
     Path, typer.Argument(help="A cluster's debug folder, from somebody you trust: it holds pickles and code.")
@@ -46,8 +46,7 @@ def compile_program(
     """
     import torch  # late, as all that `--help` does without
 
-    from hub.backend_settings import checked
-    from hub.errors import CompileError
+    from hub.plugin import CompileError, checked_settings
 
     from .settings import Settings
     from .standalone import MULTI_REFUSED, compile_file
@@ -55,7 +54,9 @@ def compile_program(
     del elide  # it shortens what BladeDISC's compiler logs, not what is compiled
     if multi:
         raise CompileError(MULTI_REFUSED, backend="disc")
-    found = compile_file(source, library, checked("disc", Settings, {}), threads=threads or torch.get_num_threads())
+    found = compile_file(
+        source, library, checked_settings("disc", Settings, {}), threads=threads or torch.get_num_threads()
+    )
     typer.echo(f"{library}: {found.described()}")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from hub.errors import CompileError
+from hub.plugin import CompileError
 
 
 @cache

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from hub.errors import CompileError
+from hub.plugin import CompileError
 
 from .compiler import NAME, lowered_module
 

@@ -8,11 +8,19 @@ from pathlib import Path
 import torch
 from torch import fx
 
-from hub.backend import Backend, CompileSettings, Executable
-from hub.errors import CompileError, HubError
-from hub.graph import Cluster, TensorSpec
-from hub.lowering.operators import PLACES_IN_WINDOWS
-from hub.support import Support, operator_name, refused
+from hub.plugin import (
+    Backend,
+    Cluster,
+    CompileError,
+    CompileSettings,
+    Executable,
+    HubError,
+    Support,
+    TensorSpec,
+    operator_name,
+    refused,
+)
+from hub.toolkit.operators import PLACES_IN_WINDOWS
 
 from .compiler import NAME
 from .external import CANNOT_RUN, PROGRAM, compile_program

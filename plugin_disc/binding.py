@@ -11,12 +11,16 @@ from typing import Any
 
 import torch
 
-from hub.errors import InputRefused
-from hub.graph import Cluster, TensorSpec, priced_size
-from hub.lowering.layout import gapped_strides, inverse, memory_order
-from hub.lowering.sizes import Size, python_text, size_of, strides_of
-from hub.lowering.symbols import symbol_texts
-from hub.support import is_symbolic
+from hub.plugin import (
+    Cluster,
+    InputRefused,
+    TensorSpec,
+    is_symbolic,
+    priced_size,
+)
+from hub.toolkit.layout import gapped_strides, inverse, memory_order
+from hub.toolkit.sizes import Size, python_text, size_of, strides_of
+from hub.toolkit.symbols import symbol_texts
 
 from .addresses import address_of
 from .guarded import guard

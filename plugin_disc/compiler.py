@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hub.errors import CompileError
+from hub.plugin import CompileError
 
 from .logs import Log, logged
 from .loops.program import ENTRY

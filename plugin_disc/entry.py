@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hub.lowering.sizes import Size, python_text
+from hub.toolkit.sizes import Size, python_text
 
 from .loops.program import ENTRY, MachineProgram
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hub.errors import CompileError
+from hub.plugin import CompileError
 
 from .compiler import NAME, ROOM_HINT
 from .logs import where_kept

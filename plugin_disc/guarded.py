@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from hub.errors import RunError
+from hub.plugin import RunError
 
 VARIABLE = "DISC_GUARD_MEMORY"
 END, START = "end", "start"

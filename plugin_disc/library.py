@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from hub.errors import CompileError, InputRefused, RunError
-from hub.lowering.rules.call import DTYPES
+from hub.plugin import CompileError, InputRefused, RunError
+from hub.toolkit.rules.call import DTYPES
 
 from .compiler import NAME, function_of, opened
 from .entry import CALL, DONE, OUT_OF_RANGE, SHAPES, WORKSPACE

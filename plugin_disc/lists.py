@@ -37,7 +37,7 @@ def _fits(node: fx.Node, entry: str) -> bool:
 
 
 def _is_called(node: fx.Node, name: str) -> bool:
-    from hub.support import operator_name  # late: settings are read where there is no torch
+    from hub.plugin import operator_name
 
     overload = operator_name(node)
     return overload == name or overload.rpartition(".")[0] == name

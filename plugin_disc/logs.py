@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hub.errors import CompileError
+from hub.plugin import CompileError
 
 TAIL = 2000
 """Characters of a log that a message repeats."""

@@ -10,10 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hub.errors import CompileError
-from hub.graph import Cluster
-from hub.lowering.arguments import decomposed, with_weights
-from hub.lowering.mlir_text import RESOURCE, blobs
+from hub.plugin import Cluster, CompileError
+from hub.toolkit.arguments import decomposed, with_weights
+from hub.toolkit.mlir_text import RESOURCE, blobs
 
 from .compiler import NAME
 

@@ -12,9 +12,16 @@ from typing import Any
 
 import torch
 
-from hub.errors import RunError
-from hub.graph import Cluster, ScalarSpec, hint, output_arguments, spec_of
-from hub.workers.transfer import dump_module, load_module
+from hub.plugin import (
+    Cluster,
+    RunError,
+    ScalarSpec,
+    dump_module,
+    hint,
+    load_module,
+    output_arguments,
+    spec_of,
+)
 
 from .compiler import NAME
 

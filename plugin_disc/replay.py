@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from hub.backend import CompileSettings
-from hub.graph import Cluster
+from hub.plugin import Cluster, CompileSettings
 from hub.testing.conformance.judge import eager, exact, value_problem
 
 from .recording import made_up_inputs, read_cluster, read_inputs

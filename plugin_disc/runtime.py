@@ -12,10 +12,15 @@ from typing import Any
 
 import torch
 
-from hub.backend import CompileSettings, Executable
-from hub.errors import CompileError, HubError, RunError
-from hub.graph import Cluster
-from hub.lowering.cluster import Lowered, lower, weights_of
+from hub.plugin import (
+    Cluster,
+    CompileError,
+    CompileSettings,
+    Executable,
+    HubError,
+    RunError,
+)
+from hub.toolkit.cluster import Lowered, lower, weights_of
 
 from .assembly import hot_loop, instructions, llvm_ir
 from .binding import compiled, gapped_inputs, run_source, symbols_of

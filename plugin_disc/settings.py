@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from hub.backend_settings import BackendSettings
+from hub.plugin import BackendSettings
 
 from .lists import entries, entry_for
 

@@ -14,9 +14,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hub.errors import CompileError, HubError, LimitExceeded, PluginError, WorkerError
-from hub.graph import Cluster
-from hub.workers.channel import Worker, serve
+from hub.plugin import (
+    Cluster,
+    CompileError,
+    HubError,
+    LimitExceeded,
+    PluginError,
+    Worker,
+    WorkerError,
+    serve,
+)
 
 from .compiler import NAME
 from .mhlo import TO_BACKEND, TO_STABLEHLO, imported, program

@@ -13,10 +13,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from hub.errors import CompileError
-from hub.lowering.builders import with_own_memory
-from hub.lowering.sizes import Size
-from hub.lowering.tensors import Tensor
+from hub.plugin import CompileError
+from hub.toolkit.builders import with_own_memory
+from hub.toolkit.sizes import Size
+from hub.toolkit.tensors import Tensor
 
 from .addresses import library_path
 from .compiler import NAME, shared_library

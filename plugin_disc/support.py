@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hub.conditions import on_cpu
-from hub.lowering.operators import ROWS
-from hub.support import OperatorTable
+from hub.plugin import OperatorTable, on_cpu
+from hub.toolkit.operators import ROWS
 
 OPERATORS = OperatorTable(ROWS, everywhere=(on_cpu,))

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hub.cli.flags import command
-from hub.errors import OptionError
+from hub.plugin import OptionError, command
 
 app = typer.Typer(
     help="Micron's MDLA: ranges, accuracy and time of a model.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -23,7 +22,7 @@ Out = Annotated[Path, typer.Option("-o", "--output", help="The calibration file 
 @command
 def calibrate(model: Model, samples: Samples, output: Out = Path("calib.json")) -> None:
     """Show samples to a model and write the ranges of its values."""
-    from hub.bench.models import load_model
+    from hub.plugin import load_model
     from hub.testing.single import capture
 
     from .gather import calibrated
@@ -39,7 +38,7 @@ def calibrate(model: Model, samples: Samples, output: Out = Path("calib.json")) 
 @command
 def report(model: Model, calibration: Annotated[Path | None, typer.Option(help="A calibration file.")] = None) -> None:
     """Print format, saturation and error of every layer that the device takes, and the time predicted for the board."""
-    from hub.bench.models import load_model
+    from hub.plugin import load_model
 
     from .survey import survey
 

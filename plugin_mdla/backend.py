@@ -9,12 +9,18 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.backend import Backend, CompileSettings
-from hub.cost import Cost
-from hub.errors import HubError
-from hub.graph import Cluster, TensorSpec
-from hub.pricing.roofline import cluster_estimate
-from hub.support import ACCEPTED, Support, refused
+from hub.plugin import (
+    ACCEPTED,
+    Backend,
+    Cluster,
+    CompileSettings,
+    Cost,
+    HubError,
+    Support,
+    TensorSpec,
+    cluster_estimate,
+    refused,
+)
 
 from .calibration import Calibration
 from .evidence import evidence

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hub.canonical import tensor_digest
-from hub.errors import ConstantsRefused
-from hub.graph import Cluster
-from hub.support import operator_name, value_of
+from hub.plugin import (
+    Cluster,
+    ConstantsRefused,
+    operator_name,
+    tensor_digest,
+    value_of,
+)
 
 from .program import Layer, Program
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from hub.support import Condition, argument, elements, is_symbolic, is_weight, operator_name, tensors_of, value_of
+from hub.plugin import (
+    Condition,
+    argument,
+    elements,
+    is_symbolic,
+    is_weight,
+    operator_name,
+    tensors_of,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from torch import fx

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hub.errors import CompileError
+from hub.plugin import CompileError
 
 from .accuracy import report
 from .calibration import with_bounds

@@ -17,9 +17,14 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from hub.backend import Executable
-from hub.errors import CompileError, ConstantsRefused, HubError, InputRefused
-from hub.graph import Cluster
+from hub.plugin import (
+    Cluster,
+    CompileError,
+    ConstantsRefused,
+    Executable,
+    HubError,
+    InputRefused,
+)
 
 from .accuracy import report
 from .calibration import with_bounds

@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.capture.inference import capture_inference
-from hub.capture.sources import weight_positions
-from hub.errors import CaptureError, OptionError
+from hub.plugin import (
+    CaptureError,
+    OptionError,
+    capture_inference,
+    weight_positions,
+)
 
 from .backend import Mdla, open_device
 from .executable import LOG

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hub.errors import ConstantsRefused
+from hub.plugin import ConstantsRefused
 
 MOST_FRACTION = 24
 """Largest number of fraction bits. Tensors whose values all lie below 2**-9 keep this one."""

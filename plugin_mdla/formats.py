@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from hub.errors import ConstantsRefused
+from hub.plugin import ConstantsRefused
 
 from .fixed import ACCUMULATOR_BITS, MOST_FRACTION, Q8_8, Format, chosen
 from .program import Layer, Program

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.canonical import tensor_digest
-from hub.errors import OptionError
-from hub.graph import Graph
-from hub.support import operator_name
+from hub.plugin import (
+    Graph,
+    OptionError,
+    operator_name,
+    tensor_digest,
+)
 
 from .calibration import Calibration, Range
 

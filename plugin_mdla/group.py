@@ -11,11 +11,18 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import fx
 
-from hub.backend import CompileSettings, Executable
-from hub.errors import InputRefused, OptionError
-from hub.graph import Cluster, Graph
-from hub.partition.extract import extract
-from hub.partition.group import EAGER, Group, group
+from hub.plugin import (
+    EAGER,
+    Cluster,
+    CompileSettings,
+    Executable,
+    Graph,
+    Group,
+    InputRefused,
+    OptionError,
+    extract,
+    group,
+)
 
 from .backend import Mdla
 

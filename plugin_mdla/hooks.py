@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hub.backend import BackendInfo
-from hub.hookspecs import hookimpl
+from hub.plugin import BackendInfo, hookimpl
 
 INSTALL = (
     "pip install 'compiler-hub[mdla]', then install Micron's SDK and set HUB_MDLA_LIBRARY, or set HUB_MDLA_SIMULATOR=1"

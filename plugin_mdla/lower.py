@@ -15,9 +15,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.errors import CompileError
-from hub.graph import Cluster, TensorSpec
-from hub.support import argument, operator_name, value_of
+from hub.plugin import (
+    Cluster,
+    CompileError,
+    TensorSpec,
+    argument,
+    operator_name,
+    value_of,
+)
 
 from .program import Layer, Program, Shape
 

@@ -18,7 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from hub.errors import CompileError, HubError, PluginLoadError, RunError
+from hub.plugin import (
+    CompileError,
+    HubError,
+    PluginLoadError,
+    RunError,
+)
 
 from .settings import LIBRARY
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BeforeValidator, Field
 
-from hub.backend_settings import BackendSettings, checked
-from hub.options import resolve
+from hub.plugin import BackendSettings, checked_settings, resolve
 
 LIBRARY = "libmicrondla.so"
 Format = Literal["auto", "varfp", "q8.8", "int8"]
@@ -99,7 +98,7 @@ class Settings(BackendSettings):
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Return the settings in variables and hub.toml. Raises OptionError, naming the place, for a wrong name or value."""
     chosen = resolve(None, os.environ if environ is None else environ, Path.cwd())
-    return cast("Settings", checked("mdla", Settings, chosen.own_of("mdla")))
+    return cast("Settings", checked_settings("mdla", Settings, chosen.own_of("mdla")))
 
 
 def library_path(settings: Settings) -> str:

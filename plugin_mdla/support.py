@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from hub.support import Condition, OperatorTable, absent, attribute, dtypes, rank
+from hub.plugin import (
+    Condition,
+    OperatorTable,
+    absent,
+    attribute,
+    dtypes,
+    rank,
+)
 
 from .conditions import (
     addable,

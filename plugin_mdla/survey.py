@@ -8,9 +8,7 @@ from typing import Any
 
 import torch
 
-from hub.backend import CompileSettings
-from hub.partition.extract import extract
-from hub.partition.group import EAGER, group_alone
+from hub.plugin import EAGER, CompileSettings, extract, group_alone
 from hub.testing.single import capture
 
 from .backend import Mdla

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hub.cli.flags import Batch, ModelName, command
+from hub.plugin import Batch, ModelName, command
 
 app = typer.Typer(help="Triton: a model's kernels for any GPU.", pretty_exceptions_enable=False)
 
@@ -21,7 +21,7 @@ def triton_ir(
     model: ModelName, *, target: TargetName = "cuda:90", out: Out = Path("triton-ir"), batch: Batch = None
 ) -> None:
     """Write every kernel of a model with all its stages, and print what each needs of the GPU."""
-    from hub.bench.models import load_model
+    from hub.plugin import load_model
 
     from .listing import listing, summary
     from .targets import Target

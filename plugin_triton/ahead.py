@@ -9,8 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from hub.errors import CompileError
-from hub.report.numbers import count
+from hub.plugin import CompileError, count
 
 from .blocks import Blocks
 from .choices import smaller_than

@@ -9,13 +9,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hub.fusion.deferral import Placement
-from hub.fusion.groups import Group
-from hub.fusion.nest import loop_index
-from hub.fusion.reading import in_order, through_views
-from hub.lowering.affine import Affine, Index, identity, variable
-from hub.lowering.sizes import is_static
-from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Product, Reduce, Template, Tensor, View, arguments_of
+from hub.toolkit.affine import Affine, Index, identity, variable
+from hub.toolkit.deferral import Placement
+from hub.toolkit.groups import Group
+from hub.toolkit.nest import loop_index
+from hub.toolkit.reading import in_order, through_views
+from hub.toolkit.sizes import is_static
+from hub.toolkit.tensors import Fill, Iota, Number, Pointwise, Product, Reduce, Template, Tensor, View, arguments_of
 
 from .functions import FLOATS
 from .rewrite import before_cast, rebuilt

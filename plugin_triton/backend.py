@@ -9,12 +9,20 @@ from pathlib import Path
 import torch
 from torch import fx
 
-from hub.backend import Backend, CompileSettings, Executable
-from hub.cache.measurements import Measurements
-from hub.cost import Cost
-from hub.errors import CompileError, HubError
-from hub.graph import Cluster, TensorSpec
-from hub.support import ACCEPTED, Support, refused
+from hub.plugin import (
+    ACCEPTED,
+    Backend,
+    Cluster,
+    CompileError,
+    CompileSettings,
+    Cost,
+    Executable,
+    HubError,
+    Measurements,
+    Support,
+    TensorSpec,
+    refused,
+)
 
 from .chosen import chosen_by, gpu_of
 from .machine import limits_of

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hub.lowering.sizes import Size, is_static
+from hub.toolkit.sizes import Size, is_static
 
 TILE = 4096
 """Elements of a tile of a reducing kernel: 32 for each thread of 4 warps."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from hub.lowering.sizes import Size, is_static
+from hub.toolkit.sizes import Size, is_static
 
 from .blocks import Blocks, power_of_two
 

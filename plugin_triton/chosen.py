@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
-from hub.cache.measurements import Measurements
+from hub.plugin import Measurements
 
 from .blocks import Blocks
 from .kernel import Kernel

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from hub.lowering.affine import identity, variable
-from hub.lowering.builders import reduced, view, without
-from hub.lowering.sizes import is_static
-from hub.lowering.tensors import Product, Tensor
+from hub.toolkit.affine import identity, variable
+from hub.toolkit.builders import reduced, view, without
+from hub.toolkit.sizes import is_static
+from hub.toolkit.tensors import Product, Tensor
 
 TILE = 64
 """Rows and columns that one program is taken to compute."""

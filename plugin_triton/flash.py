@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hub.lowering.affine import identity
-from hub.lowering.sizes import Size, is_static
-from hub.lowering.tensors import Tensor
+from hub.toolkit.affine import identity
+from hub.toolkit.sizes import Size, is_static
+from hub.toolkit.tensors import Tensor
 
 from .attention import Attention
 from .blocks import Blocks, power_of_two

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hub.lowering.functions import TRANSCENDENTAL
+from hub.toolkit.functions import TRANSCENDENTAL
 
 TYPES: Mapping[str, str] = {
     "f64": "tl.float64",

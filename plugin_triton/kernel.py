@@ -6,13 +6,13 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hub.fusion.groups import Group, Store
-from hub.fusion.nest import Nest, inner_index, is_inner, loop_index, memory_index, nest_of, phases_of
-from hub.fusion.reading import through_views
-from hub.lowering.affine import Affine, Index, linear
-from hub.lowering.functions import neutral
-from hub.lowering.sizes import Size, is_static, product, strides_of
-from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Reduce, Reshape, Take, Tensor, View, arguments_of
+from hub.toolkit.affine import Affine, Index, linear
+from hub.toolkit.functions import neutral
+from hub.toolkit.groups import Group, Store
+from hub.toolkit.nest import Nest, inner_index, is_inner, loop_index, memory_index, nest_of, phases_of
+from hub.toolkit.reading import through_views
+from hub.toolkit.sizes import Size, is_static, product, strides_of
+from hub.toolkit.tensors import Fill, Iota, Number, Pointwise, Reduce, Reshape, Take, Tensor, View, arguments_of
 
 from .blocks import Blocks, blocks_of
 from .choices import Tiling, tiling_of

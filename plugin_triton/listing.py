@@ -9,13 +9,9 @@ from typing import Any
 
 import torch
 
-from hub.errors import HubError, OptionError
-from hub.lowering.cluster import lower
-from hub.partition.extract import extract
-from hub.partition.group import group_alone
-from hub.report.columns import columns
-from hub.report.numbers import count
+from hub.plugin import HubError, OptionError, columns, count, extract, group_alone
 from hub.testing.single import capture
+from hub.toolkit.cluster import lower
 
 from .kernel import Kernel
 from .runtime import NAME

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from hub.fusion.groups import Group, Schedule
-from hub.fusion.nest import loop_index, memory_index
-from hub.fusion.reading import behind, reads, through_views
-from hub.lowering.affine import Affine, Index, composed, identity, linear, variable
-from hub.lowering.sizes import Size, is_static, product, strides_of, times
-from hub.lowering.tensors import Product, Take, Tensor, arguments_of
+from hub.toolkit.affine import Affine, Index, composed, identity, linear, variable
+from hub.toolkit.groups import Group, Schedule
+from hub.toolkit.nest import loop_index, memory_index
+from hub.toolkit.reading import behind, reads, through_views
+from hub.toolkit.sizes import Size, is_static, product, strides_of, times
+from hub.toolkit.tensors import Product, Take, Tensor, arguments_of
 
 from .blocks import Blocks, power_of_two
 from .choices import Tile, Tiling

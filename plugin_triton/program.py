@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hub.fusion.reading import in_order
-from hub.fusion.simplify import simplifications
-from hub.lowering.builders import with_own_memory
-from hub.lowering.cluster import Lowered
-from hub.lowering.tensors import Source, Tensor, arguments_of
+from hub.toolkit.builders import with_own_memory
+from hub.toolkit.cluster import Lowered
+from hub.toolkit.reading import in_order
+from hub.toolkit.simplify import simplifications
+from hub.toolkit.tensors import Source, Tensor, arguments_of
 
 from .attention import with_attention
 from .deep import in_parts

@@ -9,13 +9,13 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from hub.fusion.groups import Group
-from hub.fusion.nest import memory_index
-from hub.lowering.affine import Affine, Index, composed, identity, variable
-from hub.lowering.builders import cut_index, reshaped, view
-from hub.lowering.functions import TRANSCENDENTAL
-from hub.lowering.sizes import Size, is_static, product
-from hub.lowering.tensors import (
+from hub.toolkit.affine import Affine, Index, composed, identity, variable
+from hub.toolkit.builders import cut_index, reshaped, view
+from hub.toolkit.functions import TRANSCENDENTAL
+from hub.toolkit.groups import Group
+from hub.toolkit.nest import memory_index
+from hub.toolkit.sizes import Size, is_static, product
+from hub.toolkit.tensors import (
     Fill,
     Iota,
     Number,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hub.lowering.affine import linear, variable
-from hub.lowering.sizes import Size, product, strides_of
-from hub.lowering.tensors import Put, Tensor
+from hub.toolkit.affine import linear, variable
+from hub.toolkit.sizes import Size, product, strides_of
+from hub.toolkit.tensors import Put, Tensor
 
 from .blocks import blocks_of
 from .choices import Tiling, tiling_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hub.lowering.tensors import Reduce
+from hub.toolkit.tensors import Reduce
 
 from .functions import HALVES
 

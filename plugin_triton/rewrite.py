@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from hub.fusion.reading import in_order
-from hub.lowering.builders import reshaped
-from hub.lowering.tensors import Join, Pointwise, Product, Put, Reshape, Tensor, View
+from hub.toolkit.builders import reshaped
+from hub.toolkit.reading import in_order
+from hub.toolkit.tensors import Join, Pointwise, Product, Put, Reshape, Tensor, View
 
 from .functions import HALVES
 

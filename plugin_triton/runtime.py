@@ -15,10 +15,16 @@ from typing import Any
 
 import torch
 
-from hub.backend import Executable
-from hub.errors import CompileError, HubError, InputRefused, RunError
-from hub.graph import Cluster, TensorSpec
-from hub.lowering.cluster import lower, weights_of
+from hub.plugin import (
+    Cluster,
+    CompileError,
+    Executable,
+    HubError,
+    InputRefused,
+    RunError,
+    TensorSpec,
+)
+from hub.toolkit.cluster import lower, weights_of
 
 from .ahead import fitting
 from .interpreter import interpreting, loaded

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hub.lowering.affine import linear, variable
-from hub.lowering.sizes import product, strides_of
-from hub.lowering.tensors import Scan
+from hub.toolkit.affine import linear, variable
+from hub.toolkit.sizes import product, strides_of
+from hub.toolkit.tensors import Scan
 
 from .blocks import Blocks
 from .choices import tiling_of

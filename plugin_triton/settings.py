@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from hub.backend_settings import BackendSettings
-from hub.cache.database import choices_state
+from hub.plugin import BackendSettings, choices_state
 
 REFERENCE = "the interpreter: reference only"
 VERSIONS = ">=3.6,<3.10"

@@ -9,14 +9,20 @@ from typing import Any
 
 import torch
 
-from hub.fusion.groups import Group, Schedule, Stage, scheduled
-from hub.graph import Cluster, ScalarSpec, Spec, TensorSpec, priced_size
-from hub.lowering.cluster import Lowered
-from hub.lowering.layout import inverse, memory_order
-from hub.lowering.sizes import Size, is_static, product, python_text, size_of
-from hub.lowering.symbols import symbol_texts
-from hub.lowering.tensors import Product, Put, Scan, Source, Tensor
-from hub.report.numbers import count
+from hub.plugin import (
+    Cluster,
+    ScalarSpec,
+    Spec,
+    TensorSpec,
+    count,
+    priced_size,
+)
+from hub.toolkit.cluster import Lowered
+from hub.toolkit.groups import Group, Schedule, Stage, scheduled
+from hub.toolkit.layout import inverse, memory_order
+from hub.toolkit.sizes import Size, is_static, product, python_text, size_of
+from hub.toolkit.symbols import symbol_texts
+from hub.toolkit.tensors import Product, Put, Scan, Source, Tensor
 
 from .attention import Attention
 from .blocks import Blocks

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hub.conditions import on_cpu
-from hub.lowering.operators import ROWS
-from hub.support import OperatorTable, tensors_of
+from hub.plugin import OperatorTable, on_cpu, tensors_of
+from hub.toolkit.operators import ROWS
 
 if TYPE_CHECKING:
     from torch import fx

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hub.errors import CompileError, OptionError
+from hub.plugin import CompileError, OptionError
 
 from .functions import TYPES
 from .interpreter import loaded

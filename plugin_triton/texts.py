@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hub.fusion.groups import Group, Stage
-from hub.fusion.reading import in_order
-from hub.lowering.affine import Affine
-from hub.lowering.tensors import (
+from hub.toolkit.affine import Affine
+from hub.toolkit.groups import Group, Stage
+from hub.toolkit.reading import in_order
+from hub.toolkit.tensors import (
     Fill,
     Iota,
     Join,

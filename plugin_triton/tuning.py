@@ -13,10 +13,18 @@ from typing import Any
 
 import torch
 
-from hub.cache.measurements import Choice, Measurements
-from hub.graph import Cluster, ScalarSpec, Spec, hint, priced_size
-from hub.lowering.cluster import Lowered, lower, weights_of
-from hub.report.numbers import count, duration
+from hub.plugin import (
+    Choice,
+    Cluster,
+    Measurements,
+    ScalarSpec,
+    Spec,
+    count,
+    duration,
+    hint,
+    priced_size,
+)
+from hub.toolkit.cluster import Lowered, lower, weights_of
 
 from .blocks import Blocks
 from .choices import Limits, choices_of

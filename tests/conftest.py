@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from hub import compiled
-from hub import registry as registry_module
-from hub.modes import modes, set_modes
+from hub.discovery import registry as registry_module
+from hub.frontend import compiled
 from hub.plan import Plan
+from hub.process.modes import modes, set_modes
 from tests import slices
 
 Install = Callable[[str, str], None]

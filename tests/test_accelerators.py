@@ -19,28 +19,28 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hub
-from hub.accelerators import accelerators_of, wait_for_values
-from hub.backend import CompileSettings
 from hub.bench import worker
 from hub.bench.closeness import Difference
 from hub.bench.contenders import Contender
 from hub.bench.models import LoadedModel
 from hub.cache.measurements import Measurements
 from hub.compilation.values import values_at
-from hub.compiled import eager_plan
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step, generate
 from hub.errors import CompileError, HubWarning
-from hub.graph import Graph
+from hub.frontend.compiled import eager_plan
 from hub.partition.extract import extract
 from hub.partition.group import Group
 from hub.plan import DecidedBy, Event
 from hub.planning import failures, make
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Graph
 from hub.pricing import profile, roofline
 from hub.pricing.eager import profile_eager
 from hub.pricing.features import features_of, kind_of
 from hub.pricing.roofline import Peaks
 from hub.pricing.timing import time_call
+from hub.process.accelerators import accelerators_of, wait_for_values
 from hub.process.state import kept_state
 from hub.workers import tasks
 from hub.workers.candidate import Candidate

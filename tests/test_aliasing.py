@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hub.registry import registry
+from hub.discovery.registry import registry
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-import hub
-from hub import hookspecs
+import hub.plugin
+from hub.plugin import hooks as hookspecs
+from tests import plugin_api
 
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "hub"
@@ -38,7 +39,7 @@ class Import:
 
 
 def module_name(path: Path, root: Path) -> str:
-    """Gives a file's dotted module name, "hub.graph" for hub/graph.py."""
+    """Gives a file's dotted module name, "hub.plugin.graph" for hub/plugin/graph.py."""
     parts = path.relative_to(root).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -151,16 +152,51 @@ def test_the_core_imports_no_plugin_and_no_library_under_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SOURCES if name.split(".")[0] != "hub"])
-def test_plugins_stand_on_the_public_core_only(name: str) -> None:
-    """A plugin imports no other plugin, and no private name of the core."""
+def test_plugins_import_the_public_surface_only(name: str) -> None:
+    """A plugin imports names of `hub.plugin`, modules of the toolkit and of testing, and no other plugin."""
     own = name.split(".")[0]
     others = {plugin.name for plugin in PLUGINS} - {own}
     for item in imports_of(name):
         top = item.target.split(".")[0]
         assert top not in others, f"line {item.line}: {item.target}"
-        if top == "hub":
-            private = [part for part in (*item.target.split("."), *item.names) if part.startswith("_")]
-            assert not private, f"line {item.line}: {item.target} {private}"
+        if top != "hub":
+            continue
+        where = f"line {item.line}: {item.target} {item.names}"
+        assert not [part for part in (*item.target.split("."), *item.names) if part.startswith("_")], where
+        is_listed = item.target == "hub.plugin" and item.names and {*item.names} <= {*hub.plugin.__all__}
+        assert is_listed or room_of(f"{item.target}.") in ("hub.toolkit", "hub.testing"), where
+
+
+def test_the_core_does_not_use_the_toolkit() -> None:
+    """It is for plugins that write code; what the core needs of it would belong elsewhere."""
+    users = {name for name in SOURCES if name.startswith("hub.") and room_of(name) not in ("hub.toolkit", "hub.testing")}
+    found = {name: item.target for name in users for item in imports_of(name) if item.target.startswith("hub.toolkit")}
+    assert not found
+
+
+def test_the_public_list_says_three_times_the_same() -> None:
+    """To type checkers, to readers, and to whoever imports a name."""
+    tree = ast.parse(Path(hub.plugin.__file__).read_text())
+    checked = {
+        (item.module, alias.name)
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for item in block.body
+        if isinstance(item, ast.ImportFrom)
+        for alias in item.names
+    }
+    homes = [
+        (module, name) for part in hub.plugin.SECTIONS.values() for module, names in part.items() for name in names.split()
+    ]
+    assert checked == {*homes}
+    assert sorted(name for _, name in homes) == sorted(hub.plugin.__all__)
+
+
+def test_the_page_of_public_names_is_current() -> None:
+    """Each name has a description there: `python -m tests.plugin_api` writes the page."""
+    text = plugin_api.PAGE.read_text(encoding="utf-8")
+    assert text == plugin_api.page(text)
+    assert "|  |" not in text
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
@@ -177,7 +213,7 @@ def test_importing_the_hub_imports_no_torch() -> None:
 
 def test_capturing_imports_no_solver() -> None:
     """What only decides is imported where something is decided: a first answer in eager does not wait for it."""
-    assert "scipy" not in modules_after("import hub.dynamo")
+    assert "scipy" not in modules_after("import hub.frontend.dynamo")
 
 
 def modules_after(code: str) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hub.registry import registry
+from hub.discovery.registry import registry
 
 EVERYWHERE = frozenset({"disc", "inductor", "iree", "onnxruntime", "openvino", "tvm", "xla"})
 """Backends that need no device of their own."""

@@ -16,9 +16,9 @@ from torch import nn
 
 import hub
 from hub.cache.keys import backend_parts
+from hub.config.options import resolve
+from hub.discovery.registry import registry
 from hub.errors import OptionError
-from hub.options import resolve
-from hub.registry import registry
 
 SOURCE = """
     from pathlib import Path
@@ -27,9 +27,9 @@ SOURCE = """
     from pydantic import Field
 
     from hub import BackendInfo, hookimpl
-    from hub.backend import Backend, Executable
-    from hub.backend_settings import BackendSettings
-    from hub.support import ACCEPTED
+    from hub.plugin.backend import Backend, Executable
+    from hub.plugin.settings import BackendSettings
+    from hub.plugin.table import ACCEPTED
 
 
     class Settings(BackendSettings):

@@ -21,8 +21,8 @@ from hub.cache.measurements import Failure, Measurement, Measurements, Subject
 from hub.cache.store import Store
 from hub.cache.tuning import tuning_folder
 from hub.cli.app import app
-from hub.cost import Cost
 from hub.plan import Event, Plan, PlannedCluster
+from hub.plugin.cost import Cost
 
 KEY = "0123456789abcdef" * 4
 SUBJECT = Subject("structure", "openvino", "versions", "machine", 2, False, "fast", None, "modes")

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from hub.cli.app import app
 from hub.cli.flags import command
+from hub.config.settings import KEYS
 from hub.errors import HubError
 from hub.plan import Plan
-from hub.registry import installed_version
-from hub.settings import KEYS
+from hub.plugin.entry import installed_version
 
 EAGER_ONLY = ("--backends", "eager", "--threads", "1")
 CLI_PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")

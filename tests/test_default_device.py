@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hub
-from hub.graph import Cluster
+from hub.plugin.graph import Cluster
 from hub.pricing.profile import measure_peaks
 from hub.testing.operators import case_cluster
 from hub.testing.operators.sample import b, call, f, i64

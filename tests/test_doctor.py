@@ -14,7 +14,7 @@ from hub.cache.database import DATABASE
 from hub.cache.measurements import Measurements
 from hub.cli import doctor
 from hub.cli.app import app
-from hub.listing import ListedBackend, list_backends
+from hub.discovery.listing import ListedBackend, list_backends
 from hub.pricing.profile import Profile, stored_profile
 from hub.workers.profiling import measure_profile
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hub
-from hub.registry import registry
+from hub.discovery.registry import registry
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 

@@ -9,7 +9,7 @@ import pytest
 
 from hub.errors import LONGEST_TEXT, CompileError, PluginError, shortened, text_of
 from hub.plan import Bid, Event
-from hub.support import refused
+from hub.plugin.table import refused
 
 LONG = "begin" + "x" * 1_000_000 + "end"
 

@@ -124,7 +124,7 @@ def test_a_fork_in_the_middle_of_planning_hangs_nowhere(tmp_path: Path) -> None:
     done = run(
         """
         from torch._dynamo.convert_frame import compile_lock
-        from hub import ownership
+        from hub.frontend import ownership
 
         call = compiled(model, tune="fast")
         results = []

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import hub
-from hub.compiled import CompiledGraph
 from hub.errors import FreezeError
-from hub.freezing import Frozen
+from hub.frontend.compiled import CompiledGraph
+from hub.frontend.freezing import Frozen
 
 OPTIONS = {"tune": "off", "backends": ["onnxruntime"]}
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import hub
+from hub.config.options import Options
+from hub.discovery.registry import registry
 from hub.errors import HubWarning
-from hub.options import Options
 from hub.partition.group import Group
 from hub.partition.proposals import offered_by_plugins, proposed
 from hub.partition.verdicts import ask_backends
-from hub.registry import registry
 from hub.testing.single import capture
 
 OBSERVER = """

@@ -13,12 +13,14 @@ from pathlib import Path
 import pluggy
 import pytest
 
-from hub import hookspecs, listing
-from hub.backend import BackendInfo
-from hub.listing import ListedBackend, list_backends
+from hub.discovery import listing
+from hub.discovery.listing import ListedBackend, list_backends
+from hub.discovery.registry import Registry
+from hub.plugin import hooks as hookspecs
+from hub.plugin.backend import BackendInfo
+from hub.plugin.entry import Entry
+from hub.plugin.table import ACCEPTED, OperatorTable, Support, refused
 from hub.process.children import Failed, Outcome, exit_text, run_child
-from hub.registry import Entry, Registry
-from hub.support import ACCEPTED, OperatorTable, Support, refused
 
 TABLE = OperatorTable({"aten.relu.default": (), "aten.gelu.default": ()})
 
@@ -101,7 +103,7 @@ def test_the_json_form_holds_every_field(entries: list[Entry]) -> None:
 def test_listing_imports_neither_torch_nor_a_library_under_a_backend() -> None:
     """The listing has to answer at once, and work where a library is broken."""
     script = (
-        "import sys; from hub.listing import list_backends; list_backends()\n"
+        "import sys; from hub.discovery.listing import list_backends; list_backends()\n"
         "heavy = {'torch', 'onnxruntime', 'openvino', 'onnx', 'numpy'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
@@ -112,9 +114,9 @@ def test_listing_imports_neither_torch_nor_a_library_under_a_backend() -> None:
 
 PLUGIN = """
 import os, time
-from hub.backend import Backend, BackendInfo
-from hub.hookspecs import hookimpl
-from hub.support import ACCEPTED, refused
+from hub.plugin.backend import Backend, BackendInfo
+from hub.plugin.hooks import hookimpl
+from hub.plugin.table import ACCEPTED, refused
 
 class Toy(Backend):
     def supports(self, node): return ACCEPTED

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from hub.backend import CompileSettings
 from hub.cache.measurements import modes_digest
-from hub.modes import Modes, modes, set_modes
 from hub.partition.group import Group
+from hub.plugin.backend import CompileSettings
+from hub.process.modes import Modes, modes, set_modes
 from hub.testing.single import capture
 from hub.workers.limits import Limits
 from hub.workers.session import Session
@@ -22,7 +22,7 @@ from hub.workers.transfer import Sample
 
 PLUGIN = """
 from hub import Backend, BackendInfo, Support, hookimpl
-from hub.modes import modes
+from hub.process.modes import modes
 
 @hookimpl
 def hub_backends():

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from hub.config.options import Options, check_backends, parse_text, resolve
+from hub.config.settings import KEYS
 from hub.errors import OptionError
-from hub.options import Options, check_backends, parse_text, resolve
-from hub.settings import KEYS
 
 
 def resolved(
@@ -285,6 +285,7 @@ def test_equal_settings_give_equal_text_wherever_they_came_from() -> None:
 def test_reading_options_imports_no_torch() -> None:
     """Options are for the command line too, which has to answer at once."""
     script = (
-        "import sys, pathlib, hub.options as o; o.resolve(None, {}, pathlib.Path('/')); assert 'torch' not in sys.modules"
+        "import sys, pathlib; from hub.config.options import resolve; "
+        "resolve(None, {}, pathlib.Path('/')); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

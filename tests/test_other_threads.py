@@ -17,11 +17,11 @@ import torch
 from torch import fx, nn
 
 import hub
-from hub.compiled import CompiledGraph
-from hub.dynamo import hub_backend
+from hub.discovery.registry import registry
 from hub.errors import HubWarning
+from hub.frontend.compiled import CompiledGraph
+from hub.frontend.dynamo import hub_backend
 from hub.process import state
-from hub.registry import registry
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 

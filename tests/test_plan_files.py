@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 import hub
 from hub.cli.app import app
+from hub.config.options import resolve
+from hub.discovery.registry import registry
 from hub.errors import CompileError, OptionError, PlanError
-from hub.options import resolve
 from hub.plan import FORMAT, Event, Plan, Stage
 from hub.plan_file import plans_json, read_plans, write_plans
-from hub.registry import registry
 
 Install = Callable[[str, str], None]
 Edit = Callable[[dict[str, Any]], Any]

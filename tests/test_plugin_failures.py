@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import hub
-from hub.errors import HubError, HubWarning, PlanError, PluginError, RunError
+from hub.discovery.registry import MIGRATION, registry
+from hub.errors import HubError, HubWarning, PlanError, PluginError, PluginLoadError, RunError
+from hub.plugin import API_VERSION
 
 PLUGIN = """
 from hub import Backend, BackendInfo, Executable, Support, hookimpl
@@ -182,4 +186,22 @@ def test_wrong_api_version_is_refused_by_name(install_plugin: Any) -> None:
     found = next(item for item in status if item.name == "faulty")
     assert not found.available
     assert "9.0" in found.reason
-    assert "1.0" in found.reason
+    assert f"this hub has {API_VERSION[0]}.{API_VERSION[1]}" in found.reason
+
+
+@pytest.mark.parametrize("place", ["when it is registered", "when it is first used"])
+def test_a_plugin_for_an_earlier_version_is_refused_with_where_things_are(install_plugin: Any, place: str) -> None:
+    """It imports what is elsewhere now: the reason names both versions and the page, whenever that comes to light."""
+    old = "from hub.support import OperatorTable\n"
+    source = textwrap.dedent(PLUGIN.format(fault=""))
+    if place == "when it is registered":
+        install_plugin("faulty", old + source)
+        reason = next(item for item in hub.list_backends() if item.name == "faulty").reason
+    else:
+        install_plugin("faulty", source.replace("def create():", f"def create():\n    {old}"))
+        with pytest.raises(PluginLoadError) as caught:
+            registry().backend("faulty")
+        reason = caught.value.message
+    assert f"built for plugin API {API_VERSION[0] - 1}, this hub has {API_VERSION[0]}.{API_VERSION[1]}" in reason
+    assert "hub.support" in reason and MIGRATION in reason
+    assert (Path(__file__).parent.parent / MIGRATION).exists()

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from hub.plugin_fault import is_plugins
+from hub.discovery.plugin_fault import is_plugins
 
 
 def caught(action: Callable[[], Any]) -> BaseException:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import hub
-from hub.registry import registry
+from hub.discovery.registry import registry
 from hub.testing.random_decoders import check, decoder
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")  # Inductor's own imports

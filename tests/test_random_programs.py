@@ -12,12 +12,12 @@ import torch
 from hypothesis import HealthCheck, Phase, find, given, seed, settings
 from hypothesis import strategies as st
 
-from hub.graph import Graph
-from hub.options import resolve
-from hub.ownership import graphs_of
+from hub.config.options import resolve
+from hub.discovery.registry import registry
+from hub.frontend.ownership import graphs_of
 from hub.partition.verdicts import ask_backends
-from hub.registry import registry
-from hub.support import operator_name
+from hub.plugin.graph import Graph
+from hub.plugin.table import operator_name
 from hub.testing.random_programs import FORMS, Input, Line, Program, check, clusters, programs
 from tests.slices import NUMBER
 

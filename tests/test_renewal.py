@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hub
-from hub.options import Options, resolve
+from hub.config.options import Options, resolve
 
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated", "ignore:`torch.jit.:DeprecationWarning")
 """Parts of torch that an export goes through warn about each other."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hub
-from hub import registry as registry_module
+from hub.discovery import registry as registry_module
 from hub.errors import HubWarning, OptionError
 
 NAMES = {"hub-tvm": "tvm", "hub-openxla": "xla", "hub-onnxrt": "onnxruntime", "hub-iree": "iree"}

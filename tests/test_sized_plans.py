@@ -14,7 +14,7 @@ from torch import nn
 
 import hub
 from hub.dispatch import sized
-from hub.ownership import graphs_of
+from hub.frontend.ownership import graphs_of
 
 BACKENDS = ("onnxruntime", "disc")
 WAIT_S = 300.0

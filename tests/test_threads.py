@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import hub
+from hub.discovery.registry import registry
 from hub.plan import Plan
-from hub.registry import registry
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 

@@ -11,13 +11,13 @@ import torch
 from torch import fx, nn
 
 import hub
-from hub.backend import Backend, CompileSettings, Executable
+from hub.discovery.registry import registry
 from hub.errors import CompileError
-from hub.graph import Cluster
-from hub.registry import registry
-from hub.support import ACCEPTED, Support
+from hub.plugin.backend import Backend, CompileSettings, Executable
+from hub.plugin.graph import Cluster
+from hub.plugin.table import ACCEPTED, Support
 from hub.testing.single import capture, whole_cluster
-from hub.ties import has_ties, reads_order, verdict
+from hub.verification.ties import has_ties, reads_order, verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 

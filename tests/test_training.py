@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 import hub
-from hub.registry import registry
+from hub.discovery.registry import registry
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning"),  # Inductor's own imports

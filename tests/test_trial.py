@@ -12,12 +12,12 @@ import torch
 from typer.testing import CliRunner
 
 import hub
-from hub import trial
 from hub.cache.imports import IMPORTS, Imported, read_imports
 from hub.cli.app import app
+from hub.discovery import trial
+from hub.discovery.registry import registry
 from hub.process import children
 from hub.process.children import Failed, Outcome
-from hub.registry import registry
 
 REGISTERING = """
 import itertools, os
@@ -65,7 +65,7 @@ def known() -> Mapping[str, Imported]:
 
 
 def forbid_trials(context: pytest.MonkeyPatch) -> None:
-    context.setattr("hub.trial.run_child", lambda *_, **__: pytest.fail("a child was started"))
+    context.setattr("hub.discovery.trial.run_child", lambda *_, **__: pytest.fail("a child was started"))
 
 
 def entry_reason(name: str) -> str:
@@ -107,7 +107,7 @@ def test_what_good_plugins_print_does_not_count_against_the_next(install_plugin:
 
 def test_a_hanging_import_is_ended(install_plugin: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """An import that does not come back is given up, by this process and those that it starts; others try it again."""
-    monkeypatch.setattr("hub.trial.TRIAL_S", 3.0)
+    monkeypatch.setattr("hub.discovery.trial.TRIAL_S", 3.0)
     install_plugin("slow", "import time; time.sleep(1000)")
     assert "no answer within 3 s; the next process tries it again" in entry_reason("slow")
     assert "slow" not in known()
@@ -120,7 +120,7 @@ def test_a_hanging_import_is_ended(install_plugin: Install, monkeypatch: pytest.
         assert "no answer within 3 s" in entry_reason("slow")
     trial._slow.clear()
     monkeypatch.setattr(
-        "hub.trial._imported_elsewhere", lambda names: trial._Record(tuple(names), dict.fromkeys(names, ()), None)
+        "hub.discovery.trial._imported_elsewhere", lambda names: trial._Record(tuple(names), dict.fromkeys(names, ()), None)
     )
     monkeypatch.setattr("time.sleep", lambda _: None)  # a machine that is no longer busy
     registry.cache_clear()
@@ -142,7 +142,7 @@ def test_a_good_plugin_behind_slow_ones_is_not_blamed(monkeypatch: pytest.Monkey
             return trial._Record(("good", "bad"), {"good": ()}, slow)
         return trial._Record(("bad",), {}, slow)
 
-    monkeypatch.setattr("hub.trial._imported_elsewhere", imported)
+    monkeypatch.setattr("hub.discovery.trial._imported_elsewhere", imported)
     found = trial._tried([metadata.EntryPoint(name, f"hub_{name}", "hub") for name in ("big", "good", "bad")])
     assert asked == [["big", "good", "bad"], ["good", "bad"], ["bad"]]
     assert found.lasting == {"big": "", "good": ""}

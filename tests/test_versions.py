@@ -14,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from hub.registry import registry
+from hub.discovery.registry import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 DECLARED: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())

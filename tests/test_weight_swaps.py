@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from hub.discovery.registry import registry
 from hub.dispatch.weights import WeightGuard, on_held_storage
 from hub.plan import Plan
 from hub.planning.make import Made, Maker
-from hub.registry import registry
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import hub
-from hub.compiled import MOST_BINDINGS, MOST_CHANGES
+from hub.discovery.registry import registry
+from hub.frontend.compiled import MOST_BINDINGS, MOST_CHANGES
 from hub.plan import Plan
-from hub.registry import registry
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 

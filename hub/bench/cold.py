@@ -18,16 +18,16 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from hub.bench.machine import Machine, this_machine
+from hub.config.options import resolve
 from hub.errors import CaptureError, HubError, OptionError
-from hub.options import resolve
-from hub.phases import Phase, Work
+from hub.process.phases import Phase, Work
 
 _CODE = """
 import time
 marks = [time.monotonic()]
 import torch
 marks.append(time.monotonic())
-import hub.dynamo
+import hub.frontend.dynamo
 marks.append(time.monotonic())
 from hub.bench.cold_process import main
 main(marks)

@@ -16,8 +16,8 @@ from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from hub.bench.cold import Start
 from hub.bench.models import LoadedModel, load_model
 from hub.errors import CaptureError, HubError, text_of
-from hub.ownership import captured_plans, phases_of, wait
-from hub.phases import Phase, Phases, Work
+from hub.frontend.ownership import captured_plans, phases_of, wait
+from hub.process.phases import Phase, Phases, Work
 
 Calls = Callable[..., Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hub.bench.cold import UNKNOWN, Cold, Start, kinds, lengths, shared_out
-from hub.phases import Work
+from hub.process.phases import Work
 from hub.report.columns import columns
 
 _FIRST = (Work.DYNAMO, Work.CAPTURE, Work.GRAPH, Work.ANSWER, Work.PROCESS, Work.START, Work.PROPOSE, Work.SAMPLE)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from hub.config.suggest import did_you_mean
+from hub.discovery.registry import load_attribute, registry
 from hub.errors import HubError
-from hub.registry import Entry, load_attribute, registry
-from hub.suggest import did_you_mean
+from hub.plugin.entry import Entry
 
 HUB = "hub"
 EAGER = "eager"
@@ -182,13 +183,13 @@ def build(contender: Contender, module: Any, inputs: Sequence[Any], given: Mappi
         return Built(lambda: module(*inputs))
     options = options_of(contender, given)
     if contender.name == DIRECT:
-        from hub.direct.compile import compile as compile_directly  # needs torch
+        from hub.frontend.direct.compile import compile as compile_directly  # needs torch
 
         direct = compile_directly(module, options=_waiting(options, goes_on=True))
         return Built(lambda: direct(*inputs), direct)
     compiled = compiled_by_hub(module, options, goes_on=contender.is_timed)
     if contender.name in (FROZEN, TUNED_FROZEN):
-        from hub.freezing import freeze  # needs torch
+        from hub.frontend.freezing import freeze  # needs torch
 
         frozen = freeze(compiled, *inputs)
         return Built(lambda: frozen(*inputs), compiled)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from hub.listing import list_backends
-from hub.registry import installed_version
+from hub.discovery.listing import list_backends
+from hub.plugin.entry import installed_version
 
 _ROOT = Path(__file__).parents[2]
 """The repository, or the folder that packages are installed in."""

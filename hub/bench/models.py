@@ -61,7 +61,7 @@ def _factory(spec: str) -> Callable[..., Any]:
         raise HubError(f"{place} cannot be imported: {type(error).__name__}: {error}", hint=f"write {_FORM}") from error
     found = getattr(module, attribute, None)
     if not callable(found):
-        from hub.suggest import did_you_mean  # only mistakes need it
+        from hub.config.suggest import did_you_mean  # only mistakes need it
 
         names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         raise HubError(f"{place} has no function {attribute!r}{did_you_mean(attribute, names)}", hint=f"write {_FORM}")

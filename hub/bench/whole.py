@@ -16,7 +16,7 @@ from hub.bench.machine import this_machine
 from hub.bench.race import Task, race
 from hub.bench.result import Benchmark, against_others, ranked
 from hub.bench.summary import compiling
-from hub.options import resolve
+from hub.config.options import resolve
 from hub.report.progress import progress_for
 
 ROUNDS = 15

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from hub.accelerators import accelerators_of, wait_for
 from hub.bench.closeness import difference, least_tolerance
 from hub.bench.contenders import Contender, build
 from hub.bench.models import load_model
 from hub.bench.prepared import Block, Prepared
-from hub.ownership import captured_plans, wait
+from hub.frontend.ownership import captured_plans, wait
 from hub.plan import TROUBLE, Plan
 from hub.pricing.timing import time_call
+from hub.process.accelerators import accelerators_of, wait_for
 from hub.report.numbers import count
 from hub.workers.channel import serve
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from packaging.requirements import InvalidRequirement, Requirement
 
-from hub.backend import API_VERSION, CompileSettings
-from hub.graph import Graph
-from hub.modes import modes
-from hub.options import Options
-from hub.registry import Entry, installed_version
+from hub.config.options import Options
+from hub.plugin.backend import API_VERSION, CompileSettings
+from hub.plugin.entry import Entry, installed_version
+from hub.plugin.graph import Graph
+from hub.process.modes import modes
 
 LARGE_BYTES = 2**20
 """Files of a plugin above this size, which are libraries, count by size and time of change instead of by content."""

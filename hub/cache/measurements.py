@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from hub.cache.database import damage_of, is_damage, open_database
 from hub.cache.keys import available_cores, backend_parts, digest_of, machine_parts
-from hub.cost import Cost
-from hub.modes import Modes
 from hub.plan import Stage
-from hub.registry import Entry
+from hub.plugin.cost import Cost
+from hub.plugin.entry import Entry
+from hub.process.modes import Modes
 from hub.report.numbers import count
 
 MOST_ROWS = 5

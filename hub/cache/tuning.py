@@ -15,7 +15,7 @@ from pathlib import Path
 from hub.cache.artifacts import folder_bytes
 
 FOLDER = "tuning"
-ASIDE = ".damaged"
+DAMAGED = ".damaged"
 """Part of the name of a kernel's folder that its plugin could not read and put aside."""
 MOST_BYTES = 1e9
 """Bytes of all kernels. One with 1000 schedules has about 5 MB (TVM 0.27), so this is for hundreds of models."""
@@ -34,7 +34,7 @@ class Tuned:
     @property
     def is_aside(self) -> bool:
         """Return whether its plugin could not read it."""
-        return ASIDE in self.path.name
+        return DAMAGED in self.path.name
 
 
 def tuning_folder(root: Path, backend: str) -> Path:

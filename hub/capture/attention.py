@@ -14,7 +14,7 @@ from torch._higher_order_ops.flex_attention import flex_attention
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.flex_attention import _vmap_for_bhqkv  # pyright: ignore[reportPrivateUsage] - as eager calls them
 
-from hub.graph import hint
+from hub.plugin.graph import hint
 
 _LN2 = math.log(2.0)
 _MODIFIED = "hub_modified_scores"

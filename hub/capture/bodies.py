@@ -15,8 +15,8 @@ from torch._ops import HigherOrderOperator, OpOverload
 from hub.capture.hidden import hidden_write
 from hub.capture.pins import pins
 from hub.capture.simplify import simplify
-from hub.graph import Graph, output_arguments
-from hub.support import elements
+from hub.plugin.graph import Graph, output_arguments
+from hub.plugin.table import elements
 
 _ROLES: Mapping[str, Mapping[int, str]] = {
     "associative_scan": {0: "combine"},

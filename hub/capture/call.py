@@ -83,7 +83,7 @@ class _Program:
 
 
 def program_behind(model: Any) -> Any | None:
-    """Return what runs the calls of what `hub.compile` returned (`hub.direct.program`); None for anything else."""
+    """Return what runs the calls of what `hub.compile` returned (`hub.frontend.direct.program`); None for anything else."""
     return getattr(model, OWN_SLOT, None)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.support import argument, operator_name
+from hub.plugin.table import argument, operator_name
 
 _HIDDEN_VIEWS = frozenset(
     {

@@ -17,8 +17,8 @@ from hub.capture.hidden import hidden_write, written_hidden_view
 from hub.capture.pins import alias_chain, pins
 from hub.capture.simplify import SET_GRAD_ENABLED, simplify
 from hub.errors import CaptureError
-from hub.graph import Graph, output_arguments
-from hub.phases import Phases, Work
+from hub.plugin.graph import Graph, output_arguments
+from hub.process.phases import Phases, Work
 
 _numbers = itertools.count()
 

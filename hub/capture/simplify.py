@@ -7,8 +7,8 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from hub.graph import hint
-from hub.support import argument, value_of
+from hub.plugin.graph import hint
+from hub.plugin.table import argument, value_of
 
 _aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from hub.errors import CaptureError, text_of
-from hub.graph import Graph
+from hub.plugin.graph import Graph
 
 _NUMBERS = (int, float, bool)
 

@@ -19,7 +19,7 @@ from hub.capture.normalizations import IN_FLOAT32
 from hub.capture.pins import pins
 from hub.capture.simplify import simplify
 from hub.errors import CaptureError
-from hub.graph import Graph
+from hub.plugin.graph import Graph
 
 Mode = Literal["inference", "forward", "backward"]
 Compile = Callable[[Graph, Mode], Callable[..., Any]]

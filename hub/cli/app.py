@@ -21,7 +21,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from hub.registry import installed_version
+        from hub.plugin.entry import installed_version
 
         typer.echo(f"hub {installed_version('compiler-hub')}")
         raise typer.Exit

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import typer
 
-from hub.listing import ListedBackend, list_backends
+from hub.discovery.listing import ListedBackend, list_backends
 from hub.report.columns import columns
 from hub.report.numbers import names_text
 

@@ -31,12 +31,12 @@ from hub.cache.upkeep import (
     prune,
 )
 from hub.cli.flags import ORIGIN
+from hub.config.options import Options, resolve
+from hub.config.suggest import did_you_mean
+from hub.discovery.registry import registry
 from hub.errors import CacheError, OptionError
-from hub.options import Options, resolve
-from hub.registry import registry
 from hub.report.columns import columns
 from hub.report.numbers import count, names_text
-from hub.suggest import did_you_mean
 
 _BROKEN = 1
 """Exit status where something broken is left."""

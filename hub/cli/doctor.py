@@ -19,14 +19,15 @@ from hub.cache.artifacts import folder_bytes
 from hub.cache.database import DATABASE
 from hub.cache.measurements import Measurements, machine_digest
 from hub.cli.flags import ORIGIN
-from hub.listing import ListedBackend, list_backends
-from hub.options import Options, resolve
+from hub.config.options import Options, resolve
+from hub.config.settings import from_file
+from hub.discovery.listing import ListedBackend, list_backends
+from hub.discovery.registry import registry
+from hub.plugin.entry import installed_version
 from hub.pricing.profile import Profile, stored_profile
-from hub.registry import installed_version, registry
 from hub.report.columns import columns
 from hub.report.numbers import count, duration
 from hub.report.progress import Progress, progress_for
-from hub.settings import from_file
 from hub.workers.profiling import measure_profile
 
 _COMPILERS = ("g++", "clang++", "c++", "cc")

@@ -17,7 +17,9 @@ ORIGIN = "the command line"
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="A built-in name, package.module:factory, or file.py:factory.")
 ]
+"""Type of a command's argument that names a model, for `load_model`."""
 Batch = Annotated[int | None, typer.Option("--batch", min=1, help="First dim of the inputs.")]
+"""Type of a command's option for the first dim of the inputs, for `load_model`."""
 Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plans to this file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -98,7 +100,7 @@ def given_options(flags: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the explicit settings among the flags, read and checked against the other places. Raises HubError."""
     import os  # late, as all that `--help` does without
 
-    from hub.options import parse_text, resolve
+    from hub.config.options import parse_text, resolve
     from hub.plan_file import read_plans
 
     texts = {key: ",".join(value) if key == "force" else value for key, value in flags.items() if value not in (None, [])}

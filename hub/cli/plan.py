@@ -62,7 +62,7 @@ def _make(model: str, batch: int | None, given: Mapping[str, Any], output: str |
     check_name(model)
     if output is not None:
         check_place(Path(output))
-    from hub.explaining import explain  # imports torch, and so comes after the mistakes
+    from hub.frontend.explaining import explain  # imports torch, and so comes after the mistakes
 
     loaded = load_model(model, batch=batch)
     # A plan that the environment or hub.toml names is the one to be made anew.

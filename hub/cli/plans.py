@@ -12,18 +12,18 @@ import typer
 from rich.console import Console
 
 import hub
-from hub.accelerators import accelerators_of, wait_for
 from hub.bench.closeness import Difference, difference, tensors_in
 from hub.bench.contenders import compiled_by_hub
 from hub.bench.models import load_model
 from hub.capture.call import uncompiled
-from hub.direct.attempt import calls_text, why_dynamo
-from hub.ownership import captured_plans
+from hub.frontend.direct.attempt import calls_text, why_dynamo
+from hub.frontend.ownership import captured_plans
 from hub.plan import Plan
+from hub.plugin.table import dtype_name
 from hub.pricing.timing import Timing, time_call
+from hub.process.accelerators import accelerators_of, wait_for
 from hub.report.numbers import duration, ratio, spread
 from hub.report.tables import plan_table
-from hub.support import dtype_name
 
 _TIMED_S = 1.0
 """Seconds for which `hub run` times the hub, and then eager."""

@@ -15,9 +15,9 @@ import typer
 from hub.bench.contenders import compiled_by_hub
 from hub.bench.models import LoadedModel, load_model
 from hub.cli.plan import print_plans
+from hub.config.options import Options, resolve
 from hub.errors import OptionError
-from hub.options import Options, resolve
-from hub.ownership import captured_plans
+from hub.frontend.ownership import captured_plans
 from hub.plan import Plan
 from hub.plan_file import check_place, plans_json, write_plans
 from hub.planning.kernels import tune_kernels, tuning_backends

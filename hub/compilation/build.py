@@ -12,20 +12,20 @@ from typing import Any
 
 import torch
 
-from hub.backend import CompileSettings, Executable
 from hub.cache.artifacts import Saved, check_size, renew_seal, save_artifact, seal_of
-from hub.canonical import canonical_text
 from hub.compilation.report import UNREPORTED, Report
+from hub.discovery.plugin_fault import is_plugins
+from hub.discovery.registry import Registry
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.strides import restrided
 from hub.errors import CompileError, ContractError, PluginError, RunError, text_of
-from hub.graph import Cluster
-from hub.phases import Phases, Work
 from hub.plan import Stage
-from hub.plugin_fault import is_plugins
+from hub.plugin.backend import CompileSettings, Executable
+from hub.plugin.canonical import canonical_text
+from hub.plugin.graph import Cluster
 from hub.process.leftovers import MANY_LEFT, leftovers, more
+from hub.process.phases import Phases, Work
 from hub.process.state import kept_state
-from hub.registry import Registry
 from hub.verification.compare import Judge
 from hub.verification.endurance import Leisure
 from hub.verification.fingerprint import Fingerprint

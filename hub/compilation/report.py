@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub.phases import Phase
+from hub.process.phases import Phase
 from hub.verification.fingerprint import Fingerprint
 from hub.verification.standing import UNKNOWN, Standing
 

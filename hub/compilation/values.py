@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.accelerators import random_state, set_random_state
-from hub.graph import Graph
+from hub.plugin.graph import Graph
+from hub.process.accelerators import random_state, set_random_state
 
 
 def values_at(graph: Graph, inputs: Sequence[Any], names: Iterable[str]) -> dict[str, Any]:

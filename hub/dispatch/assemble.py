@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 import torch
 
-from hub.accelerators import wait_for
+from hub.discovery.plugin_fault import is_plugins
 from hub.dispatch.codegen import Step, generate
 from hub.dispatch.new_sizes import NewSizes, has_sizes
 from hub.dispatch.shadow import ReportDrift, Shadowed
 from hub.dispatch.spinning import Calm
 from hub.errors import AccuracyError, ContractError, InputRefused, RunError, text_of
-from hub.graph import Cluster, Graph
-from hub.plugin_fault import is_plugins
+from hub.plugin.graph import Cluster, Graph
+from hub.process.accelerators import wait_for
 from hub.verification.finite import FiniteOnly
 from hub.verification.standing import UNKNOWN, Standing
 

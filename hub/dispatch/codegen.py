@@ -12,11 +12,11 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OperatorBase
 
-from hub.accelerators import accelerators_of
 from hub.capture.pins import alias_chain
 from hub.errors import PlanError
-from hub.graph import Graph
-from hub.support import elements, tensors_of
+from hub.plugin.graph import Graph
+from hub.plugin.table import elements, tensors_of
+from hub.process.accelerators import accelerators_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from hub.discovery.plugin_fault import is_plugins
 from hub.dispatch.assemble import Loaded
 from hub.errors import text_of
-from hub.graph import Graph
 from hub.plan import Plan
-from hub.plugin_fault import is_plugins
+from hub.plugin.graph import Graph
 
 _log = logging.getLogger("hub")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from hub.graph import Cluster, ScalarSpec, hint
-from hub.support import is_symbolic
+from hub.plugin.graph import Cluster, ScalarSpec, hint
+from hub.plugin.table import is_symbolic
 from hub.verification.compare import Judge, Snapshot, check_form, check_values
 from hub.verification.reference import Reference
 

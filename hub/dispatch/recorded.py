@@ -13,8 +13,8 @@ import torch
 from torch import fx
 
 from hub.capture.pins import alias_chain
-from hub.graph import Graph
-from hub.support import elements, is_symbolic, value_of
+from hub.plugin.graph import Graph
+from hub.plugin.table import elements, is_symbolic, value_of
 
 WARM_CALLS = 2
 """Calls before recording: the first ones compile kernels, make handles and set libraries up, which no graph may hold."""

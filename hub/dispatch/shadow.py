@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hub.errors import InputRefused
-from hub.graph import Cluster
+from hub.plugin.graph import Cluster
 from hub.process.state import HERE, kept_state, told_changes
 from hub.verification.compare import Judge, Snapshot, check_apart, check_form, check_values
 from hub.verification.reference import Reference

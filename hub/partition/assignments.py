@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hub.graph import Graph
-from hub.options import Options
+from hub.config.options import Options
 from hub.partition.group import EAGER, Group, group, without_trifles
 from hub.partition.verdicts import Verdicts
-from hub.support import operator_name
+from hub.plugin.graph import Graph
+from hub.plugin.table import operator_name
 
 
 @dataclass(frozen=True, slots=True)

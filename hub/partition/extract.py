@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from hub.errors import PlanError
-from hub.graph import Cluster, Graph, edges_into, edges_out_of, spec_of
+from hub.plugin.graph import Cluster, Graph, edges_into, edges_out_of, spec_of
 
 
 def extract(graph: Graph, nodes: Iterable[str], name: str, weights: Mapping[str, torch.Tensor]) -> Cluster:

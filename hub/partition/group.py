@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from hub.graph import Graph, is_view
-from hub.support import Support, devices_of
+from hub.plugin.graph import Graph, is_view
+from hub.plugin.table import Support, devices_of
 
 EAGER = "eager"
+"""Backend of the clusters that PyTorch runs itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,20 +12,20 @@ from torch import fx
 from torch._functorch.aot_autograd import aot_export_module
 from torch.fx.passes.utils.matcher_utils import InternalMatch, SubgraphMatcher
 
-from hub.backend import Proposal
 from hub.capture.simplify import simplify
+from hub.config.options import Options
+from hub.discovery.plugin_fault import is_plugins
+from hub.discovery.registry import Registry
 from hub.errors import ContractError, PlanError, text_of
-from hub.graph import Graph
-from hub.options import Options
 from hub.partition.extract import check_convex
 from hub.partition.group import Group
 from hub.partition.shown import Shown
 from hub.partition.verdicts import Verdicts
 from hub.plan import Event, EventKind, Stage
-from hub.plugin_fault import is_plugins
-from hub.registry import Registry
-from hub.support import devices_of
-from hub.tracing import tracing
+from hub.plugin.backend import Proposal
+from hub.plugin.graph import Graph
+from hub.plugin.table import devices_of
+from hub.process.tracing import tracing
 
 
 @dataclass(frozen=True, slots=True)

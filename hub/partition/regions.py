@@ -16,9 +16,9 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-from hub.graph import Graph, is_view
 from hub.partition.structure import structure_digest
-from hub.support import operator_name, value_of
+from hub.plugin.graph import Graph, is_view
+from hub.plugin.table import operator_name, value_of
 
 MOST_HEAVY = 7
 """Heavy operators in one block: attention has 5 (three products, attention, a product), with an MLP beside it 7, an

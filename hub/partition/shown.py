@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from hub.graph import Graph
+from hub.plugin.graph import Graph
 
 
 class Shown:

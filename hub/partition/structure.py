@@ -11,9 +11,9 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from hub.canonical import canonical_text
-from hub.graph import Graph
-from hub.support import elements, is_symbolic
+from hub.plugin.canonical import canonical_text
+from hub.plugin.graph import Graph
+from hub.plugin.table import elements, is_symbolic
 
 
 def structure_digest(graph: Graph, nodes: Sequence[str]) -> str:

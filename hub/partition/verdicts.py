@@ -8,17 +8,18 @@ from dataclasses import dataclass, field, replace
 
 from torch import fx
 
-from hub.backend import Backend, BackendInfo
+from hub.config.options import Options
+from hub.discovery.plugin_fault import is_plugins
+from hub.discovery.registry import Registry
 from hub.errors import ContractError, HubError, PluginLoadError, text_of
-from hub.graph import Graph
-from hub.options import Options
 from hub.partition.group import EAGER
 from hub.partition.shown import Shown
 from hub.plan import Event, EventKind, Stage
-from hub.plugin_fault import is_plugins
-from hub.registry import Entry, Registry
-from hub.support import ACCEPTED, Support, dtype_name, operator_name, refused, tensors_of
-from hub.ties import verdict
+from hub.plugin.backend import Backend, BackendInfo
+from hub.plugin.entry import Entry
+from hub.plugin.graph import Graph
+from hub.plugin.table import ACCEPTED, Support, dtype_name, operator_name, refused, tensors_of
+from hub.verification.ties import verdict
 
 
 @dataclass(frozen=True, slots=True)

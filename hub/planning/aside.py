@@ -21,13 +21,13 @@ from typing import Any, Protocol
 import torch
 
 from hub.errors import WorkerError, text_of
-from hub.graph import Graph
-from hub.phases import Phase, Phases, Work
 from hub.plan import Plan
 from hub.planning.chore import LOOK_S, Chore, chores
 from hub.planning.later import planning
 from hub.planning.news import Planned, stage_of, take_better
+from hub.plugin.graph import Graph
 from hub.process.forks import freed_in_forks
+from hub.process.phases import Phase, Phases, Work
 from hub.process.scratch import scratch_folder
 from hub.process.traffic import COUNTS, TRAFFIC
 from hub.report.numbers import megabytes

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import torch
 
-from hub.modes import Modes, set_modes
-from hub.options import Options
+from hub.config.options import Options
+from hub.discovery.registry import registry
 from hub.planning.evidence import Mode
 from hub.planning.make import Maker
 from hub.planning.news import Planned, StageFile, tell_better
 from hub.process.family import end_descendants
+from hub.process.modes import Modes, set_modes
 from hub.process.scratch import remove_with_owner
 from hub.process.traffic import COUNTS, GAPS
 from hub.process.working import leave_out_waiting
-from hub.registry import registry
 from hub.workers.transfer import read_sample
 
 

@@ -13,20 +13,20 @@ from hub.cache.store import Store
 from hub.compilation.build import Built, build_cluster, changes_of, load_and_verify, plugin_edge
 from hub.compilation.report import Report
 from hub.compilation.values import values_at
+from hub.discovery.plugin_fault import is_plugins
+from hub.discovery.registry import Registry
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step
 from hub.errors import CompileError, ContractError, InputRefused, PluginError, WorkerError, text_of
-from hub.graph import Cluster
 from hub.partition.group import EAGER, Group
-from hub.phases import Work
 from hub.plan import Event, EventKind, Stage
 from hub.planning.decision import Decision
 from hub.planning.failures import failure_in_service, known_failure, remember_failure, stage_of
 from hub.planning.scene import Scene, limits_of
 from hub.planning.schedule import plain_names, steps_for
-from hub.plugin_fault import is_plugins
+from hub.plugin.graph import Cluster
+from hub.process.phases import Work
 from hub.process.state import HERE, WORKER, is_alone, kept_state, refusal_beside_threads, told_changes
-from hub.registry import Registry
 from hub.workers.candidate import Candidate, Key
 from hub.workers.session import Session
 from hub.workers.transfer import cut_sample

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from hub.backend import CompileSettings
 from hub.errors import AccuracyError, ContractError, InputRefused
 from hub.partition.group import Group
 from hub.plan import Event, EventKind, Stage
@@ -14,6 +13,7 @@ from hub.planning.explore import Wanted
 from hub.planning.failures import known_failure, remember_failure
 from hub.planning.pricebook import PriceBook
 from hub.planning.scene import Draft, Scene
+from hub.plugin.backend import CompileSettings
 from hub.process.state import WORKER, told_changes
 from hub.report.numbers import count
 from hub.workers.candidate import Candidate, Key

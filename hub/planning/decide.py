@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hub.cost import Cost
 from hub.errors import PluginError, text_of
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import Group
@@ -17,6 +16,7 @@ from hub.planning.measure import by_measuring
 from hub.planning.mixes import Mixer
 from hub.planning.pricebook import PriceBook
 from hub.planning.scene import Draft, Scene, draft_of
+from hub.plugin.cost import Cost
 from hub.pricing.roofline import settle_accelerators, settle_peaks
 
 MAX_MIXES = 2

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hub.backend import CompileSettings
-from hub.cost import Cost
 from hub.partition.assignments import Assignment
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import DecidedBy, Event, Plan, Search
 from hub.planning.race import Proof
+from hub.plugin.backend import CompileSettings
+from hub.plugin.cost import Cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from hub.backend import CompileSettings
-from hub.graph import Graph, spec_of
-from hub.options import Options
+from hub.config.options import Options
 from hub.partition.group import EAGER, Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import Bid, DecidedBy, Event, Plan, PlannedCluster, Price
 from hub.planning.decision import Decision
 from hub.planning.schedule import plain_names
-from hub.support import operator_name
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Graph, spec_of
+from hub.plugin.table import operator_name
 
 Mode = Literal["inference", "forward", "backward"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from hub.discovery.plugin_fault import is_plugins
 from hub.errors import HubError, text_of
 from hub.partition.group import Group
 from hub.plan import Event, EventKind, Plan, PlannedCluster, Stage
 from hub.planning.evidence import settings_of
 from hub.planning.scene import Scene
-from hub.plugin_fault import is_plugins
 
 
 def explained(plan: Plan, scene: Scene) -> Plan:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hub.backend import CompileSettings
 from hub.partition.group import Group
 from hub.planning.pricebook import PriceBook
 from hub.planning.sections import Section
+from hub.plugin.backend import CompileSettings
 
 MAX_FAST = 24
 """Pieces that are priced under `tune="fast"`, those that weigh most."""

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.backend import Backend, CompileSettings
 from hub.capture.call import capture_call
 from hub.capture.inference import capture_inference
 from hub.capture.nothing import why_nothing
 from hub.capture.sources import weight_positions
+from hub.config.options import Options
+from hub.discovery.registry import Registry, registry
 from hub.errors import HubError, PluginError, text_of
-from hub.graph import Cluster, Graph
-from hub.options import Options
 from hub.partition.extract import extract
 from hub.partition.group import group_alone
+from hub.plugin.backend import Backend, CompileSettings
+from hub.plugin.graph import Cluster, Graph
 from hub.process.interrupts import held_back
-from hub.registry import Registry, registry
 
 Captured = tuple[Graph, dict[str, torch.Tensor]]
 """A graph with the values of its weights."""

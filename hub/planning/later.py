@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hub.config.options import Options
 from hub.dispatch.new_sizes import N_TRUSTED
 from hub.errors import AccuracyError, CompileError, ContractError, PluginError, RunError, WorkerError, text_of
-from hub.modes import Modes
-from hub.options import Options
 from hub.planning.chore import Chore
 from hub.process.family import end_family
 from hub.process.forks import freed_in_forks, in_forks
+from hub.process.modes import Modes
 from hub.process.working import Worked
 from hub.verification.inputs import DRAWN_SIZES
 from hub.verification.standing import Standing

@@ -14,15 +14,14 @@ from hub.cache.forecast import remember
 from hub.cache.keys import digest_of, plan_parts
 from hub.cache.measurements import Measurements
 from hub.cache.store import Store
+from hub.config.options import Options
+from hub.discovery.registry import Registry
 from hub.dispatch.assemble import Loaded
 from hub.dispatch.codegen import Step
 from hub.errors import CacheError, InputRefused, PlanError, WorkerError
-from hub.graph import Graph
-from hub.options import Options
 from hub.partition.assignments import Assignment
 from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.verdicts import Verdicts, ask_backends, before_asking
-from hub.phases import Phase, Work
 from hub.plan import TROUBLE, DecidedBy, Event, EventKind, Plan, Stage
 from hub.planning.building import Builder, ClusterFailed
 from hub.planning.decision import Decision
@@ -31,10 +30,11 @@ from hub.planning.explanations import explained
 from hub.planning.later import Later, planning
 from hub.planning.replay import moved_to_eager, plan_from_file, under_plan
 from hub.planning.scene import Scene, limits_of
+from hub.plugin.graph import Graph
+from hub.plugin.table import operator_name
+from hub.process.phases import Phase, Work
 from hub.process.scratch import scratch
-from hub.registry import Registry
 from hub.report.progress import Progress
-from hub.support import operator_name
 from hub.workers.candidate import Candidate
 from hub.workers.crew import Crew
 from hub.workers.in_process import InProcess

@@ -12,7 +12,6 @@ from hub.errors import PluginError
 from hub.partition.assignments import Assignment, assignments
 from hub.partition.group import EAGER, Group
 from hub.partition.verdicts import Verdicts
-from hub.phases import Work
 from hub.plan import DecidedBy, Event, EventKind, Search, Stage
 from hub.planning.asking import AT_ONCE, ask, at_best
 from hub.planning.attempts import Attempt, deviation_of, most_promising
@@ -26,6 +25,7 @@ from hub.planning.scene import Draft, Scene, draft_of, is_on_accelerators
 from hub.planning.schedule import plain_names, steps_for
 from hub.pricing.roofline import settle_peaks
 from hub.pricing.timing import median
+from hub.process.phases import Work
 from hub.report.numbers import duration
 from hub.workers.candidate import Candidate
 from hub.workers.clock import Clock

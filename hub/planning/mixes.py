@@ -13,12 +13,10 @@ from dataclasses import replace
 
 import torch
 
-from hub.accelerators import is_accelerator
 from hub.assign.chain import RegionChain, Route, WholePrice, k_best
 from hub.assign.problem import Candidate, Problem, Solution
 from hub.assign.solve import solve
-from hub.graph import Graph, TensorSpec
-from hub.options import Options
+from hub.config.options import Options
 from hub.partition.assignments import Assignment, assignment_by
 from hub.partition.group import EAGER, Group
 from hub.partition.proposals import proposed
@@ -28,9 +26,11 @@ from hub.plan import Search
 from hub.planning.pricebook import PriceBook
 from hub.planning.scene import Draft, Scene, draft_of
 from hub.planning.sections import Section, sections_of
+from hub.plugin.graph import Graph, TensorSpec
+from hub.plugin.table import operator_name
 from hub.pricing.profile import Profile, boundary_s, mixing_s
 from hub.pricing.roofline import CALL_S, flops, only_accelerator, peaks, settle_peaks
-from hub.support import operator_name
+from hub.process.accelerators import is_accelerator
 
 MOST_REGIONS = 256
 """Regions beyond which neighbours are joined: more choices than could pay, since every boundary costs."""

@@ -6,8 +6,8 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from hub.phases import Phase
 from hub.plan import Plan
+from hub.process.phases import Phase
 from hub.report.progress import Progress
 
 _BETTER, _STAGE = "better.json", "stage"

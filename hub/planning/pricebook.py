@@ -9,13 +9,13 @@ from dataclasses import replace
 from statistics import fmean, pvariance
 from typing import Any
 
-from hub.backend import CompileSettings
 from hub.cache.measurements import Measurement, Subject, machine_digest
-from hub.cost import Cost
 from hub.errors import text_of
 from hub.partition.group import EAGER, Group, is_trifle
 from hub.plan import Event, EventKind, Stage
 from hub.planning.scene import Draft, Scene
+from hub.plugin.backend import CompileSettings
+from hub.plugin.cost import Cost
 from hub.pricing.compile_times import UNKNOWN_S, Compiled, CompileTimes
 from hub.pricing.features import EAGER_S, features_of
 from hub.pricing.learned import CPU, MIN_SAMPLES, REACH, LearnedPrices, Sample

@@ -13,18 +13,18 @@ from pathlib import Path
 import torch
 from torch import fx
 
+from hub.config.options import DEFAULT, Options
+from hub.config.suggest import did_you_mean
+from hub.discovery.registry import Registry
 from hub.errors import PlanError
-from hub.graph import Graph, Pin
-from hub.options import DEFAULT, Options
 from hub.partition.group import EAGER, Group, has_order
 from hub.partition.verdicts import Ask, Verdicts, ask_backends
 from hub.plan import DecidedBy, Event, EventKind, Plan, PlannedCluster, Stage
 from hub.plan_file import EDITED, read_plans
 from hub.planning.evidence import Mode, inputs_of
 from hub.planning.schedule import plain_names
-from hub.registry import Registry
-from hub.suggest import did_you_mean
-from hub.support import operator_name
+from hub.plugin.graph import Graph, Pin
+from hub.plugin.table import operator_name
 
 _AGAIN = "make the plan again with `hub plan MODEL -o FILE`"
 

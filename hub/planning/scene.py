@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hub.backend import CompileSettings
 from hub.cache.keys import artifact_parts, available_cores, digest_of
 from hub.cache.measurements import Measurements, Subject, machine_digest, modes_digest, versions_of
+from hub.config.options import Options
+from hub.discovery.registry import Registry
 from hub.errors import WorkerError
-from hub.graph import Cluster, Graph, Pin
-from hub.modes import Modes, modes
-from hub.options import Options
 from hub.partition.assignments import Assignment
 from hub.partition.extract import extract
 from hub.partition.group import EAGER, Group, is_trifle
@@ -21,9 +19,11 @@ from hub.partition.structure import structure_digest
 from hub.partition.verdicts import Answers, answers
 from hub.planning.decision import Decision
 from hub.planning.schedule import reads
-from hub.registry import Registry
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster, Graph, Pin
+from hub.plugin.table import devices_of
+from hub.process.modes import Modes, modes
 from hub.report.progress import Progress
-from hub.support import devices_of
 from hub.workers.candidate import Candidate
 from hub.workers.limits import Limits, default_memory_bytes
 from hub.workers.protocol import Workers

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hub.dispatch.codegen import Step
-from hub.graph import Graph, edges_into, edges_out_of
 from hub.partition.group import EAGER, Group
+from hub.plugin.graph import Graph, edges_into, edges_out_of
 
 
 def reads(graph: Graph, group: Group) -> tuple[str, ...]:

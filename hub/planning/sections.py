@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hub.graph import Graph
 from hub.partition.group import Group, is_trifle
 from hub.partition.regions import Region
 from hub.partition.verdicts import Verdicts
-from hub.support import devices_of
+from hub.plugin.graph import Graph
+from hub.plugin.table import devices_of
 
 
 @dataclass(frozen=True, slots=True)

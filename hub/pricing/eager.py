@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.accelerators import accelerators_of, wait_for, wait_for_values
-from hub.graph import Graph
+from hub.plugin.graph import Graph
+from hub.plugin.table import tensors_of
 from hub.pricing.timing import median
+from hub.process.accelerators import accelerators_of, wait_for, wait_for_values
 from hub.process.traffic import GAPS
-from hub.support import tensors_of
 
 
 def profile_eager(graph: Graph, inputs: Sequence[Any], *, runs: int = 3) -> dict[str, float]:

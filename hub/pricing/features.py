@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.graph import edges_into, edges_out_of, priced_size
+from hub.plugin.graph import edges_into, edges_out_of, priced_size
+from hub.plugin.table import argument, elements, operator_name, value_of
 from hub.pricing.roofline import device_of, flops
-from hub.support import argument, elements, operator_name, value_of
 
 VERSION = 4
 """Raised whenever a feature's meaning changes; samples with another version teach nothing."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from hub.cost import Cost
+from hub.plugin.cost import Cost
 from hub.pricing.features import EAGER_S, VERSION
 from hub.pricing.timing import median
 

@@ -16,10 +16,10 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
-from hub.accelerators import free_unused, name_of, wait_for
 from hub.cache.database import DATABASE
 from hub.cache.measurements import Measurements, machine_digest
-from hub.graph import TensorSpec
+from hub.plugin.graph import TensorSpec
+from hub.process.accelerators import free_unused, name_of, wait_for
 
 _EAGER = "eager"
 

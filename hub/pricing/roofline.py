@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.accelerators import is_accelerator
 from hub.cache.measurements import Measurements
-from hub.cost import Cost
+from hub.config.options import resolve
 from hub.errors import HubError
-from hub.graph import Cluster, Graph, TensorSpec, priced_size
-from hub.options import resolve
 from hub.partition.group import is_trifle
+from hub.plugin.cost import Cost
+from hub.plugin.graph import Cluster, Graph, TensorSpec, priced_size
+from hub.plugin.table import argument, elements, operator_name, tensors_of, value_of
 from hub.pricing.profile import (
     Profile,
     first_peaks,
@@ -30,7 +30,7 @@ from hub.pricing.profile import (
     settled_profile,
     stored_profile,
 )
-from hub.support import argument, elements, operator_name, tensors_of, value_of
+from hub.process.accelerators import is_accelerator
 
 CALL_S = 15e-6
 """Seconds to enter and leave a compiled cluster. Measured on 2 cores: ORT 6 us, OpenVINO 20 to 90 us, Inductor 15 us."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hub.accelerators import accelerators_of, wait_for
-from hub.cost import Cost
+from hub.plugin.cost import Cost
+from hub.process.accelerators import accelerators_of, wait_for
 from hub.process.traffic import GAPS
 
 if TYPE_CHECKING:

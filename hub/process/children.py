@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from hub.process import environment
+from hub.process.environment import environment_now
 from hub.process.family import WATCH_S, end_family, end_session, memory_bytes
 from hub.process.priority import keep_session_behind
 from hub.report.numbers import megabytes
@@ -28,7 +28,7 @@ def tell_children(variable: str, text: str) -> None:
 
 def environment_of_children() -> dict[str, str]:
     """Return the environment of processes that the hub starts."""
-    return {**environment.snapshot(), **_told}
+    return {**environment_now(), **_told}
 
 
 class Outcome(enum.Enum):

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 
-def snapshot() -> dict[str, str]:
+def environment_now() -> dict[str, str]:
     """Return all variables. Other threads may write and delete some meanwhile, over which `dict(os.environ)` raises."""
     found = ((name, os.environ.get(name)) for name in list(os.environ))
     return {name: value for name, value in found if value is not None}

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hub.accelerators import random_state, set_random_state
-from hub.process import environment
+from hub.process.accelerators import random_state, set_random_state
+from hub.process.environment import environment_now
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGALRM, signal.SIGCHLD)
 _MOST_NAMES = 5
@@ -164,11 +164,11 @@ def _set_modes(wanted: list[Any]) -> None:
 
 
 def _numeric() -> Any:
-    return sys.modules["hub.modes"].modes()
+    return sys.modules["hub.process.modes"].modes()
 
 
 def _set_numeric(wanted: Any) -> None:
-    sys.modules["hub.modes"].set_modes(wanted)
+    sys.modules["hub.process.modes"].set_modes(wanted)
 
 
 def _changed_settings(before: Any, after: Any) -> str:
@@ -185,7 +185,7 @@ def _of_torch(name: str, read: str, write: str, *, is_own: bool = False) -> _Thi
 _THINGS = (
     # First: some of what is read below makes tensors, which a mode that was left on would get.
     _Thing("PyTorch's modes", _modes, _set_modes, "torch.utils._python_dispatch", is_own=True),
-    _Thing("the environment", environment.snapshot, _set_environment, details=_changed_variables),
+    _Thing("the environment", environment_now, _set_environment, details=_changed_variables),
     _Thing("the working directory", Path.cwd, os.chdir),
     _Thing("signal handlers", _handlers, _set_handlers, is_own=True),  # the main thread alone may set them
     _Thing("the stack of signal handlers", _signal_stack, _set_signal_stack, is_told=False, is_own=True),
@@ -206,7 +206,7 @@ _THINGS = (
     _of_torch("whether gradients are on", "is_grad_enabled", "set_grad_enabled", is_own=True),
     _of_torch("whether algorithms are deterministic", "get_deterministic_debug_mode", "set_deterministic_debug_mode"),
     # Last: it covers two of those above, which are put back by now.
-    _Thing("PyTorch's numeric settings", _numeric, _set_numeric, "hub.modes", _changed_settings),
+    _Thing("PyTorch's numeric settings", _numeric, _set_numeric, "hub.process.modes", _changed_settings),
 )
 
 

@@ -97,8 +97,8 @@ def note(request: pytest.FixtureRequest, backend: str, *, has_run: bool) -> None
 @pytest.fixture(autouse=True)
 def _backends_ran(request: pytest.FixtureRequest) -> Iterator[None]:
     """Observe the plans of a test that is named after a backend."""
-    from hub import compiled
-    from hub.registry import registry
+    from hub.discovery.registry import registry
+    from hub.frontend import compiled
 
     call: Any = getattr(request.node, "callspec", None)
     values = () if call is None else call.params.values()

@@ -133,7 +133,7 @@ class Conformance:
 
     def _score(self) -> Score:
         """Return the score of what was examined, in the suite's order: under xdist reports come in any order."""
-        from hub.registry import installed_version
+        from hub.plugin.entry import installed_version
         from hub.testing.conformance.finding import Finding, Verdict
         from hub.testing.conformance.score import Score
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import fx
 
-from hub.graph import Graph
+from hub.plugin.graph import Graph
 
 
 def graph_of(wiring: Sequence[tuple[int, int]]) -> Graph:

@@ -16,9 +16,9 @@ from typing import Any, cast
 import torch
 from hypothesis import strategies as st
 
-from hub.graph import Graph
 from hub.partition.group import EAGER
 from hub.partition.verdicts import Verdicts
+from hub.plugin.graph import Graph
 from hub.testing.operators.sample import Layout, Made
 
 Function = Callable[..., tuple[torch.Tensor, ...]]

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from hub.backend import Backend, CompileSettings, Executable
 from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
 from hub.errors import InputRefused
-from hub.graph import Cluster, Graph, hint
 from hub.partition.extract import extract
+from hub.plugin.backend import Backend, CompileSettings, Executable
+from hub.plugin.graph import Cluster, Graph, hint
 
 SETTINGS = CompileSettings(threads=1)
 

@@ -10,10 +10,10 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from hub.canonical import as_bytes
 from hub.errors import AccuracyError, ContractError
-from hub.graph import Cluster
-from hub.support import dtype_name
+from hub.plugin.canonical import as_bytes
+from hub.plugin.graph import Cluster
+from hub.plugin.table import dtype_name
 from hub.verification.parts import parts_of
 from hub.verification.reference import MANY_NUDGES, Outputs, Reference
 from hub.verification.tolerance import EAGER_FACTOR, Tolerance

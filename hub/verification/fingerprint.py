@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from hub.canonical import as_bytes
-from hub.support import dtype_name
+from hub.plugin.canonical import as_bytes
+from hub.plugin.table import dtype_name
 
 
 @dataclass(frozen=True, slots=True)

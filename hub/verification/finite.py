@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hub.errors import InputRefused
-from hub.graph import Spec, TensorSpec
+from hub.plugin.graph import Spec, TensorSpec
 from hub.verification.inputs import USUAL_INTEGER, WIDE_INTEGERS
 
 _EXPONENTS = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import fx
 
-from hub.graph import Cluster
-from hub.support import operator_name, tensors_of
-from hub.ties import has_ties
+from hub.plugin.graph import Cluster
+from hub.plugin.table import operator_name, tensors_of
 from hub.verification.parts import parts_of, whole_of
 from hub.verification.sizes import Change, is_well_shaped, other_sizes
+from hub.verification.ties import has_ties
 from hub.verification.tolerance import longest_sum
 
 Inputs = tuple[Any, ...]

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from hub.graph import Cluster
+from hub.plugin.graph import Cluster
 from hub.verification.parts import parts_of, whole_of
 
 NUDGES = 3

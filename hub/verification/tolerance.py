@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.graph import Cluster, priced_size
-from hub.support import argument, elements, operator_name, tensors_of, value_of
+from hub.plugin.graph import Cluster, priced_size
+from hub.plugin.table import argument, elements, operator_name, tensors_of, value_of
 
 EAGER_FACTOR = 4.0
 """How many times eager's own error against float64 an executable may have, for another order of the same sums."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hub.errors import AccuracyError, InputRefused, RunError
-from hub.graph import Cluster
+from hub.plugin.graph import Cluster
 from hub.verification.compare import (
     Judge,
     Snapshot,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from hub.cache.keys import available_cores
 from hub.errors import WorkerError
-from hub.phases import Work
 from hub.process.family import WATCH_S
+from hub.process.phases import Work
 from hub.workers.candidate import Candidate, Done
 from hub.workers.clock import Clock
 from hub.workers.compiling import Compiler

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hub.backend import CompileSettings
 from hub.cache.measurements import Subject
 from hub.compilation.report import UNREPORTED, Report
-from hub.cost import Cost
 from hub.errors import CompileError, PluginError
 from hub.partition.group import Group
+from hub.plugin.backend import CompileSettings
+from hub.plugin.cost import Cost
 
 Key = tuple[Group, CompileSettings]
 """What makes two candidates the same one."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hub.errors import ContractError, LimitExceeded, PluginError
-from hub.phases import Phase, Work
 from hub.process.family import WATCH_S
+from hub.process.phases import Phase, Work
 from hub.process.working import now
 from hub.workers.candidate import Candidate
 from hub.workers.channel import Worker

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hub.config.options import Options
 from hub.errors import PluginError, WorkerError, text_of
-from hub.modes import modes
-from hub.options import Options
-from hub.phases import Phases, Work
+from hub.process.modes import modes
+from hub.process.phases import Phases, Work
 from hub.process.scratch import scratch_folder
 from hub.process.traffic import GAPS
 from hub.workers.candidate import Candidate

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from hub.backend import CompileSettings
 from hub.compilation.values import values_at
+from hub.config.options import Options
+from hub.discovery.registry import Registry
 from hub.errors import WorkerError
-from hub.options import Options
 from hub.partition.extract import extract
 from hub.partition.group import Group
 from hub.partition.proposals import Offered, offered_by_plugins
 from hub.partition.verdicts import Answers, answers
+from hub.plugin.backend import CompileSettings
 from hub.process.state import HERE, Said, kept_state, told_changes
-from hub.registry import Registry
 from hub.workers.candidate import Candidate, Done
 from hub.workers.transfer import Sample
 

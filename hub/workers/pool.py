@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hub.config.settings import KEYS
 from hub.errors import PluginError, WorkerError
-from hub.process import environment
+from hub.process.environment import environment_now
 from hub.process.forks import freed_in_forks, in_forks
 from hub.process.scratch import scratch_folder
-from hub.settings import KEYS
 from hub.workers.channel import Worker
 from hub.workers.forkserver import ForkServer
 from hub.workers.limits import Limits
@@ -210,7 +210,7 @@ def _inherited() -> str:
     The hub's own settings reach workers with each request, and so do not count; nor does what pytest writes for each test.
     """
     own = {f"HUB_{key.upper()}" for key in KEYS}
-    variables = environment.snapshot().items()
+    variables = environment_now().items()
     inherited = {name: value for name, value in variables if name not in own and not name.startswith("PYTEST_")}
     return _text({"environment": inherited, "process": os.getpid()})
 
@@ -220,7 +220,7 @@ def _read_at_start() -> str:
 
     A worker is told all others when it is forked: a program that writes some in a loop must not cost a server each time.
     """
-    variables = environment.snapshot().items()
+    variables = environment_now().items()
     read = {name: value for name, value in variables if name.startswith(_READ_AT_START) and name != _WRITTEN_BY_PYTORCH}
     return _text({"environment": read, "process": os.getpid()})
 

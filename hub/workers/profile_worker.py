@@ -13,14 +13,14 @@ import torch
 from torch import fx
 from torch._subclasses import FakeTensorMode
 
-from hub.backend import CompileSettings, Executable
 from hub.compilation.build import compile_cluster, load_cluster, plugin_edge
+from hub.discovery.registry import registry
 from hub.errors import CompileError, PluginError
-from hub.graph import Cluster, Graph
 from hub.partition.extract import extract
+from hub.plugin.backend import CompileSettings, Executable
+from hub.plugin.graph import Cluster, Graph
 from hub.pricing.profile import fastest_s, measure_peaks
 from hub.pricing.timing import median, median_interval, time_call
-from hub.registry import registry
 from hub.workers.channel import serve
 
 CALLED_S = 0.1

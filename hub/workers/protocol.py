@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from hub.backend import CompileSettings
-from hub.options import Options
+from hub.config.options import Options
 from hub.partition.group import Group
 from hub.partition.proposals import Offered
 from hub.partition.verdicts import Answers
+from hub.plugin.backend import CompileSettings
 from hub.process.state import Said
 from hub.workers.candidate import Candidate, Done
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
 
-from hub.backend import CompileSettings
+from hub.config.options import Options
 from hub.errors import PluginError
-from hub.options import Options
 from hub.partition.group import EAGER, Group
 from hub.partition.proposals import Offered
 from hub.partition.verdicts import Answers
-from hub.phases import Work
+from hub.plugin.backend import CompileSettings
 from hub.pricing.roofline import peaks, settled_accelerators
 from hub.pricing.timing import measured_cost
+from hub.process.phases import Work
 from hub.process.state import Said
 from hub.workers.batches import Batches
 from hub.workers.candidate import Candidate, Done

@@ -14,35 +14,35 @@ from typing import Any
 
 import torch
 
-from hub.accelerators import accelerators_of, free_unused, wait_for
-from hub.backend import CompileSettings
 from hub.cache.artifacts import check_artifact
 from hub.compilation.build import build_cluster, leisure_of, load_cluster, plugin_edge, running
 from hub.compilation.report import Report
 from hub.compilation.values import values_at
+from hub.config.options import Options
+from hub.discovery.registry import Registry, registry
 from hub.dispatch.assemble import Assembled, Loaded, assemble, is_lack_of_memory
 from hub.dispatch.codegen import Step
 from hub.dispatch.spinning import Calm
 from hub.errors import CompileError, ContractError, PluginError
-from hub.graph import Cluster
-from hub.modes import Modes, set_modes
-from hub.options import Options
 from hub.partition import verdicts
 from hub.partition.extract import extract
 from hub.partition.proposals import Offered, offered_by_plugins
 from hub.partition.verdicts import Answers
-from hub.phases import Phases, Work
 from hub.plan import Event, EventKind, Stage
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.pricing.eager import profile_eager
 from hub.pricing.patience import PATIENCE
 from hub.pricing.roofline import Peaks, settle
 from hub.pricing.timing import Timing, time_call
+from hub.process.accelerators import accelerators_of, free_unused, wait_for
 from hub.process.heap import trim
 from hub.process.leftovers import MANY_LEFT, leftovers, more
+from hub.process.modes import Modes, set_modes
+from hub.process.phases import Phases, Work
 from hub.process.priority import step_behind
 from hub.process.state import WORKER, Said, kept_state, told_changes
 from hub.process.traffic import GAPS
-from hub.registry import Registry, registry
 from hub.report.numbers import count
 from hub.verification.endurance import Leisure
 from hub.workers.candidate import Candidate

@@ -23,8 +23,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx._graph_pickler import GraphPickler, Options
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from hub.graph import Graph
 from hub.partition.extract import extract
+from hub.plugin.graph import Graph
 
 _DEFINITIONS = cast("Mapping[str, Any]", cast("Any", custom_ops).OPDEFS)
 """What `torch.library.custom_op` defined in this process, by qualified name."""

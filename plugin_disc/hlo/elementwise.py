@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hub.lowering.builders import BITS, FLOATS, HALVES, broadcast, cast, pointwise, select
-from hub.lowering.rules import elementwise as functions
-from hub.lowering.rules.elementwise import add, apply, eq, ge, lt, mul, ne, number, sub
-from hub.lowering.tensors import Fill, Tensor
+from hub.toolkit.builders import BITS, FLOATS, HALVES, broadcast, cast, pointwise, select
+from hub.toolkit.rules import elementwise as functions
+from hub.toolkit.rules.elementwise import add, apply, eq, ge, lt, mul, ne, number, sub
+from hub.toolkit.tensors import Fill, Tensor
 
 from .values import Op, Rule, same_size
 

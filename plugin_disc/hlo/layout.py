@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub.lowering.affine import Affine, identity, variable
-from hub.lowering.builders import cast, copied, fill, iota, joined, padded, permuted, pointwise, reshaped, sliced, view
-from hub.lowering.sizes import Size, ceil_div, plus, product, times
-from hub.lowering.tensors import COMPUTED, IN_MEMORY, Fill, Number, Take, Tensor
+from hub.toolkit.affine import Affine, identity, variable
+from hub.toolkit.builders import cast, copied, fill, iota, joined, padded, permuted, pointwise, reshaped, sliced, view
+from hub.toolkit.sizes import Size, ceil_div, plus, product, times
+from hub.toolkit.tensors import COMPUTED, IN_MEMORY, Fill, Number, Take, Tensor
 
 from .values import Op, Rule, Sizes, Value, same_size
 

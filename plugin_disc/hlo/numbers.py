@@ -7,8 +7,8 @@ from collections.abc import Callable
 import sympy
 from torch.utils._sympy.functions import FloorDiv
 
-from hub.lowering.builders import cast, pointwise, reshaped
-from hub.lowering.sizes import Size, plus, product, settled, times
+from hub.toolkit.builders import cast, pointwise, reshaped
+from hub.toolkit.sizes import Size, plus, product, settled, times
 
 from .values import Op, Rule, Sizes, Value, constant_values, same_size
 

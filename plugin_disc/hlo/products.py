@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub.lowering.builders import FLOATS, cast, matrix_product, padded, permuted, pointwise, reduced, reshaped, without
-from hub.lowering.rules.windows import convolved
-from hub.lowering.sizes import Size, product
-from hub.lowering.tensors import Tensor
+from hub.toolkit.builders import FLOATS, cast, matrix_product, padded, permuted, pointwise, reduced, reshaped, without
+from hub.toolkit.rules.windows import convolved
+from hub.toolkit.sizes import Size, product
+from hub.toolkit.tensors import Tensor
 
 from ..addresses import has
 from ..loops.products import MIXED_PRODUCT

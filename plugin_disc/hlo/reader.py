@@ -8,10 +8,10 @@ from typing import Any
 
 import sympy
 
-from hub.errors import CompileError, HubError
-from hub.lowering.builders import reshaped
-from hub.lowering.sizes import Size
-from hub.lowering.tensors import Source, Tensor
+from hub.plugin import CompileError, HubError
+from hub.toolkit.builders import reshaped
+from hub.toolkit.sizes import Size
+from hub.toolkit.tensors import Source, Tensor
 
 from ..compiler import NAME
 from . import elementwise, layout, numbers, products, windows

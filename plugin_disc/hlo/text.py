@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hub.errors import CompileError
-from hub.lowering.mlir_text import inlined
+from hub.plugin import CompileError
+from hub.toolkit.mlir_text import inlined
 
 from ..compiler import NAME
 

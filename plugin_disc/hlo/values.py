@@ -11,11 +11,11 @@ from typing import Any
 import sympy
 import torch
 
-from hub.errors import CompileError
-from hub.lowering.builders import cast, fill, joined, reshaped, view
-from hub.lowering.rules.call import DTYPES
-from hub.lowering.sizes import Size
-from hub.lowering.tensors import Number, Source, Tensor
+from hub.plugin import CompileError
+from hub.toolkit.builders import cast, fill, joined, reshaped, view
+from hub.toolkit.rules.call import DTYPES
+from hub.toolkit.sizes import Size
+from hub.toolkit.tensors import Number, Source, Tensor
 
 from ..compiler import NAME
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hub.lowering.builders import cast, padded, pointwise, reduced, without
-from hub.lowering.functions import neutral
-from hub.lowering.rules.windows import windows_of
-from hub.lowering.sizes import Size, ceil_div, plus
-from hub.lowering.tensors import Fill, Tensor
+from hub.toolkit.builders import cast, padded, pointwise, reduced, without
+from hub.toolkit.functions import neutral
+from hub.toolkit.rules.windows import windows_of
+from hub.toolkit.sizes import Size, ceil_div, plus
+from hub.toolkit.tensors import Fill, Tensor
 
 from ..loops.combine import FUNCTION
 from .elementwise import computing

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from hub.fusion.groups import Group, Store
-from hub.fusion.nest import loop_index, memory_index
-from hub.fusion.reading import through_views
-from hub.lowering.affine import Affine, Index, linear
-from hub.lowering.sizes import Size, strides_of
-from hub.lowering.tensors import Fill, Iota, Number, Reduce, Reshape, Take, Tensor, View, arguments_of
+from hub.toolkit.affine import Affine, Index, linear
+from hub.toolkit.groups import Group, Store
+from hub.toolkit.nest import loop_index, memory_index
+from hub.toolkit.reading import through_views
+from hub.toolkit.sizes import Size, strides_of
+from hub.toolkit.tensors import Fill, Iota, Number, Reduce, Reshape, Take, Tensor, View, arguments_of
 
 from .functions import emitted
 from .memory import Loops, affine_wide, further, gathered, lane_factor, read, write, write_pair

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hub.lowering.sizes import Size, python_text
+from hub.toolkit.sizes import Size, python_text
 
 OUTSIDE = "0"
 """Text of the first slot, in which the program reports an index out of range."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hub.lowering.functions import TRANSCENDENTAL
+from hub.toolkit.functions import TRANSCENDENTAL
 
 from .curves import exponential, hyperbolic_tangent
 from .registers import by_register

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from hub.fusion.groups import Group, Store
-from hub.fusion.nest import Nest, is_inner, nest_of, phases_of
-from hub.lowering.functions import TRANSCENDENTAL
-from hub.lowering.sizes import Size, ceil_div, is_static, plus, product, times
-from hub.lowering.tensors import Reduce
+from hub.toolkit.functions import TRANSCENDENTAL
+from hub.toolkit.groups import Group, Store
+from hub.toolkit.nest import Nest, is_inner, nest_of, phases_of
+from hub.toolkit.sizes import Size, ceil_div, is_static, plus, product, times
+from hub.toolkit.tensors import Reduce
 
 from .elements import Elements, SlotOf
 from .frame import Frame

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from hub.lowering.affine import Affine
-from hub.lowering.sizes import Size, is_static, times
+from hub.toolkit.affine import Affine
+from hub.toolkit.sizes import Size, is_static, times
 
 from .writer import SCALAR, Value, Writer
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hub.lowering.affine import Affine, linear, variable
-from hub.lowering.builders import matrix_layout
-from hub.lowering.sizes import Size, product, strides_of
-from hub.lowering.tensors import Product, Reshape, Tensor, View
+from hub.toolkit.affine import Affine, linear, variable
+from hub.toolkit.builders import matrix_layout
+from hub.toolkit.sizes import Size, product, strides_of
+from hub.toolkit.tensors import Product, Reshape, Tensor, View
 
 from .elements import SlotOf
 from .frame import Frame

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hub.fusion.groups import Group, Schedule, Stage, scheduled
-from hub.fusion.reading import behind, in_order, reads
-from hub.fusion.simplify import simplified
-from hub.lowering.affine import Affine
-from hub.lowering.sizes import is_static, product, python_text, times
-from hub.lowering.tensors import Product, Put, Reshape, Scan, Source, Tensor, arguments_of
+from hub.toolkit.affine import Affine
+from hub.toolkit.groups import Group, Schedule, Stage, scheduled
+from hub.toolkit.reading import behind, in_order, reads
+from hub.toolkit.simplify import simplified
+from hub.toolkit.sizes import is_static, product, python_text, times
+from hub.toolkit.tensors import Product, Put, Reshape, Scan, Source, Tensor, arguments_of
 
 from .frame import OUTSIDE, Frame
 from .kernel import Kernel, kernel_of

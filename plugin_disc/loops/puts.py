@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hub.lowering.affine import Affine, linear, variable
-from hub.lowering.sizes import Size, product, strides_of
-from hub.lowering.tensors import Put, Reshape, Tensor
+from hub.toolkit.affine import Affine, linear, variable
+from hub.toolkit.sizes import Size, product, strides_of
+from hub.toolkit.tensors import Put, Reshape, Tensor
 
 from .combine import combined
 from .elements import SlotOf

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from hub.fusion.groups import Group, Store
-from hub.fusion.nest import Nest, inner_index, is_inner
-from hub.lowering.functions import TRANSCENDENTAL, neutral
-from hub.lowering.sizes import is_static, product
-from hub.lowering.tensors import Reduce
+from hub.toolkit.functions import TRANSCENDENTAL, neutral
+from hub.toolkit.groups import Group, Store
+from hub.toolkit.nest import Nest, inner_index, is_inner
+from hub.toolkit.sizes import is_static, product
+from hub.toolkit.tensors import Reduce
 
 from .combine import across_lanes, combined
 from .elements import Elements, members_behind

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hub.lowering.affine import linear, variable
-from hub.lowering.functions import neutral
-from hub.lowering.sizes import product, strides_of
-from hub.lowering.tensors import Reshape, Scan
+from hub.toolkit.affine import linear, variable
+from hub.toolkit.functions import neutral
+from hub.toolkit.sizes import product, strides_of
+from hub.toolkit.tensors import Reshape, Scan
 
 from .elements import SlotOf
 from .frame import Frame

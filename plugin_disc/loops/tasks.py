@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hub.lowering.sizes import Size, ceil_div, is_static, plus, product
+from hub.toolkit.sizes import Size, ceil_div, is_static, plus, product
 
 from .writer import Value, Writer
 

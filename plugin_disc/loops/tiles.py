@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hub.fusion.groups import Group
-from hub.fusion.nest import Nest, loop_index, memory_index
-from hub.fusion.reading import through_views
-from hub.lowering.affine import Affine
-from hub.lowering.sizes import is_static
-from hub.lowering.tensors import Fill, Iota, Number, Pointwise, Tensor, arguments_of
+from hub.toolkit.affine import Affine
+from hub.toolkit.groups import Group
+from hub.toolkit.nest import Nest, loop_index, memory_index
+from hub.toolkit.reading import through_views
+from hub.toolkit.sizes import is_static
+from hub.toolkit.tensors import Fill, Iota, Number, Pointwise, Tensor, arguments_of
 
 from .elements import Elements
 from .memory import read, read_key

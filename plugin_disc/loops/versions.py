@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hub.fusion.groups import Group
-from hub.fusion.nest import Nest
-from hub.lowering.sizes import Size, ceil_div, is_static, minus
+from hub.toolkit.groups import Group
+from hub.toolkit.nest import Nest
+from hub.toolkit.sizes import Size, ceil_div, is_static, minus
 
 from .frame import Frame
 from .writer import Writer

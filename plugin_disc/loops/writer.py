@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
-from hub.lowering.sizes import Size
+from hub.toolkit.sizes import Size
 
 from .frame import Frame
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hub.verification.inputs import copied
+from hub.plugin import copied
 
 ALIGNMENT = 16
 """Bytes: `torch._inductor.utils.ALIGNMENT`, which its Triton kernels assume of every constant."""

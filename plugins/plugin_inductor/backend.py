@@ -9,10 +9,15 @@ import torch
 from torch import fx
 from torch._subclasses import FakeTensorMode
 
-from hub.backend import Backend, CompileSettings
-from hub.errors import CompileError
-from hub.graph import Cluster, TensorSpec
-from hub.support import Support, refused
+from hub.plugin import (
+    Backend,
+    Cluster,
+    CompileError,
+    CompileSettings,
+    Support,
+    TensorSpec,
+    refused,
+)
 from plugin_inductor import stored
 from plugin_inductor.compiler import build, compiling, environment_kept
 from plugin_inductor.folders import trusted_place
@@ -21,7 +26,7 @@ from plugin_inductor.runtime import InductorExecutable
 from plugin_inductor.support import keeps_order, supports
 
 if TYPE_CHECKING:
-    from hub.backend import Executable
+    from hub.plugin import Executable
 
 _NEEDS_COMPILER = "install a C++ compiler (`apt-get install g++`), or name one in the environment variable CXX"
 

@@ -23,9 +23,7 @@ from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 
-from hub.backend import CompileSettings
-from hub.process import environment
-from hub.tracing import tracing
+from hub.plugin import CompileSettings, environment_now, tracing
 from plugin_inductor.aligned import for_device
 from plugin_inductor.folders import VARIABLE, trusted_place
 from plugin_inductor.lower import Lowered
@@ -188,7 +186,7 @@ def environment_kept() -> Iterator[None]:
 
 
 def _own_variables() -> dict[str, str]:
-    return {name: value for name, value in environment.snapshot().items() if name.startswith(_OWN_VARIABLES)}
+    return {name: value for name, value in environment_now().items() if name.startswith(_OWN_VARIABLES)}
 
 
 @contextlib.contextmanager

@@ -13,10 +13,14 @@ from pathlib import Path
 
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from hub.cache.compilers import compiler_folder
-from hub.cache.trust import distrust, distrust_root
-from hub.errors import CacheError, CompileError
-from hub.options import resolve
+from hub.plugin import (
+    CacheError,
+    CompileError,
+    compiler_folder,
+    distrust,
+    distrust_root,
+    resolve,
+)
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 _SHARED = stat.S_IWGRP | stat.S_IWOTH

@@ -11,9 +11,12 @@ from torch._functorch.aot_autograd import aot_export_module
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses import FakeTensorMode
 
-from hub.capture.traces import forget_last_trace
-from hub.errors import CompileError
-from hub.graph import Cluster, ScalarSpec
+from hub.plugin import (
+    Cluster,
+    CompileError,
+    ScalarSpec,
+    forget_last_trace,
+)
 from plugin_inductor.exact import DECOMPOSITIONS, REPLACEMENTS
 from plugin_inductor.symbols import FreshSizes
 

@@ -8,9 +8,13 @@ from typing import Any
 
 import torch
 
-from hub.backend import CompileSettings, Executable
-from hub.errors import InputRefused, RunError
-from hub.graph import Cluster
+from hub.plugin import (
+    Cluster,
+    CompileSettings,
+    Executable,
+    InputRefused,
+    RunError,
+)
 from plugin_inductor import stored, traced
 from plugin_inductor.compiler import Program
 

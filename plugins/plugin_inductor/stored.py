@@ -24,7 +24,7 @@ import torch
 from torch._inductor.codecache import CppWrapperCodeCache
 from torch._inductor.utils import align_inputs_from_check_idxs
 
-from hub.errors import CompileError
+from hub.plugin import CompileError
 from plugin_inductor.compiler import GETITEM, Program, Recipe, copying
 from plugin_inductor.symbols import Binding, SizeGuards
 

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from hub.support import (
+from hub.plugin import (
     ACCEPTED,
     Condition,
     Support,

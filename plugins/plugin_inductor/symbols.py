@@ -21,7 +21,12 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from hub.graph import ScalarSpec, Spec, TensorSpec, hint
+from hub.plugin import (
+    ScalarSpec,
+    Spec,
+    TensorSpec,
+    hint,
+)
 
 _UNSEEN_SIZE = 64
 """Stands in for a size that depends on data when Inductor weighs choices; any value is correct."""

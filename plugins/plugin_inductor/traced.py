@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hub.backend import CompileSettings
-from hub.graph import Cluster
+from hub.plugin import Cluster, CompileSettings
 from plugin_inductor.compiler import Program, build, compiling
 from plugin_inductor.lower import lower
 

@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hub.backend import Backend, CompileSettings
-from hub.errors import CompileError, HubError
-from hub.lowering.arguments import Sizes, captured_sizes
-from hub.lowering.open_sizes import is_open
-from hub.support import ACCEPTED, Support, refused
+from hub.plugin import (
+    ACCEPTED,
+    Backend,
+    CompileError,
+    CompileSettings,
+    HubError,
+    Support,
+    refused,
+)
+from hub.toolkit.arguments import Sizes, captured_sizes
+from hub.toolkit.open_sizes import is_open
 from plugin_iree.compiler import Refused, compiled
 from plugin_iree.device import device
 from plugin_iree.lower import lower, lower_open
@@ -27,7 +33,7 @@ from plugin_iree.support import OPERATORS
 if TYPE_CHECKING:
     from torch import fx
 
-    from hub.graph import Cluster
+    from hub.plugin import Cluster
     from plugin_iree.lower import Lowered
     from plugin_iree.runtime import IreeExecutable, Program, Weights
 

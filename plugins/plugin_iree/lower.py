@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.graph import Cluster, output_arguments
-from hub.lowering.arguments import Decompositions, Sizes, Specialised, specialised
-from hub.lowering.decompositions import completed, composites_said, keeping_nan, said_by_pytorch, views_through_one_dim
-from hub.lowering.indices import bounded
-from hub.lowering.open_sizes import opened
-from hub.lowering.recurrence import unrolled
-from hub.support import is_symbolic
+from hub.plugin import Cluster, is_symbolic, output_arguments
+from hub.toolkit.arguments import Decompositions, Sizes, Specialised, specialised
+from hub.toolkit.decompositions import completed, composites_said, keeping_nan, said_by_pytorch, views_through_one_dim
+from hub.toolkit.indices import bounded
+from hub.toolkit.open_sizes import opened
+from hub.toolkit.recurrence import unrolled
 
 ENTRY = "main"
 SAID = ("gelu.default",)

@@ -16,11 +16,16 @@ import torch
 from iree import runtime as iree
 from torch.utils.dlpack import to_dlpack
 
-from hub.backend import Executable
-from hub.errors import HubError, InputRefused, RunError
-from hub.graph import Cluster, TensorSpec
-from hub.lowering.arguments import Sizes, with_weights
-from hub.lowering.programs import Programs
+from hub.plugin import (
+    Cluster,
+    Executable,
+    HubError,
+    InputRefused,
+    RunError,
+    TensorSpec,
+)
+from hub.toolkit.arguments import Sizes, with_weights
+from hub.toolkit.programs import Programs
 from plugin_iree.compiler import stages
 from plugin_iree.device import instance
 from plugin_iree.lower import ENTRY, SCOPE

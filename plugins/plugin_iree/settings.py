@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from hub.backend_settings import BackendSettings
+from hub.plugin import BackendSettings
 
 Target = Literal["cpu", "cuda", "vulkan"]
 _DRIVERS: Mapping[str, tuple[str, str]] = {

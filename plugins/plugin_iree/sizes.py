@@ -2,7 +2,7 @@
 
 Found by trying operators of `OPERATORS` in one program, up to four sample calls each, at sizes from 0 to 13, with
 torch-mlir 20261001 and IREE 3.13.
-Conditions on sizes that PyTorch itself sets (`hub.lowering.open_sizes`) come on top.
+Conditions on sizes that PyTorch itself sets (`hub.toolkit.open_sizes`) come on top.
 """
 
 from __future__ import annotations
@@ -10,8 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hub.conditions import static_dim, static_input
-from hub.support import Condition, argument, operator_name
+from hub.plugin import (
+    Condition,
+    argument,
+    operator_name,
+    static_dim,
+    static_input,
+)
 
 if TYPE_CHECKING:
     from torch import fx

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hub.conditions import has_dims, not_ceil, not_empty, on_cpu, one_of, only_output, plain, unrollable_lstm
-from hub.lowering.operators import NARROWER, ROWS
-from hub.support import (
+from hub.plugin import (
     Condition,
     OperatorTable,
     argument,
@@ -18,10 +16,19 @@ from hub.support import (
     declared_arguments,
     dtypes,
     elements,
+    has_dims,
     is_symbolic,
+    not_ceil,
+    not_empty,
+    on_cpu,
+    one_of,
+    only_output,
+    plain,
     rank,
+    unrollable_lstm,
     value_of,
 )
+from hub.toolkit.operators import NARROWER, ROWS
 
 if TYPE_CHECKING:
     from torch import fx

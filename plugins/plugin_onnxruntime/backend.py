@@ -8,10 +8,17 @@ from pathlib import Path
 import torch
 from torch import fx
 
-from hub.backend import Backend, CompileSettings, Executable
-from hub.errors import HubError
-from hub.graph import Cluster, TensorSpec
-from hub.support import ACCEPTED, Support, refused
+from hub.plugin import (
+    ACCEPTED,
+    Backend,
+    Cluster,
+    CompileSettings,
+    Executable,
+    HubError,
+    Support,
+    TensorSpec,
+    refused,
+)
 
 from .lower import lower
 from .program import NAME

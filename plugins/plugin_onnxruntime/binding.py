@@ -9,8 +9,13 @@ from typing import Any
 
 import torch
 
-from hub.errors import RunError
-from hub.graph import Cluster, ScalarSpec, Spec, TensorSpec
+from hub.plugin import (
+    Cluster,
+    RunError,
+    ScalarSpec,
+    Spec,
+    TensorSpec,
+)
 
 from .library import onnxruntime
 from .lower.builder import ELEMENT

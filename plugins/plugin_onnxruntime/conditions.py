@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hub.conditions import heads_match, one_of, plain
-from hub.support import (
+from hub.plugin import (
     argument,
     declared_arguments,
     dtype_name,
     elements,
+    heads_match,
     is_symbolic,
+    one_of,
+    plain,
     value_of,
 )
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hub.dynamo import restricted
+from hub.plugin import restricted
 
 hub_onnxrt = restricted("onnxruntime")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from hub.process.environment import seen_by_libraries
+from hub.plugin import seen_by_libraries
 
 _SWITCH = "ORT_DISABLE_TELEMETRY"
 

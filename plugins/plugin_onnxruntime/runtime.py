@@ -11,10 +11,18 @@ import numpy as np
 import onnx
 import torch
 
-from hub.backend import CompileSettings, Executable
-from hub.errors import CompileError, HubError, InputRefused, RunError
-from hub.graph import Cluster, TensorSpec
-from hub.support import operator_name, tensors_of
+from hub.plugin import (
+    Cluster,
+    CompileError,
+    CompileSettings,
+    Executable,
+    HubError,
+    InputRefused,
+    RunError,
+    TensorSpec,
+    operator_name,
+    tensors_of,
+)
 
 from .binding import compiled, run_source
 from .library import onnxruntime

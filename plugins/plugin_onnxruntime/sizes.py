@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 from torch.utils._sympy.printers import PythonPrinter
 
-from hub.graph import ScalarSpec, Spec, TensorSpec
+from hub.plugin import ScalarSpec, Spec, TensorSpec
 
 from .lower.builder import expression
 

@@ -6,7 +6,12 @@ cast, and bfloat16 none.
 
 from __future__ import annotations
 
-from hub.conditions import (
+from hub.plugin import (
+    Condition,
+    OperatorTable,
+    absent,
+    attribute,
+    dtypes,
     equal_windows,
     floating_result,
     has_dims,
@@ -19,18 +24,11 @@ from hub.conditions import (
     one_of,
     only_output,
     plain,
+    rank,
     same_rank,
+    static,
     static_dim,
     static_input,
-)
-from hub.support import (
-    Condition,
-    OperatorTable,
-    absent,
-    attribute,
-    dtypes,
-    rank,
-    static,
 )
 
 from .conditions import (
@@ -198,7 +196,7 @@ OPERATORS = OperatorTable(
         **_rows("max.dim min.dim argmax.default argmin.default", FLOAT_INDEXED, has_dims),
         **_rows("any.default any.dim any.dims all.default all.dim all.dims count_nonzero.default", NUMBER),
         **_rows("sort.stable argsort.stable", FLOAT32_INDEXED, has_dims),
-        **_rows("topk.default", FLOAT32_INDEXED, has_dims, one_of("sorted", True)),  # values alone: see `hub.ties`
+        **_rows("topk.default", FLOAT32_INDEXED, has_dims, one_of("sorted", True)),  # values alone: see `ties.py`
         **_rows("sort.default", FLOAT32_INDEXED, has_dims),
         **_rows("softmax.int _softmax.default _safe_softmax.default", FLOAT_INDEXED, has_dims),
         **_rows("log_softmax.int _log_softmax.default", FLOAT32, has_dims),  # in float64 it loses NaN

@@ -15,7 +15,7 @@ from openvino import Output
 from openvino import opset16 as ops
 from torch import fx
 
-from hub.support import argument, operator_name
+from hub.plugin import argument, operator_name
 from plugin_openvino.operands import constant, indices, output
 
 _FOLLOWED = frozenset(

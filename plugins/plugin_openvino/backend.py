@@ -10,9 +10,15 @@ import numpy as np
 import openvino as ov
 from openvino import opset16 as ops
 
-from hub.backend import Backend, CompileSettings
-from hub.errors import CompileError, HubError
-from hub.support import ACCEPTED, Support, refused
+from hub.plugin import (
+    ACCEPTED,
+    Backend,
+    CompileError,
+    CompileSettings,
+    HubError,
+    Support,
+    refused,
+)
 from plugin_openvino.core import core
 from plugin_openvino.lower import lower
 from plugin_openvino.runtime import BLOB, META, OpenVINOExecutable
@@ -21,7 +27,7 @@ from plugin_openvino.support import OPERATORS
 if TYPE_CHECKING:
     from torch import fx
 
-    from hub.graph import Cluster
+    from hub.plugin import Cluster
 
 BF16_ERROR = 1e-2
 """Largest max|error| / max|reference| expected of bf16. A 2-core Xeon with AMX gave 3e-3 on BERT and Llama (November 2026);

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import fx
 
-from hub.support import argument, operator_name, value_of
+from hub.plugin import argument, operator_name, value_of
 
 EXACT_IN_FLOAT32 = 2**24
 """Integers up to here have a float32 of their own."""

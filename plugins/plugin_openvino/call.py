@@ -10,7 +10,7 @@ from openvino import Output
 from openvino import opset16 as ops
 from torch import fx
 
-from hub.support import argument, is_symbolic, value_of
+from hub.plugin import argument, is_symbolic, value_of
 from plugin_openvino.alarms import Alarms
 from plugin_openvino.operands import Value, constant, convert, indices, output
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hub.backend import BackendInfo
-from hub.hookspecs import hookimpl
+from hub.plugin import BackendInfo, hookimpl
 
 
 @hookimpl

@@ -17,9 +17,15 @@ from openvino import Model, Output, PartialShape, op
 from openvino import opset16 as ops
 from torch import fx
 
-from hub.errors import CompileError, ConstantsRefused
-from hub.graph import Cluster, ScalarSpec, Spec
-from hub.support import is_symbolic, operator_name
+from hub.plugin import (
+    Cluster,
+    CompileError,
+    ConstantsRefused,
+    ScalarSpec,
+    Spec,
+    is_symbolic,
+    operator_name,
+)
 from plugin_openvino.alarms import Alarms
 from plugin_openvino.call import Call
 from plugin_openvino.operands import INT32_MAX, OV_TYPES, Value, indices, output

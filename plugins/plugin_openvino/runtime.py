@@ -12,10 +12,16 @@ import numpy as np
 import openvino as ov
 import torch
 
-from hub.backend import Executable
-from hub.errors import InputRefused, RunError
-from hub.graph import Cluster, ScalarSpec, TensorSpec
-from hub.support import operator_name, value_of
+from hub.plugin import (
+    Cluster,
+    Executable,
+    InputRefused,
+    RunError,
+    ScalarSpec,
+    TensorSpec,
+    operator_name,
+    value_of,
+)
 from plugin_openvino.lower import SCALAR_DTYPES
 from plugin_openvino.operands import INT32_MAX, NUMPY_TYPES
 from plugin_openvino.sizes import output_shapes

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch.utils._sympy.printers import PythonPrinter
 
-from hub.graph import Cluster, ScalarSpec
-from hub.support import is_symbolic
+from hub.plugin import Cluster, ScalarSpec, is_symbolic
 
 Shapes = tuple[tuple[int, ...], ...]
 

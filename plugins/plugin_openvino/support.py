@@ -8,8 +8,7 @@ from __future__ import annotations
 from math import frexp
 from typing import TYPE_CHECKING, Any
 
-from hub.conditions import has_dims, heads_match, integer_indices, not_empty, on_cpu, one_of, only_output, plain, same_rank
-from hub.support import (
+from hub.plugin import (
     Condition,
     OperatorTable,
     absent,
@@ -18,9 +17,18 @@ from hub.support import (
     dtype_name,
     dtypes,
     elements,
+    has_dims,
+    heads_match,
+    integer_indices,
     is_symbolic,
+    not_empty,
+    on_cpu,
+    one_of,
+    only_output,
     operator_name,
+    plain,
     rank,
+    same_rank,
     static,
     tensors_of,
     value_of,

@@ -11,15 +11,24 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx
 
-from hub.backend import Backend, CompileSettings
-from hub.cost import Cost
-from hub.errors import CompileError, HubError, PluginError
-from hub.graph import Cluster, TensorSpec
-from hub.lowering.operators import PLACES_IN_WINDOWS
-from hub.lowering.recurrence import written_out
-from hub.pricing.features import kind_of
-from hub.pricing.roofline import peaks
-from hub.support import ACCEPTED, Support, operator_name, refused
+from hub.plugin import (
+    ACCEPTED,
+    Backend,
+    Cluster,
+    CompileError,
+    CompileSettings,
+    Cost,
+    HubError,
+    PluginError,
+    Support,
+    TensorSpec,
+    kind_of,
+    operator_name,
+    peaks,
+    refused,
+)
+from hub.toolkit.operators import PLACES_IN_WINDOWS
+from hub.toolkit.recurrence import written_out
 from plugin_tvm.settings import Settings
 from plugin_tvm.support import OPERATORS
 

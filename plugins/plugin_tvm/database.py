@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hub.cache.tuning import ASIDE, note_use
-from hub.errors import HubWarning
+from hub.plugin import DAMAGED, HubWarning, note_use
 
 WORKLOAD = "database_workload.json"
 RECORDS = "database_tuning_record.json"
@@ -108,7 +107,7 @@ def _end_with_a_line(path: Path) -> None:
 
 def _put_aside(folder: Path, error: Exception) -> None:
     aside = next(
-        place for number in range(1000) if not (place := folder.with_name(f"{folder.name}{ASIDE}{number}")).exists()
+        place for number in range(1000) if not (place := folder.with_name(f"{folder.name}{DAMAGED}{number}")).exists()
     )
     with contextlib.suppress(OSError):
         folder.rename(aside)
@@ -125,6 +124,6 @@ def state_of(root: Path) -> str:
     """Return a digest of what is in a database: whatever was compiled under another one is compiled again."""
     found: list[str] = []
     with contextlib.suppress(OSError):
-        kept = (path for path in sorted(root.glob(f"*/{RECORDS}")) if ASIDE not in path.parent.name)
+        kept = (path for path in sorted(root.glob(f"*/{RECORDS}")) if DAMAGED not in path.parent.name)
         found.extend(f"{path.parent.name} {path.stat().st_size}" for path in kept)
     return hashlib.sha256("\n".join(found).encode()).hexdigest() if found else ""

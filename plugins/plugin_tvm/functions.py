@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hub.errors import CompileError
-from hub.lowering.functions import TRANSCENDENTAL
+from hub.plugin import CompileError
+from hub.toolkit.functions import TRANSCENDENTAL
 
 FLOATS = ("f64", "f32", "f16", "bf16")
 MEMORY: Mapping[str, str] = {

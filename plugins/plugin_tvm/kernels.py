@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from hub.lowering.affine import Affine
-from hub.lowering.functions import neutral
-from hub.lowering.sizes import Size, is_static, product
-from hub.lowering.tensors import (
+from hub.toolkit.affine import Affine
+from hub.toolkit.functions import neutral
+from hub.toolkit.sizes import Size, is_static, product
+from hub.toolkit.tensors import (
     Fill,
     Iota,
     Join,

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hub.process.environment import seen_by_libraries
+from hub.plugin import seen_by_libraries
 
 _BIG_CORES = 1
 """TVM's mode in which any core will do; which ones is left to the system, see `_ENVIRONMENT`."""

@@ -1,6 +1,6 @@
 """Lowers a cluster to a Relax module: `main`, which every call runs, `bind`, which runs once, and a kernel for each stage.
 
-The operators are taken apart by the core (`hub.lowering`), so that their meaning is PyTorch's; what TVM is given are loops.
+The operators are taken apart by the core (`hub.toolkit`), so that their meaning is PyTorch's; what TVM is given are loops.
 Its own PyTorch frontend is not used: README.md says what was found.
 """
 
@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from hub.fusion.reading import in_order
-from hub.fusion.simplify import simplified
-from hub.graph import Cluster, TensorSpec
-from hub.lowering.cluster import lower
-from hub.lowering.layout import inverse, memory_order
-from hub.lowering.sizes import Size, product, python_text, size_of
-from hub.lowering.symbols import symbol_texts
-from hub.lowering.tensors import Reshape, Source, Tensor
+from hub.plugin import Cluster, TensorSpec
+from hub.toolkit.cluster import lower
+from hub.toolkit.layout import inverse, memory_order
+from hub.toolkit.reading import in_order
+from hub.toolkit.simplify import simplified
+from hub.toolkit.sizes import Size, product, python_text, size_of
+from hub.toolkit.symbols import symbol_texts
+from hub.toolkit.tensors import Reshape, Source, Tensor
 from plugin_tvm.functions import MEMORY
 from plugin_tvm.kernels import Kernel, kernel_of
 from plugin_tvm.sizes import Sizes

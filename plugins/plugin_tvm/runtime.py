@@ -16,11 +16,17 @@ import tvm_ffi
 from tvm import relax
 from tvm.runtime import cpu
 
-from hub.backend import Executable
-from hub.errors import CompileError, HubError, InputRefused, RunError
-from hub.graph import Cluster, TensorSpec
-from hub.lowering.cluster import weights_of
-from hub.lowering.layout import memory_order
+from hub.plugin import (
+    Cluster,
+    CompileError,
+    Executable,
+    HubError,
+    InputRefused,
+    RunError,
+    TensorSpec,
+)
+from hub.toolkit.cluster import weights_of
+from hub.toolkit.layout import memory_order
 from plugin_tvm.pool import use_threads
 from plugin_tvm.program import BIND, MAIN, Facts, Names
 

@@ -7,8 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from hub.backend_settings import BackendSettings
-from hub.cache.tuning import tuning_folder
+from hub.plugin import BackendSettings, tuning_folder
 from plugin_tvm.database import state_of
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import sympy
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, PythonMod
 
-from hub.errors import CompileError
-from hub.lowering.sizes import Size
+from hub.plugin import CompileError
+from hub.toolkit.sizes import Size
 
 
 class Sizes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from hub.fusion.reading import in_order
-from hub.lowering.builders import copied
-from hub.lowering.sizes import Size, product
-from hub.lowering.tensors import (
+from hub.toolkit.builders import copied
+from hub.toolkit.reading import in_order
+from hub.toolkit.sizes import Size, product
+from hub.toolkit.tensors import (
     COMPUTED,
     IN_MEMORY,
     Join,

@@ -7,9 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hub.conditions import not_empty, on_cpu, one_of, unrollable_lstm
-from hub.lowering.operators import NARROWER, ROWS
-from hub.support import Condition, OperatorTable, dtypes
+from hub.plugin import (
+    Condition,
+    OperatorTable,
+    dtypes,
+    not_empty,
+    on_cpu,
+    one_of,
+    unrollable_lstm,
+)
+from hub.toolkit.operators import NARROWER, ROWS
 
 
 def _names(names: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
-from hub.pricing.roofline import Peaks
+from hub.plugin import Peaks
 from plugin_tvm.compiler import calls_in
 from plugin_tvm.database import FAILED_S, Database
 from plugin_tvm.plain import alone, has_root, plain_schedule

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hub.backend import Backend, CompileSettings
-from hub.errors import CompileError, HubError
-from hub.lowering.arguments import Sizes, captured_sizes
-from hub.support import ACCEPTED, Support, refused
+from hub.plugin import (
+    ACCEPTED,
+    Backend,
+    CompileError,
+    CompileSettings,
+    HubError,
+    Support,
+    refused,
+)
+from hub.toolkit.arguments import Sizes, captured_sizes
 from plugin_xla.client import client, options
 from plugin_xla.lower import lower
 from plugin_xla.settings import Settings
@@ -22,7 +28,7 @@ from plugin_xla.support import ON_GPU, OPERATORS
 if TYPE_CHECKING:
     from torch import fx
 
-    from hub.graph import Cluster
+    from hub.plugin import Cluster
     from plugin_xla.runtime import Program, XlaExecutable
 
 NAME = "xla"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from hub.process.environment import seen_by_libraries
+from hub.plugin import seen_by_libraries
 from plugin_xla.settings import library
 
 _LOCK = threading.Lock()

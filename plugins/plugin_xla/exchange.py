@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.dlpack import to_dlpack
 
-from hub.errors import RunError
+from hub.plugin import RunError
 from plugin_xla.jax_import import SingleDeviceSharding, jax
 from plugin_xla.jax_import import native as _jax
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.graph import Cluster
-from hub.lowering.arguments import Sizes, specialised
-from hub.lowering.decompositions import completed, composites_said
-from hub.lowering.indices import bounded
-from hub.lowering.mlir_text import inlined
-from hub.lowering.recurrence import unrolled
+from hub.plugin import Cluster
+from hub.toolkit.arguments import Sizes, specialised
+from hub.toolkit.decompositions import completed, composites_said
+from hub.toolkit.indices import bounded
+from hub.toolkit.mlir_text import inlined
+from hub.toolkit.recurrence import unrolled
 
 TO_BACKEND = "builtin.module(func.func(torch-match-quantized-custom-ops),torchdynamo-export-to-torch-backend-pipeline)"
 TO_STABLEHLO = "builtin.module(torch-backend-to-stablehlo-backend-pipeline)"

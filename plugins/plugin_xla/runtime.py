@@ -11,11 +11,16 @@ from typing import Any
 
 import torch
 
-from hub.backend import Executable
-from hub.errors import HubError, InputRefused, RunError
-from hub.graph import Cluster, TensorSpec
-from hub.lowering.arguments import Sizes, with_weights
-from hub.lowering.programs import Programs
+from hub.plugin import (
+    Cluster,
+    Executable,
+    HubError,
+    InputRefused,
+    RunError,
+    TensorSpec,
+)
+from hub.toolkit.arguments import Sizes, with_weights
+from hub.toolkit.programs import Programs
 from plugin_xla.exchange import Exchange
 
 NAME = "xla"

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from hub.backend_settings import BackendSettings
+from hub.plugin import BackendSettings
 
 Target = Literal["cpu", "cuda", "tpu"]
 _CLIENTS: Mapping[str, tuple[str, ...]] = {

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hub.conditions import has_dims, not_ceil, not_empty, on_cpu, one_of, only_output, unrollable_lstm
-from hub.lowering.operators import NARROWER, ROWS
-from hub.support import (
+from hub.plugin import (
     Condition,
     OperatorTable,
     argument,
@@ -18,10 +16,18 @@ from hub.support import (
     declared_arguments,
     dtype_name,
     dtypes,
+    has_dims,
+    not_ceil,
+    not_empty,
+    on_cpu,
+    one_of,
+    only_output,
     rank,
     tensors_of,
+    unrollable_lstm,
     value_of,
 )
+from hub.toolkit.operators import NARROWER, ROWS
 
 if TYPE_CHECKING:
     from torch import fx

@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 from tqdm import tqdm
 
 import hub
-from hub.direct.compile import program_of
+from hub.frontend.direct.compile import program_of
 from tests.architectures import tiny as tiny_models
 from tests.architectures.differences import difference
 from tests.architectures.tiny import NoTinyConfigurationError, Tiny, tiny

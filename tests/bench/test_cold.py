@@ -20,8 +20,8 @@ from hub.bench.cold_table import cold_text
 from hub.bench.machine import Machine
 from hub.cli.app import app
 from hub.errors import HubWarning
-from hub.ownership import phases_of
-from hub.phases import MAX_PHASES, Phase, Phases, Work
+from hub.frontend.ownership import phases_of
+from hub.process.phases import MAX_PHASES, Phase, Phases, Work
 from tests.toys import toy
 
 MACHINE = Machine(cpu="x", cores=2, memory_bytes=1, system="s", python="3", libraries={}, load=0.0)

@@ -32,19 +32,19 @@ from filelock import FileLock, Timeout
 from torch import fx
 from torch._subclasses import FakeTensorMode
 
-from hub.backend import CompileSettings
 from hub.cache.artifacts import LOCKS, PARTIAL, is_in_use
 from hub.cache.keys import artifact_parts, digest_of
 from hub.cache.measurements import Failure, Measurement, Measurements, Subject
 from hub.cache.store import Store
 from hub.cache.upkeep import find_broken, prune
 from hub.compilation.build import build_cluster, load_and_verify
-from hub.cost import Cost
+from hub.discovery.registry import registry
 from hub.errors import PluginError
-from hub.graph import Cluster, Graph
 from hub.partition.extract import extract
 from hub.plan import Plan, PlannedCluster
-from hub.registry import registry
+from hub.plugin.backend import CompileSettings
+from hub.plugin.cost import Cost
+from hub.plugin.graph import Cluster, Graph
 
 BACKEND = "onnxruntime"
 SETTINGS = CompileSettings(threads=1)

@@ -19,8 +19,8 @@ from hub.cache.database import DATABASE
 from hub.cache.imports import IMPORTS, Imported, read_imports, write_imports
 from hub.cache.measurements import Choice, Failure, Measurement, Measurements, Subject
 from hub.cache.store import Store
-from hub.cost import Cost
 from hub.plan import Plan, PlannedCluster
+from hub.plugin.cost import Cost
 
 SUBJECT = Subject("structure", "toy", "versions", "machine", 2, False, "fast", 1e-3, "modes")
 SUBJECTS = tuple(replace(SUBJECT, structure=f"s{number}") for number in range(13))

@@ -15,8 +15,8 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from hub.graph import Cluster, Graph
 from hub.partition.extract import extract
+from hub.plugin.graph import Cluster, Graph
 
 aten = torch.ops.aten
 

@@ -17,19 +17,20 @@ from torch._higher_order_ops.wrap import wrap
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from hub.backend import BackendInfo, CompileSettings
-from hub.backend_settings import BackendSettings
 from hub.cache import keys
 from hub.cache.keys import WITHOUT_EFFECT, artifact_parts, code_digest, digest_of, plan_parts
 from hub.cache.measurements import Measurements
-from hub.graph import Cluster, Graph
-from hub.modes import modes
-from hub.options import Options
+from hub.config.options import Options
+from hub.discovery.registry import registry
 from hub.partition.extract import extract
 from hub.planning.scene import Scene, limits_of
-from hub.registry import Entry, registry
+from hub.plugin.backend import BackendInfo, CompileSettings
+from hub.plugin.entry import Entry
+from hub.plugin.graph import Cluster, Graph
+from hub.plugin.settings import BackendSettings
+from hub.plugin.table import ACCEPTED
+from hub.process.modes import modes
 from hub.report.progress import SilentProgress
-from hub.support import ACCEPTED
 from hub.workers.in_process import InProcess
 from hub.workers.session import Session
 from hub.workers.transfer import Sample
@@ -256,7 +257,7 @@ def test_functions_of_python_have_the_same_name_in_every_process() -> None:
     program = fx.Graph()
     x = program.placeholder("x")
     program.output((program.call_function(torch.sym_max, (x, 2)), program.call_function(torch.sym_sqrt, (x,))))
-    from hub.canonical import canonical_text
+    from hub.plugin.canonical import canonical_text
 
     text = canonical_text(fx.GraphModule(torch.nn.Module(), program))
     assert " torch.sym_max " in text
@@ -709,7 +710,7 @@ def test_a_key_is_the_same_in_every_process() -> None:
     import subprocess
 
     code = (
-        "from hub.registry import registry; from hub.backend import CompileSettings\n"
+        "from hub.discovery.registry import registry; from hub.plugin.backend import CompileSettings\n"
         "from hub.cache.keys import artifact_parts, digest_of\n"
         "for entry in registry().entries.values():\n"
         "    print(digest_of(artifact_parts('c', entry, CompileSettings(threads=2))))"

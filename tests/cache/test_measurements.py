@@ -26,8 +26,8 @@ from hub.cache.measurements import (
     machine_digest,
     versions_of,
 )
-from hub.cost import Cost
-from hub.registry import registry
+from hub.discovery.registry import registry
+from hub.plugin.cost import Cost
 
 SUBJECT = Subject("structure", "toy", "versions", "machine", 2, False, "fast", None, "modes")
 

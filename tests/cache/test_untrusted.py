@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import hub
-from hub import compiled
 from hub.errors import HubWarning
+from hub.frontend import compiled
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from hub.capture.training import capture_with_autograd
-from hub.graph import Graph
+from hub.plugin.graph import Graph
 
 NORMS: dict[str, Callable[[], nn.Module]] = {
     "batch": lambda: nn.BatchNorm2d(4),

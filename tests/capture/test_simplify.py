@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from hub.support import operator_name
+from hub.plugin.table import operator_name
 from hub.testing.single import capture
 
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from hub.capture.specialize import specialized
 from hub.errors import CaptureError
-from hub.graph import Graph
-from hub.ownership import graphs_of
+from hub.frontend.ownership import graphs_of
+from hub.plugin.graph import Graph
 from hub.workers.transfer import dump_module
 
 

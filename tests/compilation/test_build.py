@@ -10,12 +10,13 @@ import pluggy
 import pytest
 import torch
 
-from hub.backend import Backend, BackendInfo, CompileSettings
 from hub.compilation.build import build_cluster, verify_cluster
+from hub.discovery.registry import Registry
 from hub.errors import ContractError
-from hub.graph import Cluster
-from hub.registry import Entry, Registry
-from hub.support import ACCEPTED, Support
+from hub.plugin.backend import Backend, BackendInfo, CompileSettings
+from hub.plugin.entry import Entry
+from hub.plugin.graph import Cluster
+from hub.plugin.table import ACCEPTED, Support
 from hub.testing.single import whole_cluster
 
 

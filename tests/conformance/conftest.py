@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from hub import Backend, BackendInfo, Executable, hookimpl
-from hub.support import ACCEPTED, OperatorTable, dtypes
+from hub.plugin.table import ACCEPTED, OperatorTable, dtypes
 
 FAULT = {fault!r}
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hub import registry as registry_module
-from hub.registry import registry
+from hub.discovery import registry as registry_module
+from hub.discovery.registry import registry
 from hub.testing.backends_ran import note
 from hub.testing.conformance.catalogue import EXAMINATIONS
 from hub.testing.conformance.step import HANDSHAKE, Step

@@ -115,7 +115,7 @@ def test_without_the_option_nothing_changes(folder: Path) -> None:
     """The plugin is loaded wherever the hub is installed, so it imports neither torch nor the suite."""
     (folder / "test_theirs.py").write_text(
         "import sys\ndef test_theirs():\n"
-        "    assert not {'torch', 'numpy', 'hub.registry', 'hub.testing.conformance.suite'} & set(sys.modules)\n"
+        "    assert not {'torch', 'numpy', 'hub.discovery.registry', 'hub.testing.conformance.suite'} & set(sys.modules)\n"
     )
     status, text = pytest_in(folder)
     assert status == 0, text

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hub.registry import registry
+from hub.discovery.registry import registry
 from tests.opdb.done import note, passed_before
 from tests.test_random_decoders import DECODERS, check_alone
 

@@ -15,7 +15,7 @@ from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import source as sources
 from torch.nn.modules import module as torch_module
 
-from hub.direct import recorder
+from hub.frontend.direct import recorder
 
 IS_HEAP_TYPE = 1 << 9
 ON_WHICH = ("BUILTIN_MATCH", "CLASS_MATCH", "DUPLICATE_INPUT", "FUNCTION_MATCH", "ID_MATCH", "MODULE_MATCH")

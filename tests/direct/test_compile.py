@@ -28,8 +28,8 @@ from typer.testing import CliRunner
 
 import hub
 from hub.cli.app import app
-from hub.direct.compile import program_of
 from hub.errors import HubWarning, OptionError
+from hub.frontend.direct.compile import program_of
 from tests.toys import toy
 
 OPTIONS: dict[str, Any] = {"tune": "off", "backends": (), "background": False}
@@ -235,7 +235,7 @@ def test_all_is_freed_with_the_model(what: str) -> None:
     assert settles(call, X)
     program = program_of(call)
     (plan,) = hub.plans(call)
-    (graph,) = hub.ownership.graphs_of(call)
+    (graph,) = hub.frontend.ownership.graphs_of(call)
     weight = next(call.parameters()) if what == "model" else program.function.__closure__[0].cell_contents
     held = {"weight": weight, "graph": graph, "program": program}
     found = {name: weakref.ref(value) for name, value in ({"call": call, "plan": plan} | held).items()}
@@ -249,7 +249,7 @@ def test_models_do_not_disturb_each_other() -> None:
     calls = [compiled(Net()) for _ in range(3)]
     assert [settles(call, X[: number + 1]) for number, call in enumerate(calls)] == [True] * 3
     assert [settles(call, X[: number + 1]) for number, call in enumerate(calls)] == [True] * 3
-    assert not any(isinstance(size, torch.SymInt) for call in calls for graph in hub.ownership.graphs_of(call)
+    assert not any(isinstance(size, torch.SymInt) for call in calls for graph in hub.frontend.ownership.graphs_of(call)
                    for node in graph.graph.placeholders for size in node.meta["val"].shape)  # fmt: skip
 
 
@@ -516,7 +516,7 @@ def test_the_first_calls_of_a_form(start: str, monkeypatch: pytest.MonkeyPatch) 
     """
     monkeypatch.setenv("HUB_START", start)
     call = hub.compile(Net().eval(), options=OPTIONS)
-    found = [(is_direct(call, X), len(hub.ownership.graphs_of(call))) for _ in range(4)]
+    found = [(is_direct(call, X), len(hub.frontend.ownership.graphs_of(call))) for _ in range(4)]
     expected = [(True, 0), (False, 1), (False, 1), (True, 1)]
     assert found == (expected if start == "eager" else [*expected[1:], (True, 1)])
 

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import hub
-from hub.direct import general
-from hub.direct import program as program_module
-from hub.direct.compile import program_of
+from hub.frontend.direct import general
+from hub.frontend.direct import program as program_module
+from hub.frontend.direct.compile import program_of
 from tests.direct.answers import assert_same
 
 OPTIONS = {"tune": "off", "start": "wait", "backends": ["onnxruntime"]}

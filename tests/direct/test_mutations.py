@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import hub
-from hub.direct import program as program_module
-from hub.direct.compile import program_of
-from hub.direct.reads import Unwatched
+from hub.frontend.direct import program as program_module
+from hub.frontend.direct.compile import program_of
+from hub.frontend.direct.reads import Unwatched
 from tests.direct.answers import assert_same, outcome
 from tests.direct.guards import Change, Guards, changes_of, settings
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hub.direct.watch import native, why_unwatched
+from hub.frontend.direct.watch import native, why_unwatched
 
 pytestmark = pytest.mark.skipif(native is None, reason="native.c is not built for this Python")
 MISSING = object()

@@ -21,7 +21,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils import _pytree as pytree
 
 import hub
-from hub.direct.compile import program_of
+from hub.frontend.direct.compile import program_of
 from tests.direct.answers import assert_same, outcome
 
 OPTIONS = {"tune": "off", "start": "wait", "backends": []}

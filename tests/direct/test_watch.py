@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import hub
-from hub.direct.compile import program_of
-from hub.direct.reads import Reads
-from hub.direct.watch import CHANGED, SAME, WRITTEN, Watch
+from hub.frontend.direct.compile import program_of
+from hub.frontend.direct.reads import Reads
+from hub.frontend.direct.watch import CHANGED, SAME, WRITTEN, Watch
 
 OPTIONS: dict[str, Any] = {"tune": "off", "start": "wait", "backends": ["inductor"], "background": False}
 

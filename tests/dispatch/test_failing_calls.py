@@ -11,10 +11,10 @@ import torch
 
 from hub.dispatch.assemble import Assembled, Loaded, Shadow, assemble
 from hub.errors import ContractError, InputRefused
-from hub.graph import Graph
 from hub.partition.extract import extract
 from hub.partition.group import Group
 from hub.planning.schedule import plain_names, steps_for
+from hub.plugin.graph import Graph
 from hub.testing.single import capture
 
 Wrap = Callable[[Any], Callable[..., Any]]

@@ -15,7 +15,7 @@ import hub
 from hub.dispatch import new_sizes
 from hub.dispatch.new_sizes import N_TRUSTED, NewSizes
 from hub.errors import AccuracyError, HubWarning
-from hub.ownership import graphs_of
+from hub.frontend.ownership import graphs_of
 from hub.verification.inputs import N_DRAWN, _size_drawn
 
 PLUGIN = """

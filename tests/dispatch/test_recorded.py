@@ -17,7 +17,7 @@ import hub
 from hub.capture.inference import capture_inference
 from hub.dispatch.recorded import MOST_RECORDINGS, WARM_CALLS, CudaRecorder, Recorded, Recording, Run, unrecordable
 from hub.errors import HubError
-from hub.graph import Graph
+from hub.plugin.graph import Graph
 
 
 class Played:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from hub.fusion.groups import Group, scheduled
-from hub.fusion.nest import nest_of, phases_of
-from hub.lowering.builders import (
+from hub.toolkit.builders import (
     broadcast,
     cast,
     joined,
@@ -16,9 +14,11 @@ from hub.lowering.builders import (
     reshaped,
     sliced,
 )
-from hub.lowering.rules.layers import normalised
-from hub.lowering.rules.reductions import softmax
-from hub.lowering.tensors import Product, Source, Tensor
+from hub.toolkit.groups import Group, scheduled
+from hub.toolkit.nest import nest_of, phases_of
+from hub.toolkit.rules.layers import normalised
+from hub.toolkit.rules.reductions import softmax
+from hub.toolkit.tensors import Product, Source, Tensor
 
 
 def source(*shape: int, dtype: str = "f32") -> Source:
@@ -147,8 +147,8 @@ def test_lanes_run_along_memory() -> None:
 
 def test_a_cast_of_a_constant_is_a_constant() -> None:
     """Nothing is left to do at run time."""
-    from hub.lowering.builders import fill
-    from hub.lowering.tensors import Fill
+    from hub.toolkit.builders import fill
+    from hub.toolkit.tensors import Fill
 
     found = cast(fill(2, "i64"), "f32")
     assert isinstance(found, Fill)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hub.fusion.movable import (
+from hub.toolkit.affine import variable
+from hub.toolkit.builders import joined, padded, pointwise, reduced, reshaped, sliced
+from hub.toolkit.movable import (
     finest,
     has_few_functions,
     is_joined_dims,
@@ -12,9 +14,7 @@ from hub.fusion.movable import (
     slices_reduction,
     span_of,
 )
-from hub.lowering.affine import variable
-from hub.lowering.builders import joined, padded, pointwise, reduced, reshaped, sliced
-from hub.lowering.tensors import Join, Source, Tensor, View
+from hub.toolkit.tensors import Join, Source, Tensor, View
 
 
 def source(*shape: int) -> Source:

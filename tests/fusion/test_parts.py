@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sympy
 
-from hub.fusion.parts import may_be_cut, parts_of, readers_of
-from hub.fusion.reading import in_order
-from hub.fusion.simplify import simplified
-from hub.lowering.builders import pointwise, reduced
-from hub.lowering.tensors import Reduce, Source, Tensor
+from hub.toolkit.builders import pointwise, reduced
+from hub.toolkit.parts import may_be_cut, parts_of, readers_of
+from hub.toolkit.reading import in_order
+from hub.toolkit.simplify import simplified
+from hub.toolkit.tensors import Reduce, Source, Tensor
 
 THREADS = 4
 

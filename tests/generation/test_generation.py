@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hub
-from hub.direct.compile import program_of
+from hub.frontend.direct.compile import program_of
 from tests import slices
 from tests.generation.tiny import MODELS, built, hf, prompt
 

@@ -251,7 +251,7 @@ def warm_up() -> None:
     """Compiles something without the hub: what PyTorch itself changes when it first compiles is not the hub's doing."""
     with torch.no_grad():
         torch.compile(nn.Linear(2, 2), backend="aot_eager")(torch.ones(1, 2))
-    importlib.import_module("hub.dynamo")
+    importlib.import_module("hub.frontend.dynamo")
 
 
 if __name__ == "__main__":

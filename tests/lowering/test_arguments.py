@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from hub.graph import TensorSpec
-from hub.lowering.arguments import _strides, captured_sizes, specialised, with_weights
-from hub.lowering.mlir_text import inlined
+from hub.plugin.graph import TensorSpec
 from hub.testing.single import whole_cluster
+from hub.toolkit.arguments import _strides, captured_sizes, specialised, with_weights
+from hub.toolkit.mlir_text import inlined
 
 
 def test_weights_become_arguments_behind_the_inputs() -> None:

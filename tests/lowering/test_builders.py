@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import sympy
 
-from hub.lowering.affine import Affine, variable
-from hub.lowering.builders import broadcast, cut_index, matrix_product, pointwise, reshaped
-from hub.lowering.sizes import Size
-from hub.lowering.tensors import Source
+from hub.toolkit.affine import Affine, variable
+from hub.toolkit.builders import broadcast, cut_index, matrix_product, pointwise, reshaped
+from hub.toolkit.sizes import Size
+from hub.toolkit.tensors import Source
 
 C, ROWS = (sympy.Symbol(name, integer=True, positive=True) for name in ("c", "rows"))
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hub.lowering.decompositions import completed, composites_said, keeping_nan
+from hub.toolkit.decompositions import completed, composites_said, keeping_nan
 
 VALUES = torch.tensor([nan, inf, -inf, -7.0, 0.0, 3.0, 9.0])
 OTHERS = torch.tensor([1.0, nan, 2.0, -8.0, nan, 3.0, 4.0])

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hub.backend import CompileSettings
-from hub.lowering.rules.gradients import RULES
+from hub.plugin.backend import CompileSettings
 from hub.testing.operators import SAMPLES, case_cluster, check_close, expected, references
+from hub.toolkit.rules.gradients import RULES
 from plugin_disc.backend import create as create_disc
 from plugin_triton.backend import create as create_triton
 from plugin_triton.settings import Settings

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from hub.lowering.arguments import captured_sizes, specialised, with_weights
-from hub.lowering.indices import bounded
 from hub.testing.single import whole_cluster
+from hub.toolkit.arguments import captured_sizes, specialised, with_weights
+from hub.toolkit.indices import bounded
 
 
 class Of(nn.Module):

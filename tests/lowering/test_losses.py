@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hub.backend import CompileSettings
 from hub.errors import InputRefused
-from hub.lowering.rules.losses import RULES
+from hub.plugin.backend import CompileSettings
 from hub.testing.conformance.cases import Case, joined, joined_answer
 from hub.testing.conformance.judge import value_problem
 from hub.testing.operators import SAMPLES
 from hub.testing.single import whole_cluster
+from hub.toolkit.rules.losses import RULES
 from plugin_disc.backend import create as create_disc
 from plugin_triton.backend import create as create_triton
 from plugin_triton.settings import Settings

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from hub.graph import Cluster
-from hub.lowering.decompositions import views_through_one_dim
-from hub.lowering.open_sizes import Open, condition_of, is_open, opened
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.sizes import symbols_of, with_sizes
 from hub.testing.single import whole_cluster
+from hub.toolkit.decompositions import views_through_one_dim
+from hub.toolkit.open_sizes import Open, condition_of, is_open, opened
 
 
 class Of(nn.Module):

@@ -10,10 +10,10 @@ from plugin_iree.support import OPERATORS as IREE
 from plugin_tvm.support import OPERATORS as TVM
 from plugin_xla.support import OPERATORS as XLA
 
-from hub.lowering.operators import NARROWER, ROWS
-from hub.support import OperatorTable
+from hub.plugin.table import OperatorTable
 from hub.testing.conformance.cases import tensors_in
 from hub.testing.operators import SAMPLES, case_cluster
+from hub.toolkit.operators import NARROWER, ROWS
 from plugin_disc.support import OPERATORS as DISC
 
 HALVES = {torch.float16, torch.bfloat16}

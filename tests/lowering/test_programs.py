@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from hub.errors import CompileError, InputRefused, RunError
-from hub.graph import Cluster
-from hub.lowering import programs as programs_module
-from hub.lowering.arguments import Sizes, captured_sizes
-from hub.lowering.programs import Programs
+from hub.plugin.graph import Cluster
 from hub.testing.single import whole_cluster
+from hub.toolkit import programs as programs_module
+from hub.toolkit.arguments import Sizes, captured_sizes
+from hub.toolkit.programs import Programs
 
 
 class _Doubled(nn.Module):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from hub.lowering.arguments import captured_sizes, specialised
-from hub.lowering.recurrence import unrolled, written_out
 from hub.testing.single import whole_cluster
+from hub.toolkit.arguments import captured_sizes, specialised
+from hub.toolkit.recurrence import unrolled, written_out
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

@@ -6,8 +6,8 @@ import pytest
 import sympy
 from torch.utils._sympy.functions import FloorDiv
 
-from hub.lowering.affine import Affine, composed, linear, variable
-from hub.lowering.sizes import ceil_div, is_multiple, parts_shown, plus, product, python_text, strides_of, times
+from hub.toolkit.affine import Affine, composed, linear, variable
+from hub.toolkit.sizes import ceil_div, is_multiple, parts_shown, plus, product, python_text, strides_of, times
 
 S, T = sympy.symbols("s t", integer=True, positive=True)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hub.registry import registry
+from hub.discovery.registry import registry
 
 WARM = 3
 """Models after which libraries are loaded, pools started and the allocator's heap is as large as it will be."""

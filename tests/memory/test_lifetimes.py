@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import hub
+from hub.discovery.registry import registry
 from hub.dispatch.weights import WeightGuard
 from hub.errors import PluginLoadError
-from hub.registry import registry
 
 SIDE = 67
 """Rows of the weights: no tensor of another test has as many."""
@@ -153,8 +153,8 @@ def test_a_backend_that_cannot_be_loaded_keeps_nothing(install_plugin: Callable[
     install_plugin(
         "broken",
         f"""
-        from hub.backend import BackendInfo
-        from hub.hookspecs import hookimpl
+        from hub.plugin.backend import BackendInfo
+        from hub.plugin.hooks import hookimpl
 
         def create():
             raise RuntimeError("not today")

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import hub
+from hub.discovery.registry import registry
 from hub.planning import measure, race
-from hub.registry import registry
 from tests.models.builders import BUILDERS, Built, build
 from tests.models.closeness import check_as_exact_as_eager
 from tests.slices import NUMBER

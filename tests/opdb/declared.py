@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hub.registry import load_attribute, registry
+from hub.discovery.registry import load_attribute, registry
 from tests.opdb.calls import Cell, operators
 
 SPOKEN = {

@@ -15,9 +15,9 @@ import torch
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
 from torch.utils import _pytree as pytree
 
-from hub.backend import Backend, CompileSettings
 from hub.errors import CaptureError, PlanError
-from hub.graph import Cluster
+from hub.plugin.backend import Backend, CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.single import run, whole_cluster
 from tests.opdb.calls import NARROW, Call, Cell, operators
 from tests.opdb.findings import TOGETHER

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from hub.options import resolve
-from hub.registry import registry
+from hub.config.options import resolve
+from hub.discovery.registry import registry
 from tests.opdb.allowed import is_listed, not_allowed
 from tests.opdb.calls import Call, calls_of, cells_of, operators
 from tests.opdb.declared import declared_cells

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hub.errors import CaptureError, ConstantsRefused
-from hub.ownership import captured_plans
+from hub.frontend.ownership import captured_plans
 from hub.plan import Event, Plan
 from tests.opdb.calls import Call, joined
 from tests.opdb.outcome import Outcome, difference, in_eager, perform

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hub.registry import registry
+from hub.discovery.registry import registry
 from tests.opdb.allowed import is_listed, not_allowed
 from tests.opdb.calls import Mode
 from tests.opdb.chosen import chosen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hub.registry import registry
+from hub.discovery.registry import registry
 from tests.opdb.calls import cells_of
 from tests.opdb.declared import declared_cells, names_of, packets_in
 

@@ -13,10 +13,10 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hub.errors import PlanError
-from hub.graph import Graph
 from hub.partition.extract import check_convex, extract
 from hub.partition.group import EAGER, group, without_trifles
-from hub.support import devices_of
+from hub.plugin.graph import Graph
+from hub.plugin.table import devices_of
 from hub.testing import random_graphs
 
 

@@ -13,17 +13,19 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from hub import hookimpl, hookspecs
-from hub.backend import Backend, BackendInfo, Proposal
+from hub import hookimpl
+from hub.config.options import Options
+from hub.discovery.registry import Registry
 from hub.errors import PlanError
-from hub.graph import Graph
-from hub.options import Options
 from hub.partition.group import Group
 from hub.partition.proposals import matches, offered_by_plugins, proposed
 from hub.partition.verdicts import ask_backends
 from hub.plan import Event
-from hub.registry import Entry, Registry
-from hub.support import ACCEPTED, Support, operator_name, refused
+from hub.plugin import hooks as hookspecs
+from hub.plugin.backend import Backend, BackendInfo, Proposal
+from hub.plugin.entry import Entry
+from hub.plugin.graph import Graph
+from hub.plugin.table import ACCEPTED, Support, operator_name, refused
 from hub.testing.single import capture
 
 X = torch.ones(2, 8)

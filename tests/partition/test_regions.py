@@ -14,10 +14,10 @@ from torch import nn
 
 from hub.bench import zoo
 from hub.bench.zoo import text, vision
-from hub.graph import Graph
 from hub.partition.extract import check_convex
 from hub.partition.regions import Region, classes, coarsened, is_heavy, regions
-from hub.support import operator_name
+from hub.plugin.graph import Graph
+from hub.plugin.table import operator_name
 from hub.testing.single import capture
 
 TINY: Mapping[str, Any] = {"hidden": 32, "tokens": 16, "vocabulary": 100}

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hub.graph import Graph, hint
 from hub.partition.structure import structure_digest
+from hub.plugin.graph import Graph, hint
 from hub.testing.single import capture
 
 

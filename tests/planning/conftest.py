@@ -11,21 +11,23 @@ import pluggy
 import pytest
 import torch
 
-from hub import hookimpl, hookspecs
-from hub.backend import Backend, BackendInfo, CompileSettings, Proposal
+from hub import hookimpl
 from hub.cache.measurements import Measurements
 from hub.compilation.report import Report
-from hub.cost import Cost
-from hub.graph import Cluster, Graph
-from hub.options import Options
+from hub.config.options import Options
+from hub.discovery.registry import Registry
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts, ask_backends
 from hub.planning.pricebook import PriceBook
 from hub.planning.scene import Scene, limits_of
+from hub.plugin import hooks as hookspecs
+from hub.plugin.backend import Backend, BackendInfo, CompileSettings, Proposal
+from hub.plugin.cost import Cost
+from hub.plugin.entry import Entry
+from hub.plugin.graph import Cluster, Graph
+from hub.plugin.table import ACCEPTED, Support, operator_name, refused
 from hub.pricing.roofline import Peaks
-from hub.registry import Entry, Registry
 from hub.report.progress import SilentProgress
-from hub.support import ACCEPTED, Support, operator_name, refused
 from hub.testing.single import capture
 from hub.workers.candidate import Candidate
 from hub.workers.in_process import InProcess

@@ -21,9 +21,9 @@ import torch
 from torch import nn
 
 import hub
-from hub.compiled import CompiledGraph
 from hub.errors import HubWarning
-from hub.ownership import graphs_of
+from hub.frontend.compiled import CompiledGraph
+from hub.frontend.ownership import graphs_of
 from hub.plan import DecidedBy, EventKind
 from hub.planning import aside
 from hub.planning.aside import _copied

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from hub.options import Options
+from hub.config.options import Options
 from hub.partition.verdicts import Verdicts, before_asking
 from hub.plan import DecidedBy
 from hub.planning.asking import AT_ONCE, ask_until_sure, ask_until_taken
 from hub.planning.decide import decide
 from hub.planning.scene import Scene
-from hub.support import ACCEPTED
+from hub.plugin.table import ACCEPTED
 from tests.planning.conftest import Stage
 
 REAL = ("onnxruntime", "openvino", "inductor", "disc", "xla", "iree", "tvm")

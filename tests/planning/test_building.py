@@ -11,14 +11,14 @@ from torch import nn
 
 from hub.cache.measurements import Measurements
 from hub.cache.store import Store
-from hub.options import Options
+from hub.config.options import Options
+from hub.discovery.registry import registry
 from hub.partition.assignments import Assignment
 from hub.partition.group import Group
 from hub.plan import DecidedBy
 from hub.planning.building import Builder
 from hub.planning.decision import Decision
 from hub.planning.scene import Scene, limits_of
-from hub.registry import registry
 from hub.report.progress import SilentProgress
 from hub.testing.single import capture
 from hub.workers.clock import Clock

@@ -19,7 +19,7 @@ PLUGIN = """
 import os, time
 from pathlib import Path
 from hub import Backend, BackendInfo, Cost, Executable, Support, hookimpl
-from hub.backend_settings import BackendSettings
+from hub.plugin.settings import BackendSettings
 from hub.errors import CompileError
 
 DIARY, MEETS, FAILS = Path({diary!r}), {meets!r}, {fails!r}

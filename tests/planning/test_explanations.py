@@ -16,8 +16,8 @@ from hub.plan import Plan
 
 SOURCE = """
     from hub import BackendInfo, hookimpl
-    from hub.backend import Backend, Executable
-    from hub.support import ACCEPTED
+    from hub.plugin.backend import Backend, Executable
+    from hub.plugin.table import ACCEPTED
 
 
     class Talker(Backend):

@@ -18,7 +18,7 @@ from torch import nn
 
 import hub
 from hub.errors import HubWarning
-from hub.ownership import graphs_of
+from hub.frontend.ownership import graphs_of
 from hub.planning.later import Later, planning
 
 PLUGIN = """

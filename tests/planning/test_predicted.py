@@ -11,14 +11,14 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 import hub
-from hub.backend import Proposal
-from hub.graph import Graph
 from hub.partition.assignments import assignments
 from hub.partition.group import Group
 from hub.planning.decide import decide
 from hub.planning.decision import Decision
 from hub.planning.mixes import Mixer
-from hub.support import operator_name
+from hub.plugin.backend import Proposal
+from hub.plugin.graph import Graph
+from hub.plugin.table import operator_name
 
 X = torch.ones(64, 64)
 MS = 1e-3
@@ -139,7 +139,7 @@ def test_explain_predicts_the_mix(set_stage: Callable[..., Any], monkeypatch: py
     stage = set_stage(model, (X,), {"one": "", "two": ""})
     stage.slow_eager()
     price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
-    monkeypatch.setattr("hub.explaining.registry", lambda: stage.scene.registry)
+    monkeypatch.setattr("hub.frontend.explaining.registry", lambda: stage.scene.registry)
     (plan,) = hub.explain(
         model, X, options={"cache_dir": str(stage.scene.options.cache_root), "threads": 1, "isolate": False}
     )

@@ -7,8 +7,8 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hub.graph import Graph
 from hub.planning.scene import is_on_accelerators
+from hub.plugin.graph import Graph
 
 
 @pytest.mark.parametrize(("devices", "expected"), [("cuda:0 cuda:1", True), ("cuda:0 cpu", False), ("cpu cpu", False)])

@@ -6,12 +6,12 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hub.graph import Graph
 from hub.partition.group import Group
 from hub.partition.regions import Region
 from hub.partition.verdicts import Verdicts
 from hub.planning.sections import sections_of
-from hub.support import ACCEPTED
+from hub.plugin.graph import Graph
+from hub.plugin.table import ACCEPTED
 
 
 def test_a_piece_lies_on_one_device() -> None:

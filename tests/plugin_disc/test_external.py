@@ -16,14 +16,14 @@ import pytest
 import torch
 from torch import nn
 
-from hub import listing
-from hub.backend import CompileSettings
 from hub.cli.backends import print_backends
+from hub.discovery import listing
 from hub.errors import CompileError
-from hub.graph import Cluster
-from hub.lowering.arguments import with_weights
-from hub.support import Support
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
+from hub.plugin.table import Support
 from hub.testing.single import whole_cluster
+from hub.toolkit.arguments import with_weights
 from plugin_disc.backend import Disc
 from plugin_disc.external import Constant, constants_in
 from plugin_disc.hlo.text import as_stablehlo

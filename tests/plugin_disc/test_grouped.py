@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import hub
-from hub.backend import CompileSettings
+from hub.plugin.backend import CompileSettings
 from hub.testing.single import whole_cluster
 from plugin_disc.backend import create
 from tests.plugin_disc.programs import Wrapped

@@ -16,9 +16,9 @@ from plugin_disc.guarded import END, PAGE, START, VARIABLE, Guard
 
 _PROGRAM = """
 import torch
-from hub.backend import CompileSettings
+from hub.plugin.backend import CompileSettings
 from hub.testing.single import whole_cluster
-from hub.lowering.rules import moves
+from hub.toolkit.rules import moves
 from plugin_disc.backend import create
 from tests.plugin_disc.programs import Wrapped
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from hub.backend import CompileSettings
+from hub.plugin.backend import CompileSettings
 from hub.testing.single import whole_cluster
 from plugin_disc.backend import create
 from plugin_disc.support import OPERATORS

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import torch
 
-from hub.backend import CompileSettings
+from hub.plugin.backend import CompileSettings
 from hub.testing.single import whole_cluster
 from plugin_disc import kept
 from plugin_disc.backend import create

@@ -10,10 +10,10 @@ import torch
 from torch import fx
 from torch.nn import functional
 
-from hub.backend import CompileSettings
 from hub.capture.inference import capture_inference
 from hub.capture.sources import weight_positions
 from hub.partition.extract import extract
+from hub.plugin.backend import CompileSettings
 from plugin_disc.backend import create
 
 ONE = CompileSettings(threads=1)

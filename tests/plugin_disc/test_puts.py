@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from hub.backend import CompileSettings
 from hub.errors import InputRefused
+from hub.plugin.backend import CompileSettings
 from hub.testing.single import whole_cluster
 from plugin_disc.backend import create
 from tests.plugin_disc.programs import Wrapped

@@ -15,9 +15,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from hub.backend import CompileSettings
 from hub.errors import RunError
-from hub.graph import Cluster
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.single import whole_cluster
 from plugin_disc import assembly, recording, stages
 from plugin_disc.__main__ import app

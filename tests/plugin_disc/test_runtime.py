@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from hub.backend import CompileSettings
 from hub.cache.artifacts import save_artifact
 from hub.errors import CompileError, InputRefused, RunError
-from hub.graph import Cluster
-from hub.lowering.rules import RULES
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.single import whole_cluster
+from hub.toolkit.rules import RULES
 from plugin_disc import compiler, runtime
 from plugin_disc.backend import create
 from plugin_disc.runtime import CALL_FILE, LIBRARY_FILE, LOG_FILE, DiscExecutable, build, restore

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from hub import plans
-from hub.backend import CompileSettings
-from hub.backend_settings import checked
+from hub.config.options import resolve
+from hub.discovery.registry import registry
 from hub.errors import CompileError, OptionError
-from hub.graph import Cluster
-from hub.options import resolve
-from hub.registry import registry
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
+from hub.plugin.settings import checked_settings
 from hub.testing.single import whole_cluster
 from plugin_disc.backend import create
 from plugin_disc.fastmath import FLAGS, with_fast_math
@@ -57,7 +57,7 @@ def test_a_wrong_variable_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -
     """A value that makes no sense is an error that says which variable holds it."""
     monkeypatch.setenv(name, "7")
     with pytest.raises(OptionError, match=f"variable {name} holds '7'"):
-        checked("disc", Settings, {})
+        checked_settings("disc", Settings, {})
 
 
 def test_the_number_of_compilations_at_once_is_torchblades(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_the_number_of_compilations_at_once_is_torchblades(monkeypatch: pytest.M
     assert Settings().model_dump() == before
     monkeypatch.setenv(WORKERS, "many")
     with pytest.raises(OptionError, match="variable COMPILE_PARALLELISM holds 'many', a whole number expected"):
-        checked("disc", Settings, {})
+        checked_settings("disc", Settings, {})
 
 
 def test_variables_of_the_hub_reach_the_backend(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

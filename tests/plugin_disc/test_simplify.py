@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hub.backend import CompileSettings
 from hub.errors import InputRefused
-from hub.fusion.groups import Group, scheduled
-from hub.fusion.reading import in_order
-from hub.fusion.simplify import simplified
-from hub.lowering.cluster import lower
-from hub.lowering.sizes import product
-from hub.lowering.tensors import Join
+from hub.plugin.backend import CompileSettings
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.single import whole_cluster
+from hub.toolkit.cluster import lower
+from hub.toolkit.groups import Group, scheduled
+from hub.toolkit.reading import in_order
+from hub.toolkit.simplify import simplified
+from hub.toolkit.sizes import product
+from hub.toolkit.tensors import Join
 from plugin_disc.backend import create
 from tests.plugin_disc.programs import PROGRAMS, Wrapped, inputs_of
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hub.backend import CompileSettings
-from hub.graph import TensorSpec
-from hub.lowering.sizes import python_text, size_of
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import TensorSpec
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.conformance.sizes import symbols_of, with_sizes
 from hub.testing.single import whole_cluster
+from hub.toolkit.sizes import python_text, size_of
 from plugin_disc.backend import create
 from plugin_disc.loops.tasks import TASK_WORK, Tasks, tasks_of
 from plugin_disc.runtime import machine_text

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from hub.backend import CompileSettings
 from hub.errors import InputRefused
+from hub.plugin.backend import CompileSettings
 from hub.testing.single import whole_cluster
 from plugin_disc.backend import create
 from plugin_disc.guarded import VARIABLE

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hub.backend import CompileSettings
-from hub.graph import Cluster
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.conformance.sizes import symbols_of, with_sizes
 from hub.testing.single import whole_cluster

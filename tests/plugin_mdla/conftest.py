@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hub.registry import registry
+from hub.discovery.registry import registry
 from plugin_mdla.backend import Mdla
 from plugin_mdla.settings import Settings
 

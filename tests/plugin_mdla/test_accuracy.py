@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from hub.backend import CompileSettings
-from hub.graph import Cluster
 from hub.partition.extract import extract
 from hub.partition.group import EAGER, group
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.single import capture, run, whole_cluster
 from plugin_mdla.accuracy import accuracies, measured
 from plugin_mdla.backend import Mdla

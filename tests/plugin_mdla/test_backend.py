@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from hub.backend import CompileSettings
 from hub.errors import CompileError, ConstantsRefused, InputRefused, OptionError
-from hub.graph import Cluster
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.single import capture, whole_cluster
 from plugin_mdla.__main__ import app
 from plugin_mdla.backend import Mdla

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import hub
-from hub.registry import registry
+from hub.discovery.registry import registry
 
 
 def net() -> nn.Module:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from hub.backend import CompileSettings
 from hub.errors import CompileError, PluginLoadError, RunError
+from hub.plugin.backend import CompileSettings
 from hub.testing.single import whole_cluster
 from plugin_mdla.backend import Mdla, create
 from plugin_mdla.runtime import SIGNATURES, Board, Library

@@ -14,11 +14,11 @@ import pytest
 import torch
 import triton
 
-from hub.backend import CompileSettings
 from hub.errors import CompileError
-from hub.graph import Cluster
-from hub.lowering.cluster import lower
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.single import whole_cluster
+from hub.toolkit.cluster import lower
 from plugin_triton import ahead, runtime
 from plugin_triton.ahead import fitting
 from plugin_triton.backend import create

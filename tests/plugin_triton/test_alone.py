@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from hub.graph import Cluster
-from hub.lowering.cluster import lower
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.single import whole_cluster
+from hub.toolkit.cluster import lower
 from plugin_triton.formatting import WIDTH, bare, broken, tuple_text
 from plugin_triton.source import file_of
 from tests.plugin_disc.programs import PROGRAMS, Wrapped, inputs_of

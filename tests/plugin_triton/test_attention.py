@@ -10,13 +10,13 @@ import torch
 import transformers
 from torch.nn import functional as F
 
-from hub.backend import CompileSettings
-from hub.lowering.cluster import lower
 from hub.partition.extract import extract
 from hub.partition.group import group_alone
+from hub.plugin.backend import CompileSettings
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.conformance.sizes import symbols_of, with_sizes
 from hub.testing.single import capture, whole_cluster
+from hub.toolkit.cluster import lower
 from plugin_triton.backend import create
 from plugin_triton.settings import Settings
 from plugin_triton.source import file_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hub.registry import registry
+from hub.discovery.registry import registry
 from hub.testing.conformance.suite import check_backend
 
 

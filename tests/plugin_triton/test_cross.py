@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hub.graph import Cluster
-from hub.lowering.cluster import lower
-from hub.ownership import graphs_of
+from hub.frontend.ownership import graphs_of
 from hub.partition.extract import extract
 from hub.partition.group import group_alone
+from hub.plugin.graph import Cluster
 from hub.testing.single import whole_cluster
+from hub.toolkit.cluster import lower
 from plugin_triton.runtime import NAME
 from plugin_triton.source import file_of
 from plugin_triton.support import INTERPRETED

@@ -11,10 +11,10 @@ import torch
 from torch.nn import functional as F
 
 import hub
-from hub.backend import CompileSettings
-from hub.backend_settings import checked
+from hub.config.settings import Setting
 from hub.errors import OptionError
-from hub.settings import Setting
+from hub.plugin.backend import CompileSettings
+from hub.plugin.settings import checked
 from hub.testing.single import whole_cluster
 from plugin_triton.backend import create
 from plugin_triton.launch import Launcher

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from hub.backend import CompileSettings
-from hub.graph import Cluster
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.conformance.layouts import LAYOUTS, expanded, laid_out
 from hub.testing.single import whole_cluster

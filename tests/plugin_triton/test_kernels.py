@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from hub.backend import CompileSettings
 from hub.errors import CompileError, InputRefused, OptionError
-from hub.graph import Cluster
-from hub.lowering.cluster import lower
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.conformance.sizes import symbols_of, with_sizes
 from hub.testing.single import whole_cluster
+from hub.toolkit.cluster import lower
 from plugin_triton.backend import create
 from plugin_triton.settings import Settings
 from plugin_triton.source import file_of

@@ -15,10 +15,10 @@ import triton
 from torch import fx
 from torch.nn import functional as F
 
-from hub.backend import CompileSettings
-from hub.graph import Cluster, ScalarSpec, TensorSpec
-from hub.lowering.cluster import lower
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster, ScalarSpec, TensorSpec
 from hub.testing.single import whole_cluster
+from hub.toolkit.cluster import lower
 from plugin_triton.backend import create
 from plugin_triton.interpreter import loaded
 from plugin_triton.launch import Launcher, with_launchers

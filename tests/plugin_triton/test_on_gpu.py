@@ -12,12 +12,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import hub
-from hub.backend import CompileSettings
 from hub.cache.measurements import Measurements
-from hub.graph import Cluster
-from hub.lowering.cluster import lower
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.single import whole_cluster
+from hub.toolkit.cluster import lower
 from plugin_triton.backend import create
 from plugin_triton.chosen import chosen_by, gpu_of, key_of
 from plugin_triton.runtime import TritonExecutable

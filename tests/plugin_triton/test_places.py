@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hub.lowering.cluster import lower
 from hub.testing.single import whole_cluster
+from hub.toolkit.cluster import lower
 from plugin_triton.source import File, file_of
 from plugin_triton.targets import Target, compiled
 from tests.plugin_disc.programs import Wrapped

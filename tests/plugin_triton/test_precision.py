@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from hub.backend import CompileSettings
 from hub.cache.keys import artifact_parts
-from hub.lowering.cluster import lower
-from hub.modes import modes, set_modes
-from hub.registry import registry
+from hub.discovery.registry import registry
+from hub.plugin.backend import CompileSettings
+from hub.process.modes import modes, set_modes
 from hub.testing.single import whole_cluster
+from hub.toolkit.cluster import lower
 from plugin_triton import backend
 from plugin_triton.backend import create
 from plugin_triton.kernel import IEEE, TF32

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hub.graph import Cluster
-from hub.lowering.cluster import lower
+from hub.plugin.graph import Cluster
 from hub.testing.single import whole_cluster
+from hub.toolkit.cluster import lower
 from plugin_triton.source import file_of
 from plugin_triton.targets import Target, compiled
 from tests.plugin_disc.programs import Wrapped

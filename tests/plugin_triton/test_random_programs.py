@@ -9,11 +9,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import hub
-from hub.lowering.cluster import lower
-from hub.ownership import graphs_of
+from hub.frontend.ownership import graphs_of
 from hub.partition.extract import extract
 from hub.partition.group import group_alone
 from hub.testing.random_programs import Program, check, programs
+from hub.toolkit.cluster import lower
 from plugin_triton.runtime import NAME
 from plugin_triton.source import file_of
 from plugin_triton.support import INTERPRETED

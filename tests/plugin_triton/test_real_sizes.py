@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hub.lowering.cluster import lower
 from hub.testing.single import whole_cluster
+from hub.toolkit.cluster import lower
 from plugin_triton.ahead import fitting
 from plugin_triton.choices import Limits
 from plugin_triton.machine import Machine

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import hub
 from hub.cli.app import app
-from hub.cost import Cost
+from hub.discovery.registry import registry
 from hub.plan import Plan
-from hub.registry import registry
+from hub.plugin.cost import Cost
 from plugin_triton import settings
 from plugin_triton.backend import Triton
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hub.backend import CompileSettings
 from hub.errors import CompileError
+from hub.plugin.backend import CompileSettings
 from plugin_triton import backend, runtime
 from plugin_triton.choices import Limits
 from plugin_triton.machine import Machine

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from hub.backend import CompileSettings
-from hub.graph import Cluster
-from hub.lowering.cluster import lower
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.single import whole_cluster
+from hub.toolkit.cluster import lower
 from plugin_triton.backend import create
 from plugin_triton.program import for_kernels
 from plugin_triton.settings import Settings

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from hub.backend import CompileSettings
 from hub.cache.measurements import Measurements
-from hub.graph import Cluster
-from hub.lowering.cluster import lower
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.single import whole_cluster
+from hub.toolkit.cluster import lower
 from plugin_triton.backend import create
 from plugin_triton.blocks import Blocks
 from plugin_triton.choices import CHOICES, Limits, Tile, Tiling, choices_of

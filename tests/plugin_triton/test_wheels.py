@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hub.cache.keys import backend_parts
-from hub.registry import Entry, registry
+from hub.discovery.registry import registry
+from hub.plugin.entry import Entry
 from plugin_triton import hooks
 from plugin_triton.settings import DISTRIBUTIONS, VERSIONS, Settings
 

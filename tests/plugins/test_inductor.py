@@ -27,13 +27,13 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from hub.backend import CompileSettings
 from hub.capture.inference import capture_inference
 from hub.capture.training import capture_with_autograd
+from hub.discovery.registry import load_attribute
 from hub.errors import CompileError, RunError
-from hub.graph import Cluster, Graph
 from hub.partition.extract import extract
-from hub.registry import load_attribute
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster, Graph
 from hub.testing.single import SETTINGS, capture, whole_cluster
 from hub.verification.verify import verify
 from hub.workers.transfer import Sample, read_sample, write_sample

@@ -16,8 +16,8 @@ from plugin_inductor.folders import VARIABLE, trusted_place
 from torch._inductor import config
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from hub.backend import CompileSettings
 from hub.errors import CompileError
+from hub.plugin.backend import CompileSettings
 
 SETTINGS = CompileSettings(threads=1)
 

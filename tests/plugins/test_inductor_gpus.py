@@ -19,8 +19,8 @@ from torch._inductor import list_mode_options
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hub.backend import CompileSettings
 from hub.errors import CompileError
+from hub.plugin.backend import CompileSettings
 from hub.testing.single import SETTINGS, whole_cluster
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")

@@ -10,7 +10,7 @@ from plugin_inductor.backend import create
 from torch import nn
 
 import hub
-from hub.backend import CompileSettings
+from hub.plugin.backend import CompileSettings
 from hub.testing.conformance.judge import eager, exact, value_problem
 from hub.testing.single import whole_cluster
 from tests.plugin_disc.programs import PROGRAMS, Wrapped, inputs_of

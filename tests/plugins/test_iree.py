@@ -17,14 +17,14 @@ import torch
 from torch import nn
 
 import hub
-from hub.backend import CompileSettings
 from hub.bench.zoo import build
+from hub.discovery.registry import requirement_status
 from hub.errors import CompileError, InputRefused, OptionError, RunError
-from hub.graph import Cluster
-from hub.lowering import programs as programs_module
-from hub.registry import requirement_status
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.sizes import symbols_of, with_sizes
 from hub.testing.single import SETTINGS, compile_and_run, run, whole_cluster
+from hub.toolkit import programs as programs_module
 from hub.verification.verify import verify
 
 pytest.importorskip("iree.runtime")
@@ -484,7 +484,7 @@ IDLE = """
 import os, time, torch
 from pathlib import Path
 from torch import nn
-from hub.backend import CompileSettings
+from hub.plugin.backend import CompileSettings
 from hub.testing.single import whole_cluster
 from plugin_iree.backend import create
 

@@ -27,13 +27,13 @@ from plugin_onnxruntime.support import OPERATORS
 from torch import fx, nn
 from torch.nn import functional as F
 
-from hub.backend import CompileSettings
 from hub.bench.zoo import build
 from hub.capture.training import capture_with_autograd
 from hub.errors import CompileError, RunError
-from hub.graph import Cluster, Graph, TensorSpec
 from hub.partition.extract import extract
 from hub.partition.group import group
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster, Graph, TensorSpec
 from hub.testing.operators import overload_of
 from hub.testing.single import SETTINGS, Captured, capture, whole_cluster
 

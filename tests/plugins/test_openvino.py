@@ -20,10 +20,10 @@ from plugin_openvino.support import NAN_BLIND, OPERATORS
 from torch import nn
 
 import hub
-from hub.backend import CompileSettings
 from hub.bench.zoo import build
 from hub.errors import CompileError, InputRefused, RunError
-from hub.graph import Cluster
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.single import SETTINGS, compile_and_run, run, whole_cluster
 from hub.verification.verify import verify
 

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 import hub
-from hub.backend import CompileSettings
 from hub.bench.zoo import build
+from hub.discovery.registry import requirement_status
 from hub.errors import CompileError, InputRefused, RunError
-from hub.graph import Cluster
-from hub.registry import requirement_status
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.single import SETTINGS, compile_and_run, run, whole_cluster
 from hub.verification.verify import verify
 
@@ -396,7 +396,7 @@ WOKEN = """
 import os, time, torch
 from pathlib import Path
 from torch import nn
-from hub.backend import CompileSettings
+from hub.plugin.backend import CompileSettings
 from hub.testing.single import whole_cluster
 from plugin_tvm.backend import create
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from hub.backend import CompileSettings
 from hub.cache.tuning import tuning_folder
+from hub.config.options import resolve
 from hub.errors import HubWarning, PluginError
-from hub.graph import Cluster
-from hub.options import resolve
 from hub.planning.kernels import tune_kernels
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.single import SETTINGS, whole_cluster
 from hub.verification.verify import verify
 

@@ -13,7 +13,7 @@ import json, sys
 import torch
 import hub
 from hub import hookimpl
-from hub.registry import registry
+from hub.discovery.registry import registry
 
 class Watcher:
     compiled = []

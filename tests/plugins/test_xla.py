@@ -19,13 +19,13 @@ import torch
 from torch import nn
 
 import hub
-from hub.backend import CompileSettings
 from hub.bench.zoo import build
+from hub.discovery.registry import requirement_status
 from hub.errors import CompileError, InputRefused, OptionError, RunError
-from hub.graph import Cluster
-from hub.lowering import programs
-from hub.registry import requirement_status
+from hub.plugin.backend import CompileSettings
+from hub.plugin.graph import Cluster
 from hub.testing.single import SETTINGS, compile_and_run, run, whole_cluster
+from hub.toolkit import programs
 from hub.verification.verify import verify
 
 pytest.importorskip("jaxlib")

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from hub.bench.zoo import build
-from hub.graph import Cluster
-from hub.lowering.arguments import captured_sizes
+from hub.plugin.graph import Cluster
 from hub.testing.operators import SAMPLES, case_cluster
 from hub.testing.single import whole_cluster
+from hub.toolkit.arguments import captured_sizes
 
 pytest.importorskip("jaxlib")
 pytest.importorskip("torch_mlir")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hub.cache.measurements import Measurements, machine_digest
-from hub.graph import TensorSpec
+from hub.plugin.graph import TensorSpec
 from hub.pricing import roofline
 from hub.pricing.profile import Profile, boundary_s, mixing_s, stored_profile
 from hub.workers.profiling import measure_profile

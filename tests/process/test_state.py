@@ -18,8 +18,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
-from hub.modes import modes
 from hub.process import state
+from hub.process.modes import modes
 from hub.process.state import _set_signal_stack, _signal_stack, kept_state
 
 CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hub.graph import Cluster
+from hub.plugin.graph import Cluster
 from hub.testing.operators import case_cluster
 from hub.testing.operators.sample import call, f
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hub.errors import AccuracyError
-from hub.graph import Cluster
+from hub.plugin.graph import Cluster
 from hub.testing.single import whole_cluster
 from hub.verification.compare import Judge, check_values, real_error
 from hub.verification.reference import MANY_NUDGES, Reference

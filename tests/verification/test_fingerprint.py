@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hub.errors import AccuracyError, ContractError
-from hub.graph import Cluster
+from hub.plugin.graph import Cluster
 from hub.testing.operators import case_cluster
 from hub.testing.operators.sample import call, pos
 from hub.verification.fingerprint import digest_of_outputs

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hub.errors import InputRefused
-from hub.graph import TensorSpec
+from hub.plugin.graph import TensorSpec
 from hub.testing.operators import case_cluster
 from hub.testing.operators.sample import Made, call, f, i64
 from hub.verification.finite import finite_only, is_finite

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hub.graph import Cluster
+from hub.plugin.graph import Cluster
 from hub.testing.operators import case_cluster
 from hub.testing.operators.sample import Made, at, b, bf16, call, f, f16, f64, i32, i64, pos, u8
 from hub.testing.single import whole_cluster

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from hub.errors import AccuracyError, ContractError, HubError, InputRefused, RunError
-from hub.graph import Cluster
 from hub.partition.extract import extract
-from hub.support import operator_name
+from hub.plugin.graph import Cluster
+from hub.plugin.table import operator_name
 from hub.testing.operators import case_cluster
 from hub.testing.operators.sample import at, b, call, distinct, f, f64, i64, pos
 from hub.testing.single import capture, whole_cluster

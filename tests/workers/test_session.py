@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from hub.backend import CompileSettings
+from hub.config.options import Options
 from hub.dispatch.codegen import Step
 from hub.errors import WorkerError
-from hub.options import Options
 from hub.partition.group import Group
 from hub.planning.race import MIN_ROUNDS, Race
 from hub.planning.schedule import reads, steps_for
+from hub.plugin.backend import CompileSettings
 from hub.pricing import roofline
 from hub.testing.single import capture
 from hub.workers.candidate import Candidate

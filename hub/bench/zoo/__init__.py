@@ -11,9 +11,9 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hub.config.suggest import did_you_mean
+from hub.discovery.registry import load_attribute
 from hub.errors import HubError
-from hub.registry import load_attribute
-from hub.suggest import did_you_mean
 
 if TYPE_CHECKING:
     import torch

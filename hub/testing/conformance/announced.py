@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from hub.registry import load_attribute
+from hub.discovery.registry import load_attribute
 
 
 def imported_for(module_name: str) -> list[str]:

@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch.utils import _pytree as pytree
 
-from hub.graph import Cluster
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.draw import Drawing, Inputs
 from hub.testing.operators import (
     SAMPLES,

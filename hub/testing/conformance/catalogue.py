@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hub.registry import Entry
+from hub.plugin.entry import Entry
 from hub.testing.conformance import (
     determinism,
     handshake,

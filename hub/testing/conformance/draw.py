@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.fx.node import map_arg
 
-from hub.graph import Cluster, is_view, spec_of
+from hub.plugin.graph import Cluster, is_view, spec_of
 from hub.testing.operators import overload_of
 
 Inputs = tuple[Any, ...]

@@ -16,12 +16,13 @@ from typing import Any, cast
 import torch
 from packaging.requirements import InvalidRequirement, Requirement
 
-from hub.backend import Backend, BackendInfo, Executable
+from hub.discovery.registry import registry
 from hub.errors import HubError
-from hub.hookspecs import PROJECT
+from hub.plugin.backend import Backend, BackendInfo, Executable
+from hub.plugin.entry import Entry
+from hub.plugin.hooks import PROJECT
+from hub.plugin.table import Support
 from hub.process.children import run_child
-from hub.registry import Entry, registry
-from hub.support import Support
 from hub.testing.conformance.finding import Finding, failed, judged, not_applicable, passed, trouble
 from hub.testing.conformance.target import Target, load_target
 

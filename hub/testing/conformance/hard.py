@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.backend import Executable
 from hub.errors import HubError, text_of
-from hub.graph import Cluster
-from hub.support import elements, operator_name, tensors_of, value_of
+from hub.plugin.backend import Executable
+from hub.plugin.graph import Cluster
+from hub.plugin.table import elements, operator_name, tensors_of, value_of
 from hub.testing.conformance.judge import granted
 from hub.testing.conformance.layouts import copied
 from hub.testing.conformance.target import Target

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hub.backend import BackendInfo
 from hub.cache.keys import artifact_parts
-from hub.registry import registry
+from hub.discovery.registry import registry
+from hub.plugin.backend import BackendInfo
 from hub.testing.conformance.programs import program_of
 from hub.testing.conformance.target import SETTINGS
 

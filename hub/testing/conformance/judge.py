@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from hub.canonical import as_bytes
 from hub.errors import InputRefused
-from hub.graph import Cluster
+from hub.plugin.canonical import as_bytes
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.finding import trouble
 from hub.testing.conformance.layouts import copied
 from hub.testing.operators import Reference, check_close

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from hub.registry import Entry
+from hub.plugin.entry import Entry
 from hub.testing.conformance.cases import (
     SPREAD,
     Case,

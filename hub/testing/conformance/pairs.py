@@ -8,7 +8,7 @@ from itertools import chain, product
 
 import torch
 
-from hub.support import tensors_of
+from hub.plugin.table import tensors_of
 from hub.testing.conformance.cases import Case, is_captured, tensors_in
 from hub.testing.conformance.finding import Finding, failed, not_applicable
 from hub.testing.conformance.retyped import ROLES, Role, calls_in, is_in

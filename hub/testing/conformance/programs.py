@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from hub.graph import Cluster
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.draw import Drawing, Inputs
 from hub.testing.operators import SAMPLES, case_cluster
 

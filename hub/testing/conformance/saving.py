@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from hub.errors import HubError
-from hub.registry import Entry
+from hub.plugin.entry import Entry
 from hub.testing.conformance.elsewhere import ELSEWHERE, unpacked
 from hub.testing.conformance.finding import Finding, judged, not_applicable, trouble
 from hub.testing.conformance.judge import Outputs, run, value_problem

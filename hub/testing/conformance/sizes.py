@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import torch
 
-from hub.backend import Executable
-from hub.graph import Cluster, ScalarSpec, TensorSpec
-from hub.registry import Entry
-from hub.support import is_symbolic
+from hub.plugin.backend import Executable
+from hub.plugin.entry import Entry
+from hub.plugin.graph import Cluster, ScalarSpec, TensorSpec
+from hub.plugin.table import is_symbolic
 from hub.testing.conformance.draw import Inputs
 from hub.testing.conformance.finding import Finding, judged, not_applicable, trouble
 from hub.testing.conformance.judge import eager, exact, run, value_problem

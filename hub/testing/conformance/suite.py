@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from hub.config.suggest import did_you_mean
 from hub.errors import HubError, OptionError, PluginLoadError, WorkerDied
-from hub.registry import installed_version
+from hub.plugin.entry import installed_version
 from hub.report.progress import Progress, SilentProgress
-from hub.suggest import did_you_mean
 from hub.testing.conformance.finding import CHECKS, Finding, Verdict, failed, not_applicable
 from hub.testing.conformance.score import Score
 from hub.testing.conformance.step import HANDSHAKE, Description, Step

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
-from hub.backend import Backend, CompileSettings, Executable
+from hub.discovery.registry import load_attribute, registry
 from hub.errors import ContractError
-from hub.graph import Cluster
-from hub.registry import Entry, load_attribute, registry
-from hub.support import OperatorTable, Support
+from hub.plugin.backend import Backend, CompileSettings, Executable
+from hub.plugin.entry import Entry
+from hub.plugin.graph import Cluster
+from hub.plugin.table import OperatorTable, Support
 from hub.testing.conformance.finding import Finding, judged, not_applicable
 from hub.testing.conformance.judge import grant, run
 from hub.testing.conformance.programs import PROGRAMS, Program, is_varied, single
 from hub.testing.operators import SAMPLES
-from hub.ties import verdict
+from hub.verification.ties import verdict
 
 SETTINGS = CompileSettings(threads=1)
 """One thread: sums in one order, and no pool that another check would have to wait for."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from hub.discovery.registry import registry
 from hub.errors import HubError
-from hub.registry import registry
 from hub.testing.conformance.catalogue import EXAMINATIONS
 from hub.testing.conformance.elsewhere import packed
 from hub.testing.conformance.finding import Finding, failed, not_applicable, trouble

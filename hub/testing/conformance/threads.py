@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 
-from hub.backend import Executable
-from hub.graph import Cluster
+from hub.plugin.backend import Executable
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.draw import Inputs
 from hub.testing.conformance.finding import Finding, trouble
 from hub.testing.conformance.judge import Outputs, run, value_problem

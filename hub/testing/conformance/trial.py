@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from hub.backend import Executable
 from hub.errors import InputRefused
-from hub.graph import Cluster
+from hub.plugin.backend import Executable
+from hub.plugin.graph import Cluster
 from hub.testing.conformance.cases import Case, wanted_of
 from hub.testing.conformance.draw import Inputs
 from hub.testing.conformance.finding import Finding, judged, trouble

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
-from hub.graph import Cluster, spec_of
+from hub.plugin.graph import Cluster, spec_of
 from hub.testing.operators.sample import Sample
 
 Inputs = tuple[Any, ...]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 
-from hub.support import elements
+from hub.plugin.table import elements
 
 Fill = Literal["normal", "positive", "unit", "integers", "booleans", "distinct", "blocks", "values"]
 Layout = Literal["contiguous", "transposed", "strided", "expanded", "channels_last"]

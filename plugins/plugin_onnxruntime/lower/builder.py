@@ -11,7 +11,7 @@ import onnx
 import torch
 from onnx import TensorProto, helper
 
-from hub.errors import CompileError
+from hub.plugin import CompileError
 
 OPSET = 20
 """Newest ONNX opset whose operators ORT's own graph optimisers all recognise; Reshape and Cast of 21 and later hide some

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.errors import CompileError
-from hub.support import argument, value_of
+from hub.plugin import CompileError, argument, value_of
 
 from .builder import Builder, expression
 

@@ -11,9 +11,14 @@ import torch
 from onnx import helper
 from torch import fx
 
-from hub.errors import CompileError
-from hub.graph import Cluster, ScalarSpec, Spec, spec_of
-from hub.support import operator_name
+from hub.plugin import (
+    Cluster,
+    CompileError,
+    ScalarSpec,
+    Spec,
+    operator_name,
+    spec_of,
+)
 
 from ..program import Edges, Program, outside
 from .builder import ELEMENT, MICROSOFT, OPSET, Builder

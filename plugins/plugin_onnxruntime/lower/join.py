@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hub.support import value_of
+from hub.plugin import value_of
 
 from .call import Call, lowers, used_outputs
 

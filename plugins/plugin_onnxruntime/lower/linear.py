@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.support import value_of
+from hub.plugin import value_of
 
 from .builder import is_float32
 from .call import Call, lowers

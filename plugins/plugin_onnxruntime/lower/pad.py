@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hub.support import argument
+from hub.plugin import argument
 
 from .call import Call, lowers, same_size
 

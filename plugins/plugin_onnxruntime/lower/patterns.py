@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from hub.support import argument, operator_name
+from hub.plugin import argument, operator_name
 
 from .call import Call
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from hub.support import value_of
+from hub.plugin import value_of
 
 from .call import Call, lowers
 from .create import filled

@@ -11,7 +11,7 @@ from openvino import Output, Type
 from openvino import opset16 as ops
 from torch import fx
 
-from hub.support import value_of
+from hub.plugin import value_of
 from plugin_openvino.bounds import EXACT_IN_FLOAT32, largest
 from plugin_openvino.call import Call
 from plugin_openvino.operands import constant, convert, output

@@ -3,7 +3,7 @@
 import numpy
 import torch
 
-from hub import Backend, Executable
+from hub.plugin import Backend, Executable
 from hub_numpy import OPERATORS
 
 FUNCTIONS = {

@@ -1,0 +1,235 @@
+"""Options: what the user asks of the hub, checked against one schema and gathered from one order of places.
+
+Precedence, highest first, setting by setting:
+
+1. explicit: `torch.compile(..., options={...})`, or flags of the `hub` command;
+2. environment variables `HUB_<SETTING>`, such as `HUB_THREADS=2` (an empty value counts as unset);
+3. the nearest `hub.toml`, from the working directory upward to a repository root or the home folder, flat keys;
+   a backend's own settings in a table of its name;
+4. the defaults below.
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from hub.config.settings import Setting, from_call, from_environment, from_file, parse_text, wrong_value
+from hub.config.suggest import did_you_mean
+from hub.errors import OptionError
+
+__all__ = ["BUDGETS_S", "DEFAULT", "EXPLICIT", "Options", "check_backends", "parse_text", "resolve"]
+
+EXPLICIT = "options="
+"""Origin of settings that were given in the call itself."""
+
+DEFAULT = "default"
+"""Origin of settings that nobody gave."""
+
+BUDGETS_S: Mapping[str, float] = {"off": 20.0, "fast": 20.0, "full": 600.0}
+"""Seconds that planning may take, by `tune`, unless `budget_s` says otherwise."""
+
+_EAGER = "eager"
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+
+
+def _as_path(value: Any) -> Any:
+    return Path(value).expanduser() if isinstance(value, (str, Path)) and str(value) else value
+
+
+def _operator_keys(force: Mapping[str, str]) -> Mapping[str, str]:
+    for key in force:
+        if not 2 <= len(key.split(".")) <= 3 or not all(part.isidentifier() for part in key.split(".")):
+            raise ValueError(f"{key!r} is no operator")
+    return force
+
+
+_Name = Annotated[str, Field(min_length=1)]
+_Names = Annotated[tuple[_Name, ...], BeforeValidator(_as_tuple)]
+_Path = Annotated[Path | None, BeforeValidator(_as_path)]
+
+
+class Options(BaseModel):
+    """Everything that can be asked of the hub; frozen. Made by `resolve`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    backends: _Names | None = None
+    """Only these may bid; None means every available one. Eager always may."""
+    exclude: _Names = ()
+    """These may not bid."""
+    force: Annotated[dict[str, _Name], AfterValidator(_operator_keys)] = {}
+    """Backend, or "eager", by operator ("aten.softmax") or overload ("aten.softmax.int"); the overload wins."""
+    threads: Annotated[int, Field(ge=1)] | None = None
+    """Threads one call may use; None means as many as PyTorch uses."""
+    accuracy: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Largest allowed max|error| / max|reference|; None means as exact as float32 eager."""
+    strict: bool = False
+    """True turns every failure and every unasked fallback into an error."""
+    shadow: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of live calls that are run in eager too and compared; 0 means none."""
+    cuda_graphs: bool = False
+    """True records plans that run wholly on one GPU as CUDA graphs."""
+    renew: bool = False
+    """True decides anew, with every price known so far, and replaces the plan that was kept."""
+    tune: Literal["off", "fast", "full"] = "fast"
+    """How hard to look for the best plan: by prices alone, by measuring, or by measuring much."""
+    start: Literal["eager", "wait"] = "eager"
+    """What the first calls do: answer at once, in eager, while the model is planned beside them, or wait for the plan."""
+    budget_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default_factory=lambda data: BUDGETS_S[data.get("tune", "fast")]
+    )
+    """Seconds that planning may take; the default follows `tune`."""
+    isolate: bool = True
+    """False asks, compiles and tries plugins in this process and not in workers of their own: for debugging a plugin."""
+    background: bool = True
+    """True goes on verifying in a worker process after the first answer."""
+    compile_workers: Annotated[int, Field(ge=0)] = 0
+    """Clusters that are compiled at once, each in a worker process; 0 means as many as there are cores."""
+    compile_limit_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
+    """Seconds after which compiling one cluster counts as hanging."""
+    memory_limit_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Gigabytes that one worker may hold; None means three quarters of the machine's memory."""
+    output_limit_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 100.0
+    """Megabytes that one worker may print."""
+    plan: _Path = None
+    """Plan file to replay instead of planning; None means that the hub plans."""
+    cache_dir: _Path = None
+    """Folder of measurements and saved executables; None means the user's cache folder (see `cache_root`)."""
+    cache_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
+    """Gigabytes that saved executables and plans may take; what was used least recently goes first."""
+    debug_dir: _Path = None
+    """Folder that readable programs, sources and logs are written to; None means that nothing is written."""
+    own: dict[str, dict[str, Any]] = {}
+    """Backends' own settings that somebody gave, by backend, as given: written `{"NAME": {...}}` among the others."""
+    origins: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
+    """Where each setting came from, for those that somebody gave. No setting itself."""
+
+    @property
+    def may_answer_in_eager(self) -> bool:
+        """Whether the first calls may run in eager while the model is planned beside them."""
+        return self.start == "eager" and self.isolate and not self.strict and self.plan is None
+
+    def own_of(self, backend: str) -> Mapping[str, Setting]:
+        """Return one backend's own settings that somebody gave."""
+        given = self.own.get(backend, {})
+        return {key: Setting(value, self.origin(f"{backend}.{key}")) for key, value in given.items()}
+
+    def origin(self, key: str) -> str:
+        """Return where a setting came from: "options=", "HUB_THREADS", the path of a hub.toml, or "default"."""
+        return self.origins.get(key, DEFAULT)
+
+    def forced(self, operator: str) -> str | None:
+        """Return the backend that an overload ("aten.softmax.int") must go to, or None where it is free."""
+        return self.force.get(operator, self.force.get(operator.rpartition(".")[0]))
+
+    def allows(self, backend: str) -> bool:
+        """Return whether a backend may bid. Eager always may."""
+        return backend == _EAGER or (backend not in self.exclude and (self.backends is None or backend in self.backends))
+
+    @property
+    def cache_root(self) -> Path:
+        """The folder of the cache: `cache_dir`, else the platform's cache folder for this user. May not exist yet."""
+        if self.cache_dir is not None:
+            return self.cache_dir
+        import platformdirs  # only the cache needs it
+
+        return platformdirs.user_cache_path("compiler-hub")
+
+    def to_json(self) -> str:
+        """Return the settings, without their origins, as JSON with sorted keys: equal settings give equal text."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True)
+
+
+def resolve(
+    given: Mapping[str, Any] | None,
+    environ: Mapping[str, str],
+    cwd: Path,
+    *,
+    origin: str = EXPLICIT,
+    home: Path | None = None,
+) -> Options:
+    """Return the options in force, from all places in the documented order of precedence.
+
+    `given` are the explicit settings and `origin` is what messages call them. Raises OptionError, naming the setting and
+    where it came from, for one that is unknown, of the wrong type or value, or in contradiction with another one.
+    """
+    settings: dict[str, Setting] = {}
+    for layer in (from_file(cwd, home), from_environment(environ, cwd), from_call(given, origin, cwd)):
+        settings.update(layer)
+    return _validated(settings)
+
+
+def check_backends(options: Options, known: Iterable[str]) -> None:
+    """Raise OptionError, with the nearest one, if a setting names a backend that is neither in `known` nor "eager"."""
+    names = (*known, _EAGER)
+    for key, used in (
+        ("backends", options.backends or ()),
+        ("exclude", options.exclude),
+        ("force", options.force.values()),
+    ):
+        for name in used:
+            if name not in names:
+                raise OptionError(
+                    f"option {key!r} (from {options.origin(key)}): no backend is named {name!r}{did_you_mean(name, names)}",
+                    hint=f"choose from {', '.join(names)}; `hub list-backends` shows them",
+                )
+
+
+def _validated(settings: Mapping[str, Setting]) -> Options:
+    origins = {key: setting.origin for key, setting in settings.items()}
+    values = {key: setting.value for key, setting in settings.items() if "." not in key}
+    try:
+        options = Options(**values, own=_own(settings), origins=origins)
+    except ValidationError as error:
+        key = str(error.errors()[0]["loc"][0])
+        raise wrong_value(key, settings[key].value, settings[key].origin) from None
+    _check_agreement(options)
+    return options
+
+
+def _own(settings: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
+    """Return backends' own settings by backend. Raises OptionError for values that cannot be written down."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, setting in settings.items():
+        backend, dot, name = key.partition(".")
+        if not dot:
+            continue
+        value = str(setting.value) if isinstance(setting.value, Path) else setting.value
+        try:
+            found.setdefault(backend, {})[name] = json.loads(json.dumps(value))
+        except (TypeError, ValueError):
+            raise OptionError(
+                f"option {key!r} (from {setting.origin}) must be text, numbers, lists or mappings: {value!r}",
+                backend=backend,
+            ) from None
+    return {backend: dict(sorted(own.items())) for backend, own in sorted(found.items())}
+
+
+def _check_agreement(options: Options) -> None:
+    """Raise OptionError where two settings contradict each other."""
+    if _EAGER in options.exclude:
+        raise OptionError(
+            f"option 'exclude' (from {options.origin('exclude')}): eager is the fallback and cannot be excluded"
+        )
+    for name in options.exclude:
+        if options.backends is not None and name in options.backends:
+            raise _contradiction(options, "backends", "exclude", f"{name!r} is both asked for and excluded")
+    for operator, backend in options.force.items():
+        if not options.allows(backend):
+            other = "exclude" if backend in options.exclude else "backends"
+            raise _contradiction(options, "force", other, f"{operator} is forced to {backend!r}, which may not bid")
+
+
+def _contradiction(options: Options, first: str, second: str, fact: str) -> OptionError:
+    places = f"{first!r} (from {options.origin(first)}) and {second!r} (from {options.origin(second)})"
+    return OptionError(f"options {places} contradict each other: {fact}", hint=f"change {first!r} or {second!r}")

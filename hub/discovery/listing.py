@@ -1,0 +1,195 @@
+"""What is installed: one frozen line for every backend, without importing torch or a library under a backend.
+
+`python -m hub.discovery.listing NAME FILE` is the child process of a probe: it writes its verdict as JSON into FILE.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from hub.config.options import resolve
+from hub.discovery.registry import Registry, load_attribute, registry
+from hub.errors import ContractError, HubError, shortened, text_of
+from hub.plugin.entry import Entry, installed_version
+from hub.plugin.table import Support, refused
+from hub.process.children import run_child
+from hub.process.family import adopt_orphans, end_descendants
+from hub.process.scratch import scratch
+
+PROBE_TIMEOUT_S = 120.0
+"""Seconds after which a probe counts as hanging: ten times what the slowest first-party backend takes from cold."""
+
+
+PROBE_BYTES = 3 << 30
+"""Bytes of memory that it may take: PyTorch with a compiler beside it takes a third of that."""
+PROBE_OUTPUT_BYTES = 64 << 20
+"""Bytes that it may print."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedBackend:
+    """What `hub list-backends` says about one backend."""
+
+    name: str
+    package: str
+    """Distribution that brought it."""
+    package_version: str
+    library: str
+    """Distribution of the library under it; empty where it needs none."""
+    library_version: str | None
+    """None where the library is not installed."""
+    available: bool
+    reason: str
+    """Why it is not available; empty where it is."""
+    install: str
+    """The pip command that mends a missing library; empty where nothing is missing."""
+    devices: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    n_operators: int | None
+    """Operators in its table; None means any ATen operator."""
+    dynamic_shapes: bool
+    training: bool
+    saveable: bool
+    summary: str = ""
+    probe: str = ""
+    """"passed", or why the probe failed; empty where no probe ran."""
+    note: str = ""
+    """What its settings, or a probe that passed, had to say."""
+
+    @property
+    def operators(self) -> str:
+        """The number of operators in words: "any" or "128"."""
+        return "any" if self.n_operators is None else str(self.n_operators)
+
+    def to_json(self) -> str:
+        """Return the JSON form."""
+        return json.dumps(asdict(self))
+
+
+def list_backends(*, probe: bool = False) -> tuple[ListedBackend, ...]:
+    """Return every registered backend in entry-point order, then eager.
+
+    `probe` also runs a real program of one operator with each available backend, in a child process each.
+    """
+    listed = tuple(map(_listed, _registry().entries.values()))
+    return (*(_probed(listed) if probe else listed), _eager())
+
+
+def _registry() -> Registry:
+    """Return the registry under the settings that variables and a hub.toml have. Raises OptionError."""
+    return registry().configured(resolve(None, os.environ, Path.cwd()))
+
+
+def _listed(entry: Entry) -> ListedBackend:
+    info = entry.info
+    library = Requirement(info.requires[0]).name if info.requires else ""
+    n_operators, broken = _count_operators(entry)
+    return ListedBackend(
+        name=info.name,
+        package=entry.package,
+        package_version=entry.package_version,
+        library=library,
+        library_version=installed_version(library) if library else None,
+        available=entry.status.accepted and not broken,
+        reason=entry.status.reason or broken,
+        install="" if entry.status.accepted else info.install,
+        devices=info.devices,
+        dtypes=info.dtypes,
+        n_operators=n_operators,
+        dynamic_shapes=info.dynamic_shapes,
+        training=info.training,
+        saveable=info.saveable,
+        summary=info.summary,
+        note="" if entry.settings is None or not entry.status.accepted else entry.settings.remark,
+    )
+
+
+def _count_operators(entry: Entry) -> tuple[int | None, str]:
+    """Return the length of a backend's operator table, None for any operator, and why the table cannot be read."""
+    if not entry.info.operators:
+        return None, ""
+    try:
+        return len(load_attribute(entry.info.operators)), ""
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises costs that plugin only
+        return 0, f"its operator table {entry.info.operators} cannot be read: {text_of(error)}"
+
+
+def _eager() -> ListedBackend:
+    return ListedBackend(
+        name="eager",
+        package="compiler-hub",
+        package_version=installed_version("compiler-hub") or "unknown",
+        library="torch",
+        library_version=installed_version("torch"),
+        available=True,
+        reason="",
+        install="",
+        devices=("any",),
+        dtypes=("any",),
+        n_operators=None,
+        dynamic_shapes=True,
+        training=True,
+        saveable=False,
+        summary="PyTorch itself, operator by operator; takes what no backend takes",
+    )
+
+
+# --- Probes -----------------------------------------------------------------------------------------------------------
+
+
+def _probed(listed: Sequence[ListedBackend]) -> tuple[ListedBackend, ...]:
+    with ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="hub-listing") as pool:
+        return tuple(pool.map(_with_probe, listed))
+
+
+def _with_probe(backend: ListedBackend) -> ListedBackend:
+    if not backend.available:
+        return backend
+    verdict = probe(backend.name)
+    if verdict.accepted:
+        return replace(backend, probe="passed", note=verdict.reason or backend.note)
+    return replace(backend, probe=verdict.reason, available=False, reason=f"the probe failed: {verdict.reason}")
+
+
+def probe(name: str, timeout_s: float = PROBE_TIMEOUT_S) -> Support:
+    """Run a backend's own probe in a child process; a crash or a hang is a refusal that says so. Raises nothing."""
+    with scratch("probe") as folder:
+        answer = folder / "verdict.json"
+        # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
+        command = [sys.executable, "-P", "-m", "hub.discovery.listing", name, str(answer)]
+        failure = run_child(command, timeout_s, most_bytes=PROBE_BYTES, most_output=PROBE_OUTPUT_BYTES)
+        if failure is not None or not answer.is_file() or not (text := answer.read_text()):
+            return refused("it ended without an answer" if failure is None else failure.reason)
+        return Support(**json.loads(text))
+
+
+def _answer_probe(arguments: Sequence[str]) -> None:
+    name, answer = arguments
+    # Open from the beginning: a probe that closes what is not its own is no more of use than one that ends the process.
+    with Path(answer).open("w") as file:
+        try:
+            verdict: Any = _registry().backend(name).probe()
+            if not isinstance(verdict, Support):
+                raise ContractError(f"probe() gave a {type(verdict).__name__}, no Support")
+            found = {"accepted": bool(verdict.accepted), "reason": shortened(str(verdict.reason))}
+        except Exception as error:  # noqa: BLE001 - whatever a probe raises is its verdict
+            text = f"{type(error).__name__}: {error.message}" if isinstance(error, HubError) else text_of(error)
+            found = {"accepted": False, "reason": text}
+        json.dump(found, file)
+
+
+if __name__ == "__main__":
+    adopt_orphans()
+    try:
+        _answer_probe(sys.argv[1:])
+    finally:
+        end_descendants(os.getpid())

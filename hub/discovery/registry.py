@@ -1,0 +1,241 @@
+"""Finds backends through entry points, checks their health, and loads each when it is first wanted.
+
+Nothing here imports torch or a library under a backend, except `Registry.backend`, which loads one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata as metadata
+import threading
+from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+from packaging.requirements import Requirement
+
+from hub.config.settings import Setting, from_environment, is_variable, of_backend
+from hub.discovery.plugin_fault import is_plugins
+from hub.discovery.trial import Trials, registered, try_imports
+from hub.errors import ContractError, HubError, OptionError, PluginLoadError, text_of
+from hub.plugin import hooks as hookspecs
+from hub.plugin.backend import API_VERSION, Backend, BackendInfo
+from hub.plugin.entry import Entry, installed_version
+from hub.plugin.table import ACCEPTED, Support, refused
+from hub.process.environment import environment_now
+from hub.process.forks import freed_in_forks, note_runtimes
+from hub.process.state import HERE, kept_state, refusal_beside_threads, told_changes
+
+if TYPE_CHECKING:
+    from hub.config.options import Options
+
+MIGRATION = "docs/reference/plugin-api.md"
+"""Where authors of plugins find what moved from one version of the contract to the next."""
+
+
+class Registry:
+    """Every backend that plugins brought, by name, in entry-point order."""
+
+    def __init__(self, manager: pluggy.PluginManager, entries: Iterable[Entry], notes: tuple[str, ...] = ()) -> None:
+        self.manager = manager
+        self.notes = notes
+        """What of the cache could not be used when plugins were imported."""
+        self.entries: Mapping[str, Entry] = {entry.name: entry for entry in entries}
+        self._loaded: dict[str, Backend | HubError] = {}
+        """By name, with the backend's own settings behind it where it has some."""
+        self._lock = freed_in_forks(threading.Lock())
+
+    def configured(self, options: Options) -> Registry:
+        """Return the registry with backends' own settings, and the cache folder, as these options have them.
+
+        Backends are still created once.
+
+        Raises OptionError for settings that a backend does not have, or not with such values.
+        """
+        wanted = {name: given for name in options.own if name in self.entries and (given := options.own_of(name))}
+        entries = [_configured(entry, wanted[name]) if name in wanted else entry for name, entry in self.entries.items()]
+        found = Registry(self.manager, (_kept_in(entry, options.cache_root) for entry in entries), self.notes)
+        found._loaded, found._lock = self._loaded, self._lock
+        return found
+
+    def available(self) -> tuple[str, ...]:
+        """Name of the backends whose requirements are met."""
+        return tuple(name for name, entry in self.entries.items() if entry.status.accepted)
+
+    def backend(self, name: str) -> Backend:
+        """Return the backend, created on first use. Raise PluginLoadError, an equal one every time, if that fails."""
+        settings = self.entries[name].settings if name in self.entries else None
+        key = name if settings is None else f"{name} {settings.model_dump_json()} {settings.cache_folder}"
+        note_runtimes()
+        with self._lock:
+            if key not in self._loaded:
+                self._loaded[key] = _create(self._entry(name))
+            found = self._loaded[key]
+        if isinstance(found, HubError):
+            raise copy(found)  # what is raised gets a traceback, with every frame and all that its caller holds
+        return found
+
+    def _entry(self, name: str) -> Entry:
+        if name not in self.entries:
+            raise PluginLoadError(
+                f"no backend named {name!r}",
+                backend=name,
+                hint=f"choose from {', '.join(self.entries) or 'none installed'}",
+            )
+        return self.entries[name]
+
+
+@cache
+def registry() -> Registry:
+    """Return this process's registry, filled from the entry-point group `hub` on first use."""
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    entries: dict[str, Entry] = {}
+    points = tuple(metadata.entry_points(group=hookspecs.PROJECT))
+    trials = try_imports(points)
+    for point in points:
+        for entry in _entries_of(point, manager, _why_not(point.name, trials)):
+            if entry.name in entries:
+                entry = _clash(entry, entries[entry.name])
+            entries[entry.name] = entry
+    return Registry(manager, entries.values(), trials.notes)
+
+
+def load_attribute(path: str) -> Any:
+    """Import "package.module:attribute" and gives the attribute."""
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def requirement_status(info: BackendInfo) -> Support:
+    """Return whether all distributions that a backend requires are installed in a fitting version. Import none."""
+    for text in info.requires:
+        requirement = Requirement(text)
+        found = installed_version(requirement.name)
+        if found is None:
+            return refused(f"{requirement.name} is not installed")
+        if not requirement.specifier.contains(found, prereleases=True):
+            return refused(f"{requirement.name} {found} is installed, {requirement.specifier} is needed")
+    return ACCEPTED
+
+
+def _why_not(name: str, trials: Trials) -> str:
+    """Return why this process must not import an entry point; "" where it may."""
+    if fault := trials.faults.get(name, ""):
+        return fault
+    reason = refusal_beside_threads(trials.changes.get(name, ()))
+    return reason and f"{reason}; call `hub.list_backends()` before they are started"
+
+
+def _entries_of(point: metadata.EntryPoint, manager: pluggy.PluginManager, fault: str) -> Iterable[Entry]:
+    package = point.dist.name if point.dist else point.value
+    version = point.dist.version if point.dist else "unknown"
+    if fault:
+        return (_broken(point.name, package, version, fault),)
+    try:
+        with kept_state() as changed:
+            module = point.load()
+            manager.register(module, name=point.name)
+            manager.check_pending()
+            infos = registered(module) if hasattr(module, "hub_backends") else ()
+            entries = [Entry(_checked(info), package, version, _status(info)) for info in infos]
+            entries = [_under_variables(entry) for entry in entries]
+        note = told_changes(changed, HERE, "importing it")
+        return tuple(replace(entry, note=note) for entry in entries)
+    except BaseException as error:
+        if not is_plugins(error):
+            raise
+        return (_broken(point.name, package, version, _fault_of(error)),)
+
+
+def _under_variables(entry: Entry) -> Entry:
+    """Return an entry under the settings that the environment has; one with wrong ones says so and cannot be used."""
+    if not entry.info.settings:
+        return entry
+    try:
+        return _configured(entry, of_backend(entry.name, from_environment(_own_variables(entry.name), Path.cwd())))
+    except OptionError as error:
+        return replace(entry, status=refused(str(error)))
+
+
+def _own_variables(name: str) -> Mapping[str, str]:
+    prefix = f"HUB_{name.upper()}_"
+    return {variable: text for variable, text in environment_now().items() if variable.startswith(prefix)}
+
+
+def _kept_in(entry: Entry, cache_folder: Path) -> Entry:
+    return entry if entry.settings is None else replace(entry, settings=entry.settings.kept_in(cache_folder))
+
+
+def _configured(entry: Entry, given: Mapping[str, Setting]) -> Entry:
+    """Return an entry under its own settings. Raises OptionError."""
+    if not entry.info.settings:
+        asked = [key for key, setting in given.items() if not is_variable(setting.origin)]  # it may read variables itself
+        if asked:
+            text = f"option '{entry.name}.{asked[0]}' (from {given[asked[0]].origin}): {entry.name} has no settings"
+            raise OptionError(text, backend=entry.name)
+        return entry
+    from hub.plugin.settings import checked_settings  # pydantic, which those without settings do without
+
+    settings = checked_settings(entry.name, load_attribute(entry.info.settings), given)
+    found = {"requires": settings.requires, "error_class": settings.error_class, "saturates": settings.saturates}
+    info = replace(entry.info, **{key: value for key, value in found.items() if value is not None})
+    status = _status(info)
+    if status.accepted and settings.missing:
+        status = refused(settings.missing)
+    return replace(entry, info=info, status=status, settings=settings)
+
+
+def _checked(info: Any) -> BackendInfo:
+    if not isinstance(info, BackendInfo):
+        raise ContractError(f"hub_backends() gave a {type(info).__name__}, no BackendInfo")
+    return info
+
+
+def _status(info: BackendInfo) -> Support:
+    if info.api[0] != API_VERSION[0]:
+        mine, theirs = (".".join(map(str, version)) for version in (API_VERSION, info.api))
+        return refused(f"built for plugin API {theirs}, this hub has {mine}")
+    return requirement_status(info)
+
+
+def _fault_of(error: BaseException) -> str:
+    """Return what a plugin's code raised; of one that was written for an earlier contract, that it was."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    if name is None or name.partition(".")[0] != __name__.partition(".")[0]:
+        return text_of(error)
+    major, minor = API_VERSION
+    moved = f"there is no {name} any more, and {MIGRATION} says where things are"
+    return f"built for plugin API {major - 1}, this hub has {major}.{minor}: {moved}"
+
+
+def _broken(name: str, package: str, version: str, reason: str) -> Entry:
+    info = BackendInfo(name=name, factory="", summary="", install=f"pip install --upgrade {package}")
+    return Entry(info, package, version, refused(f"the plugin failed to load: {reason}"))
+
+
+def _clash(late: Entry, early: Entry) -> Entry:
+    reason = f"{late.package} and {early.package} both register {early.name!r}; uninstall one"
+    return Entry(replace(early.info, settings=""), early.package, early.package_version, refused(reason))
+
+
+def _create(entry: Entry) -> Backend | HubError:
+    if not entry.status.accepted:
+        return PluginLoadError(entry.status.reason, backend=entry.name, hint=entry.info.install or None)
+    try:
+        factory = load_attribute(entry.info.factory)
+        backend = factory() if entry.settings is None else factory(entry.settings)
+    except BaseException as error:
+        if not is_plugins(error):
+            raise
+        return PluginLoadError(_fault_of(error), backend=entry.name, hint=entry.info.install or None)
+    missing = [
+        name for name in ("probe", "supports", "estimate", "compile", "load") if not callable(getattr(backend, name, None))
+    ]
+    if missing:
+        return ContractError(f"the backend object lacks {', '.join(missing)}", backend=entry.name)
+    return backend

@@ -1,0 +1,576 @@
+"""A captured graph as PyTorch calls it: plans on the first real call, then runs, and notices when weights change."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.capture.specialize import is_size, specialized
+from hub.config.options import Options, check_backends
+from hub.discovery.registry import registry
+from hub.dispatch.assemble import Assembled, Shadow, Sizes, assemble
+from hub.dispatch.debug import write_debug_folder
+from hub.dispatch.recorded import CudaRecorder, Recorded, Run, unrecordable
+from hub.dispatch.shadow import Drift
+from hub.dispatch.sized import Sized
+from hub.dispatch.weights import WeightGuard, can_guard, held_at, on_held_storage
+from hub.errors import CaptureError, HubWarning, OptionError, PlanError, text_of
+from hub.partition.group import Group
+from hub.plan import EAGER, TROUBLE, DecidedBy, Event, EventKind, Plan, PlannedCluster, Stage
+from hub.planning.aside import Aside, too_large_to_copy
+from hub.planning.background import Background, sure_of_sizes
+from hub.planning.building import observe
+from hub.planning.evidence import Mode
+from hub.planning.failures import reason_of, remember_failure_in_service
+from hub.planning.make import Made, Maker
+from hub.plugin.graph import Graph
+from hub.process.accelerators import accelerators_of
+from hub.process.forks import LOST_THREADS, freed_in_forks, has_lost_threads, never_freed
+from hub.process.heap import trim
+from hub.process.modes import modes
+from hub.process.phases import Phases, Work
+from hub.process.traffic import TRAFFIC
+from hub.report.numbers import count
+from hub.report.progress import progress_for
+from hub.workers.candidate import Candidate
+
+is_autocast_on = torch._C._is_any_autocast_enabled  # pyright: ignore[reportPrivateUsage] - the public form asks one device
+
+_warned_folders: set[str] = set()
+"""Cache folders that cannot be used of which this process has heard: every graph would say the same."""
+MOST_BINDINGS = 4
+"""Sets of weights for which executables with constants are kept: models of one class share a captured graph."""
+MOST_CHANGES = 3
+"""Changes of weights after which they become inputs: recompiling at each optimizer step would never pay."""
+
+
+class Binding:
+    """One plan built for one set of weights; it goes with them, whoever still holds this object."""
+
+    __slots__ = ("__weakref__", "guard", "run")
+
+    def __init__(self, positions: Sequence[int], args: Sequence[Any]) -> None:
+        """`positions` are those of the weights among the arguments of a call; `run` is set once the plan is built."""
+        own = weakref.ref(self)
+
+        def end() -> None:
+            if (binding := own()) is not None:
+                binding.run = _ended
+
+        self.guard = WeightGuard(positions, args, end)
+        self.run: Run = _ended
+
+
+def _ended(_: Sequence[Any]) -> tuple[Any, ...]:
+    """Stand in for a plan whose weights are gone: nobody calls it, since the guard holds no more."""
+    raise RuntimeError("a plan was called whose weights are freed")
+
+
+class CompiledGraph:
+    """What the hub hands back to PyTorch for one captured graph. Called with the graph's inputs, one by one."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        mode: Mode,
+        options: Options,
+        original: Callable[..., Any],
+        owner: object | None,
+        *,
+        is_body: bool = False,
+        phases: Phases | None = None,
+    ) -> None:
+        """`phases` is what capturing took, and hears what planning takes."""
+        self.graph = graph
+        self.phases = phases or Phases()
+        self.bodies: Mapping[str, Callable[..., Any]] = {}
+        """Planned programs that operators of this graph call, by the attribute that holds each."""
+        self.is_body = is_body
+        """True where an operator of another graph calls it."""
+        self.mode: Mode = mode
+        self.options = options
+        self.original = original
+        self.owner = None if owner is None else weakref.ref(owner)
+        self.plan: Plan | None = None
+        self.weights: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+        """Parameters and buffers it was called with, by identity: tensors cannot be compared."""
+        self._bindings: list[Binding] = []
+        self._demoted: dict[Group, str] = {}
+        """Candidates that failed while they served, and why: no later binding gets them, whatever a cache remembers."""
+        self._changes = 0
+        self._lock = freed_in_forks(threading.RLock())
+        self._current: Binding | None = None
+        self._warned: set[str] = set()
+        self._cache_problem = ""
+        self._later = Background(self)
+        self._aside: Aside | None = None
+        """What plans while the first calls run in eager."""
+        self._n_waited = 0
+        """Calls in eager before there was a plan."""
+        self._is_news = False
+        """True where a plan came into use of whose events the user has not been told."""
+        self._sized: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+        """Graphs of the same program for one combination of sizes each, which have plans of their own."""
+        self.observer: Callable[[CompiledGraph, Sequence[Any], Sequence[Any]], None] | None = None
+        """Told of every call while somebody watches: the graph, its arguments, what it gave."""
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        """Run one call. Raises HubError only where the options are strict."""
+        binding = self._current
+        if binding is None or not binding.guard.holds(args) or is_autocast_on() or self.observer is not None:
+            return self._call_slowly(args)
+        return binding.run(args)
+
+    def current(self) -> Binding | None:
+        """Return the binding that the next call tries first."""
+        return self._current
+
+    def run_for(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+        """Return what runs the plan for the weights among these arguments, as they are now: nothing guards them.
+
+        Waits for the plan where the model still runs in eager.
+        """
+        if self._aside is not None:
+            self._aside.wait()
+        return self._bind(args).run
+
+    def _call_slowly(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Run one call that needs a binding first, or that the user makes under autocast, whose casts the graph holds."""
+        with torch._C._DisableAutocast():  # pyright: ignore[reportPrivateUsage] - the public form takes one device
+            binding = self._current
+            if binding is None or not binding.guard.holds(args):
+                with self.phases.during(Work.GRAPH):
+                    binding = self._bind(args)
+                with self.phases.during(Work.ANSWER):
+                    outputs = binding.run(args)
+            else:
+                outputs = binding.run(args)
+        if self.observer is not None:
+            self.observer(self, args, outputs)
+        return outputs
+
+    def for_sizes(self) -> list[CompiledGraph]:
+        """Return the graphs of single combinations of sizes that have plans of their own, or get some."""
+        return sorted(self._sized, key=lambda one: one.graph.name)
+
+    def begin_for(self, args: Sequence[Any]) -> CompiledGraph:
+        """Begin a plan for the sizes of these arguments, beside the model. Raise CaptureError where there can be none."""
+        own = specialized(self.graph, args)
+        if reason := too_large_to_copy(own, args):
+            raise CaptureError(reason)
+        owner = None if self.owner is None else self.owner()
+        found = CompiledGraph(own, self.mode, self.options, self.original, owner)
+        self._sized.add(found)
+        with torch.no_grad():
+            found._bind(args)
+        return found
+
+    def ready(self, args: Sequence[Any]) -> Run | None:
+        """Return what runs the plan for the weights among these arguments; None before it is there, or for others."""
+        binding = self._known(args) if self.is_over() else None
+        return None if binding is None else binding.run
+
+    def is_over(self) -> bool:
+        """Return whether planning is over."""
+        return self._aside is None or not self._aside.is_pending
+
+    def refresh(self) -> None:
+        """Forget what was built, so that the next call reads every weight anew; the plan stays."""
+        with self._lock:
+            self._bindings.clear()
+            self._current = None
+
+    def leave_to_eager(self) -> None:
+        """Run in eager from now on what was built in the process that this one was forked from."""
+        never_freed([binding.run for binding in self._bindings])
+        self._bindings, self._current = [], None
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the plan and what is verified after the first answer; return False where the time was over first."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        if self._aside is not None and not self._aside.wait_with(progress_for(self.graph.name), timeout_s):
+            return False
+        return self._later.wait(None if end_s is None else max(0.0, end_s - time.monotonic()))
+
+    def plan_now(self) -> Plan | None:
+        """Return the plan in use; while a better one is looked for, it says where that stands."""
+        plan, work = self.plan, self._aside
+        if plan is None or work is None or not work.is_pending:
+            return plan
+        where = f" ({work.stage})" if work.stage else ""
+        text = f"planning goes on{where}: `hub.wait` waits for its end, and `start='wait'` does in the first call"
+        return plan.with_events(Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text))
+
+    def learn_later(self, candidate: Candidate, event: Event, error: BaseException | None = None) -> None:
+        """Note what was found out after the first answer; with an error, the candidate serves no more."""
+        with self._lock:
+            if self.plan is not None:
+                others = (old for old in self.plan.events if (old.stage, old.cluster) != (Stage.LATER, event.cluster))
+                self.plan = self.plan.model_copy(update={"events": (*others, event)})
+        if error is not None:
+            self._demote(candidate, error)
+            observe(
+                registry(), "hub_fallback", backend=event.backend or "", cluster=event.cluster or "", reason=event.message
+            )
+
+    def _bind(self, args: Sequence[Any]) -> Binding:
+        """Return a binding for these weights: one that there is, or a new one."""
+        if (found := self._known(args)) is not None:
+            self._tell_news()
+            return found
+        with self._lock:
+            if (found := self._known(args)) is not None:  # another thread was faster
+                return found
+            self._drop_stale()
+            binding = self._build(args)
+            self._bindings = [*self._bindings[-(MOST_BINDINGS - 1) :], binding]
+            self._current = binding
+            self._warn()  # last, because a user may have turned warnings into errors
+            return binding
+
+    def _known(self, args: Sequence[Any]) -> Binding | None:
+        with self._lock:
+            for binding in self._bindings:
+                if binding.guard.holds(args):
+                    self._current = binding
+                    return binding
+        return None
+
+    def _drop_stale(self) -> None:
+        """Drop bindings whose own weights have changed since, and count them."""
+        fresh = [binding for binding in self._bindings if binding.guard.is_fresh()]
+        self._changes += len(self._bindings) - len(fresh)
+        self._bindings = fresh
+
+    def _build(self, args: Sequence[Any]) -> Binding:
+        check_backends(self.options, registry().configured(self.options).entries)
+        if self._aside is not None and self._aside.is_pending:
+            return self._waiting(args)
+        if not self._may_answer_in_eager() or (maker := self._maker(self._with_guarded_weights(args))).is_quick():
+            return self._planned(args, self.plan)
+        if not (reason := too_large_to_copy(maker.graph, args)):
+            return self._planned_aside(maker, args)
+        binding = self._planned(args, None)
+        self._note(Stage.LOAD, f"planned in the first call: {reason}")
+        return binding
+
+    def _maker(self, graph: Graph, *, may_go_on: bool = True) -> Maker:
+        options = self.options if may_go_on else self.options.model_copy(update={"background": False})
+        return Maker(graph, self.mode, options, registry(), progress_for(self.graph.name), self._demoted)
+
+    def _may_answer_in_eager(self) -> bool:
+        """Return whether the first calls may run in eager while the graph is planned in another process."""
+        return self.options.may_answer_in_eager and self.plan is None and not has_lost_threads()
+
+    def _waiting(self, args: Sequence[Any]) -> Binding:
+        """Return a binding for any weights, which runs in eager."""
+        binding = Binding((), args)
+        binding.run = self._counted(self.run_in_eager)
+        return binding
+
+    def _counted(self, run: Run) -> Run:
+        """Return the same, whose calls are seen by what times plans beside them."""
+
+        def counted(args: Sequence[Any]) -> tuple[Any, ...]:
+            self._n_waited += 1
+            with TRAFFIC:
+                return run(args)
+
+        return counted
+
+    def _planned_aside(self, maker: Maker, args: Sequence[Any]) -> Binding:
+        options = self.options.model_copy(update={"background": False, "start": "wait", "origins": {}})
+        facts = {"mode": self.mode, "options": options, "threads": maker.threads, "modes": modes()}
+        self.plan = pending_plan(self.graph, self.mode, maker.threads)
+        self._remember_weights(args)
+        self._aside = Aside(self, maker.graph, args, facts, self.phases)
+        self._aside.start()
+        return self._waiting(args)
+
+    def improve(self, values: Sequence[Any], plan: Plan) -> None:
+        """Build the best plan so far, and use it from the next call on until a better one comes.
+
+        Where that fails, what runs goes on: the plan in the end tells what failed.
+        """
+        try:
+            binding = self._bound(values, plan, is_last=False)
+        except Exception:  # noqa: BLE001 - see above
+            return
+        binding.run = self._counted(binding.run)
+        with self._lock:
+            self._bindings, self._current = [binding], None
+
+    def settle(self, values: Sequence[Any], plan: Plan | None, problem: str) -> None:
+        """Build a plan for these arguments and use it from the next call on; make one first where there is none.
+
+        Called by the thread that planned aside, while other threads call the model in eager.
+        """
+        try:
+            binding = self._planned(values, plan)
+        except Exception as error:  # noqa: BLE001 - nobody waits for it here: the plan tells it
+            binding = self._waiting(values)
+            binding.run = self._in_eager(error)
+        with self._lock:
+            if self.plan is not None:
+                is_timed = self.plan.decided_by is DecidedBy.MEASURED_PLANS
+                calls = f"timed in the gaps between {count(self._n_waited, 'call')} of the model"
+                if problem:
+                    self._note(Stage.LOAD, f"not planned in a process of its own: {problem}")
+                if is_timed:
+                    self._note(Stage.TIME, calls)
+            self._bindings, self._current, self._is_news = [binding], None, True
+
+    def _planned(self, args: Sequence[Any], plan: Plan | None) -> Binding:
+        """Return a binding that runs a plan, the one that is given or a new one; in eager where none could be made."""
+        try:
+            return self._bound(args, plan)
+        except Exception as error:
+            asked = PlanError if self.options.plan is not None else OptionError
+            if self.options.strict or isinstance(error, (OptionError, asked)):
+                raise
+            binding = Binding(self._positions(self._with_guarded_weights(args)), args)
+            binding.run = self._in_eager(error)
+            return binding
+
+    def _positions(self, graph: Graph) -> list[int]:
+        """Return the places of a graph's weights among the arguments of a call."""
+        return [index for index, node in enumerate(graph.placeholders) if node.name in graph.weights]
+
+    def _bound(self, args: Sequence[Any], plan: Plan | None, *, is_last: bool = True) -> Binding:
+        """Return a binding that runs a plan. Raise where none can be made. Only the last plan is verified further."""
+        graph = self._with_guarded_weights(args)
+        positions = self._positions(graph)
+        binding = Binding(positions, args)
+        self._remember_weights(args)
+        inputs = self._weights_as_inputs(graph)
+        values = held_at(inputs, args)
+        for position, weight in zip(positions, binding.guard.held, strict=True):
+            values[position] = weight
+        held = {graph.placeholders[position].name: values[position] for position in positions}
+        maker = self._maker(graph, may_go_on=is_last)
+        try:
+            if has_lost_threads():
+                raise PlanError(LOST_THREADS, hint="start processes by spawn, or compile in the forks alone")
+            with self.phases.during(Work.BUILD):
+                made = maker.make(values, plan)
+                self.phases.add(made.phases)
+                run = on_held_storage(self._recorded(self._assembled(graph, made, held).run), inputs)
+                binding.run = self._by_size(run, made.plan) if is_last else run
+        finally:
+            maker.progress.done()
+            trim()
+        return binding
+
+    def _in_eager(self, error: Exception) -> Run:
+        """Give up on planning: a mistake of the hub's own must not fail the user's model either."""
+        reason = f"planning failed: {text_of(error)}"
+        self.plan = eager_plan(self.graph.name, reason, self.mode)
+        return self.run_in_eager
+
+    def run_in_eager(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Run one call as PyTorch alone would."""
+        return tuple(self.original(*args))
+
+    def _weights_as_inputs(self, graph: Graph) -> tuple[int, ...]:
+        """Return the positions of weights that are inputs of a plan for this graph, those left out that it returns."""
+        constants = frozenset((*graph.weights, *(value.name for value in graph.outputs if isinstance(value, fx.Node))))
+        names = frozenset(self.graph.weights) - constants
+        return tuple(place for place, node in enumerate(graph.placeholders) if node.name in names)
+
+    def _assembled(self, graph: Graph, made: Made, weights: Mapping[str, torch.Tensor]) -> Assembled:
+        assembled = assemble(
+            graph,
+            made.steps,
+            made.loaded,
+            original=self.original,
+            report=partial(self._failed_while_running, made.served),
+            strict=self.options.strict,
+            spin=made.plan.spin,
+            shadow=Shadow(self.options.shadow, made.plan.accuracy, self._drifted) if self.options.shadow else None,
+            sizes=Sizes(made.plan.accuracy, partial(sure_of_sizes, made)),
+            bodies=self.bodies,
+            weights=weights,
+        )
+        self.plan = made.plan
+        self._later.begin(made, assembled.run)
+        self._cache_problem = made.cache_problem
+        observe(registry(), "hub_plan_made", plan=made.plan)
+        if self.options.debug_dir is not None:
+            write_debug_folder(self.options.debug_dir, graph, made.plan, assembled.source, made.loaded)
+        return assembled
+
+    def _by_size(self, run: Run, plan: Plan) -> Run:
+        """Return what gives sizes that come often plans of their own, where the model is served beside planning."""
+        options = self.options
+        is_plain = self.mode == "inference" and not (self.bodies or self.is_body or options.shadow or options.cuda_graphs)
+        places = [at for at, node in enumerate(self.graph.placeholders) if is_size(node)]
+        is_served = options.background and options.may_answer_in_eager
+        if not (is_plain and is_served and places) or accelerators_of(self._fakes()):
+            return run
+        own: weakref.ref[CompiledGraph] = weakref.ref(self)
+        return Sized(run, places, plan.plan_s, partial(_begin_for, own), partial(_note_of, own))
+
+    def _fakes(self) -> list[torch.Tensor]:
+        values = (node.meta.get("val") for node in self.graph.placeholders)
+        return [value for value in values if isinstance(value, torch.Tensor)]
+
+    def _recorded(self, run: Run) -> Run:
+        """Return what runs a plan as a CUDA graph, where that is asked for and can be."""
+        if not self.options.cuda_graphs:
+            return run
+        reason = "shadow mode looks at live calls" if self.options.shadow else unrecordable(self.graph)
+        if reason:
+            self._note_recording(f"the plan is not run as a CUDA graph: {reason}")
+            return run
+        names = frozenset(self.graph.weights)
+        weights = [place for place, node in enumerate(self.graph.placeholders) if node.name in names]
+        return Recorded(run, weights, CudaRecorder(), self._not_recorded)
+
+    def _not_recorded(self, error: BaseException) -> None:
+        self._note_recording(f"the plan is no longer run as a CUDA graph: {type(error).__name__}: {error}")
+
+    def _note(self, stage: Stage, text: str) -> None:
+        with self._lock:
+            if self.plan is not None:
+                self.plan = self.plan.with_events(Event(kind=EventKind.NOTE, stage=stage, message=text))
+
+    def note_time(self, text: str) -> None:
+        """Note in the plan what was found out by timing."""
+        self._note(Stage.TIME, text)
+
+    def _note_recording(self, text: str) -> None:
+        self._note(Stage.RECORD, text)
+        if self.options.strict:
+            raise OptionError(text, hint="leave cuda_graphs out, or strict=True")
+
+    def _with_guarded_weights(self, args: Sequence[Any]) -> Graph:
+        """Return the graph with those weights as constants whose changes can be noticed; with none after many changes."""
+        if not self.graph.weights:
+            return self.graph
+        if self._changes >= MOST_CHANGES or len(self._bindings) >= MOST_BINDINGS:
+            return replace(self.graph, weights=())
+        values = dict(zip((node.name for node in self.graph.placeholders), args, strict=True))
+        return replace(self.graph, weights=tuple(name for name in self.graph.weights if can_guard(values[name])))
+
+    def _remember_weights(self, args: Sequence[Any]) -> None:
+        names = frozenset(self.graph.weights)
+        for node, value in zip(self.graph.placeholders, args, strict=True):
+            if node.name in names:
+                self.weights[id(value)] = value
+
+    def _failed_while_running(
+        self, served: Mapping[str, Candidate], backend: str, cluster: str, error: BaseException, *, is_final: bool
+    ) -> None:
+        if is_final:
+            self._demote(served[cluster], error)
+        message = text_of(error)
+        event = Event(
+            kind=EventKind.FALLBACK,
+            stage=Stage.RUN,
+            backend=backend,
+            cluster=cluster,
+            message=message,
+            error=type(error).__name__,
+        )
+        with self._lock:
+            if self.plan is None:
+                return
+            is_news = event not in self.plan.events  # what was found in the background stands there before it is met here
+            self.plan = self.plan.with_events(event) if is_news else self.plan
+        if is_news:
+            observe(registry(), "hub_fallback", backend=backend, cluster=cluster, reason=message)
+        elif not is_final:
+            return  # values that were refused before are no news
+        duration = "from now on" if is_final else "for such calls"
+        self._warn_once(f"{backend} failed on {cluster} of {self.graph.name}, which runs in eager {duration}: {message}")
+
+    def _demote(self, candidate: Candidate, error: BaseException) -> None:
+        """Keep a candidate that failed out of later bindings, and of what later captures and processes plan."""
+        with self._lock:
+            if candidate.group in self._demoted:
+                return
+            self._demoted[candidate.group] = reason_of(error)
+        remember_failure_in_service(candidate, error)
+
+    def _drifted(self, backend: str, cluster: str, drift: Drift) -> None:
+        """Note in the plan what shadow mode has seen, in place of what it had seen before."""
+        event = Event(kind=EventKind.NOTE, stage=Stage.SHADOW, backend=backend, cluster=cluster, message=str(drift))
+        with self._lock:
+            if self.plan is not None:
+                others = (old for old in self.plan.events if (old.stage, old.cluster) != (event.stage, cluster))
+                self.plan = self.plan.model_copy(update={"events": (*others, event)})
+
+    def _tell_news(self) -> None:
+        """Warn of what happened while the plan was made aside, in a thread of the user's."""
+        if self._is_news:
+            self._is_news = False
+            self._warn()
+
+    def _warn(self) -> None:
+        folder = str(self.options.cache_root)
+        if self._cache_problem and folder not in _warned_folders:
+            _warned_folders.add(folder)
+            warnings.warn(f"nothing is kept for later processes: {self._cache_problem}", HubWarning, stacklevel=3)
+        for event in () if self.plan is None else self.plan.events:
+            if event.kind in TROUBLE:
+                observe(
+                    registry(),
+                    "hub_fallback",
+                    backend=event.backend or "",
+                    cluster=event.cluster or "",
+                    reason=event.message,
+                )
+                self._warn_once(f"{event.backend or 'the hub'}: {event.stage}: {event.message}")
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(text, HubWarning, stacklevel=4)
+
+
+def _begin_for(graph: weakref.ref[CompiledGraph], args: Sequence[Any]) -> CompiledGraph | None:
+    found = graph()
+    return None if found is None else found.begin_for(args)
+
+
+def _note_of(graph: weakref.ref[CompiledGraph], text: str) -> None:
+    if (found := graph()) is not None:
+        found.note_time(text)
+
+
+def pending_plan(graph: Graph, mode: Mode, threads: int) -> Plan:
+    """Return the plan of a graph that runs in eager until it is planned."""
+    nodes = tuple(node.name for node in graph.nodes)
+    cluster = PlannedCluster(name="e0", backend=EAGER, nodes=nodes, reason="planning goes on beside the model")
+    return Plan(
+        graph=graph.name,
+        graph_digest=graph.digest,
+        mode=mode,
+        clusters=(cluster,),
+        threads=threads,
+        decided_by=DecidedBy.PENDING,
+    )
+
+
+def eager_plan(name: str, reason: str, mode: Mode = "inference") -> Plan:
+    """Return the plan of a program that could not be captured and runs as PyTorch alone would run it."""
+    cluster = PlannedCluster(name="e0", backend=EAGER, nodes=(), reason=reason)
+    event = Event(kind=EventKind.FALLBACK, stage=Stage.CAPTURE, message=reason)
+    return Plan(
+        graph=name,
+        graph_digest="",
+        mode=mode,
+        clusters=(cluster,),
+        threads=torch.get_num_threads(),
+        decided_by=DecidedBy.NOT_CAPTURED,
+        events=(event,),
+    )

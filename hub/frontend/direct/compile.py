@@ -1,0 +1,222 @@
+"""`hub.compile`: the way to use the hub that costs least at every call."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import copy
+import functools
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast, overload
+
+import torch
+from torch._dynamo.eval_frame import OptimizedModule
+
+from hub.capture.call import OWN_SLOT, program_behind
+from hub.config.options import resolve
+from hub.errors import OptionError
+from hub.frontend.direct.program import Program
+from hub.frontend.direct.reads import IS_HEAP_TYPE
+from hub.frontend.freezing import Frozen
+from hub.process.environment import environment_now
+
+Model = TypeVar("Model", bound=Callable[..., Any])
+
+
+class CompiledModule:
+    """What makes a module's class that of its compiled form: calls go through the hub, all else is the module's own.
+
+    A compiled module shares its attributes with the module that it was made of: parameters, hooks, flags, names. What is
+    done to one is done to both.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        """Leave out what the module's own class does with subclasses: this one is none that its author wrote."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return cast("Any", super()).__call__(*args, **kwargs)
+        return cast("Any", self)._hub_program(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        program = program_of(self)
+        return _again(copy.deepcopy(program.function, memo), copy.deepcopy(program.options, memo), program.dynamic)
+
+    def __copy__(self) -> Any:
+        program = program_of(self)
+        return _again(copy.copy(program.function), program.options, program.dynamic)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        program = program_of(self)
+        return _again, (program.function, dict(program.options), program.dynamic)
+
+
+class CompiledFunction:
+    """A function whose calls go through the hub. As a method, it is compiled for each object."""
+
+    def __init__(self, program: Program) -> None:
+        self._hub_program = program
+        functools.update_wrapper(self, program.function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one call."""
+        if torch.compiler.is_dynamo_compiling():
+            return self._hub_program.function(*args, **kwargs)
+        return self._hub_program(*args, **kwargs)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Remember the name of a method, under which `__get__` keeps it in an object."""
+        self._method_name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Return the method of an object: compiled for this object alone, whose attributes its calls then watch."""
+        if instance is None:
+            return self
+        program = self._hub_program
+        method = types.MethodType(program.function, instance)
+        name, attributes = getattr(self, "_method_name", ""), getattr(instance, "__dict__", None)
+        if torch.compiler.is_dynamo_compiling() or not name or attributes is None:
+            return types.MethodType(self, instance)
+        return attributes.setdefault(name, _CompiledMethod(Program(method, program.options, dynamic=program.dynamic), name))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copy and pickle the function as any other one: by its name, where it has one, and planned anew."""
+        program = self._hub_program
+        name = getattr(self, "__qualname__", "")
+        with contextlib.suppress(AttributeError):
+            named: Any = sys.modules.get(getattr(self, "__module__", ""))
+            if functools.reduce(getattr, name.split("."), named) is self:
+                return name
+        return _again, (program.function, dict(program.options), program.dynamic)
+
+
+class _CompiledMethod(CompiledFunction):
+    """A method of one object, whose class holds the compiled function."""
+
+    def __init__(self, program: Program, name: str) -> None:
+        super().__init__(program)
+        self._method_name = name
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copy and pickle the method as the one of the copied object."""
+        return getattr, (cast("Any", self._hub_program.function).__self__, self._method_name)
+
+
+@overload
+def compile(  # noqa: A001 - as torch.compile is called
+    model: Model,
+    *,
+    options: Mapping[str, Any] | None = ...,
+    dynamic: bool | None = ...,
+    example_inputs: Sequence[Any] | None = ...,
+) -> Model: ...
+@overload
+def compile(  # noqa: A001
+    model: None = None,
+    *,
+    options: Mapping[str, Any] | None = ...,
+    dynamic: bool | None = ...,
+    example_inputs: Sequence[Any] | None = ...,
+) -> Callable[[Model], Model]: ...
+def compile(  # noqa: A001
+    model: Any = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    dynamic: bool | None = None,
+    example_inputs: Sequence[Any] | None = None,
+) -> Any:
+    """Return a model or function that runs the hub's plan without asking Dynamo at every call.
+
+    A module gives a module of its class, which shares its attributes with it; without `model`, a decorator is returned. The
+    first call answers in eager; the second is captured, and planned while further calls answer in eager; from the third of
+    a form on, calls skip Dynamo while nothing that the model reads has changed. `options` are those of the hub's backend.
+
+    `dynamic` is `torch.compile`'s. `example_inputs` holds inputs, each a tuple of arguments or a dict of keyword arguments;
+    the model is captured for each of them now, by calls whose results are thrown away, without gradients in eval mode.
+    Raise OptionError for wrong options, for what is compiled already, and for a module that cannot be given another class.
+    """
+    resolve(options, environment_now(), Path.cwd())  # a mistake is told here, not in some later call
+    if model is None:
+        return functools.partial(compile, options=options, dynamic=dynamic, example_inputs=example_inputs)
+    _check(model)
+    given = [_arguments(inputs) for inputs in example_inputs or ()]
+    compiled = _again(model, dict(options or {}), dynamic)
+    for args, kwargs in given:
+        program_of(compiled).capture(args, kwargs)
+    return compiled
+
+
+def program_of(compiled: Any) -> Program:
+    """Return the calls behind what `compile` returned. Raises OptionError for anything else."""
+    if (program := program_behind(compiled)) is None:
+        raise OptionError(f"{type(compiled).__name__} was not made by hub.compile", hint="pass what hub.compile returned")
+    return program
+
+
+def _check(model: Any) -> None:
+    """Raise OptionError for what cannot be compiled, or is already."""
+    name = type(model).__name__
+    if isinstance(model, type) or not callable(model):
+        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {name}"
+        raise OptionError(f"{what} is neither a module nor a function", hint="compile a module that was made of the class")
+    is_compiled = isinstance(model, (CompiledModule, CompiledFunction, OptimizedModule, Frozen))
+    is_disabled = getattr(model, "_torchdynamo_disable", False)
+    if is_compiled or (hasattr(model, "_torchdynamo_orig_callable") and not is_disabled):
+        raise OptionError(f"the {name} is compiled already", hint="compile what it was made of")
+    if not isinstance(model, torch.nn.Module):
+        return
+    if getattr(model, "_compiled_call_impl", None) is not None:
+        raise OptionError(f"the {name} is compiled in place already", hint="leave out model.compile()")
+    if not hasattr(model, "__dict__") or isinstance(model, torch.jit.ScriptModule):
+        raise OptionError(f"a {name} cannot be given another class", hint="use torch.compile(model, backend='hub')")
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Return one of `example_inputs` as arguments and keyword arguments. Raises OptionError for anything else."""
+    if isinstance(inputs, Mapping):
+        return (), cast("Mapping[str, Any]", inputs)
+    if not isinstance(inputs, (tuple, list)):
+        raise OptionError(
+            f"example_inputs holds a {type(inputs).__name__}, a tuple of arguments or a dict expected",
+            hint="for one call model(x) write example_inputs=[(x,)]",
+        )
+    return tuple(cast("Sequence[Any]", inputs)), {}
+
+
+def _again(model: Any, options: Mapping[str, Any], dynamic: bool | None) -> Any:
+    """Return the compiled form of what was checked. Copies and files of compiled models name this function."""
+    program = Program(model, options, dynamic=dynamic)
+    if not isinstance(model, torch.nn.Module):
+        return CompiledFunction(program)
+    compiled = object.__new__(_class_for(type(model)))
+    object.__setattr__(compiled, "__dict__", vars(model))
+    object.__setattr__(compiled, OWN_SLOT, program)
+    return compiled
+
+
+def _class_for(kind: type) -> Any:
+    """Return the class of a compiled module. What a metaclass does with the classes of its author is left out."""
+    members: dict[str, Any] = {
+        "__slots__": (OWN_SLOT,), "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__,
+    }  # fmt: skip
+    for base in kind.__mro__:
+        for name, member in vars(base).items():
+            if isinstance(member, types.MemberDescriptorType) and base.__flags__ & IS_HEAP_TYPE:
+                members.setdefault(name, _shared(member))
+    metaclass: Any = type(kind)
+    make = abc.ABCMeta if issubclass(metaclass, abc.ABCMeta) else type
+    return cast("Any", make).__new__(metaclass, kind.__name__, (CompiledModule, kind), members)
+
+
+def _shared(slot: Any) -> property:
+    """Return an attribute of a compiled module that lies in a slot of the module that it was made of."""
+    return property(
+        lambda compiled: slot.__get__(program_of(compiled).function),
+        lambda compiled, value: slot.__set__(program_of(compiled).function, value),
+        lambda compiled: slot.__delete__(program_of(compiled).function),
+    )

@@ -1,0 +1,174 @@
+"""One form of a call: the inputs it takes, and the way from them through a captured graph to the model's result."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch.utils import _pytree as pytree
+
+from hub.errors import FreezeError
+from hub.frontend.compiled import Binding, is_autocast_on
+from hub.frontend.direct.feeding import PLAIN, containers_in, fed, rebuilt
+from hub.frontend.direct.modes import Modes
+from hub.frontend.direct.recorder import Seen
+from hub.frontend.direct.watch import SAME, Watch, forms_of, have_no_attributes
+
+
+class Inputs:
+    """The inputs of one call, laid out: leaves in a row, and how containers hold them."""
+
+    __slots__ = ("_given", "is_flat", "leaves", "names", "structure")
+    leaves: Sequence[Any]
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.names = tuple(kwargs)
+        self._given = flat = (*args, *kwargs.values())
+        self.is_flat = all(issubclass(type(value), (torch.Tensor, *PLAIN)) for value in flat)
+        if self.is_flat:
+            self.leaves = flat
+            self.structure: Any = len(args)
+        else:
+            self.leaves, self.structure = _flat(args, kwargs)
+
+    def containers(self) -> list[Any]:
+        """Return the lists, dicts and other containers in the inputs that can change."""
+        return [] if self.is_flat else containers_in(self._given)
+
+    def key(self) -> Any:
+        """Return what calls of one form share. Raises TypeError for inputs that cannot be compared."""
+        if any(not isinstance(leaf, (torch.Tensor, *PLAIN)) for leaf in self.leaves):
+            raise TypeError
+        return self.names, self.structure, tuple(map(_form, self.leaves))
+
+    def kind(self) -> Any:
+        """Return what calls share that one symbolic program could serve: 0 and 1 are sizes of their own to Dynamo."""
+        return self.names, str(self.structure), tuple(map(_kind, self.leaves))
+
+
+class Entry:
+    """One form of a call."""
+
+    __slots__ = (
+        "_args",
+        "_binding",
+        "_fit",
+        "_graph",
+        "_is_bound_at",
+        "_is_flat",
+        "_modes",
+        "_names",
+        "_places",
+        "_plain",
+        "_rebuild",
+        "_structure",
+        "_tensors",
+        "_watch",
+        "_weights",
+    )
+
+    def __init__(self, inputs: Inputs, seen: Seen, result: Any, watch: Watch, modes: Modes) -> None:
+        """Make an entry for a call that was seen. `watch` is of what the program read, tensors beside inputs among it.
+
+        Raises FreezeError with the reason where the inputs, or the way to the result, cannot be told from the call.
+        """
+        self._is_flat = inputs.is_flat  # not the inputs themselves: those of a finished call go
+        self._names, self._structure = inputs.names, inputs.structure
+        self._plain = tuple((at, leaf) for at, leaf in enumerate(inputs.leaves) if not isinstance(leaf, torch.Tensor))
+        if strange := [type(leaf).__name__ for _, leaf in self._plain if type(leaf) not in PLAIN]:
+            raise FreezeError(f"an input of type {strange[0]} cannot be compared from call to call")
+        if not inputs.is_flat and not _has_plain_keys(inputs.structure):
+            raise FreezeError("an input is a dict with keys that are no strings: equal ones can differ, as 1 and 1.0 do")
+        weights = watch.tensors
+        tensors = [leaf for leaf in inputs.leaves if isinstance(leaf, torch.Tensor)]
+        if any(one.layout is not torch.strided for one in (*tensors, *weights)):
+            raise FreezeError("a sparse tensor is read")
+        if any(one.is_complex() or one.is_neg() for one in weights):  # `stamps` do not see a tensor become its conjugate
+            raise FreezeError("a complex weight is read")
+        if len({id(one) for one in (*tensors, *weights)}) < len(tensors) + len(weights):
+            raise FreezeError("one tensor is given twice, or is a part of the model")
+        self._tensors = tuple(at for at, leaf in enumerate(inputs.leaves) if isinstance(leaf, torch.Tensor))
+        self._weights = frozenset(map(id, weights))
+        self._fit = forms_of(tensors)
+        self._watch = watch
+        self._binding: Binding | None = None
+        self._is_bound_at = -1
+        self._modes = modes
+        self._graph = seen.graph
+        self._args, self._places = fed(seen.graph, seen.args, inputs.leaves, pinned={id(one) for one in weights})
+        self._rebuild = rebuilt(result, seen.outputs, held={*watch.objects, *map(id, inputs.containers())})
+
+    def leaves_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+        """Return the leaves of a call's inputs where the call has this form, in these modes; None where it has not."""
+        if self._is_flat:
+            if len(args) != self._structure or tuple(kwargs) != self._names:
+                return None
+            leaves: Sequence[Any] = (*args, *kwargs.values()) if kwargs else args
+        else:
+            leaves, structure = _flat(args, kwargs)
+            if structure != self._structure or tuple(kwargs) != self._names:
+                return None
+        for at, first in self._plain:
+            leaf = leaves[at]
+            if type(leaf) is not type(first) or leaf != first or (type(leaf) is float and _sign(leaf) != _sign(first)):
+                return None
+        tensors = tuple([leaves[at] for at in self._tensors])
+        if not self._fit(*tensors) or not have_no_attributes(tensors) or not self._modes.hold():
+            return None
+        if not self._weights.isdisjoint(map(id, tensors)):  # an input that is a part of the model
+            return None
+        return leaves
+
+    def run(self, leaves: Sequence[Any], *, is_same: bool) -> Any:
+        """Run the graph on the leaves that `leaves_of` returned; `is_same` says that no weight was written to."""
+        args = list(self._args)
+        for leaf, position in self._places:
+            args[position] = leaves[leaf]
+        graph, binding = self._graph, self._binding
+        is_bound = is_same and binding is not None and binding is graph.current() and graph.observer is None
+        if is_bound and self._is_bound_at == self._watch.n_renewals:
+            return self._rebuild(cast("Binding", binding).run(args))
+        return self._rebuild(self._run_unbound(args, is_same=is_same))
+
+    def _run_unbound(self, args: Sequence[Any], *, is_same: bool) -> Sequence[Any]:
+        """Run the graph, which looks at every weight, and note what served: it serves while no weight is written to."""
+        graph, watch = self._graph, self._watch
+        if not is_same and not graph.graph.mutated:
+            watch.renew()
+        n_renewals = watch.n_renewals
+        outputs = graph(*args)
+        binding = graph.current()
+        if binding is not None and not is_autocast_on() and watch.compare() == SAME and binding.guard.holds(args):
+            self._binding, self._is_bound_at = binding, n_renewals
+        return outputs
+
+
+def _flat(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:
+    return cast("Any", pytree).tree_flatten((args, dict(kwargs)))
+
+
+def _has_plain_keys(structure: Any) -> bool:
+    """Return whether all dicts in a structure have strings as keys."""
+    if issubclass(structure.type or object, dict):
+        keys: Any = structure.context
+        keys = keys[1] if structure.type is collections.defaultdict else keys
+        if any(type(key) is not str for key in keys):
+            return False
+    return all(map(_has_plain_keys, structure.children()))
+
+
+def _form(leaf: object) -> tuple[Any, Any]:
+    return (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf)
+
+
+def _kind(leaf: object) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, tuple(min(size, 2) for size in leaf.shape)
+    return leaf if isinstance(leaf, (str, bool)) else type(leaf)
+
+
+def _sign(value: float) -> str:
+    """Return what tells 0.0 from -0.0."""
+    return str(value)[:1]

@@ -1,0 +1,91 @@
+"""Where the arguments of a captured graph come from in a call of the model, and where its outputs go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence, Set
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from hub.errors import FreezeError
+from hub.frontend.compiled import CompiledGraph
+
+PLAIN = (int, float, bool, str, type(None))
+"""Values beside tensors that can be compared, and handed out again."""
+
+
+def check_inputs(leaves: Sequence[Any]) -> None:
+    """Raise FreezeError for inputs of which no call could tell whether it is of the same form."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if len({id(tensor) for tensor in tensors}) < len(tensors):
+        raise FreezeError(
+            "one tensor is given twice, and the graph was captured for that", hint="freeze with a tensor for each input"
+        )
+    if strange := [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, (torch.Tensor, *PLAIN))]:
+        raise FreezeError(f"an input of type {strange[0]} cannot be compared from call to call")
+
+
+def fed(
+    graph: CompiledGraph, args: Sequence[Any], leaves: Sequence[Any], pinned: Collection[int] | None = None
+) -> tuple[tuple[Any, ...], tuple[tuple[int, int], ...]]:
+    """Return the graph's arguments with gaps, and for each gap which leaf of the inputs goes there, as (leaf, position).
+
+    `pinned` are the identities of the tensors that the caller knows to be the same in every call; None where that is left
+    to the graph's guard of its weights. Raises FreezeError for a tensor that is none of them, and no input.
+    """
+
+    def is_fixed(value: torch.Tensor, name: str) -> bool:
+        return name in weights or isinstance(value, torch.nn.Parameter) if pinned is None else id(value) in pinned
+
+    weights = frozenset(graph.graph.weights)
+    place = {id(leaf): index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    kept: list[Any] = list(args)
+    gaps: list[tuple[int, int]] = []
+    for position, (node, value) in enumerate(zip(graph.graph.placeholders, args, strict=True)):
+        if isinstance(value, torch.Tensor) and id(value) in place:
+            kept[position] = None
+            gaps.append((place[id(value)], position))
+        elif isinstance(value, torch.Tensor) and not is_fixed(value, node.name):
+            raise FreezeError(
+                f"the graph reads {node.name}, which is no input of the model and no weight",
+                hint="make it a buffer, or an input",
+            )
+    return tuple(kept), tuple(gaps)
+
+
+def containers_in(value: Any) -> list[Any]:
+    """Return the lists, dicts and other containers in a value that can change, outer ones first."""
+    nodes: list[Any] = []
+    pytree.tree_flatten(value, is_leaf=lambda node: nodes.append(node) or False)
+    return [node for node in nodes if type(node) is not tuple and not pytree.tree_is_leaf(node)]
+
+
+def rebuilt(result: Any, outputs: Sequence[Any], held: Set[int] = frozenset()) -> Callable[[Sequence[Any]], Any]:
+    """Return what turns the graph's outputs into the model's result.
+
+    `held` are the identities of what the model or its inputs hold. Raises FreezeError for a result with lists or dicts
+    among these, since eager hands out the same object in every call.
+    """
+    place = {id(output): index for index, output in enumerate(outputs) if isinstance(output, torch.Tensor)}
+    if id(result) in place:
+        only = place[id(result)]
+        return lambda found: found[only]
+    leaves, structure = pytree.tree_flatten(result)
+    if len(place) < len(outputs) and any(isinstance(leaf, (int, float)) for leaf in leaves):
+        raise FreezeError("the result holds numbers, and the graph computes some: they may depend on the inputs' values")
+    if strange := [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and id(leaf) not in place]:
+        raise FreezeError(f"{len(strange)} tensors of the result are not made by the captured graph")
+    if not all(isinstance(leaf, (torch.Tensor, *PLAIN)) for leaf in leaves):
+        raise FreezeError(f"the result holds values that cannot be rebuilt: {type(result).__name__}")
+    made = [id(one) for one in containers_in(result)]
+    if not {*made}.isdisjoint(held) or len({*made}) < len(made):
+        raise FreezeError("the result holds a list or dict that the model or an input keeps, or the same one twice")
+    found_at = [place.get(id(leaf)) for leaf in leaves]
+    plan = [(index, leaf if index is None else None) for index, leaf in zip(found_at, leaves, strict=True)]
+
+    def rebuild(found: Sequence[Any]) -> Any:
+        filled = [leaf if index is None else found[index] for index, leaf in plan]
+        return pytree.tree_unflatten(filled, structure)
+
+    return rebuild

@@ -1,0 +1,68 @@
+"""What belongs to a thread, not to a model, and changes what a call means: gradients, autocast, dispatch, determinism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch._C._dynamo.guards import GlobalStateGuard
+from torch._dynamo import eval_frame
+from torch.autograd import forward_ad
+from torch.utils import _device
+
+from hub.frontend.direct.reads import MISSING
+from hub.frontend.direct.watch import native
+
+_C = cast("Any", torch)._C
+_n_dispatch_modes: Callable[[], int] = _C._len_torch_dispatch_stack
+_function_transforms: Callable[[], Any] = _C._functorch.peek_interpreter_stack
+_is_traced: Callable[[], bool] = _C._is_tracing
+_PLAIN: tuple[tuple[Callable[..., Any], tuple[Any, ...], object], ...] = (
+    (_C._len_torch_function_stack, (), 0),
+    (_n_dispatch_modes, (), 0),
+    (_function_transforms, (), None),
+    (_C._autograd._top_saved_tensors_default_hooks, (True,), None),
+    (_is_traced, (), False),
+)
+"""What to ask, with which arguments, and the answer where nothing stands between a call and its operators. The answers are
+objects of which there is one."""
+
+
+class Modes:
+    """The modes of this thread when this was made. Only made where `are_plain()`."""
+
+    __slots__ = ("hold",)
+
+    def __init__(self) -> None:
+        rest = GlobalStateGuard().check  # gradients, autocast, threads, default dtype, determinism, precision
+        is_inference = torch.is_inference_mode_enabled
+        calls = (*_PLAIN, (rest, (), True), (is_inference, (), is_inference()))
+        names = ((_device, "CURRENT_DEVICE"), (forward_ad, "_current_level"), (eval_frame, "_stance"))
+        keyed = tuple((vars(module), (name,), (getattr(module, name),)) for module, name in names)
+        self.hold: Callable[[], bool] = native.Comparison((), keyed, (), (), (), (), (), calls, MISSING).holds
+        """Return whether the calling thread is in the same modes."""
+
+
+def is_for_eager() -> bool:
+    """Return whether a call is one for PyTorch alone: transforms, modes and tracers of others have to see each operator.
+
+    Under a transform, `vmap` say, Dynamo would give up on the code for good.
+    """
+    return _n_dispatch_modes() > 0 or _function_transforms() is not None or _is_traced()
+
+
+def are_plain() -> bool:
+    """Return whether nothing stands between a call and its operators: no mode, transform, hook or tracer of this thread.
+
+    Nor may the user have asked for eager, or for no more captures (`torch.compiler.set_stance`).
+    """
+    return (
+        all(ask(*args) is answer for ask, args, answer in _PLAIN)
+        and cast("Any", forward_ad)._current_level < 0
+        and _is_default(cast("Any", eval_frame)._stance)
+    )
+
+
+def _is_default(stance: Any) -> bool:
+    return stance.stance == "default" and stance.backend is None

@@ -1,0 +1,728 @@
+/* Compares what a captured program read from Python with what is there now: `hub.frontend.direct.watch` says what and why.
+ *
+ * A call of a model makes some thousand such comparisons. Here they are loads whose cache misses overlap, where Python would
+ * call a function for each. Everything is CPython's own interface, but for one field: `ma_version_tag`, which every change of a dict changes in
+ * CPython 3.11 and 3.12 (PEP 509; PEP 699 removes it later). `watch.py` tries that out before it trusts this module.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+
+#if PY_VERSION_HEX < 0x030b0000 || PY_VERSION_HEX >= 0x030d0000
+#error "dicts have version tags that can be relied on in CPython 3.11 and 3.12 alone"
+#endif
+
+#if defined(__GNUC__) && PY_VERSION_HEX >= 0x030c0000
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#endif
+
+typedef struct {
+    PyDictObject *dict;
+    uint64_t tag;
+} Tagged;
+
+typedef struct {
+    PyDictObject *dict;
+    uint64_t tag;
+    Py_ssize_t n_keys;
+    PyObject **keys;   /* borrowed from `held` */
+    PyObject **values; /* borrowed from `held`; NULL where the key must be missing */
+} Keyed;
+
+typedef struct {
+    PyObject *object;
+    PyTypeObject *type;
+    PyObject **place;    /* where the object has its attributes; NULL where it cannot have any */
+    PyObject *attributes; /* what is there: a dict, or NULL */
+    uint64_t tag;
+} Typed;
+
+typedef struct {
+    PyHeapTypeObject *type;
+    PyObject *mro, *name, *qualified_name;
+} Classed;
+
+typedef struct {
+    PyObject *list;
+    PyObject *items; /* a tuple */
+} Listed;
+
+typedef struct {
+    PyObject *cell;
+    PyObject *contents; /* NULL where it is empty */
+} Celled;
+
+typedef struct {
+    PyFunctionObject *function;
+    PyObject *code, *defaults, *keyword_defaults, *closure;
+} Coded;
+
+typedef struct {
+    PyObject *function;
+    PyObject *args; /* a tuple */
+    PyObject *answer;
+} Asked;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *held; /* the tuple of everything that the pointers below lead to */
+    Tagged *tagged;
+    Py_ssize_t n_tagged;
+    Keyed *keyed;
+    Py_ssize_t n_keyed;
+    Typed *typed;
+    Py_ssize_t n_typed;
+    Listed *listed;
+    Py_ssize_t n_listed;
+    Celled *celled;
+    Py_ssize_t n_celled;
+    Coded *coded;
+    Py_ssize_t n_coded;
+    Classed *classed;
+    Py_ssize_t n_classed;
+    Asked *asked;
+    Py_ssize_t n_asked;
+} Comparison;
+
+static void
+free_arrays(Comparison *self)
+{
+    for (Py_ssize_t i = 0; i < self->n_keyed; i++) {
+        PyMem_Free(self->keyed[i].keys);
+        PyMem_Free(self->keyed[i].values);
+    }
+    PyMem_Free(self->tagged);
+    PyMem_Free(self->keyed);
+    PyMem_Free(self->typed);
+    PyMem_Free(self->listed);
+    PyMem_Free(self->celled);
+    PyMem_Free(self->coded);
+    PyMem_Free(self->classed);
+    PyMem_Free(self->asked);
+    self->tagged = NULL;
+    self->keyed = NULL;
+    self->typed = NULL;
+    self->listed = NULL;
+    self->celled = NULL;
+    self->coded = NULL;
+    self->classed = NULL;
+    self->asked = NULL;
+    self->n_tagged = self->n_keyed = self->n_typed = self->n_listed = self->n_celled = self->n_coded = 0;
+    self->n_classed = self->n_asked = 0;
+}
+
+static int
+comparison_traverse(Comparison *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->held);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int
+comparison_clear(Comparison *self)
+{
+    free_arrays(self); /* first: they lead to what is held */
+    Py_CLEAR(self->held);
+    return 0;
+}
+
+static void
+comparison_dealloc(Comparison *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    comparison_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* Return zeroed memory for n things, and set an error where there is none. */
+static void *
+room(Py_ssize_t n, size_t size)
+{
+    void *memory = PyMem_Calloc(n ? (size_t)n : 1, size);
+    if (memory == NULL)
+        PyErr_NoMemory();
+    return memory;
+}
+
+static int
+take_keyed(Comparison *self, PyObject *rows, PyObject *missing)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(rows);
+    if ((self->keyed = room(n, sizeof(Keyed))) == NULL)
+        return -1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *dict, *keys, *values;
+        if (!PyTuple_Check(PyTuple_GET_ITEM(rows, i))) {
+            PyErr_SetString(PyExc_TypeError, "a tuple of a dict, keys and values is needed");
+            return -1;
+        }
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "O!O!O!", &PyDict_Type, &dict, &PyTuple_Type, &keys,
+                              &PyTuple_Type, &values))
+            return -1;
+        Keyed *row = &self->keyed[i];
+        Py_ssize_t n_keys = PyTuple_GET_SIZE(keys);
+        if (PyTuple_GET_SIZE(values) != n_keys) {
+            PyErr_SetString(PyExc_ValueError, "as many values as keys are needed");
+            return -1;
+        }
+        row->dict = (PyDictObject *)dict;
+        row->tag = 0; /* no dict has it: the first comparison looks at every key, since the dict may have changed meanwhile */
+        row->keys = room(n_keys, sizeof(PyObject *));
+        row->values = room(n_keys, sizeof(PyObject *));
+        self->n_keyed = i + 1; /* so that what there is of this row is freed */
+        if (row->keys == NULL || row->values == NULL)
+            return -1;
+        row->n_keys = n_keys;
+        for (Py_ssize_t k = 0; k < n_keys; k++) {
+            PyObject *value = PyTuple_GET_ITEM(values, k);
+            row->keys[k] = PyTuple_GET_ITEM(keys, k);
+            row->values[k] = value == missing ? NULL : value;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+comparison_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *dicts, *keyed, *objects, *lists, *cells, *functions, *classes, *calls, *missing;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "Comparison takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O!O!O", &PyTuple_Type, &dicts, &PyTuple_Type, &keyed, &PyTuple_Type, &objects,
+                          &PyTuple_Type, &lists, &PyTuple_Type, &cells, &PyTuple_Type, &functions, &PyTuple_Type, &classes,
+                          &PyTuple_Type, &calls, &missing))
+        return NULL;
+    Comparison *self = (Comparison *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    PyObject *values = PyList_New(0); /* what is compared by address: an address that is free would be given to others */
+    if (values == NULL)
+        goto failed;
+    self->held = PyTuple_Pack(2, args, values);
+    Py_DECREF(values); /* `held` has it */
+    if (self->held == NULL)
+        goto failed;
+
+    Py_ssize_t n = PyTuple_GET_SIZE(dicts);
+    if ((self->tagged = room(n, sizeof(Tagged))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *dict = PyTuple_GET_ITEM(dicts, i);
+        if (!PyDict_Check(dict)) {
+            PyErr_SetString(PyExc_TypeError, "a dict is needed");
+            goto failed;
+        }
+        self->tagged[i] = (Tagged){(PyDictObject *)dict, ((PyDictObject *)dict)->ma_version_tag};
+    }
+    self->n_tagged = n;
+
+    if (take_keyed(self, keyed, missing) < 0)
+        goto failed;
+
+    n = PyTuple_GET_SIZE(objects);
+    if ((self->typed = room(n, sizeof(Typed))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *object = PyTuple_GET_ITEM(objects, i);
+        PyObject **place = _PyObject_GetDictPtr(object); /* makes the dict where attributes are kept without one */
+        PyObject *attributes = place == NULL ? NULL : *place;
+        if (attributes != NULL && !PyDict_Check(attributes)) {
+            PyErr_SetString(PyExc_TypeError, "an object that keeps its attributes in a dict is needed");
+            goto failed;
+        }
+        uint64_t tag = attributes == NULL ? 0 : ((PyDictObject *)attributes)->ma_version_tag;
+        self->typed[i] = (Typed){object, Py_TYPE(object), place, attributes, tag};
+        if (PyList_Append(values, (PyObject *)Py_TYPE(object)) < 0)
+            goto failed;
+        if (attributes != NULL && PyList_Append(values, attributes) < 0)
+            goto failed;
+    }
+    self->n_typed = n;
+
+    n = PyTuple_GET_SIZE(lists);
+    if ((self->listed = room(n, sizeof(Listed))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *list = PyTuple_GET_ITEM(lists, i);
+        PyObject *items = PyList_Check(list) ? PyList_AsTuple(list) : NULL;
+        if (items == NULL) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_TypeError, "a list is needed");
+            goto failed;
+        }
+        int error = PyList_Append(values, items);
+        Py_DECREF(items); /* `values` has it */
+        if (error)
+            goto failed;
+        self->listed[i] = (Listed){list, items};
+    }
+    self->n_listed = n;
+
+    n = PyTuple_GET_SIZE(cells);
+    if ((self->celled = room(n, sizeof(Celled))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *cell = PyTuple_GET_ITEM(cells, i);
+        if (!PyCell_Check(cell)) {
+            PyErr_SetString(PyExc_TypeError, "a cell is needed");
+            goto failed;
+        }
+        PyObject *contents = PyCell_GET(cell);
+        self->celled[i] = (Celled){cell, contents};
+        if (contents != NULL && PyList_Append(values, contents) < 0)
+            goto failed;
+    }
+    self->n_celled = n;
+
+    n = PyTuple_GET_SIZE(functions);
+    if ((self->coded = room(n, sizeof(Coded))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *object = PyTuple_GET_ITEM(functions, i);
+        if (!PyFunction_Check(object)) {
+            PyErr_SetString(PyExc_TypeError, "a function is needed");
+            goto failed;
+        }
+        PyFunctionObject *function = (PyFunctionObject *)object;
+        PyObject *parts[] = {function->func_code, function->func_defaults, function->func_kwdefaults, function->func_closure};
+        self->coded[i] = (Coded){function, parts[0], parts[1], parts[2], parts[3]};
+        for (size_t k = 0; k < sizeof(parts) / sizeof(parts[0]); k++)
+            if (parts[k] != NULL && PyList_Append(values, parts[k]) < 0)
+                goto failed;
+    }
+    self->n_coded = n;
+
+    n = PyTuple_GET_SIZE(classes);
+    if ((self->classed = room(n, sizeof(Classed))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *object = PyTuple_GET_ITEM(classes, i);
+        if (!PyType_Check(object) || !PyType_HasFeature((PyTypeObject *)object, Py_TPFLAGS_HEAPTYPE)) {
+            PyErr_SetString(PyExc_TypeError, "a class that is not written in C is needed");
+            goto failed;
+        }
+        PyHeapTypeObject *one = (PyHeapTypeObject *)object;
+        PyObject *parts[] = {one->ht_type.tp_mro, one->ht_name, one->ht_qualname};
+        self->classed[i] = (Classed){one, parts[0], parts[1], parts[2]};
+        for (size_t k = 0; k < sizeof(parts) / sizeof(parts[0]); k++)
+            if (parts[k] != NULL && PyList_Append(values, parts[k]) < 0)
+                goto failed;
+    }
+    self->n_classed = n;
+
+    n = PyTuple_GET_SIZE(calls);
+    if ((self->asked = room(n, sizeof(Asked))) == NULL)
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *row = PyTuple_GET_ITEM(calls, i);
+        if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 3 || !PyTuple_Check(PyTuple_GET_ITEM(row, 1))) {
+            PyErr_SetString(PyExc_TypeError, "a tuple of a callable, a tuple of arguments and an answer is needed");
+            goto failed;
+        }
+        self->asked[i] = (Asked){PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1), PyTuple_GET_ITEM(row, 2)};
+    }
+    self->n_asked = n;
+    return (PyObject *)self;
+
+failed:
+    Py_DECREF(self);
+    return NULL;
+}
+
+/* Return 1 where a dict's watched keys have the values that they had, 0 where not, -1 with an error set. */
+static int
+has_same_keys(Keyed *row)
+{
+    for (Py_ssize_t k = 0; k < row->n_keys; k++) {
+        PyObject *value = PyDict_GetItemWithError((PyObject *)row->dict, row->keys[k]);
+        if (value == NULL && PyErr_Occurred())
+            return -1;
+        if (value != row->values[k])
+            return 0;
+    }
+    return 1;
+}
+
+/* Return 1 where a call gives the very object that it gave, 0 where not, -1 with an error set. */
+static int
+gives_same_answer(const Asked *row)
+{
+    PyObject *answer = PyObject_Vectorcall(row->function, &PyTuple_GET_ITEM(row->args, 0), (size_t)PyTuple_GET_SIZE(row->args),
+                                           NULL);
+    if (answer == NULL)
+        return -1;
+    int same = answer == row->answer;
+    Py_DECREF(answer);
+    return same;
+}
+
+static PyObject *
+comparison_holds(Comparison *self, PyObject *Py_UNUSED(ignored))
+{
+    if (self->held == NULL) /* the garbage collector has cleared it, and a finalizer asks */
+        Py_RETURN_FALSE;
+    /* One sum without branches in its loops, so that the processor fetches many dicts at once. */
+    uint64_t differences = 0;
+    for (Py_ssize_t i = 0; i < self->n_tagged; i++)
+        differences |= self->tagged[i].dict->ma_version_tag ^ self->tagged[i].tag;
+    for (Py_ssize_t i = 0; i < self->n_typed; i++) {
+        Typed *row = &self->typed[i];
+        differences |= (uintptr_t)Py_TYPE(row->object) ^ (uintptr_t)row->type;
+        if (row->place != NULL)
+            differences |= (uintptr_t)*row->place ^ (uintptr_t)row->attributes;
+        if (row->attributes != NULL)
+            differences |= ((PyDictObject *)row->attributes)->ma_version_tag ^ row->tag;
+    }
+    for (Py_ssize_t i = 0; i < self->n_classed; i++) {
+        Classed *row = &self->classed[i];
+        differences |= (uintptr_t)row->type->ht_type.tp_mro ^ (uintptr_t)row->mro;
+        differences |= (uintptr_t)row->type->ht_name ^ (uintptr_t)row->name;
+        differences |= (uintptr_t)row->type->ht_qualname ^ (uintptr_t)row->qualified_name;
+    }
+    for (Py_ssize_t i = 0; i < self->n_celled; i++)
+        differences |= (uintptr_t)PyCell_GET(self->celled[i].cell) ^ (uintptr_t)self->celled[i].contents;
+    for (Py_ssize_t i = 0; i < self->n_coded; i++) {
+        Coded *row = &self->coded[i];
+        differences |= (uintptr_t)row->function->func_code ^ (uintptr_t)row->code;
+        differences |= (uintptr_t)row->function->func_defaults ^ (uintptr_t)row->defaults;
+        differences |= (uintptr_t)row->function->func_kwdefaults ^ (uintptr_t)row->keyword_defaults;
+        differences |= (uintptr_t)row->function->func_closure ^ (uintptr_t)row->closure;
+    }
+    if (differences)
+        Py_RETURN_FALSE;
+    for (Py_ssize_t i = 0; i < self->n_listed; i++) {
+        Listed *row = &self->listed[i];
+        Py_ssize_t n = PyTuple_GET_SIZE(row->items);
+        if (PyList_GET_SIZE(row->list) != n)
+            Py_RETURN_FALSE;
+        for (Py_ssize_t k = 0; k < n; k++)
+            if (PyList_GET_ITEM(row->list, k) != PyTuple_GET_ITEM(row->items, k))
+                Py_RETURN_FALSE;
+    }
+    for (Py_ssize_t i = 0; i < self->n_keyed; i++) {
+        Keyed *row = &self->keyed[i];
+        uint64_t tag = row->dict->ma_version_tag;
+        if (tag == row->tag)
+            continue;
+        int same = has_same_keys(row);
+        if (same < 0)
+            return NULL;
+        if (!same)
+            Py_RETURN_FALSE;
+        row->tag = tag; /* the one that was read first: a key's __eq__ may have changed the dict meanwhile */
+    }
+    PyObject *held = Py_NewRef(self->held); /* a call might have the garbage collector clear this */
+    int same = 1;
+    for (Py_ssize_t i = 0; same > 0 && i < self->n_asked; i++)
+        same = gives_same_answer(&self->asked[i]);
+    Py_DECREF(held);
+    if (same < 0)
+        return NULL;
+    return PyBool_FromLong(same);
+}
+
+static PyMethodDef comparison_methods[] = {
+    {"holds", (PyCFunction)comparison_holds, METH_NOARGS, "Return whether everything is as it was."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot comparison_slots[] = {
+    {Py_tp_doc, "What a captured program read: dicts, keyed, objects, lists, cells, functions, classes, calls, missing."},
+    {Py_tp_new, comparison_new},
+    {Py_tp_dealloc, comparison_dealloc},
+    {Py_tp_traverse, comparison_traverse},
+    {Py_tp_clear, comparison_clear},
+    {Py_tp_methods, comparison_methods},
+    {0, NULL},
+};
+
+static PyType_Spec comparison_spec = {
+    .name = "hub.frontend.direct.native.Comparison",
+    .basicsize = sizeof(Comparison),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = comparison_slots,
+};
+
+/* --- Tensors ----------------------------------------------------------------------------------------------------------------
+ * Where and how a weight lies in memory comes from PyTorch's C interface, whose form does not change between versions
+ * (aoti_torch/c/shim.h); its count of writes and need of gradients from the two C++ functions behind the getters of PyTorch's
+ * Python type. `watch.py` hands in all of them. The getters themselves touch the Python object, too: what a model's kernels
+ * have driven out of the caches and the TLB costs more than all instructions here.
+ */
+
+typedef void *Handle;
+typedef int32_t (*GetPointer)(Handle, void **);
+typedef int32_t (*GetNumber)(Handle, int64_t *);
+typedef int32_t (*GetNumbers)(Handle, int64_t **);
+typedef int32_t (*GetKind)(Handle, int32_t *);
+typedef int32_t (*Delete)(Handle);
+typedef int64_t (*CountWrites)(Handle); /* at::TensorBase::_version() const */
+typedef bool (*NeedGradient)(void *);   /* c10::TensorImpl::requires_grad() const */
+
+typedef struct {
+    GetPointer data;
+    GetNumber rank;
+    GetNumbers sizes, strides;
+    GetKind dtype;
+    Delete delete;
+    CountWrites version;
+    NeedGradient needs_gradient;
+} Interface;
+
+typedef struct {
+    void *body;    /* what a handle holds: its address serves as one, so that nobody has to fetch the handle's own memory */
+    Handle handle; /* keeps the body alive */
+    void *data;
+    int64_t *layout; /* sizes, then strides */
+    int64_t rank;
+    int64_t version;
+    int32_t dtype;
+    bool needs_gradient;
+} Stamp;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *held;
+    Interface call;
+    Stamp *stamps;
+    int64_t *layouts; /* of all stamps, one after the other */
+    Py_ssize_t n_stamps;
+    long n_renewals;
+} Stamps;
+
+enum { CHANGED, WRITTEN, SAME }; /* what `compare` gives; `watch.py` has the same names */
+
+static int
+stamps_traverse(Stamps *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->held);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int
+stamps_clear(Stamps *self)
+{
+    Py_ssize_t n = self->n_stamps;
+    Stamp *stamps = self->stamps;
+    self->n_stamps = 0;
+    self->stamps = NULL;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (stamps[i].handle != NULL)
+            self->call.delete (stamps[i].handle);
+    }
+    PyMem_Free(stamps);
+    PyMem_Free(self->layouts);
+    self->layouts = NULL;
+    Py_CLEAR(self->held);
+    return 0;
+}
+
+static void
+stamps_dealloc(Stamps *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    stamps_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* Take a tensor's form as it is, but for its sizes and strides; return 0 with an error set where its memory has no name. */
+static int
+fill_stamp(const Interface *call, Stamp *stamp)
+{
+    if (call->data(&stamp->body, &stamp->data) || call->rank(&stamp->body, &stamp->rank)
+        || call->dtype(&stamp->body, &stamp->dtype)) {
+        PyErr_SetString(PyExc_ValueError, "a tensor without memory that can be named");
+        return 0;
+    }
+    stamp->version = call->version(&stamp->body);
+    stamp->needs_gradient = call->needs_gradient(stamp->body);
+    return 1;
+}
+
+/* Take the sizes and strides of all tensors; return 0 with an error set where that fails. */
+static int
+fill_layouts(Stamps *self)
+{
+    Py_ssize_t n_numbers = 0;
+    for (Py_ssize_t i = 0; i < self->n_stamps; i++)
+        n_numbers += 2 * self->stamps[i].rank;
+    int64_t *next = self->layouts = room(n_numbers, sizeof(int64_t));
+    if (next == NULL)
+        return 0;
+    for (Py_ssize_t i = 0; i < self->n_stamps; i++) {
+        Stamp *stamp = &self->stamps[i];
+        int64_t *sizes, *strides;
+        if (self->call.sizes(&stamp->body, &sizes) || self->call.strides(&stamp->body, &strides)) {
+            PyErr_SetString(PyExc_ValueError, "a tensor without sizes and strides");
+            return 0;
+        }
+        stamp->layout = next;
+        memcpy(next, sizes, (size_t)stamp->rank * sizeof(int64_t));
+        memcpy(next + stamp->rank, strides, (size_t)stamp->rank * sizeof(int64_t));
+        next += 2 * stamp->rank;
+    }
+    return 1;
+}
+
+static PyObject *
+stamps_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *tensors, *handles;
+    unsigned long long call[8];
+    if (!PyArg_ParseTuple(args, "O!O!(KKKKKKKK)", &PyTuple_Type, &tensors, &PyTuple_Type, &handles, &call[0], &call[1],
+                          &call[2], &call[3], &call[4], &call[5], &call[6], &call[7]))
+        return NULL;
+    Py_ssize_t n = PyTuple_GET_SIZE(tensors);
+    if (PyTuple_GET_SIZE(handles) != n) {
+        PyErr_SetString(PyExc_ValueError, "as many handles as tensors are needed");
+        return NULL;
+    }
+    Stamps *self = (Stamps *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->held = Py_NewRef(args);
+    self->call = (Interface){(GetPointer)(uintptr_t)call[0],  (GetNumber)(uintptr_t)call[1],   (GetNumbers)(uintptr_t)call[2],
+                             (GetNumbers)(uintptr_t)call[3],  (GetKind)(uintptr_t)call[4],     (Delete)(uintptr_t)call[5],
+                             (CountWrites)(uintptr_t)call[6], (NeedGradient)(uintptr_t)call[7]};
+    if ((self->stamps = room(n, sizeof(Stamp))) == NULL)
+        goto failed;
+    self->n_stamps = n;
+    for (Py_ssize_t i = 0; i < n; i++) /* first, so that every handle is freed whatever fails below */
+        self->stamps[i].handle = PyCapsule_GetPointer(PyTuple_GET_ITEM(handles, i), NULL);
+    if (PyErr_Occurred())
+        goto failed;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        self->stamps[i].body = *(void **)self->stamps[i].handle;
+        if (!fill_stamp(&self->call, &self->stamps[i]))
+            goto failed;
+    }
+    if (!fill_layouts(self))
+        goto failed;
+    return (PyObject *)self;
+
+failed:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static PyObject *
+stamps_compare(Stamps *self, PyObject *Py_UNUSED(ignored))
+{
+    const Interface *call = &self->call;
+    for (Py_ssize_t i = 0; i < self->n_stamps; i++) { /* a large model has driven all of this out of the caches */
+        const char *body = self->stamps[i].body;
+        __builtin_prefetch(body);
+        __builtin_prefetch(body + 64);
+        __builtin_prefetch(body + 128);
+    }
+    long found = SAME;
+    for (Py_ssize_t i = 0; i < self->n_stamps; i++) {
+        Stamp *stamp = &self->stamps[i];
+        Handle handle = &stamp->body;
+        void *data;
+        int64_t rank, *sizes, *strides;
+        int32_t dtype;
+        if (call->needs_gradient(stamp->body) != stamp->needs_gradient || call->data(handle, &data)
+            || call->rank(handle, &rank) || rank != stamp->rank || call->dtype(handle, &dtype) || dtype != stamp->dtype
+            || call->sizes(handle, &sizes) || call->strides(handle, &strides))
+            return PyLong_FromLong(CHANGED);
+        for (int64_t d = 0; d < rank; d++)
+            if (sizes[d] != stamp->layout[d] || strides[d] != stamp->layout[rank + d])
+                return PyLong_FromLong(CHANGED);
+        if (call->version(handle) != stamp->version || data != stamp->data)
+            found = WRITTEN;
+    }
+    return PyLong_FromLong(found);
+}
+
+static PyObject *
+stamps_renew(Stamps *self, PyObject *Py_UNUSED(ignored))
+{
+    for (Py_ssize_t i = 0; i < self->n_stamps; i++) {
+        Stamp *stamp = &self->stamps[i];
+        if (self->call.data(&stamp->body, &stamp->data))
+            stamp->data = NULL;
+        stamp->version = self->call.version(&stamp->body);
+    }
+    return PyLong_FromLong(++self->n_renewals);
+}
+
+static PyMethodDef stamps_methods[] = {
+    {"compare", (PyCFunction)stamps_compare, METH_NOARGS,
+     "Return 0 where a tensor has another form, 1 where one was written to or moved, 2 where all are as they were."},
+    {"renew", (PyCFunction)stamps_renew, METH_NOARGS,
+     "Take counts of writes and addresses anew; return how often that was done."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot stamps_slots[] = {
+    {Py_tp_doc, "Tensors as they are: tensors, handles, functions."},
+    {Py_tp_new, stamps_new},
+    {Py_tp_dealloc, stamps_dealloc},
+    {Py_tp_traverse, stamps_traverse},
+    {Py_tp_clear, stamps_clear},
+    {Py_tp_methods, stamps_methods},
+    {0, NULL},
+};
+
+static PyType_Spec stamps_spec = {
+    .name = "hub.frontend.direct.native.Stamps",
+    .basicsize = sizeof(Stamps),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = stamps_slots,
+};
+
+/* Return whether no tensor, nor anything else in a sequence, has attributes of its own (`torch._dynamo.mark_dynamic` sets some). */
+static PyObject *
+have_no_attributes(PyObject *Py_UNUSED(module), PyObject *values)
+{
+    if (!PyTuple_Check(values)) {
+        PyErr_SetString(PyExc_TypeError, "a tuple is needed");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++) {
+        PyObject **place = _PyObject_GetDictPtr(PyTuple_GET_ITEM(values, i));
+        if (place != NULL && *place != NULL && PyDict_GET_SIZE(*place) > 0)
+            Py_RETURN_FALSE;
+    }
+    Py_RETURN_TRUE;
+}
+
+static PyMethodDef methods[] = {
+    {"have_no_attributes", have_no_attributes, METH_O, "Return whether nothing in a tuple has attributes of its own."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+fill(PyObject *module)
+{
+    PyType_Spec *specs[] = {&comparison_spec, &stamps_spec};
+    for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
+        PyObject *type = PyType_FromModuleAndSpec(module, specs[i], NULL);
+        int failed = type == NULL || PyModule_AddType(module, (PyTypeObject *)type) < 0;
+        Py_XDECREF(type);
+        if (failed)
+            return -1;
+    }
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, fill}, {0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "native", .m_size = 0, .m_methods = methods, .m_slots = module_slots,
+};
+
+PyMODINIT_FUNC
+PyInit_native(void)
+{
+    return PyModuleDef_Init(&module);
+}

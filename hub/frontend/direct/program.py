@@ -1,0 +1,348 @@
+"""A model or function that is called without Dynamo while nothing that its program read has changed."""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import fx
+from torch._C._dynamo.eval_frame import reset_code
+from torch.fx import _symbolic_trace
+
+from hub.capture.call import forget_compiled
+from hub.capture.frames import captured_for_hub
+from hub.config.options import check_backends, resolve
+from hub.discovery.registry import registry
+from hub.errors import FreezeError
+from hub.frontend.compiled import is_autocast_on
+from hub.frontend.direct.entry import Entry, Inputs
+from hub.frontend.direct.general import General, apart, generated, is_known
+from hub.frontend.direct.modes import Modes, are_plain, is_for_eager
+from hub.frontend.direct.reads import Unwatched, find
+from hub.frontend.direct.recorder import Capture, Captures, Recorder, Seen
+from hub.frontend.direct.watch import CHANGED, SAME, Watch, why_unwatched
+from hub.frontend.dynamo import hub_backend
+from hub.process.environment import environment_now
+from hub.process.forks import freed_in_forks
+from hub.process.traffic import TRAFFIC
+
+MAX_ENTRIES = 16
+"""Forms of calls that go without Dynamo; the one made first makes room."""
+MAX_GENERAL = 8
+"""Programs that serve calls of many forms, in one set of modes each; the one made first makes room."""
+MAX_MISSED = 64
+"""Forms of calls that are remembered until they come a second time."""
+MAX_PAUSE = 1024
+"""Calls through Dynamo, at most, between two attempts to go without: for models that change themselves in every call."""
+MIN_USES = 16
+"""Calls without Dynamo after which an attempt has paid, and the next one need not wait."""
+SAMPLE = 16
+"""Calls of the general way of which one is looked at, whether its form comes again and again and deserves an entry."""
+PATIENCE = 0.25
+"""Part of the last capture's seconds that calls of another form spend in eager before they are captured too. Whoever
+captures each form at once spends more on rare ones than they can gain; the classic bound of renting or buying is 1."""
+_numbers = itertools.count()
+MODEL, ARGS, KWARGS = "model", "args", "kwargs"
+"""Names of what `_call` is called with, by which Dynamo's expressions begin."""
+
+
+def _call(model: Any, args: Any, kwargs: Any) -> Any:
+    """Stand for a call in Dynamo: with it, the roots of all that a program reads are known (`recorder.INPUTS`)."""
+    return model(*args, **kwargs)
+
+
+def _backend(
+    module: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Compile one program that Dynamo captured, as `torch.compile(backend="hub")` does."""
+    return hub_backend(module, inputs, options=options)
+
+
+captured_for_hub(_backend, skip_nnmodule_hook_guards=False)  # Dynamo would not notice hooks that are added later
+
+
+@dataclass(frozen=True, slots=True)
+class _Armed:
+    """What calls may go without Dynamo, while the watch holds."""
+
+    watch: Watch
+    entries: tuple[Entry, ...] = ()
+    general: tuple[General, ...] = ()
+
+    def more(self, found: Entry | General) -> _Armed:
+        """Return the same with one more."""
+        if isinstance(found, Entry):
+            return replace(self, entries=(found, *self.entries)[:MAX_ENTRIES])
+        others = (one for one in self.general if one.check is not found.check or not one.modes.hold())
+        return replace(self, general=(found, *others)[:MAX_GENERAL])
+
+
+class Program:
+    """The calls of one model or function. Each goes the shortest way that is known to give eager's answer."""
+
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any], *, dynamic: bool | None) -> None:
+        self.function = function
+        self.options, self.dynamic = options, dynamic
+        # Code of its own, unequal to every other: Dynamo counts what it compiles, and remembers sizes that vary, by code.
+        code = _call.__code__.replace(co_name=f"call_{next(_numbers)}")
+        self._globals = {"__builtins__": builtins, "__name__": "hub.frontend.direct.call"}
+        self._code, self._entered = code, _entered(function)
+        self._captures = Captures(code, self._entered[::2])
+        self.compiled: Callable[..., Any] = cast("Any", torch).compile(
+            types.FunctionType(code, self._globals, code.co_name),
+            backend=_backend,
+            dynamic=dynamic,
+            options={**options, "guard_filter_fn": self._captures.guarded_by},
+        )
+        """The function through Dynamo: called with it, the inputs and the keyword inputs."""
+        weakref.finalize(self, forget_compiled, code, "its model is gone").atexit = False  # PyTorch would keep the plans
+        self.why_dynamo = why_unwatched() or "it has not been called often enough: the third call of a form goes without"
+        """Why the last call that went through Dynamo did; "" where the next one of its form does not."""
+        self._can_watch = not why_unwatched()
+        self._is_called = self._is_captured = False
+        self._starts_in_eager = True
+        self._armed: _Armed | None = None
+        self._missed: dict[Any, None] = {}
+        self._spent_s: dict[Any, float] = {}
+        """Seconds in eager, by kind of inputs, of calls whose kind is not captured yet."""
+        self._capture_s = 0.0
+        """What the last capture took."""
+        self._pause = self._to_wait = self._n_uses = 0
+        self.lock = freed_in_forks(threading.Lock())
+        """Held while calls of graphs are watched: a graph has one observer."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one call, without Dynamo where one of this form went through it and nothing has changed since."""
+        armed = self._armed
+        if armed is not None and (found := armed.watch.compare()) != CHANGED:
+            for entry in armed.entries:
+                if (leaves := entry.leaves_of(args, kwargs)) is not None:
+                    self._n_uses += 1
+                    return entry.run(leaves, is_same=found == SAME)
+            if armed.general:
+                return self._call_generally(armed.general, args, kwargs)
+        return self._call_slowly(args, kwargs)
+
+    def _call_generally(self, known: Sequence[General], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run one call by the code of a program that takes it, or through Dynamo; in eager where neither would pay."""
+        scope = {MODEL: self.function, ARGS: args, KWARGS: kwargs}
+        for general in known:
+            if general.takes(scope):
+                self._n_uses += 1
+                if general.may_have_entry and self._n_uses % SAMPLE == 0 and self._comes_again(Inputs(args, kwargs)):
+                    break
+                return general.run(self.function, args, kwargs)
+        else:
+            if self._may_spare_captures and not is_known(self._code, scope):
+                kind = Inputs(args, kwargs).kind()
+                if self._spent_s.get(kind, 0.0) < PATIENCE * self._capture_s:
+                    return self._timed_in_eager(kind, args, kwargs)
+        return self._call_slowly(args, kwargs)
+
+    def through_dynamo(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one call as `torch.compile` would."""
+        return self.compiled(self.function, args, kwargs)
+
+    def capture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Capture and plan the program for inputs of this form now; their result is thrown away.
+
+        A module in eval mode is captured without gradients.
+        """
+        self._is_called = True
+        is_served = isinstance(self.function, torch.nn.Module) and not self.function.training
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not is_served):
+            self.compiled(self.function, args, kwargs)
+
+    def _call_slowly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if torch.compiler.is_compiling() or is_for_eager() or _symbolic_trace.is_fx_symbolic_tracing():
+            return self.function(*args, **kwargs)  # another compiler goes through it, and has to see the model itself
+        if not self._is_called and self._is_first_in_eager():
+            return self.function(*args, **kwargs)
+        if (entered := _entered(self.function)) != self._entered:
+            self._forget(entered)
+        if not self._is_captured and self._starts_in_eager and self.lock.locked():
+            return self.function(*args, **kwargs)  # another thread has it captured: all that ask Dynamo do it again
+        if not self._is_worth_watching() or not self.lock.acquire(blocking=False):
+            return self.compiled(self.function, args, kwargs)
+        try:
+            return self._watched(args, kwargs)
+        finally:
+            self._is_captured = True
+            self.lock.release()
+
+    def _is_first_in_eager(self) -> bool:
+        """Return whether the first answer does not wait for capture. Raise OptionError for options that are wrong."""
+        options = resolve(self.options, environment_now(), Path.cwd())
+        if options.backends or options.exclude or options.force:
+            check_backends(options, registry().configured(options).entries)
+        self._is_called, self._starts_in_eager = True, options.may_answer_in_eager
+        return self._starts_in_eager
+
+    def _forget(self, entered: tuple[Any, ...]) -> None:
+        """Have everything captured anew, since the model's own code was replaced: of that Dynamo makes no guard."""
+        self._entered, self._armed = entered, None
+        self._captures.functions = entered[::2]
+        reset_code(self._code)
+        self._captures.forget()
+
+    @property
+    def _may_spare_captures(self) -> bool:
+        """Return whether there is a program that serves many forms already, so that others can wait."""
+        return self._starts_in_eager and self._captures.n_made > 1 and are_plain()
+
+    def _timed_in_eager(self, kind: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        start = time.perf_counter()
+        with TRAFFIC:  # what is timed beside the model waits for gaps between calls
+            result = self.function(*args, **kwargs)
+        self._spent_s[kind] = self._spent_s.pop(kind, 0.0) + time.perf_counter() - start
+        while len(self._spent_s) > MAX_MISSED:
+            self._spent_s.pop(next(iter(self._spent_s)))
+        self.why_dynamo = f"inputs of this kind run in eager until that took {PATIENCE:.0%} of what a capture takes"
+        return result
+
+    def _is_worth_watching(self) -> bool:
+        """Return whether to learn from this call; count down to the next one where not."""
+        if self._to_wait > 0:
+            self._to_wait -= 1
+            return False
+        return self._can_watch and are_plain()
+
+    def _watched(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Make the call through Dynamo, and learn from it.
+
+        What the program reads is noted before the call: Dynamo's guards then look at what was noted.
+        """
+        n_made = self._captures.n_made
+        watch, modes, inputs = self._watch_now(args, kwargs), Modes(), Inputs(args, kwargs)
+        start = time.perf_counter()
+        with Recorder(self._captures.graphs()) as recorder:
+            result = self.compiled(self.function, args, kwargs)
+        if self._captures.n_made != n_made:  # it was captured only now: the next call is noted with all that it reads
+            self._capture_s = time.perf_counter() - start
+            self._armed = None
+            self.why_dynamo = (
+                self._captures.why_last() or "its last call was captured, and the next one of its form is noted"
+            )
+            return result
+        way = self._way(watch, modes, inputs, recorder.calls, result)
+        if isinstance(way, Unwatched):
+            self.why_dynamo = str(way)
+            self._wait_longer()
+        elif way is not None and isinstance(watch, Watch):
+            armed = self._armed
+            self._armed = (armed if armed is not None and armed.watch is watch else _Armed(watch)).more(way)
+            self.why_dynamo = ""
+        return result
+
+    def _way(
+        self, watch: Watch | Unwatched | None, modes: Modes, inputs: Inputs, calls: list[Seen], result: Any
+    ) -> Entry | General | Unwatched | None:
+        """Return what others like this call can go by, or why they have to go through Dynamo; None where that is open."""
+        capture = _only_capture(calls, self._captures)
+        if isinstance(capture, Unwatched):
+            return capture
+        if not isinstance(watch, Watch):
+            return watch or Unwatched("", "nothing of it is captured")
+        if watch.compare() == CHANGED:
+            return Unwatched("", capture.more.writes or "something that the model reads changed during the call")
+        if not modes.hold():
+            return Unwatched("", "every call changes PyTorch's modes")
+        entry = None
+        if capture.check is None or self._armed is None or self._armed.watch is not watch or self._comes_again(inputs):
+            entry = _entry(watch, modes, inputs, calls[0], result, capture)
+        if isinstance(entry, Entry) or capture.check is None:
+            return entry
+        general = _general(watch, modes, capture, self._code, self._globals, may_have_entry=entry is None)
+        return general if general is not None else entry
+
+    def _watch_now(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Watch | Unwatched | None:
+        """Return a watch of all that captured programs read: the one there is, while it holds. None before any capture."""
+        if (armed := self._armed) is not None:
+            if armed.watch.compare() != CHANGED:
+                return armed.watch
+            self._armed = None
+            if self._n_uses >= MIN_USES:
+                self._pause = 0
+            self._n_uses = 0
+        if not self._captures.steps:
+            return None
+        scope = {"L": {MODEL: self.function, ARGS: args, KWARGS: kwargs}, "G": self._globals}
+        found = find(self._captures.steps, scope, self._entered[::2])
+        return found if isinstance(found, Unwatched) else Watch(found)
+
+    def _comes_again(self, inputs: Inputs) -> bool:
+        """Return whether a call of this form went through Dynamo before; sizes that come once are not worth an entry."""
+        try:
+            key = inputs.key()
+            if key in self._missed:
+                return True
+        except TypeError:  # an input that cannot be told apart
+            return False
+        self._missed[key] = None
+        while len(self._missed) > MAX_MISSED:
+            self._missed.pop(next(iter(self._missed)))
+        return False
+
+    def _wait_longer(self) -> None:
+        self._pause = min(max(1, 2 * self._pause), MAX_PAUSE)
+        self._to_wait = self._pause
+
+
+def _entered(model: Any) -> tuple[Any, ...]:
+    """Return the functions of a module by which a call enters it, each with its code."""
+    if not isinstance(model, torch.nn.Module):
+        return ()
+    functions = [getattr(type(model), name, None) for name in ("__call__", "forward")]
+    return tuple(part for one in functions if isinstance(one, types.FunctionType) for part in (one, one.__code__))
+
+
+def _only_capture(calls: list[Seen], captures: Captures) -> Capture | Unwatched:
+    """Return the program that a call through Dynamo ran, or why others like it have to go through Dynamo, too."""
+    if not calls and not torch.is_grad_enabled() and not is_autocast_on():
+        return Unwatched(
+            "", "Python runs between its graphs (TORCH_LOGS=graph_breaks shows where), or an operator such as vmap"
+        )
+    if not calls:
+        return Unwatched("", "its graphs are called by PyTorch's autograd: for gradients, or under autocast")
+    if len(calls) > 1:
+        return Unwatched("", f"a call runs {len(calls)} captured graphs, with Python between them")
+    capture = captures.of(calls[0].graph)
+    if capture is None:
+        return Unwatched("", "its graph is a part of the model, with Python around it")
+    if capture.more.breaks:
+        return Unwatched("", capture.more.breaks)
+    if calls[0].graph.mode != "inference":
+        return Unwatched("", "it makes gradients")
+    return capture
+
+
+def _entry(watch: Watch, modes: Modes, inputs: Inputs, call: Seen, result: Any, capture: Capture) -> Entry | Unwatched:
+    """Return an entry for calls of this form, or why there can be none."""
+    if capture.more.writes:
+        return Unwatched("", capture.more.writes)
+    if capture.needs.unwatched is not None:
+        return capture.needs.unwatched
+    try:
+        return Entry(inputs, call, result, watch, modes)
+    except FreezeError as error:
+        return Unwatched("", error.message)
+
+
+def _general(
+    watch: Watch, modes: Modes, capture: Capture, code: types.CodeType, names: dict[str, Any], *, may_have_entry: bool
+) -> General | None:
+    """Return the code that Dynamo made of a program, to be called while the watch holds."""
+    graph, run = capture.graph(), generated(code, capture.compile_id, names)
+    if capture.check is None or graph is None or run is None:
+        return None
+    are_apart = apart(capture.inputs, watch) if graph.graph.mutated else None
+    return General(capture.check, modes, run, are_apart, may_have_entry)

@@ -1,0 +1,183 @@
+"""Compares what a captured program read from Python with what is there now.
+
+CPython 3.11 and 3.12 count every change of a dict in its version tag (PEP 509), and nearly all of what a model is made of
+lies in dicts. The comparison is written in C (`native.c`); where that module was not built, or this Python's tags do not do
+what is relied on, `hub.compile` leaves every call to Dynamo and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch._C._dynamo.guards import TensorGuards
+
+from hub.frontend.direct.reads import MISSING, Reads
+
+if TYPE_CHECKING:
+    from hub.frontend.direct.native import Comparison, Stamps
+
+_LIBRARIES = Path(torch.__file__).parent / "lib"
+_FUNCTIONS = (
+    *(f"aoti_torch_{name}" for name in ("get_data_ptr", "get_dim", "get_sizes", "get_strides", "get_dtype")),
+    "aoti_torch_delete_tensor_object",
+    "_ZNK2at10TensorBase8_versionEv",
+    "_ZNK3c1010TensorImpl13requires_gradEv",
+)
+"""Of PyTorch's C interface (torch/csrc/inductor/aoti_torch/c/shim.h), and two of C++ for which it has no equal, by the
+names that compilers for Linux and macOS give them: `at::TensorBase::_version() const` and
+`c10::TensorImpl::requires_grad() const`. `why_unwatched` tries what they give."""
+
+
+def _interface() -> tuple[int, ...] | None:
+    """Return the addresses of those functions; None where this PyTorch has them elsewhere."""
+    try:
+        libraries = [ctypes.CDLL(str(_LIBRARIES / f"lib{name}.so")) for name in ("torch_cpu", "c10")]
+    except OSError:
+        return None
+    found = [_address(name, libraries) for name in _FUNCTIONS]
+    return None if None in found else tuple(cast("list[int]", found))
+
+
+def _address(name: str, libraries: Sequence[ctypes.CDLL]) -> int | None:
+    """Return where a function is; None where no library has it."""
+    for library in libraries:
+        with contextlib.suppress(AttributeError):
+            return ctypes.cast(library[name], ctypes.c_void_p).value
+    return None
+
+
+_INTERFACE = _interface()
+
+try:
+    native: Any = importlib.import_module("hub.frontend.direct.native")
+except ImportError:  # not built
+    native = None
+
+
+CHANGED, WRITTEN, SAME = range(3)
+"""What `Watch.compare` gives."""
+
+
+class Watch:
+    """What a program read, as it was when this was made."""
+
+    __slots__ = ("_comparison", "_stamps", "n_renewals", "objects", "tensors")
+
+    def __init__(self, reads: Reads) -> None:
+        self.tensors: tuple[torch.Tensor, ...] = tuple(reads.tensors.values())
+        """The tensors that it read: parameters, buffers and others."""
+        self.objects = frozenset(reads.seen.keys() | reads.walked)
+        """Identities of all that it read: what a result holds of it is not made anew in each call."""
+        self.n_renewals = 0
+        """How often contents were taken anew: what was built for earlier ones is not for these."""
+        self._comparison = _comparison(reads)
+        self._stamps = _stamps(self.tensors)
+
+    def compare(self) -> int:
+        """Return what has changed: CHANGED where a guard might fail, WRITTEN where only tensors' contents may be others.
+
+        Contents count as far as PyTorch counts writes, and by address.
+        """
+        return self._stamps.compare() if self._comparison.holds() else CHANGED
+
+    def renew(self) -> None:
+        """Take tensors' contents as they are now for those that were."""
+        self.n_renewals = self._stamps.renew()
+
+
+def forms_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """Return what tells whether tensors have the forms of these: types, sizes, strides, devices, needs of gradients.
+
+    It also says no where one tensor stands at two places.
+    """
+    sizes, strides = [list(tensor.shape) for tensor in tensors], [list(tensor.stride()) for tensor in tensors]
+    return cast("Any", TensorGuards)(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+
+
+have_no_attributes: Callable[[tuple[Any, ...]], bool] = native.have_no_attributes if native else bool
+"""Return whether no tensor has attributes of its own: Dynamo reads those that `torch._dynamo.mark_dynamic` sets."""
+
+
+def _stamps(tensors: tuple[torch.Tensor, ...]) -> Stamps:
+    handles: Sequence[Any] = cast("Any", torch)._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(tensors))
+    return native.Stamps(tensors, tuple(handles), _INTERFACE)
+
+
+def _comparison(reads: Reads) -> Comparison:
+    keyed = tuple((names, tuple(rows), tuple(rows.values())) for names, rows in reads.keyed.values())
+    parts = (reads.objects, reads.lists, reads.cells, reads.functions)
+    dicts, objects, lists, cells, functions = (tuple(part.values()) for part in (reads.dicts, *parts))
+    return native.Comparison(dicts, keyed, objects, lists, cells, functions, tuple(reads.classes), (), MISSING)
+
+
+def why_unwatched() -> str:
+    """Return why nothing can be watched in this process; "" where it can. Tries every way of changing an object."""
+    if native is None:
+        return "this installation has no compiled part for this Python (hub.frontend.direct.native)"
+    if _INTERFACE is None:
+        return "this PyTorch keeps its C interface in another place"
+    if not all(_is_noticed(change) for change in _CHANGES):
+        return "this Python does not count the changes of dicts"
+    return "" if _are_writes_counted() else "this PyTorch does not count the writes to tensors"
+
+
+def _is_noticed(change: Callable[[Any], Any]) -> bool:
+    probe: Any = type("Probe", (), {})()
+    probe.first = object()
+    watch = Watch(Reads(dicts={0: vars(probe)}))
+    if watch.compare() == CHANGED:
+        return False
+    change(probe)
+    return watch.compare() == CHANGED
+
+
+@functools.cache
+def _are_writes_counted() -> bool:
+    """Try every way of changing a tensor, in a thread of its own: it has none of the user's modes."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: all(_is_noticed_of_tensor(*one) for one in _TENSOR_CHANGES)).result()
+
+
+def _is_noticed_of_tensor(change: Callable[[torch.Tensor], Any], expected: int) -> bool:
+    probe = torch.nn.Parameter(torch.zeros(2, 3))
+    watch = Watch(Reads(tensors={id(probe): probe}))
+    if watch.compare() != SAME:
+        return False
+    change(probe)
+    return watch.compare() == expected
+
+
+def _store_often(probe: Any) -> None:
+    """Store in a loop: CPython writes attributes in another way once a line has run often."""
+    for number in range(64):
+        probe.first = number + 1000
+
+
+def _attributes(probe: Any) -> dict[str, Any]:
+    return probe.__dict__
+
+
+_CHANGES: tuple[Callable[[Any], Any], ...] = (
+    _store_often,
+    lambda probe: setattr(probe, "second", 2),
+    lambda probe: delattr(probe, "first"),
+    lambda probe: _attributes(probe).update(first=2),
+    lambda probe: _attributes(probe).clear(),
+    lambda probe: _attributes(probe).pop("first"),
+    lambda probe: _attributes(probe).setdefault("second", 2),
+    lambda probe: _attributes(probe).__ior__({"second": 2}),
+)
+_TENSOR_CHANGES: tuple[tuple[Callable[[torch.Tensor], Any], int], ...] = (
+    (lambda probe: probe.detach().add_(1), WRITTEN),
+    (lambda probe: setattr(probe, "data", torch.ones(2, 3)), WRITTEN),
+    (lambda probe: probe.requires_grad_(False), CHANGED),
+    (lambda probe: setattr(probe, "data", torch.zeros(3, 2)), CHANGED),
+)

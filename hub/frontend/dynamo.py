@@ -1,0 +1,208 @@
+"""The `hub` backend of `torch.compile`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from hub.cache.forecast import may_need_workers
+from hub.capture.attention import expand_attention
+from hub.capture.bodies import as_called, bodies_of
+from hub.capture.frames import captured_for_hub
+from hub.capture.inference import capture_inference
+from hub.capture.sources import weight_positions
+from hub.capture.traces import forget_last_trace
+from hub.capture.training import capture_with_autograd, writes_to_inputs
+from hub.config.options import Options, resolve
+from hub.errors import CaptureError, HubError, HubWarning, OptionError, PlanError
+from hub.frontend.compiled import CompiledGraph, eager_plan
+from hub.frontend.direct.recorder import made_for_dynamo
+from hub.frontend.ownership import calling_wrapper, register
+from hub.plan_file import read_plans
+from hub.planning.evidence import Mode
+from hub.plugin.graph import Graph
+from hub.pricing.roofline import measure_early
+from hub.process.environment import environment_now
+from hub.process.interrupts import held_back
+from hub.process.phases import Phases, Work
+from hub.workers.pool import POOL
+
+
+def hub_backend(
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile one program that Dynamo captured: what `torch.compile(model, backend="hub")` calls.
+
+    Only capture happens here, because guards on sizes count only now; planning waits for the first real call, whose errors
+    then reach the caller as they are. Wrong options raise OptionError at that call. Finding the plugins waits, too: what
+    lasts here lengthens the time after which Dynamo resets random numbers, and in which all threads read "compiling".
+    """
+    try:
+        chosen = _options(options, mode)
+    except OptionError as error:
+        return _raising(error)
+    if chosen.start == "wait":
+        _expect_work(chosen)
+    phases = Phases()
+    with held_back(), phases.during(Work.GRAPH):
+        try:
+            return _captured(module, example_inputs, chosen, calling_wrapper(), phases)
+        finally:
+            forget_last_trace()
+
+
+captured_for_hub(hub_backend)
+
+
+def restricted(*backends: str) -> Callable[..., Callable[..., Any]]:
+    """Return a backend of `torch.compile` that is the hub with these backends alone, and eager for what they do not take.
+
+    Plugins offer one under a name of its own (entry point group `torch_dynamo_backends`). It takes the hub's options;
+    other `backends` among them raise OptionError at the first call.
+    """
+
+    def backend(
+        module: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        options: Mapping[str, Any] | None = None,
+        mode: str | None = None,
+    ) -> Callable[..., Any]:
+        asked = (options or {}).get("backends")
+        if asked is not None and {*asked} != {*backends}:
+            return _raising(
+                OptionError(
+                    f"option backends={list(asked)}: this backend of torch.compile is {', '.join(backends)} alone",
+                    hint='leave it out, or use backend="hub"',
+                )
+            )
+        return hub_backend(module, example_inputs, options={**(options or {}), "backends": backends}, mode=mode)
+
+    return captured_for_hub(backend)
+
+
+def _captured(
+    module: fx.GraphModule, example_inputs: Sequence[Any], chosen: Options, owner: object | None, phases: Phases
+) -> Callable[..., Any]:
+    """Capture for inference where no input needs gradients, for training elsewhere."""
+
+    def compile_graph(graph: Graph, kind: Mode, original: Callable[..., Any] | None = None) -> CompiledGraph:
+        return _compiled(graph, kind, chosen, original or graph.module, owner, phases)
+
+    expand_attention(module)
+    weights = weight_positions(module, example_inputs)
+
+    def with_autograd() -> Callable[..., Any]:
+        made: list[CompiledGraph] = []
+
+        def compile_one(graph: Graph, kind: Mode) -> CompiledGraph:
+            made.append(compile_graph(graph, kind))
+            return made[-1]
+
+        with phases.during(Work.CAPTURE):
+            call = capture_with_autograd(module, example_inputs, compile_one, weights)
+        if [one.mode for one in made] == ["inference"] and not writes_to_inputs():
+            made_for_dynamo(made[0])  # what else AOTAutograd's wrapper does shows in arguments and outputs
+        return call
+
+    if _needs_gradients(example_inputs):
+        return _captured_or_eager(with_autograd, module, chosen, owner)
+    try:
+        compiled = compile_graph(capture_inference(module, example_inputs, weights, phases), "inference", module)
+        made_for_dynamo(compiled)
+        return compiled
+    except CaptureError:
+        # AOTAutograd's own wrappers handle what the pre-dispatch form cannot say: aliased inputs that are written to, say.
+        return _captured_or_eager(with_autograd, module, chosen, owner)
+
+
+def _compiled(
+    graph: Graph,
+    kind: Mode,
+    options: Options,
+    original: Callable[..., Any],
+    owner: object | None,
+    phases: Phases,
+    *,
+    is_body: bool = False,
+) -> CompiledGraph:
+    """Return a graph as PyTorch calls it, with the bodies of its control flow as such graphs inside it."""
+    compiled = CompiledGraph(graph, kind, options, original, owner, is_body=is_body, phases=phases)
+    register(compiled)
+    compiled.bodies = {
+        body.target: as_called(
+            _compiled(body.graph, kind, _for_body(options, body.graph), body.graph.module, owner, phases, is_body=True),
+            is_single=body.is_single,
+        )
+        for body in bodies_of(graph)
+    }
+    return compiled
+
+
+def _for_body(options: Options, graph: Graph) -> Options:
+    """Return the options for a body: a plan file that holds no plan of it, because it had not run, leaves it to the hub."""
+    if options.plan is None:
+        return options
+    try:
+        known = [plan.graph_digest for plan in read_plans(options.plan)]
+    except PlanError:
+        return options  # the first call says so
+    return options if graph.digest in known else options.model_copy(update={"plan": None})
+
+
+def _expect_work(options: Options) -> None:
+    """Start what workers of this process will need, where there will be any, without waiting for it."""
+    if options.isolate and may_need_workers(options.cache_root):
+        measure_early(options.cache_root, options.threads or torch.get_num_threads())
+        POOL.prepare()
+
+
+def _options(given: Mapping[str, Any] | None, mode: str | None) -> Options:
+    if mode is not None:
+        raise OptionError(f"mode={mode!r} means nothing to the hub", hint='use options={"tune": "off" | "fast" | "full"}')
+    return resolve(given, environment_now(), Path.cwd())
+
+
+def _needs_gradients(inputs: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs)
+
+
+def _captured_or_eager(
+    capture: Callable[[], Callable[..., Any]], module: fx.GraphModule, options: Options, owner: object | None
+) -> Callable[..., Any]:
+    try:
+        return capture()
+    except CaptureError as error:
+        if options.strict:
+            return _raising(error)
+        compiled = _Uncaptured(module, options, owner, error)
+        register(compiled)
+        warnings.warn(f"capture: {error}", HubWarning, stacklevel=2)
+        return compiled
+
+
+class _Uncaptured(CompiledGraph):
+    """A program that runs as PyTorch alone would run it, with the reason on record."""
+
+    def __init__(self, module: fx.GraphModule, options: Options, owner: object | None, error: CaptureError) -> None:
+        super().__init__(Graph(module, "uncaptured"), "inference", options, module, owner)
+        self.plan = eager_plan("uncaptured", str(error))
+
+    def __call__(self, *args: Any) -> Any:
+        return self.original(*args)
+
+
+def _raising(error: HubError) -> Callable[..., Any]:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    return fail

@@ -1,0 +1,178 @@
+"""`hub.freeze`: runs a compiled model without asking Dynamo at every call.
+
+Dynamo's guards and its look-up of every parameter take 0.05 to 2 ms a call once their memory has left the caches
+(`benchmarks/dynamo_share.py`): nothing against a second, a tenth of a small network's call. A frozen model checks its
+inputs and goes straight to the plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from hub.capture.call import program_behind
+from hub.errors import FreezeError
+from hub.frontend.compiled import CompiledGraph, is_autocast_on
+from hub.frontend.direct.feeding import check_inputs, fed, rebuilt
+from hub.frontend.ownership import graphs_of, why_no_graphs
+from hub.process.forks import freed_in_forks, in_forks, never_freed
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What an input has to look like: what the graph was captured for."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Form:
+        return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+    def fits(self, value: Any) -> bool:
+        return (
+            type(value) is torch.Tensor
+            and value.shape == self.shape
+            and value.dtype is self.dtype
+            and value.stride() == self.stride
+            and value.device == self.device
+        )
+
+
+_frozen: weakref.WeakSet[Frozen] = weakref.WeakSet()
+_watching = freed_in_forks(threading.RLock())
+"""Held while a model's calls are watched: a graph has one observer, and two threads may freeze at once."""
+
+
+@in_forks
+def _leave_to_eager() -> None:
+    for one in _frozen:
+        one.leave_to_eager()
+
+
+class Frozen:
+    """A compiled model as it was when it was frozen. Called as the model is; makes no gradients."""
+
+    def __init__(self, compiled: Callable[..., Any], inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._compiled = compiled
+        self._leaves, self._structure = pytree.tree_flatten((inputs, dict(kwargs)))
+        check_inputs(self._leaves)
+        self._is_plain = not kwargs and all(isinstance(value, torch.Tensor) for value in inputs)
+        self._forms = [_Form.of(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in self._leaves]
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take the model anew as it is now, after weights or attributes have changed. Raises as `freeze` does."""
+        watched = _Watch(self._compiled)
+        inputs, kwargs = pytree.tree_unflatten(self._leaves, self._structure)
+        with torch.no_grad():
+            result = watched.call(inputs, kwargs)
+        graph, args, outputs = watched.only_call()
+        self._args, self._places = fed(graph, args, self._leaves)
+        self._rebuild = rebuilt(result, outputs)
+        self._run = graph.run_for(args)
+        self._graph = graph
+        _frozen.add(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies and pickles: a plan's executables belong to this model's weights and this process."""
+        raise FreezeError(
+            "a frozen model cannot be copied or pickled", hint="copy or save the model itself, compile it, and freeze that"
+        )
+
+    def leave_to_eager(self) -> None:
+        """Run in eager what was built in the process that this one was forked from."""
+        never_freed(self._run)
+        self._run = self._graph.run_in_eager
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run one call. Inputs of another form than at freezing, or that need gradients, take the compiled model's way."""
+        leaves = self._leaves_of(inputs, kwargs)
+        if leaves is None:
+            return self._compiled(*inputs, **kwargs)
+        args = list(self._args)
+        for leaf, position in self._places:
+            args[position] = leaves[leaf]
+        return self._rebuild(self._run(args))
+
+    def _leaves_of(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+        if self._is_plain and not kwargs:
+            leaves: Sequence[Any] = inputs
+        else:
+            leaves, structure = pytree.tree_flatten((inputs, dict(kwargs)))
+            if structure != self._structure:
+                return None
+        if len(leaves) != len(self._forms):
+            return None
+        for leaf, form, first in zip(leaves, self._forms, self._leaves, strict=True):
+            if not (form.fits(leaf) if form is not None else type(leaf) is type(first) and leaf == first):
+                return None
+        if is_autocast_on() or self._graph.observer is not None:
+            return None
+        if torch.is_grad_enabled() and any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
+            return None
+        return leaves
+
+
+def freeze(compiled: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Frozen:
+    """Return a compiled model that checks its inputs only, and not whether the model has changed since.
+
+    `compiled` is what `hub.compile(model)` or `torch.compile(model, backend="hub")` gave; it is called in inference with
+    `inputs` and `kwargs`.
+    Weights, attributes, hooks, flags and globals are taken as they are now; `Frozen.refresh` takes them anew. Raises
+    FreezeError with the reason where a call is more than one captured graph: graph breaks, values computed outside, outputs
+    that are not the graph's.
+    """
+    return Frozen(compiled, inputs, kwargs)
+
+
+class _Watch:
+    """Records what the captured graphs of a compiled model are called with and what they give."""
+
+    def __init__(self, compiled: Callable[..., Any]) -> None:
+        self._compiled = compiled
+        program = program_behind(compiled)  # which would leave Dynamo out
+        self._call: Callable[..., Any] = compiled if program is None else program.through_dynamo
+        self._lock = contextlib.nullcontext() if program is None else program.lock
+        self._thread = threading.get_ident()
+        self._seen: list[tuple[CompiledGraph, Sequence[Any], Sequence[Any]]] = []
+
+    def call(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call the model twice: what is not captured yet has to be before it can be watched."""
+        self._call(*inputs, **kwargs)
+        with _watching, self._lock:
+            graphs = [graph for graph in graphs_of(self._compiled) if not graph.is_body]
+            for graph in graphs:
+                graph.observer = self._saw
+            try:
+                return self._call(*inputs, **kwargs)
+            finally:
+                for graph in graphs:
+                    graph.observer = None
+
+    def _saw(self, graph: CompiledGraph, args: Sequence[Any], outputs: Sequence[Any]) -> None:
+        if threading.get_ident() == self._thread:  # other threads may call the model meanwhile
+            self._seen.append((graph, args, outputs))
+
+    def only_call(self) -> tuple[CompiledGraph, Sequence[Any], Sequence[Any]]:
+        """Return the one call of a graph that was seen. Raises FreezeError if there was none or more than one."""
+        if not self._seen and not graphs_of(self._compiled):
+            why = why_no_graphs(self._compiled)
+            raise FreezeError(f"nothing of the model was captured: {why.reason}", hint=why.hint)
+        if len(self._seen) != 1:
+            reason = f"one call of the model runs {len(self._seen)} captured graphs, and freezing takes exactly one"
+            advice = "call the model once before compiling it: some prepare themselves in their first call"
+            raise FreezeError(reason, hint=f"{advice}; TORCH_LOGS=graph_breaks shows where Dynamo splits the model")
+        graph, args, outputs = self._seen[0]
+        if graph.mode != "inference" or graph.graph.mutated:
+            raise FreezeError("the graph trains or writes to its inputs", hint="freeze a model in eval mode")
+        return graph, args, outputs

@@ -1,0 +1,178 @@
+"""Knows which captured graphs belong to which compiled model, so that `hub.plans(model)` can answer."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from hub.capture.call import program_behind
+from hub.capture.frames import frames_of
+from hub.capture.nothing import Cause, Nothing, why_nothing
+from hub.errors import CaptureError, HubWarning, OptionError
+from hub.frontend.compiled import CompiledGraph
+from hub.plan import Plan
+from hub.process.forks import in_forks
+from hub.process.phases import Phase
+
+_graphs: list[weakref.ref[CompiledGraph]] = []
+_FRAMES = 12
+
+
+def register(graph: CompiledGraph) -> None:
+    """Remember a captured graph, in the order of capture, for as long as PyTorch keeps it."""
+    _graphs[:] = [reference for reference in _graphs if reference() is not None]
+    _graphs.append(weakref.ref(graph))
+    if graph.owner is not None and (owner := graph.owner()) is not None:
+        frames_of(owner).has_programs = True
+
+
+def calling_wrapper() -> object | None:
+    """Return the object that stands for the `torch.compile` call on whose behalf PyTorch now calls the backend.
+
+    PyTorch does not hand it to backends, so it is looked up on the stack; None where it is not found.
+    """
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - inspect.stack() reads source files
+    for _ in range(_FRAMES):
+        found = frame.f_locals.get("self")
+        if type(found).__name__ == "_TorchCompileWrapper":
+            return found
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def graphs_of(compiled: Any) -> tuple[CompiledGraph, ...]:
+    """Return the captured graphs of what `torch.compile` returned, in order of capture.
+
+    Raises OptionError for something that was not compiled with the hub.
+    """
+    wrapper = _wrapper_of(compiled)
+    if wrapper is None:
+        raise OptionError(
+            f"{type(compiled).__name__} was not made by hub.compile, nor by torch.compile(..., backend='hub')",
+            hint="pass what hub.compile or torch.compile returned, not the module itself",
+        )
+    has_own_code = program_behind(compiled) is not None  # shared with no other model
+    tensors = frozenset[int]() if has_own_code else _tensors_of(compiled)
+    return tuple(graph for graph in _living() if _belongs(graph, wrapper, tensors))
+
+
+@in_forks
+def _leave_to_eager() -> None:
+    for graph in _living():
+        graph.leave_to_eager()
+
+
+def plans(compiled: Any) -> tuple[Plan, ...]:
+    """Return the plans in use by a compiled model or function, one for each captured graph that has run, in order.
+
+    Warns with the cause (HubWarning) if the model ran and nothing of it was captured. Raises OptionError for something that
+    was not made by `torch.compile`.
+    """
+    try:
+        return captured_plans(compiled)
+    except CaptureError as error:
+        warnings.warn(str(error), HubWarning, stacklevel=2)
+        return ()
+
+
+def captured_plans(compiled: Any) -> tuple[Plan, ...]:
+    """Return what `plans` does. Raises CaptureError, with the cause, if the model ran and nothing of it was captured."""
+    graphs = graphs_of(compiled)
+    if not graphs and (why := why_no_graphs(compiled)).cause is not Cause.NOT_TRIED:
+        raise why.error()
+    return tuple(plan for graph in graphs if (plan := graph.plan_now()) is not None)
+
+
+def phases_of(compiled: Any) -> tuple[Phase, ...]:
+    """Return what capturing and planning a compiled model took so far. Raise OptionError as `plans` does."""
+    records = dict.fromkeys(graph.phases for graph in graphs_of(compiled))  # the bodies of a graph share its record
+    return tuple(phase for record in records for phase in record.found)
+
+
+def why_no_graphs(compiled: Any) -> Nothing:
+    """Return why a compiled model has no captured graphs."""
+    return why_nothing(compiled, frames_of(_wrapper_of(compiled)))
+
+
+def refresh(compiled: Any) -> None:
+    """Make the next call read every weight anew, after a write that PyTorch does not count (`w.data.mul_()`, NumPy views).
+
+    Raises OptionError as `plans` does.
+    """
+    for graph in graphs_of(compiled):
+        graph.refresh()
+
+
+def wait(compiled: Any, timeout_s: float | None = None) -> bool:
+    """Wait until planning is over, and what is verified after the first answer has acted on the plans in use.
+
+    Shows progress as planning does. Return False where the time was over first. Raise OptionError as `plans` does. Warn
+    (HubWarning) of a model that `hub.compile` made and of which nothing is captured yet.
+    """
+    if program_behind(compiled) is not None and not graphs_of(compiled):
+        text = "nothing is captured yet, so nothing is planned"
+        warnings.warn(f"{text}\n  next step: call the model twice, or give hub.compile its example_inputs", HubWarning, 2)
+    end_s = None if timeout_s is None else time.monotonic() + timeout_s
+    return all(graph.wait(None if end_s is None else max(0.0, end_s - time.monotonic())) for graph in graphs_of(compiled))
+
+
+def _living() -> Iterator[CompiledGraph]:
+    for reference in _graphs:
+        if (graph := reference()) is not None:
+            yield graph
+            yield from graph.for_sizes()
+
+
+def _belongs(graph: CompiledGraph, wrapper: object, tensors: frozenset[int]) -> bool:
+    owner = graph.owner() if graph.owner is not None else None
+    if graph.weights and tensors:
+        # Models of one class with equal options, whose wrappers are equal, share captured graphs: weights tell them apart.
+        return any(weight in tensors for weight in graph.weights) and owner in (None, wrapper)
+    return owner is wrapper
+
+
+def _tensors_of(compiled: Any) -> frozenset[int]:
+    if not isinstance(compiled, torch.nn.Module):
+        return frozenset()
+    return frozenset(id(tensor) for group in (compiled.parameters(), compiled.buffers()) for tensor in group)
+
+
+def _wrapper_of(compiled: Any) -> object | None:
+    if (program := program_behind(compiled)) is not None:
+        compiled = program.compiled
+    compiled = getattr(compiled, "_compiled_call_impl", None) or compiled  # by `Module.compile`
+    context = getattr(compiled, "dynamo_ctx", None)
+    callback = (
+        getattr(context, "callback", None) if context is not None else getattr(compiled, "_torchdynamo_wrapper", None)
+    )
+    if callback is None:
+        callback = _closed_over(compiled)
+    for _ in range(_FRAMES):
+        if callback is None or type(callback).__name__ == "_TorchCompileWrapper":
+            return callback
+        callback = getattr(callback, "_torchdynamo_orig_backend", None) or getattr(
+            callback, "_torchdynamo_orig_callable", None
+        )
+    return None
+
+
+def _closed_over(function: Any) -> object | None:
+    """Return the Dynamo callback in the closure of a compiled function, which has no attribute for it."""
+    for cell in getattr(function, "__closure__", None) or ():
+        value = cell.cell_contents
+        if hasattr(value, "_torchdynamo_orig_backend") or hasattr(value, "_torchdynamo_orig_callable"):
+            return value
+        inner = getattr(value, "callback", None)
+        if inner is not None and (
+            hasattr(inner, "_torchdynamo_orig_backend") or hasattr(inner, "_torchdynamo_orig_callable")
+        ):
+            return inner
+    return None

@@ -1,0 +1,359 @@
+"""Makes tensors: broadcasting, casts, reductions and views, with what is known folded away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hub.toolkit.affine import Affine, Index, composed, identity, linear, variable
+from hub.toolkit.sizes import Size, at_least_zero, differs, is_static, minus, plus, product, strides_of, times
+from hub.toolkit.tensors import (
+    COMPUTED,
+    IN_MEMORY,
+    Fill,
+    Iota,
+    Join,
+    Number,
+    Pointwise,
+    Product,
+    Reduce,
+    Reshape,
+    Scan,
+    Source,
+    Tensor,
+    View,
+)
+
+FLOATS = ("f64", "f32", "f16", "bf16")
+HALVES = ("f16", "bf16")
+BITS = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8, "i1": 1}
+"""Of each kind of integer."""
+COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+
+
+def fill(value: float, dtype: str, shape: Sequence[Size] = ()) -> Tensor:
+    """Return a constant."""
+    return cast(Fill(tuple(shape), "f32", value), dtype) if dtype in HALVES else Fill(tuple(shape), dtype, value)
+
+
+def _listed(shape: Sequence[Size]) -> str:
+    return str(list(shape))
+
+
+# --- Views ------------------------------------------------------------------------------------------------------------
+
+
+def view(source: Tensor, shape: Sequence[Size], index: Index) -> Tensor:
+    """Return the elements of `source` at `index`, whose variables number the dims of `shape`."""
+    shape = tuple(shape)
+    if isinstance(source, Fill):
+        return Fill(shape, source.dtype, source.value)
+    if isinstance(source, Number):
+        return Number(shape, source.dtype, source.value)
+    if isinstance(source, View):
+        source, index = source.source, composed(source.index, index)
+    if shape == source.shape and index == identity(shape):
+        return source
+    return View(shape, source.dtype, source, index)
+
+
+def broadcast(source: Tensor, shape: Sequence[Size]) -> Tensor:
+    """Return a tensor of a larger shape by PyTorch's rules: dims are added in front, sizes of 1 repeated.
+
+    Raises ValueError for sizes that are known not to fit: what reads them would read beyond the tensor.
+    """
+    shape = tuple(shape)
+    lead = len(shape) - len(source.shape)
+    if lead < 0 or any(size != 1 and differs(size, new) for size, new in zip(source.shape, shape[lead:], strict=True)):
+        raise ValueError(f"{_listed(source.shape)} cannot be broadcast to {_listed(shape)}")
+    index = tuple(Affine() if size == 1 else variable(dim + lead) for dim, size in enumerate(source.shape))
+    return view(source, shape, index)
+
+
+def permuted(source: Tensor, dims: Sequence[int]) -> Tensor:
+    """Return dims in another order: dim n of the result is dim `dims[n]`."""
+    shape = tuple(source.shape[dim] for dim in dims)
+    places = {dim: place for place, dim in enumerate(dims)}
+    index = tuple(Affine() if size == 1 else variable(places[dim]) for dim, size in enumerate(source.shape))
+    return view(source, shape, index)
+
+
+def swapped(source: Tensor, one: int, other: int) -> Tensor:
+    """Return two dims in each other's place."""
+    dims = list(range(len(source.shape)))
+    dims[one], dims[other] = dims[other], dims[one]
+    return permuted(source, dims)
+
+
+def in_place(memory: Tensor, shape: Sequence[Size], strides: Sequence[Size]) -> Tensor:
+    """Return a tensor that lies in flat memory with strides of its own, 0 where elements are repeated."""
+    place = Affine()
+    for dim, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        if size != 1:
+            place = place + variable(dim, stride)
+    return view(memory, shape, (place,))
+
+
+def extent(shape: Sequence[Size], strides: Sequence[Size]) -> Size:
+    """Return how many elements of memory a tensor of at least one element reaches over."""
+    result: Size = 1
+    for size, stride in zip(shape, strides, strict=True):
+        result = plus(result, times(stride, minus(size, 1)))
+    return result
+
+
+def sliced(source: Tensor, dim: int, start: Size, size: Size, step: int = 1) -> Tensor:
+    """Return `size` entries along a dim, from `start` in steps."""
+    shape = tuple(size if place == dim else each for place, each in enumerate(source.shape))
+    index = list(identity(shape))
+    index[dim] = Affine(start) if size == 1 else variable(dim, step, start)
+    return view(source, shape, tuple(index))
+
+
+def reshaped(source: Tensor, shape: Sequence[Size]) -> Tensor:
+    """Return the elements in row-major order under another shape: by an affine view where dims are only cut or added.
+
+    Raises ValueError where the numbers of elements are known to differ.
+    """
+    shape = tuple(shape)
+    if shape == source.shape:
+        return source
+    if all(map(is_static, (*source.shape, *shape))) and math.prod(source.shape) != math.prod(shape):
+        raise ValueError(f"{_listed(source.shape)} cannot be reshaped to {_listed(shape)}")
+    if isinstance(source, (Fill, Number)):
+        return view(source, shape, ())
+    if not isinstance(source, IN_MEMORY):
+        index = cut_index(source.shape, shape)
+        if index is not None:
+            return view(source, shape, index)
+    if isinstance(source, Reshape):
+        source = source.source
+    return Reshape(shape, source.dtype, stored(source))
+
+
+def stored(source: Tensor) -> Tensor:
+    """Return a tensor of which every element can lie packed in memory."""
+    return source if isinstance(source, (*IN_MEMORY, *COMPUTED)) else copied(source)
+
+
+def copied(source: Tensor) -> Tensor:
+    """Return a tensor as one that is computed, and so has memory of its own."""
+    return Pointwise(source.shape, source.dtype, "copy", (source,))
+
+
+def with_own_memory(tensor: Tensor, earlier: Sequence[Tensor]) -> Tensor:
+    """Return a tensor that can have packed memory of its own, apart from other outputs'."""
+    root = tensor
+    while isinstance(root, Reshape):
+        root = root.source
+    has_own_memory = isinstance(root, (*COMPUTED, *IN_MEMORY)) and not isinstance(root, Source)
+    return root if has_own_memory and root not in earlier else copied(tensor)
+
+
+def cut_index(old: Sequence[Size], new: Sequence[Size]) -> Index | None:
+    """Return where a reshape reads if every new dim is part of one old dim; None where dims are joined."""
+    cuts = _cuts(old, new)
+    if cuts is None:
+        cuts = _one_cut(old, new)
+    return None if cuts is None else tuple(_row_major(dims, new) for dims in cuts)
+
+
+def _row_major(dims: Sequence[int], sizes: Sequence[Size]) -> Affine:
+    part = Affine()
+    step: Size = 1
+    for dim in reversed(dims):
+        part = part + variable(dim, step)
+        step = times(step, sizes[dim])
+    return part
+
+
+def _cuts(old: Sequence[Size], new: Sequence[Size]) -> list[list[int]] | None:
+    """Return the new dims into which each old one is cut, by their sizes."""
+    cuts: list[list[int]] = []
+    place = 0
+    for size in old:
+        cuts.append([])
+        covered: Size = 1
+        while size != 1 and covered != size:
+            if place == len(new) or (isinstance(covered, int) and isinstance(size, int) and covered >= size):
+                return None
+            if new[place] != 1:
+                cuts[-1].append(place)
+                covered = times(covered, new[place])
+            place += 1
+    return cuts if all(size == 1 for size in new[place:]) else None
+
+
+def _one_cut(old: Sequence[Size], new: Sequence[Size]) -> list[list[int]] | None:
+    """Return the same where one old dim is left for several new ones: a reshape keeps the number of elements.
+
+    So a symbolic size c can be cut into 4 and c // 4.
+    """
+    ours = [dim for dim, size in enumerate(old) if size != 1]
+    theirs = [dim for dim, size in enumerate(new) if size != 1]
+    cuts: list[list[int]] = [[] for _ in old]
+    for end in (0, -1):
+        while len(ours) > 1 and theirs and old[ours[end]] == new[theirs[end]]:
+            cuts[ours.pop(end)] = [theirs.pop(end)]
+    if len(ours) != 1 or len(theirs) < 2 or all(isinstance(each, int) for each in (*old, *new)):
+        return None
+    cuts[ours[0]] = theirs
+    return cuts
+
+
+# --- Elements ---------------------------------------------------------------------------------------------------------
+
+
+def broadcast_shape(*tensors: Tensor) -> tuple[Size, ...]:
+    """Return the shape to which tensors are broadcast together."""
+    rank = max(len(tensor.shape) for tensor in tensors)
+    sizes: list[Size] = [1] * rank
+    for tensor in tensors:
+        for place, size in enumerate(tensor.shape, rank - len(tensor.shape)):
+            if sizes[place] == 1 or (isinstance(size, int) and size != 1):
+                sizes[place] = size
+    return tuple(sizes)
+
+
+def pointwise(function: str, *arguments: Tensor, dtype: str | None = None) -> Tensor:
+    """Return a function of the elements of tensors, broadcast; the dtype is the first one's, or i1 of a comparison."""
+    shape = broadcast_shape(*arguments)
+    kind = dtype or ("i1" if function in COMPARISONS else arguments[0].dtype)
+    return Pointwise(shape, kind, function, tuple(broadcast(argument, shape) for argument in arguments))
+
+
+def cast(source: Tensor, dtype: str) -> Tensor:
+    """Return the elements as numbers of another dtype."""
+    if source.dtype == dtype:
+        return source
+    if source.dtype in HALVES and dtype in HALVES:
+        source = cast(source, "f32")  # which holds both; neither holds the other
+    if isinstance(source, Fill):
+        number = source if source.dtype in FLOATS else Fill(source.shape, "f32", float(source.value))
+        if dtype in HALVES:
+            return Pointwise(source.shape, dtype, "cast", (number,))
+        return Fill(source.shape, dtype, _cast_number(source.value, dtype))
+    return Pointwise(source.shape, dtype, "cast", (source,))
+
+
+def _cast_number(value: float, dtype: str) -> float:
+    if dtype == "i1":
+        return bool(value)
+    if dtype in FLOATS:
+        return float(value)
+    bits = BITS[dtype]
+    wrapped = int(value) & (1 << bits) - 1
+    return wrapped - (1 << bits) if dtype != "u8" and wrapped >> bits - 1 else wrapped
+
+
+def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """Return `yes` where the condition holds, else `no`."""
+    return pointwise("select", condition, yes, no, dtype=yes.dtype)
+
+
+def iota(shape: Sequence[Size], dim: int) -> Tensor:
+    """Return the index along a dim."""
+    return Iota(tuple(shape), "i64", dim)
+
+
+# --- Along dims -------------------------------------------------------------------------------------------------------
+
+
+def normal_dims(dims: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return dims counted from the front, each once, in order."""
+    return tuple(sorted({dim % rank for dim in dims})) if rank else ()
+
+
+def reduced(function: str, source: Tensor, dims: Sequence[int], dtype: str | None = None) -> Tensor:
+    """Return elements combined along dims, which stay with size 1."""
+    dims = tuple(dim for dim in dims if source.shape[dim] != 1)
+    if not dims:
+        return source if dtype is None else cast(source, dtype)
+    shape = tuple(1 if dim in dims else size for dim, size in enumerate(source.shape))
+    return Reduce(shape, dtype or source.dtype, function, source, dims)
+
+
+def without(source: Tensor, dims: Sequence[int]) -> Tensor:
+    """Return a tensor without some dims of size 1."""
+    kept = [dim for dim in range(len(source.shape)) if dim not in dims]
+    index = [Affine() for _ in source.shape]
+    for place, dim in enumerate(kept):
+        index[dim] = Affine() if source.shape[dim] == 1 else variable(place)
+    return view(source, [source.shape[dim] for dim in kept], tuple(index))
+
+
+def joined(pieces: Sequence[Tensor], dim: int) -> Tensor:
+    """Return tensors one after the other along a dim."""
+    offset: Size = 0
+    placed: list[tuple[Tensor, tuple[Size, ...]]] = []
+    for piece in pieces:
+        placed.append((piece, tuple(offset if place == dim else 0 for place in range(len(piece.shape)))))
+        offset = plus(offset, piece.shape[dim])
+    shape = tuple(offset if place == dim else size for place, size in enumerate(pieces[0].shape))
+    return Join(shape, pieces[0].dtype, tuple(placed))
+
+
+def padded(
+    source: Tensor, before: Sequence[Size], after: Sequence[Size], value: float, shape: Sequence[Size] | None = None
+) -> Tensor:
+    """Return a tensor with a constant around it; negative widths cut. `shape` is the result's own, if sizes are open."""
+    found = tuple(plus(plus(size, low), high) for size, low, high in zip(source.shape, before, after, strict=True))
+    for dim, widths in enumerate(zip(before, after, strict=True)):
+        left, right = (at_least_zero(times(width, -1)) for width in widths)  # which it is may be known at a call only
+        if left != 0 or right != 0:
+            source = sliced(source, dim, left, at_least_zero(minus(source.shape[dim], plus(left, right))))
+    starts, ends = tuple(map(at_least_zero, before)), tuple(map(at_least_zero, after))
+    if all(width == 0 for width in (*starts, *ends)):
+        return source
+    return Join(found if shape is None else tuple(shape), source.dtype, ((source, starts),), value)
+
+
+def scanned(function: str, source: Tensor, dim: int) -> Tensor:
+    """Return running totals."""
+    return Scan(source.shape, source.dtype, function, stored(source), dim)
+
+
+def matrix_product(left: Tensor, right: Tensor, dtype: str | None = None) -> Tensor:
+    """Return left [..., M, K] times right [..., K, N]; leading dims are broadcast. bfloat16 gives float32 only.
+
+    Raises ValueError for sizes that are known not to fit.
+    """
+    if differs(left.shape[-1], right.shape[-2]):
+        raise ValueError(f"{_listed(left.shape)} cannot be multiplied by {_listed(right.shape)}")
+    lead = broadcast_shape(Fill(left.shape[:-2], "f32", 0), Fill(right.shape[:-2], "f32", 0))
+    left = broadcast(left, (*lead, *left.shape[-2:]))
+    right = broadcast(right, (*lead, *right.shape[-2:]))
+    return Product((*lead, left.shape[-2], right.shape[-1]), dtype or left.dtype, _as_operand(left), _as_operand(right))
+
+
+def _as_operand(source: Tensor) -> Tensor:
+    """Return a matrix that the library can read where it lies: rows or columns without gaps; else a packed copy."""
+    if not isinstance(source, View):
+        return stored(source)
+    if isinstance(source.source, (*IN_MEMORY, *COMPUTED)) and matrix_layout(source) is not None:
+        return source
+    return copied(source)
+
+
+def matrix_layout(source: Tensor) -> tuple[bool, Size] | None:
+    """Return whether columns are what lies without gaps, and how far apart the others are; None where neither does."""
+    rows, columns = source.shape[-2:]
+    if not isinstance(source, View):
+        return False, columns
+    place = linear(source.index, strides_of(source.source.shape))
+    down, along = (place.factor(len(source.shape) - back) for back in (2, 1))
+    if (along == 1 or columns == 1) and (rows == 1 or _reaches(down, columns)):
+        return False, columns if rows == 1 else down
+    if (down == 1 or rows == 1) and (columns == 1 or _reaches(along, rows)):
+        return True, rows if columns == 1 else along
+    return None
+
+
+def _reaches(step: Size, count: Size) -> bool:
+    """Return whether rows that lie `step` apart do not overlap."""
+    return step >= count if isinstance(step, int) and isinstance(count, int) else step != 0
+
+
+def count_of(source: Tensor, dims: Sequence[int]) -> Size:
+    """Return how many elements are combined along dims."""
+    return product(source.shape[dim] for dim in dims)

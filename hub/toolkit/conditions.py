@@ -1,0 +1,104 @@
+"""Conditions on single nodes under which an operator is taken. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub.plugin.conditions import heads_match, one_of, only_output
+from hub.plugin.table import (
+    Condition,
+    argument,
+    elements,
+    is_symbolic,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from torch import fx
+
+
+def real_division(node: fx.Node) -> str | None:
+    """Integers are divided by known numbers only: an instruction that divides by 0, or by -1, may end the process."""
+    if node.meta["val"].dtype.is_floating_point:
+        return None
+    by = argument(node, "other")
+    is_known = isinstance(by, int) and by not in (0, -1)
+    return None if is_known else "integer division by something other than a known number apart from 0 and -1"
+
+
+def small_power(node: fx.Node) -> str | None:
+    """Integers are raised to 0 to 64, by multiplication."""
+    exponent = argument(node, "exponent")
+    is_float = node.meta["val"].dtype.is_floating_point
+    return None if is_float or exponent in range(65) else f"integers to the power {exponent}, 0 to 64 here"
+
+
+def static_space(count: int) -> Condition:
+    """All but the first `count` dims of the input and of the first result are known."""
+
+    def condition(node: fx.Node) -> str | None:
+        result = elements(node.meta["val"])[0]
+        shape = (*value_of(node.args[0]).shape[count:], *result.shape[count:])
+        return f"symbolic dims {list(shape)}" if any(map(is_symbolic, shape)) else None
+
+    return condition
+
+
+def whole_factors(node: fx.Node) -> str | None:
+    """Each size in space grows by a whole number, known while compiling."""
+    source, result = value_of(node.args[0]).shape[2:], node.meta["val"].shape[2:]
+    for old, new in zip(source, result, strict=True):
+        if is_symbolic(old) or is_symbolic(new) or not old or new % old:
+            return f"nearest neighbours from {old} to {new}, only whole factors here"
+    return None
+
+
+def counts_padding(node: fx.Node) -> str | None:
+    """An average divides by the whole window everywhere."""
+    padding = argument(node, "padding")
+    is_padded = any(elements(padding))
+    return "padding that does not count" if is_padded and not argument(node, "count_include_pad") else None
+
+
+def some_differences(node: fx.Node) -> str | None:
+    """Some difference is left."""
+    shape, count = node.meta["val"].shape, argument(node, "n")
+    return f"{count} differences give {list(shape)}" if count < 1 or any(size == 0 for size in shape) else None
+
+
+def group_matches(node: fx.Node) -> str | None:
+    """Attention has equally many dims in its parts, and a known width; grouped heads are known and divide."""
+    query, key, value = (value_of(argument(node, name)).shape for name in ("query", "key", "value"))
+    if not len(query) == len(key) == len(value):
+        return f"query of {len(query)} dims with key of {len(key)} and value of {len(value)}"
+    if is_symbolic(query[-1]):
+        return "symbolic head size"
+    return heads_match(node)
+
+
+def no_masked_rows(node: fx.Node) -> str | None:
+    """Some key is there: attention over none is 0 or nothing, as the kernel has it."""
+    sizes = value_of(argument(node, "key")).shape[-2:-1]
+    return "no keys" if any(not is_symbolic(size) and size == 0 for size in sizes) else None
+
+
+def sums_without_mask(node: fx.Node) -> str | None:
+    """The sums of powers are read only where no mask may leave a row without any."""
+    return (only_output(0, 1) if argument(node, "attn_mask") is None else only_output(0))(node)
+
+
+usual_norm = one_of("ord", 0, 1, 2, float("inf"), float("-inf"))
+
+
+def wide_mean(node: fx.Node) -> str | None:
+    """Values of integers are counted as integers of 32 bits or more: smaller ones could count round to 0 and to -1."""
+    kind = str(node.meta["val"].dtype).removeprefix("torch.")
+    is_narrow = argument(node, "reduce") == "mean" and kind in ("int16", "int8", "uint8")
+    return f"means of {kind}" if is_narrow else None
+
+
+def known_floats(node: fx.Node) -> str | None:
+    """Sizes may follow from whole numbers that are known only at run time, not from floats."""
+    values = (value_of(item) for item in node.args)
+    is_known = not any(type(value).__name__ == "SymFloat" for value in values)
+    return None if is_known else "its size depends on a float that is known only at run time"

@@ -1,0 +1,344 @@
+"""Operators that torch-mlir does not know or gets wrong, said in others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import _decomp, fx
+from torch._prims_common import infer_size
+
+from hub.plugin.table import is_symbolic
+from hub.toolkit.arguments import Decompositions
+from hub.toolkit.sizes import size_of
+
+UNKNOWN = (
+    "addmv.default",
+    "all.dims",
+    "any.dims",
+    "native_batch_norm.default",
+    "logaddexp.default",
+    "eye.default",
+    "eye.m",
+)
+"""No rule in torch-mlir 20261001, or one that fails in a later stage; said as PyTorch does."""
+WRONG = ("clamp.Tensor",)
+"""NaN is lost in torch-mlir 20261001; said as PyTorch does."""
+SHIFTS = {"left": "__lshift__", "right": "__rshift__"}
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload)
+
+
+def completed(table: Decompositions) -> Decompositions:
+    """Return a table of torch-mlir's with what it leaves out or gets wrong."""
+    return {**table, **_further()}
+
+
+def composites_said(module: fx.GraphModule) -> None:
+    """Have a program compute operators by functions of ours that PyTorch would take apart before any table is asked."""
+    for name, function in _COMPOSITES.items():
+        for node in module.graph.find_nodes(op="call_function", target=_overload(name)):
+            node.target = function
+    module.recompile()
+
+
+def said_by_pytorch(*names: str) -> Decompositions:
+    """Return PyTorch's own way to say operators in others."""
+    pytorchs: Any = _decomp  # whose annotations leave the functions' types open
+    return pytorchs.get_decompositions([_overload(name) for name in names])
+
+
+def keeping_nan() -> Decompositions:
+    """Return the larger and the smaller of two, and clamps, in comparisons that keep NaN: torch-mlir's linalg loses it."""
+    found: dict[Any, Callable[..., Any]] = {}
+    for name in ("maximum.default", "max.other"):
+        found[_overload(name)] = _larger
+    for name in ("minimum.default", "min.other"):
+        found[_overload(name)] = _smaller
+    for name in ("clamp.default", "clamp.Tensor", "hardtanh.default"):
+        found[_overload(name)] = _clamped if name.startswith("clamp") else _hardtanh
+    for form in ("default", "Tensor"):
+        found[_overload(f"clamp_min.{form}")] = _larger
+        found[_overload(f"clamp_max.{form}")] = _smaller
+    return found
+
+
+def views_through_one_dim() -> Decompositions:
+    """Return changes of shape, where sizes are symbols, in steps that torch-mlir 20261001 gets right.
+
+    These make one dim of several, or several of one, beside dims that stay. Of [a, b] as [a * b / 3, 3] it makes [a, 3].
+    """
+    return {_overload("view.default"): _in_steps, _overload("_unsafe_view.default"): _in_steps}
+
+
+def _in_steps(value: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
+    if not any(map(is_symbolic, (*value.shape, *shape))):
+        return NotImplemented
+    wanted = infer_size(tuple(shape), value.numel())
+    return value.reshape(-1).reshape(wanted) if _is_mixed(value.shape, wanted) else NotImplemented
+
+
+def _is_mixed(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    """Return whether several dims become several others."""
+    before, after = list(map(size_of, old)), list(map(size_of, new))
+    for end in (0, -1):
+        while before and after and before[end] == after[end]:
+            del before[end], after[end]
+    return len(before) > 1 and len(after) > 1
+
+
+def by_elements() -> Decompositions:
+    """Return what torch-mlir 20261001 gets wrong of single elements, said so that it comes out right.
+
+    Remainders and floors of quotients, which it takes from rounded quotients; square roots written as powers; equality of a
+    tensor with itself, which it says of NaN too, and comparisons of a known float with an integer, which it folds wrongly
+    (2.0 < 0); and the places of the largest and smallest, where it passes over NaN.
+    """
+    found: dict[Any, Callable[..., Any]] = {
+        _overload("eq.Tensor"): _equal,
+        _overload("fmax.default"): _passing_over_nan(_larger),
+        _overload("fmin.default"): _passing_over_nan(_smaller),
+    }
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        found[_overload(f"{name}.Scalar")] = _compared(_overload(f"{name}.Scalar"))
+    for form in ("Tensor", "Scalar"):
+        found[_overload(f"fmod.{form}")] = _fmod
+        found[_overload(f"remainder.{form}")] = _remainder
+        found[_overload(f"div.{form}_mode")] = _divided
+    found[_overload("pow.Tensor_Scalar")] = _root
+    for form in ("default", "Scalar"):
+        found[_overload(f"floor_divide.{form}")] = _floor_divided
+    for name, extreme in (("max", "amax"), ("min", "amin")):
+        found[_overload(f"arg{name}.default")] = _place_of(_overload(f"{extreme}.default"))
+        found[_overload(f"{name}.dim")] = _value_and_place_of(_overload(f"{extreme}.default"))
+    return found
+
+
+def _equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    is_itself = left is right and left.dtype.is_floating_point
+    return torch.logical_not(torch.isnan(left)) if is_itself else NotImplemented
+
+
+def _compared(operator: Any) -> Callable[[torch.Tensor, Any], torch.Tensor]:
+    def said(value: torch.Tensor, number: Any) -> torch.Tensor:
+        is_other = value.dtype.is_floating_point and isinstance(number, int)
+        return operator(value, float(number)) if is_other else NotImplemented
+
+    return said
+
+
+def _passing_over_nan(chosen: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
+    def said(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        left, right, dtype = _alike(left, right)
+        found = torch.where(left != left, right, torch.where(right != right, left, chosen(left, right)))
+        return found.to(dtype)
+
+    return said
+
+
+def _root(value: torch.Tensor, exponent: Any) -> torch.Tensor:
+    """Return a root as PyTorch computes it: that of minus infinity is NaN, where as a power it is infinity.
+
+    PyTorch takes float16 to the power of a half like to any other.
+    """
+    if exponent not in (0.5, -0.5) or not value.dtype.is_floating_point or value.dtype == torch.float16:
+        return NotImplemented
+    return value.sqrt() if exponent > 0 else value.rsqrt()
+
+
+def _fmod(left: Any, right: Any) -> torch.Tensor:
+    """Return the remainder with the dividend's sign, exactly."""
+    left, right, dtype = _alike(left, right)
+    return _rest(left, right).to(dtype)
+
+
+def _remainder(left: Any, right: Any) -> torch.Tensor:
+    """Return the remainder with the divisor's sign."""
+    if _taken_as_it_is:
+        return NotImplemented
+    left, right, dtype = _alike(left, right)
+    rest = _rest(left, right)
+    return torch.where(_is_beside(rest, right), rest + right, rest).to(dtype)
+
+
+def _floor_divided(left: Any, right: Any) -> torch.Tensor:
+    left, right, dtype = _alike(left, right)
+    rest = _rest(left, right)
+    if not dtype.is_floating_point:
+        whole = torch.div(left, right, rounding_mode="trunc")
+        return torch.where(_is_beside(rest, right), whole - 1, whole)
+    # As PyTorch does (`div_floor_floating`): the quotient of what the rest leaves is whole but for its rounding.
+    quotient = (left - rest) / right
+    quotient = torch.where(_is_beside(rest, right), quotient - 1, quotient)
+    floor = quotient.floor()
+    floor = torch.where(quotient - floor > 0.5, floor + 1, floor)
+    floor = torch.where(quotient == 0, (left / right) * 0, floor)
+    return torch.where(right == 0, left / right, floor).to(dtype)
+
+
+def _divided(left: Any, right: Any, *, rounding_mode: str | None) -> torch.Tensor:
+    if rounding_mode is None:
+        return torch.true_divide(left, right)
+    return _floor_divided(left, right) if rounding_mode == "floor" else NotImplemented
+
+
+def _is_beside(rest: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return whether a remainder has the dividend's sign and the divisor has another."""
+    return (rest != 0) & ((rest < 0) ^ (right < 0))
+
+
+_taken_as_it_is: list[bool] = []
+"""Not empty while an operator that is said in itself is left as it is; one thread traces at a time."""
+
+
+def _rest(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the remainder with the dividend's sign.
+
+    Of floats torch-mlir makes one exact operator of `remainder`, with the dividend's sign for StableHLO and the divisor's
+    for linalg: of positive ones, both are the same.
+    """
+    if not left.dtype.is_floating_point:
+        return left - torch.div(left, right, rounding_mode="trunc") * right
+    _taken_as_it_is.append(True)
+    try:
+        rest = torch.remainder(left.abs(), right.abs())
+    finally:
+        _taken_as_it_is.pop()
+    return torch.where(left < 0, -rest, rest)
+
+
+def _place_of(extreme: Any) -> Callable[..., torch.Tensor]:
+    """Return `argmax` or `argmin` of floats: the first place of NaN, else of the extreme."""
+
+    def said(value: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
+        if not value.dtype.is_floating_point:
+            return NotImplemented
+        best = extreme(value, [] if dim is None else [dim], True)
+        is_best = ((value == best) | (value != value)).to(torch.int32)
+        return torch.argmax(is_best, dim, keepdim)
+
+    return said
+
+
+def _value_and_place_of(extreme: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    place = _place_of(extreme)
+
+    def said(value: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        if not value.dtype.is_floating_point:
+            return NotImplemented
+        return extreme(value, [dim], keepdim), place(value, dim, keepdim)
+
+    return said
+
+
+def _alike(left: Any, right: Any) -> tuple[torch.Tensor, torch.Tensor, torch.dtype]:
+    """Return two tensors of one dtype, of which one may have been a number, and the dtype of the result.
+
+    Halves become float32, in which PyTorch computes them; numbers are rounded to halves before, as it does.
+    """
+    dtype = torch.result_type(left, right)
+    computed = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    first, second = (
+        (item if isinstance(item, torch.Tensor) else torch.full((), item, dtype=dtype, device="cpu")).to(computed)
+        for item in (left, right)
+    )
+    return first, second, dtype
+
+
+def _rms_norm(
+    value: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor:
+    """Return what `rms_norm` does; halves are computed in float32."""
+    wide = value.to(torch.float32) if value.dtype in (torch.float16, torch.bfloat16) else value
+    dims = list(range(-len(shape), 0))
+    least = torch.finfo(wide.dtype).eps if eps is None else eps
+    normed = wide * torch.rsqrt((wide * wide).mean(dims, True) + least)
+    return (normed if weight is None else normed * weight).to(value.dtype)
+
+
+def _larger(value: torch.Tensor, other: Any) -> torch.Tensor:
+    bound = _tensor(other, value)
+    return torch.where((value > bound) | (value != value), value, bound)
+
+
+def _smaller(value: torch.Tensor, other: Any) -> torch.Tensor:
+    bound = _tensor(other, value)
+    return torch.where((value < bound) | (value != value), value, bound)
+
+
+def _clamped(value: torch.Tensor, least: Any = None, most: Any = None) -> torch.Tensor:
+    raised = value if least is None else _larger(value, least)
+    return raised if most is None else _smaller(raised, most)
+
+
+def _hardtanh(value: torch.Tensor, least: Any = -1, most: Any = 1) -> torch.Tensor:
+    return _clamped(value, least, most)
+
+
+def _tensor(number: Any, like: torch.Tensor) -> torch.Tensor:
+    if isinstance(number, torch.Tensor):
+        return number
+    return torch.full((), number, dtype=torch.result_type(like, number), device="cpu")  # whatever is the user's default
+
+
+def _averaged_to(name: str) -> Callable[[torch.Tensor, Sequence[int]], torch.Tensor]:
+    """Return what an adaptive average does. An average of everything is a mean.
+
+    PyTorch makes it one, too, but sets the result's strides in place where channels come last in memory, which torch-mlir
+    has no rule for.
+    """
+    operator, rank = _overload(f"adaptive_avg_pool{name}.default"), int(name[0])
+
+    def said(value: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+        is_whole = all(size == 1 for size in output_size)
+        return value.mean(list(range(-rank, 0)), True) if is_whole else operator(value, output_size)
+
+    return said
+
+
+_COMPOSITES = {
+    "rms_norm.default": _rms_norm,
+    **{f"adaptive_avg_pool{name}.default": _averaged_to(name) for name in ("1d", "2d", "3d")},
+}
+
+
+@cache
+def _further() -> Decompositions:
+    found = {**said_by_pytorch(*UNKNOWN, *WRONG), **by_elements()}
+    for name in ("and", "or", "xor"):
+        found[_overload(f"bitwise_{name}.Scalar")] = _between(_overload(f"bitwise_{name}.Tensor"))
+    for side, short in SHIFTS.items():
+        shift = _between(_overload(f"bitwise_{side}_shift.Tensor"))
+        for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"):
+            found[_overload(f"bitwise_{side}_shift.{form}")] = shift
+        found[_overload(f"{short}.Scalar")] = found[_overload(f"{short}.Tensor")] = shift
+    return found
+
+
+def _between(operator: Any) -> Callable[[Any, Any], Any]:
+    """Return an operator between two tensors that takes numbers, too, and other shapes: torch-mlir's shifts repeat nothing.
+
+    It may be said in itself: tensors of one shape and dtype are left alone then.
+    """
+
+    def taken(left: Any, right: Any) -> Any:
+        if _taken_as_it_is:
+            return NotImplemented
+        dtype = torch.result_type(left, right)
+        found = [
+            item.to(dtype) if isinstance(item, torch.Tensor) else torch.full((), item, dtype=dtype, device="cpu")
+            for item in (left, right)
+        ]
+        first, second = cast("Any", torch).broadcast_tensors(*found)
+        _taken_as_it_is.append(True)
+        try:
+            return operator(first, second)
+        finally:
+            _taken_as_it_is.pop()
+
+    return taken

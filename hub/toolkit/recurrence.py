@@ -1,0 +1,68 @@
+"""Recurrent layers step by step, for compilers that know no loop over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch._decomp import decompositions
+
+from hub.plugin.graph import Cluster
+from hub.plugin.table import operator_name
+from hub.toolkit.arguments import decomposed, with_weights
+
+_PYTORCHS: Any = decompositions
+"""Its functions for recurrent layers have no annotations."""
+
+
+def unrolled(module: fx.GraphModule) -> None:
+    """Have a program compute each LSTM step by step: traced as it is, PyTorch gives one to oneDNN."""
+    for node in _lstms(module):
+        node.target = lstm
+    module.recompile()
+
+
+def _lstms(module: fx.GraphModule) -> list[fx.Node]:
+    return [node for node in module.graph.nodes if node.op == "call_function" and operator_name(node) == "aten.lstm.input"]
+
+
+def written_out(cluster: Cluster) -> Cluster:
+    """Return a cluster with its LSTMs step by step, for compilers that read clusters; as it is where it has none."""
+    if not _lstms(cluster.module):
+        return cluster
+    arguments = with_weights(cluster)
+    unrolled(arguments.module)
+    module = decomposed(arguments.module, {})
+    placeholders = module.graph.find_nodes(op="placeholder")
+    for name, node in zip(arguments.weights, placeholders[len(cluster.inputs) :], strict=True):
+        setattr(module, name, cluster.constants[name])
+        with module.graph.inserting_before(node):
+            weight = module.graph.create_node("get_attr", name)  # `get_attr` wants a buffer
+        weight.meta.update(node.meta)
+        node.replace_all_uses_with(weight)
+        module.graph.erase_node(node)
+    module.recompile()
+    return replace(cluster, module=module)
+
+
+def lstm(
+    input: torch.Tensor,  # noqa: A002 - PyTorch's own names and order
+    hx: Sequence[torch.Tensor],
+    params: Sequence[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what `aten.lstm.input` does, in products and functions of elements. Sizes are numbers."""
+    grouped = _PYTORCHS.gather_params(params, has_biases, hx[0].size(2) != hx[1].size(2))
+    hidden = list(zip(hx[0], hx[1], strict=True))
+    options = has_biases, num_layers, dropout, train, bidirectional, batch_first
+    output, last = _PYTORCHS._rnn_helper(input, hidden, grouped, *options, _PYTORCHS.one_layer_lstm)
+    states, cells = zip(*last, strict=True)
+    return output, torch.stack(states, 0), torch.stack(cells, 0)
