@@ -33,7 +33,7 @@ from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.regions import regions
 from hub.partition.structure import structure_digest
 from hub.partition.verdicts import Verdicts, ask_backends
-from hub.planning.scene import Scene, draft_of, limits_of
+from hub.planning.context import PlanningContext, draft_of, limits_of
 from hub.planning.schedule import reads
 from hub.plugin.backend import CompileSettings
 from hub.plugin.graph import Graph
@@ -136,15 +136,17 @@ def measured(name: str, options: Options, folder: Path, table: dict[str, Any]) -
         "command": "python -m benchmarks.price_table",
     }
     with Session(sample, threads, limits_of(options), options=options) as session:
-        scene = Scene(sample, options, threads, found, folder / "artifacts", store, SilentProgress(), session, session)
+        context = PlanningContext(
+            sample, options, threads, found, folder / "artifacts", store, SilentProgress(), session, session
+        )
         session.start([EAGER])
         session.await_start(EAGER)
         seconds = session.eager_prices()
         yield from eager_rows(name, captured.graph, seconds)
-        verdicts = ask_backends(captured.graph, found, options, scene.answers)
+        verdicts = ask_backends(captured.graph, found, options, context.answers)
         for event in verdicts.events:
             print(f"  {event.backend}: {event.message}"[:160])
-        yield from cluster_rows(name, scene, session, verdicts, seconds)
+        yield from cluster_rows(name, context, session, verdicts, seconds)
     store.close()
 
 
@@ -165,18 +167,18 @@ def eager_rows(name: str, graph: Graph, seconds: Mapping[str, float]) -> Iterato
 
 
 def cluster_rows(
-    name: str, scene: Scene, session: Session, verdicts: Verdicts, eager_s: Mapping[str, float]
+    name: str, context: PlanningContext, session: Session, verdicts: Verdicts, eager_s: Mapping[str, float]
 ) -> Iterator[Row]:
     """Give what the clusters of whole plans, and some parts, take on each backend."""
-    parts = list(parts_of(scene.graph, random.Random(name)))
+    parts = list(parts_of(context.graph, random.Random(name)))
     for number, backend in enumerate(verdicts.backends):
-        draft = draft_of(scene, assignment(verdicts, (backend,), scene.options))
+        draft = draft_of(context, assignment(verdicts, (backend,), context.options))
         clusters = sorted(draft.assignment.clusters, key=lambda found: -len(found.nodes))[:8]
         whole_s = 0.0
         for place, found in enumerate(clusters):
             kind = "graph" if len(draft.assignment.clusters) == 1 else "cluster"
-            candidate = scene.candidate(f"w{number}_{place}", found, draft.settings, is_saved=False)
-            for row in timed(name, kind, scene, session, candidate, eager_s):
+            candidate = context.candidate(f"w{number}_{place}", found, draft.settings, is_saved=False)
+            for row in timed(name, kind, context, session, candidate, eager_s):
                 whole_s += row["compile_s"]
                 yield row
         if whole_s > SLOW_S:
@@ -185,12 +187,12 @@ def cluster_rows(
             taken = tuple(node for node in nodes if verdicts.takes(backend, node))
             if len(taken) == len(nodes):
                 part = Group(backend, taken)
-                candidate = scene.candidate(f"p{number}_{place}", part, scene.settings(spin=False), is_saved=False)
-                yield from timed(name, "part", scene, session, candidate, eager_s)
+                candidate = context.candidate(f"p{number}_{place}", part, context.settings(spin=False), is_saved=False)
+                yield from timed(name, "part", context, session, candidate, eager_s)
 
 
 def timed(
-    name: str, kind: str, scene: Scene, session: Session, candidate: Candidate, eager_s: Mapping[str, float]
+    name: str, kind: str, context: PlanningContext, session: Session, candidate: Candidate, eager_s: Mapping[str, float]
 ) -> Iterator[Row]:
     """Give the row of one cluster; none where it fails."""
     backend, nodes = candidate.backend, candidate.group.nodes
@@ -203,7 +205,7 @@ def timed(
     if found.failure is not None or found.cost is None:
         print(f"  {backend}: {str(found.failure).splitlines()[0]}"[:160])
         return
-    features = features_of([scene.graph.by_name[node] for node in nodes], scene.graph.weights)
+    features = features_of([context.graph.by_name[node] for node in nodes], context.graph.weights)
     features[EAGER_S] = sum(eager_s.get(node, 0.0) for node in nodes)
     run_s, compile_s = found.cost.run_s, found.report.compile_s
     print(f"  {backend:12}{kind:8}{len(nodes):5} nodes {run_s * 1e3:9.3f} ms compiled in {compile_s:.1f} s", flush=True)

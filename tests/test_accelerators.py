@@ -485,12 +485,12 @@ def test_a_full_accelerator_is_no_verdict(text: str, is_verdict: bool, monkeypat
     discarded: list[Path] = []
     kept: list[object] = []
     monkeypatch.setattr(failures, "discard_artifact", lambda folder, **_: discarded.append(folder))  # pyright: ignore[reportUnknownLambdaType]
-    scene: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         subject=lambda *_: None,  # pyright: ignore[reportUnknownLambdaType]
         measurements=SimpleNamespace(keep_failure=kept.append),
     )
     asked = Candidate("c0", Group("toy", ("first",)), CompileSettings(threads=1), (), Path("saved"))
-    failures.remember_failure(scene, replace(asked, failure=CompileError(text)))
+    failures.remember_failure(context, replace(asked, failure=CompileError(text)))
     assert bool(kept) == is_verdict
     assert discarded == [Path("saved")]
 

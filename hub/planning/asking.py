@@ -8,45 +8,45 @@ from collections.abc import Iterable, Sequence
 from hub.errors import WorkerError
 from hub.partition.assignments import assignment
 from hub.partition.verdicts import Verdicts, verdicts_of
+from hub.planning.context import Draft, PlanningContext, draft_of
 from hub.planning.pricebook import PriceBook
-from hub.planning.scene import Draft, Scene, draft_of
 
 AT_ONCE = 3
 """Backends that are asked at once, each in a worker of its own."""
 
 
-def ask(scene: Scene, verdicts: Verdicts, book: PriceBook, backends: Iterable[str]) -> Verdicts:
+def ask(context: PlanningContext, verdicts: Verdicts, book: PriceBook, backends: Iterable[str]) -> Verdicts:
     """Return the verdicts after some backends were asked; what the book guessed of them is guessed anew."""
     names = tuple(backends)
     with contextlib.suppress(WorkerError):  # whoever is asked meets it again
-        scene.workers.ask_early(names, scene.options)
+        context.workers.ask_early(names, context.options)
     book.forget_guesses(names)
-    return verdicts_of(verdicts, names, scene.registry, scene.options, scene.answers)
+    return verdicts_of(verdicts, names, context.registry, context.options, context.answers)
 
 
-def at_best(scene: Scene, verdicts: Verdicts) -> Sequence[Draft]:
+def at_best(context: PlanningContext, verdicts: Verdicts) -> Sequence[Draft]:
     """Return, for each backend that nobody has asked, the plan that it could have if it took all it might.
 
     Those that could have no cluster at all, whatever they said, have none.
     """
     hoped = verdicts.at_best()
-    plans = (assignment(hoped, (name,), scene.options) for name in hoped.backends)
-    return [draft_of(scene, plan) for plan in plans if plan.clusters]
+    plans = (assignment(hoped, (name,), context.options) for name in hoped.backends)
+    return [draft_of(context, plan) for plan in plans if plan.clusters]
 
 
-def ask_until_taken(scene: Scene, verdicts: Verdicts, book: PriceBook) -> Verdicts:
+def ask_until_taken(context: PlanningContext, verdicts: Verdicts, book: PriceBook) -> Verdicts:
     """Ask those first that are expected to be fastest, a few at a time, until one takes something.
 
     Those that the options name for an operator, and those that can only say why they cannot be used, are asked at once.
     """
-    forced = [name for name in verdicts.unasked if name in scene.options.force.values() or not verdicts.unasked[name]]
-    verdicts = ask(scene, verdicts, book, forced) if forced else verdicts
-    while not verdicts.backends and (names := _fastest(scene, verdicts, book)):
-        verdicts = ask(scene, verdicts, book, names)
+    forced = [name for name in verdicts.unasked if name in context.options.force.values() or not verdicts.unasked[name]]
+    verdicts = ask(context, verdicts, book, forced) if forced else verdicts
+    while not verdicts.backends and (names := _fastest(context, verdicts, book)):
+        verdicts = ask(context, verdicts, book, names)
     return verdicts
 
 
-def ask_until_sure(scene: Scene, verdicts: Verdicts, book: PriceBook) -> Verdicts:
+def ask_until_sure(context: PlanningContext, verdicts: Verdicts, book: PriceBook) -> Verdicts:
     """Ask until no backend that is left could be faster than the best plan of those that were asked.
 
     What a backend refuses can only make its plan slower: the plan that it could have at best is a bound. Whoever nothing is
@@ -54,17 +54,17 @@ def ask_until_sure(scene: Scene, verdicts: Verdicts, book: PriceBook) -> Verdict
     """
     while verdicts.unasked:
         orders = (*((name,) for name in verdicts.backends), ())
-        known = [draft_of(scene, assignment(verdicts, order, scene.options)) for order in orders]
+        known = [draft_of(context, assignment(verdicts, order, context.options)) for order in orders]
         best_s = min(book.total_s(draft, book.eager_s()) for draft in known)
-        if not (names := _fastest(scene, verdicts, book, below_s=best_s)):
+        if not (names := _fastest(context, verdicts, book, below_s=best_s)):
             return verdicts
-        verdicts = ask(scene, verdicts, book, names)
+        verdicts = ask(context, verdicts, book, names)
     return verdicts
 
 
-def _fastest(scene: Scene, verdicts: Verdicts, book: PriceBook, below_s: float = float("inf")) -> Sequence[str]:
+def _fastest(context: PlanningContext, verdicts: Verdicts, book: PriceBook, below_s: float = float("inf")) -> Sequence[str]:
     """Return whom to ask now: of those whose plans are below a bound, those that are expected to be fastest."""
-    plans = {draft.assignment.backends[0]: draft for draft in at_best(scene, verdicts)}
+    plans = {draft.assignment.backends[0]: draft for draft in at_best(context, verdicts)}
     hopeful = [name for name, draft in plans.items() if _is_blind(draft, book) or _bound_s(draft, book) < below_s]
     return sorted(hopeful, key=lambda name: _expected_s(plans[name], book))[:AT_ONCE]
 

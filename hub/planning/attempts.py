@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hub.planning.scene import Draft
+from hub.planning.context import Draft
 
 QUANTILE = 1.96
 """Standard deviations to either end of a normal distribution's 95 % interval."""

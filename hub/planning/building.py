@@ -20,9 +20,9 @@ from hub.dispatch.codegen import Step
 from hub.errors import CompileError, ContractError, InputRefused, PluginError, WorkerError, text_of
 from hub.partition.group import EAGER, Group
 from hub.plan import Event, EventKind, Stage
+from hub.planning.context import PlanningContext, limits_of
 from hub.planning.decision import Decision
 from hub.planning.failures import failure_in_service, known_failure, remember_failure, stage_of
-from hub.planning.scene import Scene, limits_of
 from hub.planning.schedule import plain_names, steps_for
 from hub.plugin.graph import Cluster
 from hub.process.phases import Work
@@ -61,12 +61,12 @@ class ClusterFailed(Exception):  # noqa: N818 - a signal between Builder and Mak
 
 
 class Builder:
-    """Builds plans for one scene. Executables are kept in the store, and looked for there."""
+    """Builds plans for one context. Executables are kept in the store, and looked for there."""
 
-    def __init__(self, scene: Scene, store: Store) -> None:
-        self.scene = scene
+    def __init__(self, context: PlanningContext, store: Store) -> None:
+        self.context = context
         self.store = store
-        self.phases = scene.session.crew.phases
+        self.phases = context.session.crew.phases
         self.notes: list[Event] = []
         """What users should know of, and what costs them no backend."""
         self.verify_s = 0.0
@@ -84,25 +84,25 @@ class Builder:
         names = plain_names(groups)
         self._told.clear()
         self.served.clear()
-        self.scene.session.lanes.end_all()
-        steps = steps_for(self.scene.graph, groups, names)
+        self.context.session.runners.end_all()
+        steps = steps_for(self.context.graph, groups, names)
         candidates = [
-            self.scene.candidate(name, found, decision.settings, is_needed=False)
+            self.context.candidate(name, found, decision.settings, is_needed=False)
             for name, found in zip(names, groups, strict=True)
             if found.backend != EAGER
         ]
         self._compile_ahead(candidates)
-        self.scene.progress.stage("building the plan", len(candidates))
+        self.context.progress.stage("building the plan", len(candidates))
         needed = {name for candidate in candidates for name in candidate.inputs}
         with self.phases.during(Work.SAMPLE):
-            values = values_at(self.scene.graph, self.scene.sample.values, needed) if candidates else {}
+            values = values_at(self.context.graph, self.context.sample.values, needed) if candidates else {}
         loaded: dict[str, Loaded] = {}
         for candidate in candidates:
             try:
                 loaded[candidate.name] = self._build_cluster(candidate, values)
             except PluginError as error:
                 raise ClusterFailed(candidate.group, error) from error
-            self.scene.progress.advance(f"{candidate.backend} {candidate.name}")
+            self.context.progress.advance(f"{candidate.backend} {candidate.name}")
         return steps, loaded
 
     def _compile_ahead(self, candidates: Sequence[Candidate]) -> None:
@@ -110,12 +110,12 @@ class Builder:
 
         Those behind one that is known to fail are left alone: without it, the plan will be another.
         """
-        scene = self.scene
+        context = self.context
         new = self._new(candidates)
-        most = {candidate.backend: scene.compile_workers(candidate.backend) for candidate in new}
-        if not scene.workers.is_apart or len(new) < 2 or max(most.values()) < 2:
+        most = {candidate.backend: context.compile_workers(candidate.backend) for candidate in new}
+        if not context.workers.is_apart or len(new) < 2 or max(most.values()) < 2:
             return
-        scene.progress.stage("compiling", len(new))
+        context.progress.stage("compiling", len(new))
         by_backend = {candidate.backend: candidate for candidate in new}
 
         def get_ready() -> None:
@@ -123,9 +123,9 @@ class Builder:
                 self._get_ready(candidate)
 
         def advance(candidate: Candidate) -> None:
-            scene.progress.advance(f"{candidate.backend} {candidate.name}")
+            context.progress.advance(f"{candidate.backend} {candidate.name}")
 
-        tried = scene.workers.try_out_all(new, most, advance, get_ready)
+        tried = context.workers.try_out_all(new, most, advance, get_ready)
         self._ahead |= {candidate.key: candidate for candidate in tried}
 
     def _new(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -134,16 +134,16 @@ class Builder:
             folder = _folder(candidate)
             if folder.exists() or candidate.key in self._ahead or self._tried(candidate) is not None:
                 continue
-            if failure_in_service(self.scene, candidate) or known_failure(self.scene, candidate):
+            if failure_in_service(self.context, candidate) or known_failure(self.context, candidate):
                 break
             found.setdefault(folder, candidate)
         return list(found.values())
 
     def _build_cluster(self, candidate: Candidate, values: Mapping[str, Any]) -> Loaded:
         folder = _folder(candidate)
-        cluster = self.scene.cluster(candidate.group, candidate.name)
+        cluster = self.context.cluster(candidate.group, candidate.name)
         inputs = [values[node] for node in cluster.input_names]
-        if (known := failure_in_service(self.scene, candidate)) is not None:
+        if (known := failure_in_service(self.context, candidate)) is not None:
             raise known
         if (ahead := self._ahead.pop(candidate.key, None)) is not None:
             self._learn(replace(ahead, name=candidate.name))
@@ -186,7 +186,7 @@ class Builder:
         self._note(report.unsaved, Stage.COMPILE, candidate)
         untried = f"no time was left for: {', '.join(standing.untried)}" if standing.untried else ""
         self._note(standing.later or untried, Stage.LATER, candidate)
-        subject = self.scene.subject(candidate.group, candidate.settings)
+        subject = self.context.subject(candidate.group, candidate.settings)
         self.served[candidate.name] = replace(candidate, report=report, subject=subject)
         return built.loaded
 
@@ -198,22 +198,22 @@ class Builder:
             candidate.settings,
             folder,
             inputs=inputs,
-            registry=self.scene.registry,
+            registry=self.context.registry,
             fingerprint=None if earlier is None else earlier.report.fingerprint,
         )
         return self._serving(candidate, built)
 
     def _compiled_here(self, candidate: Candidate, cluster: Cluster, inputs: Sequence[Any]) -> Loaded:
-        scene = self.scene
+        context = self.context
         earlier = self._tried(candidate)
-        own = None if scene.workers.is_apart else candidate.folder  # a worker compiled it, and could not save it
+        own = None if context.workers.is_apart else candidate.folder  # a worker compiled it, and could not save it
         _check_threads(() if earlier is None else earlier.report.changed, candidate)
         built = build_cluster(
             cluster,
             candidate.backend,
             candidate.settings,
             inputs=inputs,
-            registry=scene.registry,
+            registry=context.registry,
             folder=own,
             known=None if earlier is None else earlier.report,
         )
@@ -224,23 +224,23 @@ class Builder:
     def _tell_compiled(self, candidate: Candidate, report: Report) -> None:
         self._told.add(candidate.name)
         facts = {"backend": candidate.backend, "cluster": candidate.name, "compile_s": report.compile_s}
-        observe(self.scene.registry, "hub_cluster_compiled", **facts)
+        observe(self.context.registry, "hub_cluster_compiled", **facts)
 
     def _tried(self, candidate: Candidate) -> Candidate | None:
         """Return what a worker made of a cluster; None where nobody was to save it, since only its price was wanted.
 
         Compiled here, it would be saved by nobody, and the process that serves would compile it once more.
         """
-        found = self.scene.workers.tried(candidate)
-        is_saveable = self.scene.registry.entries[candidate.backend].info.saveable
+        found = self.context.workers.tried(candidate)
+        is_saveable = self.context.registry.entries[candidate.backend].info.saveable
         return None if found is not None and found.folder is None and is_saveable else found
 
     def _try_out(self, candidate: Candidate, values: Mapping[str, Any]) -> None:
         """Let a worker compile, run, verify and save a cluster that none has tried. Raises PluginError with the cause."""
-        workers = self.scene.workers
+        workers = self.context.workers
         if not workers.is_apart or self._tried(candidate) is not None:
             return
-        if (known := known_failure(self.scene, candidate)) is not None:
+        if (known := known_failure(self.context, candidate)) is not None:
             raise known
         try:
             tried = workers.try_out(candidate, lambda: self._get_ready(candidate))
@@ -252,7 +252,7 @@ class Builder:
         """Note what came of trying a cluster. Raises PluginError where it failed, which is remembered."""
         if tried.failure is not None:
             tried.failure.cluster = tried.name
-            remember_failure(self.scene, tried)
+            remember_failure(self.context, tried)
             raise tried.failure
         self._heard(tried.report, tried)
         self._note(told_changes(tried.report.changed, WORKER), Stage.LOAD, tried)
@@ -268,7 +268,7 @@ class Builder:
             return
         backend, name = candidate.backend, candidate.name
         with kept_state() as changed, contextlib.suppress(PluginError), plugin_edge(backend, name, "load"):
-            self.scene.registry.backend(backend)
+            self.context.registry.backend(backend)
         self._note(told_changes(changed, HERE), Stage.LOAD, candidate)
 
     def _tried_alone(self, candidate: Candidate, values: Mapping[str, Any]) -> Candidate:
@@ -276,9 +276,9 @@ class Builder:
 
         Raises CompileError where no worker can be had for it, which says nothing of the backend and is not remembered.
         """
-        sample, options = cut_sample(self.scene.sample, candidate.group.nodes, values), self.scene.options
+        sample, options = cut_sample(self.context.sample, candidate.group.nodes, values), self.context.options
         try:
-            with Session(sample, self.scene.threads, limits_of(options), options=options, is_timed=False) as session:
+            with Session(sample, self.context.threads, limits_of(options), options=options, is_timed=False) as session:
                 return session.try_out(candidate)
         except WorkerError as error:
             hint = "options={'isolate': False} compiles in this process"

@@ -9,10 +9,10 @@ from dataclasses import replace
 from hub.errors import AccuracyError, ContractError, InputRefused
 from hub.partition.group import Group
 from hub.plan import Event, EventKind, Stage
+from hub.planning.context import Draft, PlanningContext
 from hub.planning.explore import Wanted
 from hub.planning.failures import known_failure, remember_failure
 from hub.planning.pricebook import PriceBook
-from hub.planning.scene import Draft, Scene
 from hub.plugin.backend import CompileSettings
 from hub.process.state import WORKER, told_changes
 from hub.report.numbers import count
@@ -26,9 +26,9 @@ _GO_ON = "`hub tune` goes on from here, and a larger `budget_s` gives more time"
 class Candidates:
     """Clusters that were compiled, or that failed, each once for one decision."""
 
-    def __init__(self, scene: Scene, book: PriceBook, clock: Clock) -> None:
+    def __init__(self, context: PlanningContext, book: PriceBook, clock: Clock) -> None:
         self.events: list[Event] = []
-        self._scene, self._book, self._clock = scene, book, clock
+        self._context, self._book, self._clock = context, book, clock
         self._known: dict[Key, Candidate] = {}
         self._names: dict[Key, str] = {}
         self._late: Counter[str] = Counter()
@@ -60,7 +60,7 @@ class Candidates:
 
     def pieces(self, wanted: Iterable[Wanted]) -> list[Candidate]:
         """Return candidates for pieces that only might help: they are not saved."""
-        settings = self._scene.settings(spin=False)
+        settings = self._context.settings(spin=False)
         return [self._new(item.piece, settings, is_needed=False, is_saved=False) for item in wanted]
 
     def clusters(self, drafts: Iterable[Draft], *, is_needed: bool = True) -> list[Candidate]:
@@ -74,7 +74,7 @@ class Candidates:
 
     def _new(self, found: Group, settings: CompileSettings, *, is_needed: bool, is_saved: bool = True) -> Candidate:
         name = self._names.setdefault((found, settings), f"k{len(self._names)}")
-        return self._scene.candidate(name, found, settings, is_needed=is_needed, is_saved=is_saved)
+        return self._context.candidate(name, found, settings, is_needed=is_needed, is_saved=is_saved)
 
     def compile(
         self, candidates: Sequence[Candidate], beside: Sequence[Candidate] = (), alone_s: float = 0.0
@@ -89,11 +89,11 @@ class Candidates:
                 new.setdefault(candidate.key, candidate)
         if not new:
             return []
-        self._scene.progress.stage("compiling", len(new))
+        self._context.progress.stage("compiling", len(new))
         away: list[Candidate] = []
         by_backend: dict[str, list[Candidate]] = {}
         for candidate in new.values():
-            if (failure := known_failure(self._scene, candidate)) is None:
+            if (failure := known_failure(self._context, candidate)) is None:
                 by_backend.setdefault(candidate.backend, []).append(candidate)
                 continue
             away.append(replace(candidate, failure=failure, is_remembered=True))  # nobody tries it again
@@ -101,7 +101,7 @@ class Candidates:
                 self._clock.arrived(candidate.backend)
         most = {backend: self._most_at_once(backend) for backend in by_backend}
         first = {candidate.backend for candidate in candidates} & by_backend.keys() if beside else ()
-        made = self._scene.session.compile_all(by_backend, self._heard, self._clock, most, first=first, alone_s=alone_s)
+        made = self._context.session.compile_all(by_backend, self._heard, self._clock, most, first=first, alone_s=alone_s)
         found = [*away, *made]
         self._known |= {candidate.key: candidate for candidate in found}
         for candidate in found:
@@ -113,7 +113,7 @@ class Candidates:
 
     def _most_at_once(self, backend: str) -> int:
         """Return how many clusters of a backend are compiled at once: another worker has to save what it has made."""
-        return self._scene.compile_workers(backend) if self._scene.registry.entries[backend].info.saveable else 1
+        return self._context.compile_workers(backend) if self._context.registry.entries[backend].info.saveable else 1
 
     def _heard(self, candidate: Candidate) -> None:
         if candidate.is_needed:
@@ -125,14 +125,14 @@ class Candidates:
                 self._clock.begin()
 
     def _advance(self, candidate: Candidate) -> None:
-        self._scene.progress.advance(f"{candidate.backend}, {len(candidate.group.nodes)} nodes")
+        self._context.progress.advance(f"{candidate.backend}, {len(candidate.group.nodes)} nodes")
 
     def _note_failure(self, candidate: Candidate) -> None:
         if (not candidate.is_late or candidate.is_needed) and not self._has_other(candidate.group):
             self._book.fail(candidate.group, str(candidate.failure).splitlines()[0])
         if not candidate.is_late:
             if not candidate.is_remembered:
-                remember_failure(self._scene, candidate)
+                remember_failure(self._context, candidate)
             self.events.append(_failure(candidate))
         elif candidate.is_needed:
             self._late[candidate.backend] += 1
@@ -151,10 +151,10 @@ class Candidates:
         """Time every compiled cluster that has no price yet, one after the other."""
         compiled = [candidate for candidate in self._known.values() if candidate.failure is None]
         todo = [candidate for candidate in compiled if self._book.measured(*candidate.key) is None]
-        self._scene.progress.stage("timing clusters", len(todo))
+        self._context.progress.stage("timing clusters", len(todo))
         for candidate in todo:
-            at_least_s = ALONE_S if candidate.is_needed or self._scene.options.tune == "full" else ALONE_S / 2
-            priced = self._scene.session.price(candidate, at_least_s)
+            at_least_s = ALONE_S if candidate.is_needed or self._context.options.tune == "full" else ALONE_S / 2
+            priced = self._context.session.price(candidate, at_least_s)
             self._known[candidate.key] = priced
             self._book.keep(priced)
             if priced.failure is not None:

@@ -11,11 +11,11 @@ from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts
 from hub.plan import DecidedBy, Event, EventKind, Stage
 from hub.planning.asking import AT_ONCE, ask_until_sure, ask_until_taken, at_best
+from hub.planning.context import Draft, PlanningContext, draft_of
 from hub.planning.decision import Decision
 from hub.planning.measure import by_measuring
 from hub.planning.mixes import Mixer
 from hub.planning.pricebook import PriceBook
-from hub.planning.scene import Draft, Scene, draft_of
 from hub.plugin.cost import Cost
 from hub.pricing.roofline import settle_accelerators, settle_peaks
 
@@ -23,56 +23,62 @@ MAX_MIXES = 2
 """Mixed plans that are predicted beside every backend alone and eager."""
 
 
-def decide(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
+def decide(context: PlanningContext, verdicts: Verdicts, *, may_measure: bool) -> Decision:
     """Return the decision for one graph. A plugin's failure costs its candidate, and is an event; it raises nothing."""
-    settle_peaks(scene.measurements, scene.threads)
-    settle_accelerators(scene.measurements, scene.graph)
-    book = PriceBook(scene)
-    is_timed = may_measure and scene.options.tune != "off"
+    settle_peaks(context.measurements, context.threads)
+    settle_accelerators(context.measurements, context.graph)
+    book = PriceBook(context)
+    is_timed = may_measure and context.options.tune != "off"
     if may_measure and len(verdicts.unasked) > AT_ONCE:  # it takes a price to say whom to ask
-        _measure_eager(scene, book, is_anew=is_timed)
-    verdicts = ask_until_taken(scene, verdicts, book)
+        _measure_eager(context, book, is_anew=is_timed)
+    verdicts = ask_until_taken(context, verdicts, book)
     if not is_timed:
-        verdicts = ask_until_sure(scene, verdicts, book)
-    choices = assignments(verdicts, scene.options)
-    if len(choices) == 1 and not at_best(scene, verdicts):
-        return _predicted(scene, verdicts, choices, book, DecidedBy.OPTIONS if choices[0].clusters else DecidedBy.NO_TAKER)
+        verdicts = ask_until_sure(context, verdicts, book)
+    choices = assignments(verdicts, context.options)
+    if len(choices) == 1 and not at_best(context, verdicts):
+        return _predicted(
+            context, verdicts, choices, book, DecidedBy.OPTIONS if choices[0].clusters else DecidedBy.NO_TAKER
+        )
     if is_timed:
         try:
-            if (decision := by_measuring(scene, verdicts, choices, book)) is not None:
+            if (decision := by_measuring(context, verdicts, choices, book)) is not None:
                 return decision
             note = Event(kind=EventKind.NOTE, stage=Stage.TIME, message="no whole plan could be timed: decided by prices")
         except Exception as error:  # noqa: BLE001 - measuring is a help, not a need: the predictions remain
             note = Event(kind=EventKind.FAILED, stage=Stage.TIME, message=f"could not measure: {text_of(error)}")
-        decision = _predicted(scene, verdicts, choices, book)
+        decision = _predicted(context, verdicts, choices, book)
         return replace(decision, events=(*decision.events, note))
     if may_measure:
-        _measure_eager(scene, book)
-    return _predicted(scene, verdicts, choices, book)
+        _measure_eager(context, book)
+    return _predicted(context, verdicts, choices, book)
 
 
-def _measure_eager(scene: Scene, book: PriceBook, *, is_anew: bool = False) -> None:
+def _measure_eager(context: PlanningContext, book: PriceBook, *, is_anew: bool = False) -> None:
     """Run the graph a few times in eager, once a machine: prices are predicted as ratios to that."""
     if book.knows_eager and not is_anew:
         return
     try:
-        book.keep_eager(scene.workers.eager_prices())
+        book.keep_eager(context.workers.eager_prices())
     except PluginError as error:
         text = f"eager could not be timed: {error.message}"
         book.note([Event(kind=EventKind.NOTE, stage=Stage.ESTIMATE, message=text)])
 
 
 def _predicted(
-    scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment], book: PriceBook, decided_by: DecidedBy | None = None
+    context: PlanningContext,
+    verdicts: Verdicts,
+    choices: Sequence[Assignment],
+    book: PriceBook,
+    decided_by: DecidedBy | None = None,
 ) -> Decision:
     """Decide by the best known prices, if there is a choice: measured earlier, learned, or estimated."""
     eager_s = book.eager_s()
-    drafts = [draft_of(scene, choice) for choice in choices]
+    drafts = [draft_of(context, choice) for choice in choices]
     total_s = dict.fromkeys(drafts, 0.0)
     search = None
     if len(drafts) > 1:
         is_measured = any(draft.assignment.clusters and _is_measured(draft, book) for draft in drafts)
-        mixer = Mixer(scene, book, trusts_estimates=not is_measured)
+        mixer = Mixer(context, book, trusts_estimates=not is_measured)
         if is_measured:  # beside measured plans, one of which nothing is known would win by the optimism of its estimate
             drafts = [draft for draft in drafts if not _is_estimated(draft, book)]
         total_s = {draft: book.total_s(draft, eager_s) for draft in drafts}

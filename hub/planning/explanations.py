@@ -6,23 +6,23 @@ from hub.discovery.plugin_fault import is_plugins
 from hub.errors import HubError, text_of
 from hub.partition.group import Group
 from hub.plan import Event, EventKind, Plan, PlannedCluster, Stage
+from hub.planning.context import PlanningContext
 from hub.planning.evidence import settings_of
-from hub.planning.scene import Scene
 
 
-def explained(plan: Plan, scene: Scene) -> Plan:
+def explained(plan: Plan, context: PlanningContext) -> Plan:
     """Return a plan with what its clusters' backends tell of them; one that fails at it costs a note."""
     events: list[Event] = []
-    clusters = tuple(_told(cluster, plan, scene, events) for cluster in plan.clusters)
+    clusters = tuple(_told(cluster, plan, context, events) for cluster in plan.clusters)
     return plan.model_copy(update={"clusters": clusters}).with_events(*events)
 
 
-def _told(cluster: PlannedCluster, plan: Plan, scene: Scene, events: list[Event]) -> PlannedCluster:
-    entry = scene.registry.entries.get(cluster.backend)
+def _told(cluster: PlannedCluster, plan: Plan, context: PlanningContext, events: list[Event]) -> PlannedCluster:
+    entry = context.registry.entries.get(cluster.backend)
     if entry is None or not entry.info.explains or not entry.status.accepted:
         return cluster
     try:
-        said = scene.workers.explain(Group(cluster.backend, cluster.nodes), cluster.name, settings_of(plan))
+        said = context.workers.explain(Group(cluster.backend, cluster.nodes), cluster.name, settings_of(plan))
     except HubError as error:
         problem = error.message
     except BaseException as error:

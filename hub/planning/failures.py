@@ -23,7 +23,7 @@ from hub.errors import (
 )
 from hub.partition.group import Group
 from hub.plan import Stage
-from hub.planning.scene import Scene, limits_of
+from hub.planning.context import PlanningContext, limits_of
 from hub.workers.candidate import Candidate
 
 _ERRORS: Mapping[Stage, type[PluginError]] = {
@@ -34,30 +34,30 @@ _ERRORS: Mapping[Stage, type[PluginError]] = {
 FORGET = "`hub cache forget` makes the hub try again"
 
 
-def known_failure(scene: Scene, candidate: Candidate) -> PluginError | None:
+def known_failure(context: PlanningContext, candidate: Candidate) -> PluginError | None:
     """Return the failure of an equal cluster under equal settings and versions, as an error; None where there is none.
 
     Users who want every failure as an error, or a decision made anew, want to see it happen: then nothing is known.
     """
-    if scene.options.strict or scene.options.renew:
+    if context.options.strict or context.options.renew:
         return None
-    subject = scene.subject(candidate.group, candidate.settings)
-    failures = scene.measurements.find_failures((subject, _under_limits(scene, subject)))
+    subject = context.subject(candidate.group, candidate.settings)
+    failures = context.measurements.find_failures((subject, _under_limits(context, subject)))
     return next((_error_of(failure, candidate.group) for failure in failures.values()), None)
 
 
-def failure_in_service(scene: Scene, candidate: Candidate) -> PluginError | None:
+def failure_in_service(context: PlanningContext, candidate: Candidate) -> PluginError | None:
     """Return why a candidate must not serve again, although a saved executable of it may be there; None where it may.
 
     What failed in this process stays away even where users want failures kept by others left alone.
     """
     found = candidate.group
-    if found in scene.demoted:
-        return RunError(f"it failed while it served: {scene.demoted[found]}", backend=found.backend)
-    if scene.options.strict or scene.options.renew:
+    if found in context.demoted:
+        return RunError(f"it failed while it served: {context.demoted[found]}", backend=found.backend)
+    if context.options.strict or context.options.renew:
         return None
-    subject = scene.subject(found, candidate.settings)
-    failure = scene.measurements.find_failures((subject,)).get(subject)
+    subject = context.subject(found, candidate.settings)
+    failure = context.measurements.find_failures((subject,)).get(subject)
     return None if failure is None or failure.stage is not Stage.SERVE else _error_of(failure, found)
 
 
@@ -67,7 +67,7 @@ def _error_of(failure: Failure, found: Group) -> PluginError:
     return _ERRORS.get(failure.stage, CompileError)(text, backend=found.backend, node=node, hint=FORGET)
 
 
-def remember_failure(scene: Scene, candidate: Candidate) -> None:
+def remember_failure(context: PlanningContext, candidate: Candidate) -> None:
     """Write down why a candidate failed, unless it is about one call's values only, or weights, and discard what was saved.
 
     Failures are kept by structure. A worker that dies when it has saved an executable leaves one that would be loaded.
@@ -77,18 +77,18 @@ def remember_failure(scene: Scene, candidate: Candidate) -> None:
     error, (found, settings) = candidate.failure, candidate.key
     if error is None or isinstance(error, InputRefused | ConstantsRefused):
         return
-    discard_artifact(candidate.folder or scene.folder(found, settings), is_damaged=False)
+    discard_artifact(candidate.folder or context.folder(found, settings), is_damaged=False)
     if error.is_device_full:
         return
-    subject = scene.subject(found, settings)
+    subject = context.subject(found, settings)
     if isinstance(error, LimitExceeded):
-        subject = _under_limits(scene, subject)
+        subject = _under_limits(context, subject)
     node = found.nodes.index(error.node) if error.node in found.nodes else None
-    scene.measurements.keep_failure(Failure(subject, stage_of(error), reason_of(error), node, _now()))
+    context.measurements.keep_failure(Failure(subject, stage_of(error), reason_of(error), node, _now()))
 
 
-def _under_limits(scene: Scene, subject: Subject) -> Subject:
-    limits = asdict(limits_of(scene.options))
+def _under_limits(context: PlanningContext, subject: Subject) -> Subject:
+    limits = asdict(limits_of(context.options))
     return replace(subject, modes=digest_of({"modes": subject.modes, "limits": limits}))
 
 

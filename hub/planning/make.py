@@ -24,12 +24,12 @@ from hub.partition.group import EAGER, Group, is_trifle
 from hub.partition.verdicts import Verdicts, ask_backends, before_asking
 from hub.plan import TROUBLE, DecidedBy, Event, EventKind, Plan, Stage
 from hub.planning.building import Builder, ClusterFailed
+from hub.planning.context import PlanningContext, limits_of
 from hub.planning.decision import Decision
 from hub.planning.evidence import Mode, fits, groups_of, plan_of, settings_of
 from hub.planning.explanations import explained
 from hub.planning.later import Later, planning
 from hub.planning.replay import moved_to_eager, plan_from_file, under_plan
-from hub.planning.scene import Scene, limits_of
 from hub.plugin.graph import Graph
 from hub.plugin.table import operator_name
 from hub.process.phases import Phase, Work
@@ -99,9 +99,9 @@ class Maker:
         """
         start = time.perf_counter()
         with planning(), self._store() as (store, problem), self._session(values, plan) as session:
-            scene, notes = self._scene(store, session)
-            with contextlib.closing(scene.measurements):
-                made, is_news = self._made(scene, store, plan, (*_no_cache(problem), *notes, *self._early_notes))
+            context, notes = self._context(store, session)
+            with contextlib.closing(context.measurements):
+                made, is_news = self._made(context, store, plan, (*_no_cache(problem), *notes, *self._early_notes))
             if self.options.isolate:
                 remember(store.root, needed_workers=session.crew.was_needed)
                 if not session.crew.was_needed:
@@ -136,29 +136,31 @@ class Maker:
             return None
         return Later(folder, left, crew.threads, crew.modes, crew.options, crew.limits)
 
-    def _made(self, scene: Scene, store: Store, plan: Plan | None, events: tuple[Event, ...]) -> tuple[Made, bool]:
+    def _made(
+        self, context: PlanningContext, store: Store, plan: Plan | None, events: tuple[Event, ...]
+    ) -> tuple[Made, bool]:
         """Return what runs, and whether its plan is one to keep for other processes."""
-        asked = self._asked_for(plan, scene)
-        scene = replace(scene, options=self.options, threads=self.threads)
+        asked = self._asked_for(plan, context)
+        context = replace(context, options=self.options, threads=self.threads)
         kept = self._kept(asked) or self._replayed(self._found(store))
         events = (*events, *_cache_notes(store))
         if kept is not None and not self.options.strict:
-            return self._build_until_it_runs(scene, store, None, kept, events), False
-        verdicts = self._verdicts(scene) if self.options.strict else self._unasked()
-        decision = kept or _decided(scene, verdicts, may_measure=asked is None)
-        made = self._build_until_it_runs(scene, store, verdicts, decision, events)
+            return self._build_until_it_runs(context, store, None, kept, events), False
+        verdicts = self._verdicts(context) if self.options.strict else self._unasked()
+        decision = kept or _decided(context, verdicts, may_measure=asked is None)
+        made = self._build_until_it_runs(context, store, verdicts, decision, events)
         return made, asked is None and _is_lasting(made.plan)
 
     def _unasked(self) -> Verdicts:
         """Return what is known before anybody is asked."""
         return before_asking(self.graph, self.registry, self.options)
 
-    def _verdicts(self, scene: Scene) -> Verdicts:
+    def _verdicts(self, context: PlanningContext) -> Verdicts:
         """Return what everybody says, whether or not it could win: `strict` and `hub explain` name all reasons."""
         bidders = [name for name in self.registry.entries if self._may_bid(name)]
         with contextlib.suppress(WorkerError):  # whoever is asked meets it again
-            scene.workers.ask_early(bidders, self.options)
-        return ask_backends(self.graph, self.registry, self.options, scene.answers)
+            context.workers.ask_early(bidders, self.options)
+        return ask_backends(self.graph, self.registry, self.options, context.answers)
 
     def predict(self, values: Sequence[Any]) -> Plan:
         """Return the plan by estimates, or a kept one, or a plan file's, without compiling or timing anything.
@@ -166,28 +168,28 @@ class Maker:
         Backends that explain their clusters may run them.
         """
         with self._store() as (store, problem), self._session(values, None, is_dry=True) as session:
-            scene, notes = self._scene(store, session)
-            with contextlib.closing(scene.measurements):
-                return explained(self._predicted(scene, store, (*_no_cache(problem), *notes)), scene)
+            context, notes = self._context(store, session)
+            with contextlib.closing(context.measurements):
+                return explained(self._predicted(context, store, (*_no_cache(problem), *notes)), context)
 
-    def _predicted(self, scene: Scene, store: Store, events: tuple[Event, ...]) -> Plan:
-        if (asked := self._asked_for(None, scene)) is not None:
+    def _predicted(self, context: PlanningContext, store: Store, events: tuple[Event, ...]) -> Plan:
+        if (asked := self._asked_for(None, context)) is not None:
             return asked
         kept = self._found(store)
         if kept is not None and fits(kept, self.graph):
             return kept
-        verdicts = self._verdicts(scene)
-        decision = _decided(scene, verdicts, may_measure=False)
+        verdicts = self._verdicts(context)
+        decision = _decided(context, verdicts, may_measure=False)
         self._check_strict(verdicts, decision.assignment, decision.events)
-        events = (*events, *_troubles(scene), *_cache_notes(store))
+        events = (*events, *_troubles(context), *_cache_notes(store))
         return plan_of(self.graph, self.mode, decision, verdicts, self.options, events)
 
-    def _asked_for(self, plan: Plan | None, scene: Scene) -> Plan | None:
+    def _asked_for(self, plan: Plan | None, context: PlanningContext) -> Plan | None:
         """Return the plan of the plan file that the options name, whose settings then hold; without one, `plan`."""
         if self.options.plan is None:
             return plan
         if plan is None or not fits(plan, self.graph):
-            plan = plan_from_file(self.graph, self.mode, self.options, self.registry, scene.answers)
+            plan = plan_from_file(self.graph, self.mode, self.options, self.registry, context.answers)
         self.options = under_plan(self.options, plan)
         self.threads = plan.threads
         return plan
@@ -198,12 +200,12 @@ class Maker:
         sample = Sample(self.graph, tuple(values))
         return Session(sample, self.threads, limits_of(self.options), options=self.options, is_timed=is_timed)
 
-    def _scene(self, store: Store, session: Session) -> tuple[Scene, tuple[Event, ...]]:
+    def _context(self, store: Store, session: Session) -> tuple[PlanningContext, tuple[Event, ...]]:
         measurements, text = Measurements.open(store.root)
         notes = tuple(
             Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=note) for note in (text, *self.registry.notes) if note
         )
-        scene = Scene(
+        context = PlanningContext(
             session.crew.sample,
             self.options,
             self.threads,
@@ -216,7 +218,7 @@ class Maker:
             tell_better=self._told,
             demoted=self.demoted,
         )
-        return scene, notes
+        return context, notes
 
     def _told(self, decision: Decision) -> None:
         if self._tell_better is not None and decision.verdicts is not None:
@@ -262,10 +264,15 @@ class Maker:
         return self._kept(None if plan is None else plan.model_copy(update={"decided_by": DecidedBy.REPLAYED}))
 
     def _build_until_it_runs(
-        self, scene: Scene, store: Store, verdicts: Verdicts | None, decision: Decision, events: tuple[Event, ...]
+        self,
+        context: PlanningContext,
+        store: Store,
+        verdicts: Verdicts | None,
+        decision: Decision,
+        events: tuple[Event, ...],
     ) -> Made:
         """Build a decision, and another one without what failed, until one runs. `verdicts` are asked for when needed."""
-        builder = Builder(scene, store)
+        builder = Builder(context, store)
         while True:
             verdicts = decision.verdicts or verdicts
             if verdicts is not None:
@@ -280,9 +287,9 @@ class Maker:
                 reason = str(failed.error).splitlines()[0]
                 verdicts = verdicts or self._unasked()
                 verdicts = verdicts.without(failed.group.backend, failed.nodes, reason)
-                decision = self._patched(decision, failed, reason) or _decided(scene, verdicts, may_measure=False)
+                decision = self._patched(decision, failed, reason) or _decided(context, verdicts, may_measure=False)
                 continue
-            plan = self._plan(decision, verdicts, (*events, *_troubles(scene), *_cache_notes(store), *builder.notes))
+            plan = self._plan(decision, verdicts, (*events, *_troubles(context), *_cache_notes(store), *builder.notes))
             plan = plan.model_copy(update={"verify_s": builder.verify_s})
             return Made(plan, steps, loaded, builder.served)
 
@@ -353,9 +360,9 @@ def _is_about_loading(event: Event) -> bool:
     return event.kind is EventKind.NOTE and event.stage in (Stage.LOAD, Stage.LATER)
 
 
-def _troubles(scene: Scene) -> tuple[Event, ...]:
+def _troubles(context: PlanningContext) -> tuple[Event, ...]:
     """Return what went wrong with the store of measurements while it was used."""
-    return tuple(Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=text) for text in scene.measurements.notes)
+    return tuple(Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=text) for text in context.measurements.notes)
 
 
 def _cache_notes(store: Store) -> tuple[Event, ...]:
@@ -363,13 +370,13 @@ def _cache_notes(store: Store) -> tuple[Event, ...]:
     return tuple(Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=text) for text in store.take_notes())
 
 
-def _decided(scene: Scene, verdicts: Verdicts, *, may_measure: bool) -> Decision:
+def _decided(context: PlanningContext, verdicts: Verdicts, *, may_measure: bool) -> Decision:
     """Return what `decide` gives.
 
     It is imported when it is needed: SciPy takes as long as a small model's capture, and neither who answers in eager while
     another process decides nor who has a kept plan needs it.
     """
-    with scene.session.crew.phases.during(Work.DECIDE):
+    with context.session.crew.phases.during(Work.DECIDE):
         from hub.planning.decide import decide
 
-        return decide(scene, verdicts, may_measure=may_measure)
+        return decide(context, verdicts, may_measure=may_measure)

@@ -16,12 +16,12 @@ from hub.plan import DecidedBy, Event, EventKind, Search, Stage
 from hub.planning.asking import AT_ONCE, ask, at_best
 from hub.planning.attempts import Attempt, deviation_of, most_promising
 from hub.planning.candidates import Candidates
+from hub.planning.context import Draft, PlanningContext, draft_of, is_on_accelerators
 from hub.planning.decision import Decision
 from hub.planning.explore import MAX_FAST, worth_measuring
 from hub.planning.mixes import Mixer
 from hub.planning.pricebook import PriceBook
 from hub.planning.race import Proof, Race
-from hub.planning.scene import Draft, Scene, draft_of, is_on_accelerators
 from hub.planning.schedule import plain_names, steps_for
 from hub.pricing.roofline import settle_peaks
 from hub.pricing.timing import median
@@ -29,8 +29,8 @@ from hub.process.phases import Work
 from hub.report.numbers import duration
 from hub.workers.candidate import Candidate
 from hub.workers.clock import Clock
-from hub.workers.lanes import Lane
 from hub.workers.profiling import measure_profile
+from hub.workers.runners import PlanRunner
 
 MAX_REPAIRS = 8
 """Times that a cluster is compiled again without a node that made it fail."""
@@ -64,45 +64,49 @@ PROFILE_BUDGET_S = 120.0
 """Budget from which 20 s for measuring the machine are well spent."""
 
 
-def by_measuring(scene: Scene, verdicts: Verdicts, choices: Sequence[Assignment], book: PriceBook) -> Decision | None:
+def by_measuring(
+    context: PlanningContext, verdicts: Verdicts, choices: Sequence[Assignment], book: PriceBook
+) -> Decision | None:
     """Return the decision behind the fastest whole plan; None where no plan could be timed.
 
     A plugin's failure raises nothing: it costs the plugin's candidate, and is among the decision's events.
     """
-    _measure_machine(scene, verdicts, book)
-    return _Measuring(scene, book, verdicts, choices).decide()
+    _measure_machine(context, verdicts, book)
+    return _Measuring(context, book, verdicts, choices).decide()
 
 
-def _measure_machine(scene: Scene, verdicts: Verdicts, book: PriceBook) -> None:
+def _measure_machine(context: PlanningContext, verdicts: Verdicts, book: PriceBook) -> None:
     """Measure what `hub doctor` would, once a machine, where there is time for it: switching pools has a price then."""
     backends = (*verdicts.backends, *verdicts.unasked)
-    is_worth = len(backends) > 1 and scene.options.tune == "full" and scene.options.budget_s >= PROFILE_BUDGET_S
-    if not is_worth or settle_peaks(scene.measurements, scene.threads).call_s:
+    is_worth = len(backends) > 1 and context.options.tune == "full" and context.options.budget_s >= PROFILE_BUDGET_S
+    if not is_worth or settle_peaks(context.measurements, context.threads).call_s:
         return
-    scene.progress.stage("measuring the machine")
+    context.progress.stage("measuring the machine")
     try:
-        profile = measure_profile(scene.threads, backends, scene.progress.advance)
+        profile = measure_profile(context.threads, backends, context.progress.advance)
     except PluginError as error:
         book.note(
             [Event(kind=EventKind.NOTE, stage=Stage.TIME, message=f"the machine could not be measured: {error.message}")]
         )
         return
-    scene.measurements.keep_profile(machine_digest(), scene.threads, profile.to_json())
-    settle_peaks(scene.measurements, scene.threads)
+    context.measurements.keep_profile(machine_digest(), context.threads, profile.to_json())
+    settle_peaks(context.measurements, context.threads)
 
 
 class _Measuring:
     """One run; holds what was compiled and priced so far."""
 
-    def __init__(self, scene: Scene, book: PriceBook, verdicts: Verdicts, choices: Sequence[Assignment]) -> None:
-        self.scene = scene
-        self.session = scene.session
+    def __init__(
+        self, context: PlanningContext, book: PriceBook, verdicts: Verdicts, choices: Sequence[Assignment]
+    ) -> None:
+        self.context = context
+        self.session = context.session
         self.book = book
         self.verdicts = verdicts
-        self.drafts: list[Draft] = [draft_of(scene, choice) for choice in choices]
-        self.mixer = Mixer(scene, book, trusts_estimates=False)
-        self.clock = Clock(scene.options.budget_s)
-        self.candidates = Candidates(scene, book, self.clock)
+        self.drafts: list[Draft] = [draft_of(context, choice) for choice in choices]
+        self.mixer = Mixer(context, book, trusts_estimates=False)
+        self.clock = Clock(context.options.budget_s)
+        self.candidates = Candidates(context, book, self.clock)
         self.events: list[Event] = []
         self.eager_s: Mapping[str, float] = {}
         self._tried: set[tuple[Group, ...]] = set()
@@ -113,8 +117,8 @@ class _Measuring:
         """True once a backend was tried of which nothing was known: one for each graph, however many there are."""
         self.mixable = verdicts
         """What mixes are made of: the backends whose whole plans were tried."""
-        self.is_full = scene.options.tune == "full"
-        self.is_away = is_on_accelerators(scene.graph)
+        self.is_full = context.options.tune == "full"
+        self.is_away = is_on_accelerators(context.graph)
         """True where other numbers of threads, or their spinning, would have everything compiled again for nothing."""
 
     def decide(self) -> Decision | None:
@@ -127,7 +131,7 @@ class _Measuring:
         self._price_pieces()
         self._explore()
         finalists = self._finalists()
-        race = Race(self.session.lanes)
+        race = Race(self.session.runners)
         self._run_heat(race, finalists)
         variants = self._variants(race.proof(), finalists)
         if variants:
@@ -145,7 +149,7 @@ class _Measuring:
         while self.clock.left_s > 0 and (chosen := self._next_drafts()):
             backends = {name: None for draft in chosen for name in draft.assignment.backends}
             if strangers := [name for name in backends if name in self.verdicts.unasked]:
-                self.verdicts = ask(self.scene, self.verdicts, self.book, strangers)
+                self.verdicts = ask(self.context, self.verdicts, self.book, strangers)
                 self.drafts = self._drafts()
                 continue
             self._has_explored |= self._attempt(chosen[0]).is_unknown
@@ -167,7 +171,7 @@ class _Measuring:
         if best is None or self._predicted_s(best) > BETTER * self._told_s:
             return
         self._told_s = self._predicted_s(best)
-        self.scene.tell_better(
+        self.context.tell_better(
             Decision(
                 assignment=best.assignment,
                 decided_by=DecidedBy.MEASURED,
@@ -200,14 +204,14 @@ class _Measuring:
         self._compile_repaired([first], beside, alone_s=max(MIN_ALONE_S, PATIENCE * self._attempt(first).compile_s))
 
     def _drafts(self) -> list[Draft]:
-        return [draft_of(self.scene, choice) for choice in assignments(self.verdicts, self.scene.options)]
+        return [draft_of(self.context, choice) for choice in assignments(self.verdicts, self.context.options)]
 
     def _next_drafts(self) -> Sequence[Draft]:
         """Return the plans to try now, the most promising first.
 
         Whoever has not been asked takes part with the plan that it could have at best.
         """
-        drafts = (*self.drafts, *at_best(self.scene, self.verdicts))
+        drafts = (*self.drafts, *at_best(self.context, self.verdicts))
         open_ = [draft for draft in drafts if draft.assignment.clusters and self._is_open(draft)]
         effort = "full" if self.is_full else "fast"
         chosen = most_promising(
@@ -286,7 +290,7 @@ class _Measuring:
 
     def _first_pieces(self) -> list[Candidate]:
         """Return the pieces that weigh most, unless their prices are known: they fill what time there is."""
-        wanted = worth_measuring(self.mixer.sections(self.mixable), self.book, self.scene.settings(spin=False), {})
+        wanted = worth_measuring(self.mixer.sections(self.mixable), self.book, self.context.settings(spin=False), {})
         return self.candidates.pieces(wanted if self.is_full else wanted[:MAX_FAST])
 
     # --- Prices -------------------------------------------------------------------------------------------------------
@@ -296,8 +300,8 @@ class _Measuring:
         for _ in range(MAX_PRICING_ROUNDS if self.is_full else 0):
             sections = self.mixer.sections(self.mixable)
             known = self.mixer.best_known_s(sections, self.eager_s)
-            wanted = worth_measuring(sections, self.book, self.scene.settings(spin=False), known)
-            settings = self.scene.settings(spin=False)
+            wanted = worth_measuring(sections, self.book, self.context.settings(spin=False), known)
+            settings = self.context.settings(spin=False)
             tried = [item for item in wanted if not self.candidates.is_known(item.piece, settings)]
             if not tried or not self.candidates.compile(self.candidates.pieces(tried)):
                 return
@@ -323,7 +327,7 @@ class _Measuring:
 
     def _small_variants(self, singles: Sequence[Draft]) -> list[Draft]:
         """Return the backends alone on one thread, for small graphs."""
-        if self.scene.options.threads is not None or self.scene.threads == 1 or self.is_full or self.is_away:
+        if self.context.options.threads is not None or self.context.threads == 1 or self.is_full or self.is_away:
             return []
         small = [draft for draft in singles if draft.assignment.clusters and self._predicted_s(draft) < SMALL_S]
         return self._compiled([_variant(draft, threads=1) for draft in small])
@@ -342,9 +346,9 @@ class _Measuring:
         return self._compiled(variants)
 
     def _thread_counts(self) -> Sequence[int]:
-        if self.scene.options.threads is not None:
+        if self.context.options.threads is not None:
             return ()
-        return tuple(sorted({1, max(1, self.scene.threads // 2)} - {self.scene.threads}))
+        return tuple(sorted({1, max(1, self.context.threads // 2)} - {self.context.threads}))
 
     def _compiled(self, drafts: Sequence[Draft]) -> list[Draft]:
         self.candidates.compile(self.candidates.clusters(drafts))
@@ -360,27 +364,27 @@ class _Measuring:
         return min(MAX_HEAT_S, left_s / 2) if self.is_full else left_s
 
     def _run_heat(self, race: Race, drafts: Sequence[Draft]) -> None:
-        self.scene.progress.stage("timing whole plans", len(drafts))
-        lanes: list[Lane] = []
+        self.context.progress.stage("timing whole plans", len(drafts))
+        runners: list[PlanRunner] = []
         with self.session.crew.phases.during(Work.RACE):
             for draft in drafts:
                 try:
-                    lanes.append(self._lane(draft))
+                    runners.append(self._runner(draft))
                 except PluginError as error:
                     self.events.append(_race_failure(draft.name, error))
-                self.scene.progress.advance(draft.name)
-            race.heat(lanes, self._heat_budget_s())
+                self.context.progress.advance(draft.name)
+            race.heat(runners, self._heat_budget_s())
 
-    def _lane(self, draft: Draft) -> Lane:
+    def _runner(self, draft: Draft) -> PlanRunner:
         found = self.candidates.of(draft)
         names = [
             found[item].name if item in found else name
             for item, name in zip(draft.assignment.groups, plain_names(draft.assignment.groups), strict=True)
         ]
-        steps = steps_for(self.scene.graph, draft.assignment.groups, names)
+        steps = steps_for(self.context.graph, draft.assignment.groups, names)
         backends = draft.assignment.backends
         home = backends[0] if len(backends) == 1 else EAGER if not backends else None
-        return self.session.lanes.build(draft.name, steps, tuple(found.values()), home, spin=draft.settings.spin)
+        return self.session.runners.build(draft.name, steps, tuple(found.values()), home, spin=draft.settings.spin)
 
     def _decision(self, proof: Proof, drafts: Sequence[Draft]) -> Decision:
         winner = next(draft for draft in drafts if draft.name == proof.winner.name)
@@ -407,7 +411,7 @@ class _Measuring:
     def _untried_notes(self) -> Iterable[Event]:
         """Say of each backend that nobody tried what was expected of it."""
         tried = {found.backend for groups in self._tried for found in groups}
-        drafts = (*self.drafts, *at_best(self.scene, self.verdicts))
+        drafts = (*self.drafts, *at_best(self.context, self.verdicts))
         for backend in (*self.verdicts.backends, *self.verdicts.unasked):
             mine = [draft for draft in drafts if draft.assignment.backends == (backend,)]
             if backend not in tried and mine and self._is_open(mine[0]):

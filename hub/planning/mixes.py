@@ -23,8 +23,8 @@ from hub.partition.proposals import proposed
 from hub.partition.regions import Region, classes, coarsened, regions
 from hub.partition.verdicts import Verdicts
 from hub.plan import Search
+from hub.planning.context import Draft, PlanningContext, draft_of
 from hub.planning.pricebook import PriceBook
-from hub.planning.scene import Draft, Scene, draft_of
 from hub.planning.sections import Section, sections_of
 from hub.plugin.graph import Graph, TensorSpec
 from hub.plugin.table import operator_name
@@ -48,22 +48,22 @@ _MOST_ROUTES = 64
 class Mixer:
     """Finds mixed plans for one graph, with what the price book knows at the time of asking."""
 
-    def __init__(self, scene: Scene, book: PriceBook, *, trusts_estimates: bool) -> None:
-        self._scene = scene
+    def __init__(self, context: PlanningContext, book: PriceBook, *, trusts_estimates: bool) -> None:
+        self._context = context
         self._book = book
         self._trusts_estimates = trusts_estimates
         """False where measured prices are at hand: beside them, a roofline looks cheap and would win by its optimism.
 
         Learned prices are never mixed by: of hundreds of combinations, the one that looks cheapest is the luckiest error.
         """
-        self._regions = coarsened(scene.graph, regions(scene.graph), MOST_REGIONS, cost=flops)
-        self._settings = scene.settings(spin=False)
-        profile = settle_peaks(scene.measurements, scene.threads)
+        self._regions = coarsened(context.graph, regions(context.graph), MOST_REGIONS, cost=flops)
+        self._settings = context.settings(spin=False)
+        profile = settle_peaks(context.measurements, context.threads)
         self._call_s = profile.call_s
-        self._copies_s = tuple(_copies_s(scene.graph, one, profile) for one in self._regions)
+        self._copies_s = tuple(_copies_s(context.graph, one, profile) for one in self._regions)
         """Seconds of copying, where a cluster begins after a region, what that hands on in another layout."""
         self._profile = profile
-        self._is_accelerated = only_accelerator(scene.graph) is not None
+        self._is_accelerated = only_accelerator(context.graph) is not None
         """True where no backend computes with threads of the CPU, from whose pool to another one it takes time to go."""
         self._mix_s = 0.0 if self._is_accelerated else max(profile.mix_s.values(), default=MIX_S)
         self._gap: float | None = None
@@ -72,7 +72,7 @@ class Mixer:
 
     def sections(self, verdicts: Verdicts) -> tuple[Section, ...]:
         """Return the regions as the backends see them."""
-        return sections_of(self._scene.graph, verdicts, self._regions)
+        return sections_of(self._context.graph, verdicts, self._regions)
 
     def best_known_s(self, sections: Sequence[Section], eager_s: Mapping[str, float]) -> Mapping[str, float]:
         """Return, by structure, the best measured seconds of a region: in one backend, or in eager."""
@@ -98,12 +98,12 @@ class Mixer:
         found: list[Assignment] = []
         for route in _diverse(k_best(chain, _MOST_ROUTES)):
             if route.cost_s <= HOPE * best_s:
-                found.append(assignment_by(verdicts, _by_node(self._regions_of(route)), self._scene.options))
+                found.append(assignment_by(verdicts, _by_node(self._regions_of(route)), self._context.options))
                 self._predicted_s.setdefault(found[-1].groups, route.cost_s)
         self._gap, self._method = 0.0, "chain"
         if (covered := self._covered(verdicts, drafts, eager_s)) is not None:
             found.append(covered)
-        distinct = {item.groups: draft_of(self._scene, item) for item in found if len(item.clusters) > 1}
+        distinct = {item.groups: draft_of(self._context, item) for item in found if len(item.clusters) > 1}
         return tuple(distinct.values())[:most]
 
     def predicted_s(self, draft: Draft) -> float | None:
@@ -214,7 +214,7 @@ class Mixer:
 
         Where each backend takes the whole graph, and no plugin proposes anything, the chain has said all there is to say.
         """
-        proposals, events = proposed(self._scene.graph, self._scene.offered(), verdicts, self._scene.options)
+        proposals, events = proposed(self._context.graph, self._context.offered(), verdicts, self._context.options)
         self._book.note(events)
         groups = list(dict.fromkeys((*(found for draft in drafts for found in draft.assignment.clusters), *proposals)))
         if len(groups) <= len(verdicts.backends) and not proposals:
@@ -225,14 +225,14 @@ class Mixer:
         if solution is None:
             return None
         self._gap, self._method = solution.gap, solution.method
-        names = [node.name for node in self._scene.graph.nodes]
+        names = [node.name for node in self._context.graph.nodes]
         chosen = (([names[position] for position in one.nodes], one.backend) for one in solution.chosen)
-        covered = assignment_by(verdicts, _by_node(chosen), self._scene.options)
+        covered = assignment_by(verdicts, _by_node(chosen), self._context.options)
         self._predicted_s.setdefault(covered.groups, solution.cost_s)
         return covered
 
     def _solved(self, groups: Sequence[Group], eager_s: Mapping[str, float]) -> Solution | None:
-        graph = self._scene.graph
+        graph = self._context.graph
         place = {node: position for position, node in enumerate(graph.nodes)}
         names = {node.name: position for node, position in place.items()}
         problem = Problem(
@@ -248,7 +248,7 @@ class Mixer:
                 )
                 for found in groups
             ),
-            required=frozenset(names[name] for name in _forced(graph, groups, self._scene.options)),
+            required=frozenset(names[name] for name in _forced(graph, groups, self._context.options)),
             mix_s=self._mix_s,
         )
         return solve(problem)

@@ -13,7 +13,7 @@ from hub.cache.measurements import Measurement, Subject, machine_digest
 from hub.errors import text_of
 from hub.partition.group import EAGER, Group, is_trifle
 from hub.plan import Event, EventKind, Stage
-from hub.planning.scene import Draft, Scene
+from hub.planning.context import Draft, PlanningContext
 from hub.plugin.backend import CompileSettings
 from hub.plugin.cost import Cost
 from hub.pricing.compile_times import UNKNOWN_S, Compiled, CompileTimes
@@ -32,9 +32,9 @@ class PriceBook:
     Clusters of equal structure share a price, wherever they stand and whatever their weights hold.
     """
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, context: PlanningContext) -> None:
         self.events: list[Event] = []
-        self._scene = scene
+        self._context = context
         self._eager_s: Mapping[str, float] = {}
         self._unmeasured: Sequence[str] = ()
         self._costs: dict[tuple[str, str, CompileSettings], Cost] = {}
@@ -58,13 +58,13 @@ class PriceBook:
 
     def structure(self, found: Group) -> str:
         """Return the structural digest of a cluster's nodes."""
-        return self._scene.structure(found)
+        return self._context.structure(found)
 
     def measured(self, found: Group, settings: CompileSettings) -> Cost | None:
         """Return a price that was measured on this machine under these settings, now or by an earlier process, or None."""
         key = (self.structure(found), found.backend, settings)
         if key not in self._costs and key not in self._missed:
-            stored = self._scene.measurements.find(self._scene.subject(found, settings))
+            stored = self._context.measurements.find(self._context.subject(found, settings))
             if stored is None:
                 self._missed.add(key)
             else:
@@ -148,13 +148,13 @@ class PriceBook:
 
     def _plain_features(self, nodes: tuple[str, ...]) -> Mapping[str, float]:
         if nodes not in self._features:
-            found = [self._scene.graph.by_name[name] for name in nodes]
-            self._features[nodes] = features_of(found, self._scene.graph.weights)
+            found = [self._context.graph.by_name[name] for name in nodes]
+            self._features[nodes] = features_of(found, self._context.graph.weights)
         return self._features[nodes]
 
     def least_s(self, found: Group, settings: CompileSettings) -> float:
         """Return seconds that no backend can stay below: the cluster's work at the machine's peaks."""
-        return least_seconds((self._scene.graph.by_name[name] for name in found.nodes), settings.threads)
+        return least_seconds((self._context.graph.by_name[name] for name in found.nodes), settings.threads)
 
     def keep(self, candidate: Candidate) -> None:
         """Write a measured price down, for this plan and for later processes."""
@@ -163,30 +163,30 @@ class PriceBook:
         found, settings = candidate.key
         self._costs[self.structure(found), found.backend, settings] = candidate.cost
         self._n_kept += 1
-        subject, compile_s = self._scene.subject(found, settings), candidate.report.compile_s
+        subject, compile_s = self._context.subject(found, settings), candidate.report.compile_s
         self._write(Measurement(subject, candidate.cost, compile_s, self.features(found), _now()))
 
     def _write(self, measurement: Measurement) -> None:
         """Keep a price for later processes, unless what was timed had to share its cores with the user's own calls."""
-        if not self._scene.session.is_disturbed:
-            self._scene.measurements.keep(measurement)
+        if not self._context.session.is_disturbed:
+            self._context.measurements.keep(measurement)
 
     def eager_s(self) -> Mapping[str, float]:
         """Return seconds of each node in eager: measured on this machine by any process, learned, or the roofline's."""
         if not self._eager_s:
             names = self._worth_an_eager_price()
             subjects = {name: self._eager_subject(name) for name in names}
-            known = self._scene.measurements.find_many(set(subjects.values()))
+            known = self._context.measurements.find_many(set(subjects.values()))
             measured = {name: known[subject].cost.run_s for name, subject in subjects.items() if subject in known}
             self._unmeasured = [name for name in names if name not in measured]
             learned = {name: self._learned_eager_s(name) for name in self._unmeasured}
-            rough = {node.name: eager_estimate(node, self._scene.threads) for node in self._scene.graph.nodes}
+            rough = {node.name: eager_estimate(node, self._context.threads) for node in self._context.graph.nodes}
             self._eager_s = rough | learned | measured
         return self._eager_s
 
     def _learned_eager_s(self, name: str) -> float:
-        cost = self._learned(EAGER, self._plain_features((name,)), self._scene.threads)
-        return eager_estimate(self._scene.graph.by_name[name], self._scene.threads) if cost is None else cost.run_s
+        cost = self._learned(EAGER, self._plain_features((name,)), self._context.threads)
+        return eager_estimate(self._context.graph.by_name[name], self._context.threads) if cost is None else cost.run_s
 
     def keep_eager(self, seconds: Mapping[str, float]) -> None:
         """Write down what each node took in eager, for later processes: nodes of equal structure share a price."""
@@ -215,14 +215,14 @@ class PriceBook:
         return not self._unmeasured
 
     def _worth_an_eager_price(self) -> list[str]:
-        return [node.name for node in self._scene.graph.nodes if not is_trifle(node)]
+        return [node.name for node in self._context.graph.nodes if not is_trifle(node)]
 
     def _eager_subject(self, name: str) -> Subject:
-        return self._scene.subject(Group(EAGER, (name,)), self._eager_settings)
+        return self._context.subject(Group(EAGER, (name,)), self._eager_settings)
 
     @property
     def _eager_settings(self) -> CompileSettings:
-        return CompileSettings(threads=self._scene.threads, spin=True)
+        return CompileSettings(threads=self._context.threads, spin=True)
 
     @property
     def n_kept(self) -> int:
@@ -281,18 +281,18 @@ class PriceBook:
     def _measurements(self, backend: str, threads: int) -> tuple[Measurement, ...]:
         key = backend, threads
         if key not in self._known:
-            self._known[key] = self._scene.measurements.samples(backend, machine_digest(), threads)[::-1]
+            self._known[key] = self._context.measurements.samples(backend, machine_digest(), threads)[::-1]
         return self._known[key]
 
     def _roofline(self, found: Group, settings: CompileSettings) -> Cost:
-        return cluster_estimate(self._scene.cluster(found, "estimate"), settings.threads)
+        return cluster_estimate(self._context.cluster(found, "estimate"), settings.threads)
 
     def _own_estimate(self, found: Group, settings: CompileSettings) -> Cost | None:
         """Return the backend's own estimate, if it has one. What a plugin raises costs it only its say."""
         if found.backend in self._silent:
             return None
         try:
-            said = self._scene.workers.estimate(found, settings)
+            said = self._context.workers.estimate(found, settings)
             self._note_changed(found.backend, said.changed)
             cost: Any = said.answer
             if cost is not None and not isinstance(cost, Cost):

@@ -19,7 +19,7 @@ from hub.errors import PluginError, WorkerDied, WorkerError, WorkerGone
 from hub.plan import Contender
 from hub.pricing.timing import in_turn, median, median_interval
 from hub.process.working import now
-from hub.workers.lanes import Block, Lane
+from hub.workers.runners import Block, PlanRunner
 
 BLOCK_S = 0.15
 """Seconds of one block: long enough for tens of calls, short against the slow phases of a shared machine."""
@@ -47,18 +47,18 @@ MAX_REVIVALS = 4
 
 
 class Timer(Protocol):
-    """What a race needs of whoever runs whole plans: `Lanes` does, in workers."""
+    """What a race needs of whoever runs whole plans: `PlanRunners` does, in workers."""
 
-    def time_lane(self, lane: Lane, at_least_s: float) -> Block:
+    def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
         """Time one block. Raise PluginError where the plan fails, WorkerGone where there was nobody to ask."""
         ...
 
-    def revive(self, lane: Lane) -> None:
-        """Build a lane again in a new worker. Raise PluginError where the plan fails, WorkerError for want of a worker."""
+    def revive(self, runner: PlanRunner) -> None:
+        """Build a plan again in a new worker. Raise PluginError where it fails, WorkerError for want of a worker."""
         ...
 
-    def end(self, lane: Lane) -> None:
-        """End a lane's worker, so that it takes nothing from those that are still timed."""
+    def end(self, runner: PlanRunner) -> None:
+        """End a runner's worker, so that it takes nothing from those that are still timed."""
         ...
 
 
@@ -66,7 +66,7 @@ class Timer(Protocol):
 class Entrant:
     """One plan in the race, with everything it has shown."""
 
-    lane: Lane
+    runner: PlanRunner
     blocks: dict[int, Block] = field(default_factory=dict[int, Block])
     """By round; rounds are counted through all heats."""
     deaths: int = 0
@@ -78,7 +78,7 @@ class Entrant:
     @property
     def name(self) -> str:
         """The plan's name."""
-        return self.lane.name
+        return self.runner.name
 
     @property
     def is_proven(self) -> bool:
@@ -88,7 +88,7 @@ class Entrant:
     @property
     def n_clusters(self) -> int:
         """Clusters that backends run."""
-        return sum(not step.is_eager for step in self.lane.steps)
+        return sum(not step.is_eager for step in self.runner.steps)
 
     @property
     def by_round(self) -> dict[int, float]:
@@ -125,13 +125,13 @@ class Race:
         self._round = 0
         self._incumbent: Entrant | None = None
 
-    def heat(self, lanes: Sequence[Lane], budget_s: float) -> None:
-        """Time new lanes beside all that may still be the fastest, until one clearly is or the budget ends.
+    def heat(self, runners: Sequence[PlanRunner], budget_s: float) -> None:
+        """Time new runners beside all that may still be the fastest, until one clearly is or the budget ends.
 
-        The order changes from round to round, so that no lane always follows the same neighbour.
+        The order changes from round to round, so that no runner always follows the same neighbour.
         """
         earlier = self._still_in_it()
-        new = [Entrant(lane) for lane in lanes]
+        new = [Entrant(runner) for runner in runners]
         self.entrants += new
         running = [*earlier, *new]
         end = self._now() + budget_s
@@ -169,7 +169,7 @@ class Race:
 
     def _time(self, entrant: Entrant) -> None:
         try:
-            entrant.blocks[self._round] = self._timer.time_lane(entrant.lane, BLOCK_S)
+            entrant.blocks[self._round] = self._timer.time_runner(entrant.runner, BLOCK_S)
         except (WorkerDied, WorkerGone) as error:
             entrant.deaths += not isinstance(error, WorkerGone)
             if entrant.deaths >= MAX_DEATHS:
@@ -185,7 +185,7 @@ class Race:
         if not entrant.is_alive:
             return
         try:
-            self._timer.revive(entrant.lane)
+            self._timer.revive(entrant.runner)
         except WorkerError:
             entrant.is_alive = False  # nobody can time it any more: it counts with what it showed
         except PluginError as error:
@@ -201,7 +201,7 @@ class Race:
             ratios = _ratios(entrant, best)
             if len(ratios) >= PROVEN_ROUNDS and min(ratios) > HOPELESS:
                 entrant.is_alive = False
-                self._timer.end(entrant.lane)
+                self._timer.end(entrant.runner)
             else:
                 hopeful.append(entrant)
         return hopeful

@@ -21,8 +21,8 @@ from hub.workers.candidate import Candidate, Done
 from hub.workers.clock import Clock
 from hub.workers.compiling import Compiler
 from hub.workers.crew import RUN_LIMIT_S, SHARED, Crew, plain
-from hub.workers.lanes import Lanes
 from hub.workers.limits import Limits
+from hub.workers.runners import PlanRunners
 from hub.workers.transfer import Sample
 
 ASK_LIMIT_S = 120.0
@@ -51,7 +51,7 @@ class Session:
     ) -> None:
         """Start nothing yet. With `is_timed`, each backend will have a worker of its own."""
         self.crew = Crew(sample, threads, limits, options, is_timed=is_timed)
-        self.lanes = Lanes(self.crew)
+        self.runners = PlanRunners(self.crew)
         """Whole plans."""
         self._compiler = Compiler(self.crew)
         self._batches = Batches(self.crew, self._compiler)

@@ -23,7 +23,7 @@ from hub.cache.measurements import Measurements
 from hub.config.options import Options
 from hub.discovery.registry import registry
 from hub.partition.extract import extract
-from hub.planning.scene import Scene, limits_of
+from hub.planning.context import PlanningContext, limits_of
 from hub.plugin.backend import BackendInfo, CompileSettings
 from hub.plugin.entry import Entry
 from hub.plugin.graph import Cluster, Graph
@@ -688,8 +688,10 @@ def compiled_key(**given: Any) -> dict[str, str]:
     threads = options.threads or 2
     sample = Sample(GRAPH, ())
     session, here = Session(sample, threads, limits_of(options)), InProcess(sample, found)
-    scene = Scene(sample, options, threads, found, Path(), Measurements.open(Path("m"))[0], SilentProgress(), session, here)
-    return artifact_key(found.entries["triton"], scene.settings(spin=False))
+    context = PlanningContext(
+        sample, options, threads, found, Path(), Measurements.open(Path("m"))[0], SilentProgress(), session, here
+    )
+    return artifact_key(found.entries["triton"], context.settings(spin=False))
 
 
 @pytest.mark.parametrize("name", sorted(set(Options.model_fields) - {"origins"}))

@@ -18,8 +18,8 @@ from hub.config.options import Options
 from hub.discovery.registry import Registry
 from hub.partition.group import Group
 from hub.partition.verdicts import Verdicts, ask_backends
+from hub.planning.context import PlanningContext, limits_of
 from hub.planning.pricebook import PriceBook
-from hub.planning.scene import Scene, limits_of
 from hub.plugin import hooks as hookspecs
 from hub.plugin.backend import Backend, BackendInfo, CompileSettings, Proposal
 from hub.plugin.cost import Cost
@@ -72,9 +72,9 @@ class Proposing:
 
 @dataclass(frozen=True)
 class Stage:
-    """A scene with its verdicts and its price book."""
+    """A context with its verdicts and its price book."""
 
-    scene: Scene
+    context: PlanningContext
     verdicts: Verdicts
     book: PriceBook
     monkeypatch: pytest.MonkeyPatch
@@ -82,16 +82,16 @@ class Stage:
     @property
     def settings(self) -> CompileSettings:
         """Settings of pieces."""
-        return self.scene.settings(spin=False)
+        return self.context.settings(spin=False)
 
     def again(self) -> Stage:
-        """Gives the same scene as a later process would find it: the measurements, and nothing else."""
-        return replace(self, book=PriceBook(self.scene))
+        """Gives the same context as a later process would find it: the measurements, and nothing else."""
+        return replace(self, book=PriceBook(self.context))
 
     def price(self, backend: str, nodes: Sequence[str], run_s: float, *, spin: bool = False) -> None:
         """Writes down that a cluster was measured."""
         cost = Cost(run_s, run_s / 100, 0, "measured", "written by a test")
-        settings, report = self.scene.settings(spin=spin), Report(compile_s=0.1)
+        settings, report = self.context.settings(spin=spin), Report(compile_s=0.1)
         self.book.keep(Candidate("k0", Group(backend, tuple(nodes)), settings, (), report=report, cost=cost))
 
     def slow_eager(self) -> None:
@@ -100,7 +100,7 @@ class Stage:
 
     def price_whole(self, backend: str, run_s: float, *, spin: bool = True) -> None:
         """Writes down that a backend was measured on all of the graph that it takes."""
-        nodes = [node.name for node in self.scene.graph.nodes if self.verdicts.takes(backend, node.name)]
+        nodes = [node.name for node in self.context.graph.nodes if self.verdicts.takes(backend, node.name)]
         self.price(backend, nodes, run_s, spin=spin)
 
 
@@ -138,7 +138,7 @@ def set_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         sample = Sample(captured.graph, captured.inputs)
         folder = chosen.cache_root / "artifacts"
         session, here = Session(sample, 1, limits_of(chosen), options=chosen), InProcess(sample, registry)
-        scene = Scene(sample, chosen, 1, registry, folder, measurements, SilentProgress(), session, here)
-        return Stage(scene, ask_backends(captured.graph, registry, chosen), PriceBook(scene), monkeypatch)
+        context = PlanningContext(sample, chosen, 1, registry, folder, measurements, SilentProgress(), session, here)
+        return Stage(context, ask_backends(captured.graph, registry, chosen), PriceBook(context), monkeypatch)
 
     return build

@@ -14,8 +14,8 @@ from hub.config.options import Options
 from hub.partition.verdicts import Verdicts, before_asking
 from hub.plan import DecidedBy
 from hub.planning.asking import AT_ONCE, ask_until_sure, ask_until_taken
+from hub.planning.context import PlanningContext
 from hub.planning.decide import decide
-from hub.planning.scene import Scene
 from hub.plugin.table import ACCEPTED
 from tests.planning.conftest import Stage
 
@@ -42,11 +42,11 @@ class Listener:
         return getattr(self.inner, name)
 
 
-def listening(stage: Stage) -> tuple[Scene, Listener, Verdicts]:
-    """Return a scene in which nobody has been asked yet, and who will hear of each question."""
-    listener = Listener(stage.scene.workers)
-    scene = replace(stage.scene, workers=listener)  # pyright: ignore[reportArgumentType]
-    return scene, listener, before_asking(scene.graph, scene.registry, scene.options)
+def listening(stage: Stage) -> tuple[PlanningContext, Listener, Verdicts]:
+    """Return a context in which nobody has been asked yet, and who will hear of each question."""
+    listener = Listener(stage.context.workers)
+    context = replace(stage.context, workers=listener)  # pyright: ignore[reportArgumentType]
+    return context, listener, before_asking(context.graph, context.registry, context.options)
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def perceptron() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 def test_of_a_hundred_backends_three_are_asked(set_stage: Callable[..., Stage], perceptron: Any) -> None:
     """Those that are known to be fast come first, not those of which nothing is known."""
     stage = set_stage(*perceptron, MANY)
-    scene, listener, verdicts = listening(stage)
-    found = ask_until_taken(scene, verdicts, stage.book)
+    context, listener, verdicts = listening(stage)
+    found = ask_until_taken(context, verdicts, stage.book)
     assert len(listener.asked) == AT_ONCE
     assert set(listener.asked) <= set(REAL)
     assert set(found.backends) == set(listener.asked)
@@ -68,13 +68,13 @@ def test_of_a_hundred_backends_three_are_asked(set_stage: Callable[..., Stage], 
 def test_refusals_bring_the_next_ones(set_stage: Callable[..., Stage], perceptron: Any) -> None:
     """Where those that were asked take nothing, others are asked until one does, or nobody is left."""
     stage = set_stage(*perceptron, {**dict.fromkeys(REAL, "aten"), "toy": ""})
-    scene, listener, verdicts = listening(stage)
-    found = ask_until_taken(scene, verdicts, stage.book)
+    context, listener, verdicts = listening(stage)
+    found = ask_until_taken(context, verdicts, stage.book)
     assert found.backends == ("toy",)
     assert listener.asked[-AT_ONCE:].count("toy") == 1
     nobody = set_stage(*perceptron, dict.fromkeys(REAL, "aten"))
-    scene, listener, verdicts = listening(nobody)
-    assert ask_until_taken(scene, verdicts, nobody.book).backends == ()
+    context, listener, verdicts = listening(nobody)
+    assert ask_until_taken(context, verdicts, nobody.book).backends == ()
     assert sorted(listener.asked) == sorted(REAL)
 
 
@@ -83,31 +83,31 @@ def test_whoever_could_be_faster_at_best_is_asked(set_stage: Callable[..., Stage
     names = [f"slow{number}" for number in range(9)]
     stage = set_stage(*perceptron, {"refusing": "gelu", "taking": "", **dict.fromkeys(names, "")})
     stage.slow_eager()
-    nodes = [node.name for node in stage.scene.graph.nodes]
+    nodes = [node.name for node in stage.context.graph.nodes]
     for name, run_s in {"refusing": 1e-6, "taking": 2e-6, **dict.fromkeys(names, 1e-3)}.items():
         stage.price(name, nodes, run_s, spin=True)
-    scene, listener, verdicts = listening(stage)
-    assert decide(scene, verdicts, may_measure=False).assignment.name == "taking"
+    context, listener, verdicts = listening(stage)
+    assert decide(context, verdicts, may_measure=False).assignment.name == "taking"
     assert len(listener.asked) == AT_ONCE
-    everybody = ask_until_sure(stage.scene, stage.verdicts, stage.book)
-    assert decide(stage.scene, everybody, may_measure=False).assignment.name == "taking"
+    everybody = ask_until_sure(stage.context, stage.verdicts, stage.book)
+    assert decide(stage.context, everybody, may_measure=False).assignment.name == "taking"
 
 
 def test_forced_operators_name_who_is_asked(set_stage: Callable[..., Stage], perceptron: Any) -> None:
     """A backend that an operator is forced to is asked, however slow it is expected to be."""
     options = Options(force={"aten.gelu": "unknown7"})
     stage = set_stage(*perceptron, MANY, options=options)
-    scene, listener, verdicts = listening(stage)
-    assert "unknown7" in ask_until_taken(scene, verdicts, stage.book).by_backend
+    context, listener, verdicts = listening(stage)
+    assert "unknown7" in ask_until_taken(context, verdicts, stage.book).by_backend
     assert listener.asked[0] == "unknown7"
 
 
 def test_what_was_lost_before_the_question_stays_lost(set_stage: Callable[..., Stage], perceptron: Any) -> None:
     """A backend that failed on a node, by a plan that an earlier process kept, does not get it back by being asked."""
     stage = set_stage(*perceptron, {"toy": ""})
-    scene, _, verdicts = listening(stage)
-    node = next(node.name for node in scene.graph.nodes if "gelu" in str(node.target))
-    found = ask_until_taken(scene, verdicts.without("toy", [node], "it fell over"), stage.book)
+    context, _, verdicts = listening(stage)
+    node = next(node.name for node in context.graph.nodes if "gelu" in str(node.target))
+    found = ask_until_taken(context, verdicts.without("toy", [node], "it fell over"), stage.book)
     assert not found.takes("toy", node)
     assert found.refusals("toy", [node]) == ("it fell over",)
     others = [name for name, support in found.by_backend["toy"].items() if name != node]
@@ -117,26 +117,26 @@ def test_what_was_lost_before_the_question_stays_lost(set_stage: Callable[..., S
 def test_answers_are_in_the_order_of_registration(set_stage: Callable[..., Stage], perceptron: Any) -> None:
     """Whoever is asked first: plans and messages list backends as they are installed."""
     stage = set_stage(*perceptron, {"one": "", "two": "", "three": "", "four": "", **dict.fromkeys(REAL, "aten")})
-    scene, _, verdicts = listening(stage)
-    found = ask_until_taken(scene, verdicts, stage.book)
-    places = [list(scene.registry.entries).index(name) for name in found.by_backend]
+    context, _, verdicts = listening(stage)
+    found = ask_until_taken(context, verdicts, stage.book)
+    places = [list(context.registry.entries).index(name) for name in found.by_backend]
     assert places == sorted(places)
 
 
 def test_whoever_lost_everything_is_not_asked(set_stage: Callable[..., Stage], perceptron: Any) -> None:
     """Where nobody is left who could take anything, asking ends, and eager has the graph."""
     stage = set_stage(*perceptron, {"toy": ""})
-    scene, listener, verdicts = listening(stage)
-    lost = verdicts.without("toy", [node.name for node in scene.graph.nodes], "it fell over")
-    assert decide(scene, lost, may_measure=False).assignment.clusters == ()
+    context, listener, verdicts = listening(stage)
+    lost = verdicts.without("toy", [node.name for node in context.graph.nodes], "it fell over")
+    assert decide(context, lost, may_measure=False).assignment.clusters == ()
     assert not listener.asked
 
 
 def test_whoever_could_only_have_views_is_not_asked(set_stage: Callable[..., Stage]) -> None:
     """A graph that computes nothing is nobody's."""
     stage = set_stage(Turned(), (torch.randn(3, 4),), MANY)
-    scene, listener, verdicts = listening(stage)
-    assert decide(scene, verdicts, may_measure=False).decided_by is DecidedBy.NO_TAKER
+    context, listener, verdicts = listening(stage)
+    assert decide(context, verdicts, may_measure=False).decided_by is DecidedBy.NO_TAKER
     assert not listener.asked
 
 

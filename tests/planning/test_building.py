@@ -17,8 +17,8 @@ from hub.partition.assignments import Assignment
 from hub.partition.group import Group
 from hub.plan import DecidedBy
 from hub.planning.building import Builder
+from hub.planning.context import PlanningContext, limits_of
 from hub.planning.decision import Decision
-from hub.planning.scene import Scene, limits_of
 from hub.report.progress import SilentProgress
 from hub.testing.single import capture
 from hub.workers.clock import Clock
@@ -36,16 +36,16 @@ def test_a_piece_that_wins_is_saved(install_plugin: Callable[[str, str], None], 
     measurements, _ = Measurements.open(store.root)
     session = Session(sample, 1, limits_of(options), options=options)
     with contextlib.closing(measurements), session:
-        scene = Scene(
+        context = PlanningContext(
             *(sample, options, 1, registry(), store.root / "artifacts", measurements, SilentProgress(), session, session)
         )
         found = Group("toy", tuple(node.name for node in captured.graph.nodes))
-        settings = scene.settings(spin=False)
-        piece = scene.candidate("k0", found, settings, is_needed=False, is_saved=False)
+        settings = context.settings(spin=False)
+        piece = context.candidate("k0", found, settings, is_needed=False, is_saved=False)
         (priced,) = session.compile_all({"toy": [piece]}, lambda _: None, Clock(60.0))
         assert priced.failure is None
         assert priced.saved_in is None
-        builder = Builder(scene, store)
+        builder = Builder(context, store)
         builder.build(Decision(Assignment("toy", (found,)), DecidedBy.MEASURED_PLANS, settings))
-        assert store.has_artifact(scene.folder(found, settings))
-        assert [candidate.saved_in for candidate in builder.served.values()] == [scene.folder(found, settings)]
+        assert store.has_artifact(context.folder(found, settings))
+        assert [candidate.saved_in for candidate in builder.served.values()] == [context.folder(found, settings)]

@@ -24,13 +24,13 @@ def layers(n_small: int, n_large: int) -> nn.Module:
 
 def wanted(stage: Any, known_s: Mapping[str, float] | None = None) -> tuple[Wanted, ...]:
     """Gives what is worth measuring on a stage."""
-    sections = Mixer(stage.scene, stage.book, trusts_estimates=False).sections(stage.verdicts)
+    sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
     return worth_measuring(sections, stage.book, stage.settings, known_s or {})
 
 
 def structures(stage: Any) -> list[str]:
     """Gives the regions' structures in order."""
-    sections = Mixer(stage.scene, stage.book, trusts_estimates=False).sections(stage.verdicts)
+    sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
     return [section.region.structure for section in sections]
 
 
@@ -46,7 +46,7 @@ def test_most_promising_first(set_stage: Callable[..., Any]) -> None:
     stage = set_stage(layers(1, 2), (X,), {"one": ""})
     found = wanted(stage)
     assert [item.could_save_s for item in found] == sorted((item.could_save_s for item in found), reverse=True)
-    assert set(found[-1].piece.nodes) <= {node.name for node in stage.scene.graph.nodes[:2]}
+    assert set(found[-1].piece.nodes) <= {node.name for node in stage.context.graph.nodes[:2]}
 
 
 def test_repeats_add_up(set_stage: Callable[..., Any]) -> None:
@@ -81,7 +81,7 @@ def test_failed_pieces_are_never_wanted_again(set_stage: Callable[..., Any]) -> 
     stage = set_stage(layers(3, 0), (X,), {"one": ""})
     last = structures(stage)
     assert len(set(last)) == 1
-    nodes = Mixer(stage.scene, stage.book, trusts_estimates=False).sections(stage.verdicts)[-1].region.nodes
+    nodes = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)[-1].region.nodes
     stage.book.fail(Group("one", nodes), "broken")
     assert not wanted(stage)
 

@@ -22,17 +22,17 @@ LIMITS = {
 
 
 def failing(set_stage: Callable[..., Any], error: PluginError) -> tuple[Any, Group]:
-    """Return a scene in which the toy's candidate for the whole graph failed."""
+    """Return a context in which the toy's candidate for the whole graph failed."""
     stage = set_stage(nn.Tanh(), [torch.ones(4)], {"toy": ""})
-    group = Group("toy", tuple(node.name for node in stage.scene.graph.nodes))
-    remember_failure(stage.scene, replace(stage.scene.candidate("k0", group, stage.settings), failure=error))
+    group = Group("toy", tuple(node.name for node in stage.context.graph.nodes))
+    remember_failure(stage.context, replace(stage.context.candidate("k0", group, stage.settings), failure=error))
     return stage, group
 
 
 def known_under(stage: Any, group: Group, **changes: Any) -> CompileError | None:
     """Gives what a later process with other options knows of the candidate."""
-    scene = replace(stage.scene, options=stage.scene.options.model_copy(update=changes))
-    return known_failure(scene, scene.candidate("k0", group, stage.settings))
+    context = replace(stage.context, options=stage.context.options.model_copy(update=changes))
+    return known_failure(context, context.candidate("k0", group, stage.settings))
 
 
 @pytest.mark.parametrize("option", LIMITS)

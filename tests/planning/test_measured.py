@@ -17,7 +17,7 @@ from hub.cache.measurements import Measurements
 from hub.planning import measure, race
 from hub.workers.candidate import Candidate
 from hub.workers.clock import Clock
-from hub.workers.lanes import Block, Lane, Lanes
+from hub.workers.runners import Block, PlanRunner, PlanRunners
 from hub.workers.session import Session
 
 X = torch.ones(8, 32)
@@ -144,7 +144,7 @@ class Asked:
 @pytest.fixture(autouse=True)
 def _known_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is called as it would be to be timed, and what it takes is `NODE_S` and `CLUSTER_S`: no clock decides."""
-    eager_prices, price, time_lane = Session.eager_prices, Session.price, Lanes.time_lane
+    eager_prices, price, time_runner = Session.eager_prices, Session.price, PlanRunners.time_runner
 
     def known_prices(self: Session) -> dict[str, float]:
         return dict.fromkeys(eager_prices(self), NODE_S["eager"])
@@ -156,16 +156,16 @@ def _known_times(monkeypatch: pytest.MonkeyPatch) -> None:
         run_s = seconds_of(candidate.backend, len(candidate.group.nodes))
         return replace(priced, cost=replace(priced.cost, run_s=run_s, spread_s=0.0))
 
-    def known_block(self: Lanes, lane: Lane, at_least_s: float) -> Block:
-        block = time_lane(self, lane, 0.0)
-        laps_s = tuple(seconds_of("eager" if step.is_eager else step.backend, len(step.nodes)) for step in lane.steps)
+    def known_block(self: PlanRunners, runner: PlanRunner, at_least_s: float) -> Block:
+        block = time_runner(self, runner, 0.0)
+        laps_s = tuple(seconds_of("eager" if step.is_eager else step.backend, len(step.nodes)) for step in runner.steps)
         return replace(block, seconds=sum(laps_s), laps_s=laps_s)
 
     monkeypatch.setattr(race, "MAX_ROUNDS", race.MIN_ROUNDS)
     monkeypatch.setattr(measure, "MAX_PRICING_ROUNDS", 1)  # else a budget without end would price ever more pieces
     monkeypatch.setattr(Session, "eager_prices", known_prices)
     monkeypatch.setattr(Session, "price", known_price)
-    monkeypatch.setattr(Lanes, "time_lane", known_block)
+    monkeypatch.setattr(PlanRunners, "time_runner", known_block)
 
 
 def seconds_of(backend: str, n_nodes: int) -> float:

@@ -44,7 +44,7 @@ def halves(n: int = 3) -> nn.Module:
 
 def price_halves(stage: Any, **prices_s: tuple[float, float]) -> None:
     """Writes down, by backend, what a block of either kind costs, and the whole as their sum."""
-    sections = Mixer(stage.scene, stage.book, trusts_estimates=False).sections(stage.verdicts)
+    sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
     for backend, (tanh_s, sigmoid_s) in prices_s.items():
         stage.price(backend, sections[0].region.nodes, tanh_s)
         stage.price(backend, sections[-1].region.nodes, sigmoid_s)
@@ -54,12 +54,12 @@ def price_halves(stage: Any, **prices_s: tuple[float, float]) -> None:
 def predicted(stage: Any) -> Decision:
     """Decides without measuring, as a later process would, which has nothing but the store."""
     later = stage.again()
-    return decide(later.scene, later.verdicts, may_measure=False)
+    return decide(later.context, later.verdicts, may_measure=False)
 
 
 def where(stage: Any, decision: Decision, kind: str) -> set[str]:
     """Gives the backends that operators of one kind went to."""
-    by_name = stage.scene.graph.by_name
+    by_name = stage.context.graph.by_name
     return {
         group.backend
         for group in decision.assignment.groups
@@ -96,7 +96,7 @@ def test_eager_has_measured_prices_too(set_stage: Callable[..., Any]) -> None:
     stage = set_stage(halves(), (X,), {"one": ""})
     stage.price_whole("one", 1 * MS)
     assert predicted(stage).assignment.backends == ()
-    nodes = [node.name for node in stage.scene.graph.nodes]
+    nodes = [node.name for node in stage.context.graph.nodes]
     stage.book.keep_eager(dict.fromkeys(nodes, 1 * MS))
     decision = predicted(stage)
     assert decision.assignment.backends == ("one",)
@@ -106,12 +106,12 @@ def test_eager_has_measured_prices_too(set_stage: Callable[..., Any]) -> None:
 def test_what_was_timed_beside_the_users_calls_serves_this_plan_alone(set_stage: Callable[..., Any]) -> None:
     """It says who got the cores; a later process must not take it for what the backend, or eager, takes."""
     stage = set_stage(halves(), (X,), {"one": ""})
-    nodes = [node.name for node in stage.scene.graph.nodes]
+    nodes = [node.name for node in stage.context.graph.nodes]
     whole = Group("one", tuple(nodes))
-    stage.scene.session.is_disturbed = True
+    stage.context.session.is_disturbed = True
     stage.price_whole("one", 7 * MS)
     stage.book.keep_eager(dict.fromkeys(nodes, 3 * MS))
-    settings = stage.scene.settings(spin=True)
+    settings = stage.context.settings(spin=True)
     assert stage.book.measured(whole, settings).run_s == 7 * MS
     later = stage.again().book
     assert later.measured(whole, settings) is None
@@ -122,7 +122,7 @@ def test_mixes_are_predicted_without_spinning(set_stage: Callable[..., Any]) -> 
     """What a backend gains by spinning alone, it does not gain beside another one: such a mix is not chosen."""
     stage = set_stage(halves(), (X,), {"one": "", "two": ""})
     stage.slow_eager()
-    sections = Mixer(stage.scene, stage.book, trusts_estimates=False).sections(stage.verdicts)
+    sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
     for backend, prices_s in {"one": (1 * MS, 2 * MS), "two": (2 * MS, 1 * MS)}.items():
         for section, run_s in zip((sections[0], sections[-1]), prices_s, strict=True):
             stage.price(backend, section.region.nodes, run_s)
@@ -139,9 +139,9 @@ def test_explain_predicts_the_mix(set_stage: Callable[..., Any], monkeypatch: py
     stage = set_stage(model, (X,), {"one": "", "two": ""})
     stage.slow_eager()
     price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
-    monkeypatch.setattr("hub.frontend.explaining.registry", lambda: stage.scene.registry)
+    monkeypatch.setattr("hub.frontend.explaining.registry", lambda: stage.context.registry)
     (plan,) = hub.explain(
-        model, X, options={"cache_dir": str(stage.scene.options.cache_root), "threads": 1, "isolate": False}
+        model, X, options={"cache_dir": str(stage.context.options.cache_root), "threads": 1, "isolate": False}
     )
     assert plan.backends == ("one", "two")
     assert plan.decided_by.startswith("measured")
@@ -191,9 +191,9 @@ def test_prices_are_learned_from_the_same_kind_of_device(
     asked: list[float] = []
     monkeypatch.setattr("hub.planning.pricebook.LearnedPrices.fit", lambda _, device: asked.append(device))  # pyright: ignore[reportUnknownLambdaType]
     stage = set_stage(halves(), (X,), {"one": ""})
-    (whole,) = (found for found in assignments(stage.verdicts, stage.scene.options)[0].clusters)
+    (whole,) = (found for found in assignments(stage.verdicts, stage.context.options)[0].clusters)
     stage.book.guess(whole, stage.settings)
-    move(stage.scene.graph)
+    move(stage.context.graph)
     stage.again().book.guess(whole, stage.settings)
     assert list(dict.fromkeys(asked)) == [0.0, 1.0]
 
@@ -203,7 +203,7 @@ def test_backends_on_one_accelerator_mix_for_nothing(
 ) -> None:
     """No threads of the CPU compute there, and so no pool has to be left for another."""
     stage = set_stage(halves(), (X,), {"one": "", "two": ""})
-    move(stage.scene.graph)
+    move(stage.context.graph)
     stage.slow_eager()
     price_halves(stage, one=(1 * MS, 2 * MS), two=(2 * MS, 1 * MS))
     monkeypatch.setattr("hub.planning.mixes.MIX_S", 10 * MS)
@@ -215,7 +215,7 @@ def test_costly_calls_must_pay(set_stage: Callable[..., Any]) -> None:
     model = nn.Sequential(*(Block(kind) for _ in range(4) for kind in (torch.tanh, torch.sigmoid))).eval()
     stage = set_stage(model, (X,), {"one": "", "two": ""})
     stage.slow_eager()
-    sections = Mixer(stage.scene, stage.book, trusts_estimates=False).sections(stage.verdicts)
+    sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
     for backend, prices_s in (("one", (1.00 * MS, 1.01 * MS)), ("two", (1.01 * MS, 1.00 * MS))):
         stage.price(backend, sections[0].region.nodes, prices_s[0])
         stage.price(backend, sections[1].region.nodes, prices_s[1])
@@ -227,7 +227,7 @@ def test_refused_block_goes_to_who_takes_it(set_stage: Callable[..., Any]) -> No
     """A fast backend that refuses some operators gets the rest, and those go to the one that takes them."""
     stage = set_stage(halves(), (X,), {"fast": "sigmoid", "all": ""})
     stage.slow_eager()
-    sections = Mixer(stage.scene, stage.book, trusts_estimates=False).sections(stage.verdicts)
+    sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
     for name, prices_s in (("fast", (0.1 * MS, 3 * MS)), ("all", (3 * MS, 1 * MS))):
         for section, price_s in ((sections[0], prices_s[0]), (sections[-1], prices_s[1])):
             for piece in section.pieces[name]:
@@ -243,10 +243,10 @@ def test_proposals_are_candidates(set_stage: Callable[..., Any]) -> None:
     stage = set_stage(halves(2), (X,), {"all": "", "fused": ""}, proposes=sigmoids)
     stage.slow_eager()
     price_halves(stage, all=(1 * MS, 2 * MS))
-    proposal = next(iter(sigmoids(stage.scene.graph)))
+    proposal = next(iter(sigmoids(stage.context.graph)))
     stage.price("fused", proposal.nodes, 0.1 * MS)
     stage.price_whole("fused", 20 * MS)
-    sections = Mixer(stage.scene, stage.book, trusts_estimates=False).sections(stage.verdicts)
+    sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
     for section in (sections[0], sections[-1]):
         stage.price("fused", section.region.nodes, 5 * MS)
     stage.price("all", [name for section in sections[:2] for name in section.region.nodes], 2 * MS)

@@ -13,13 +13,13 @@ from hub.dispatch.codegen import Step
 from hub.errors import RunError, WorkerDied, WorkerError, WorkerGone
 from hub.planning.race import MIN_ROUNDS, PROVEN_ROUNDS, TIE, Race, comparable
 from hub.pricing.timing import median
-from hub.workers.lanes import Block, Lane
+from hub.workers.runners import Block, PlanRunner
 
 MS = 1e-3
 
 
 class Blocks:
-    """Stands for the lanes of a session: their blocks take what a function says, by lane and by how many it had."""
+    """Stands for the runners of a session: their blocks take what a function says, by runner and by how many it had."""
 
     def __init__(self, block_s: Callable[[str, int], float]) -> None:
         self.block_s = block_s
@@ -27,33 +27,33 @@ class Blocks:
         self.asked: list[str] = []
         self.revived: list[str] = []
 
-    def time_lane(self, lane: Lane, at_least_s: float) -> Block:
+    def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
         """Return one block."""
-        self.asked.append(lane.name)
-        seconds = self.block_s(lane.name, self.asked.count(lane.name) - 1)
-        return Block(seconds, (seconds / len(lane.steps),) * len(lane.steps), 10)
+        self.asked.append(runner.name)
+        seconds = self.block_s(runner.name, self.asked.count(runner.name) - 1)
+        return Block(seconds, (seconds / len(runner.steps),) * len(runner.steps), 10)
 
-    def revive(self, lane: Lane) -> None:
+    def revive(self, runner: PlanRunner) -> None:
         """Remember who was built again."""
-        self.revived.append(lane.name)
+        self.revived.append(runner.name)
 
-    def end(self, lane: Lane) -> None:
+    def end(self, runner: PlanRunner) -> None:
         """Remember who was sent home."""
-        self.ended.append(lane.name)
+        self.ended.append(runner.name)
 
 
-def lane(name: str, n_clusters: int) -> Lane:
-    """Return a lane without a worker."""
+def runner(name: str, n_clusters: int) -> PlanRunner:
+    """Return a runner without a worker."""
     steps = [Step(f"c{number}", name, ()) for number in range(n_clusters)] or [Step("e0", "eager", (), is_eager=True)]
     no_worker: Any = None
-    return Lane(name, tuple(steps), (), spin=False, worker=no_worker)
+    return PlanRunner(name, tuple(steps), (), spin=False, worker=no_worker)
 
 
-def raced(lanes: Sequence[Lane], block_s: Callable[[str, int], float], budget_s: float = 0.0) -> Any:
+def raced(runners: Sequence[PlanRunner], block_s: Callable[[str, int], float], budget_s: float = 0.0) -> Any:
     """Run one heat of made-up blocks, with a budget that the least number of rounds outlasts by default."""
     blocks = Blocks(block_s)
     race = Race(blocks)
-    race.heat(lanes, budget_s)
+    race.heat(runners, budget_s)
     return race, blocks
 
 
@@ -68,8 +68,8 @@ def noisy(seed: int, true_s: dict[str, float], noise: float) -> Callable[[str, i
 def test_noise_costs_no_more_than_the_spread(seed: int) -> None:
     """Under noise, the plan that wins is slower than the best single backend by no more than the spread reported."""
     true_s = {"one": 10 * MS, "two": 10.4 * MS, "one + two": 10.3 * MS, "eager": 13 * MS}
-    lanes = [lane("one", 1), lane("two", 1), lane("one + two", 2), lane("eager", 0)]
-    proof = raced(lanes, noisy(seed, true_s, 0.05), budget_s=60.0)[0].proof()
+    runners = [runner("one", 1), runner("two", 1), runner("one + two", 2), runner("eager", 0)]
+    proof = raced(runners, noisy(seed, true_s, 0.05), budget_s=60.0)[0].proof()
     spread = max(item.spread_s / item.median_s for item in proof.contenders)
     assert true_s[proof.winner.name] <= true_s["one"] * (1 + spread)
 
@@ -78,7 +78,7 @@ def test_noise_costs_no_more_than_the_spread(seed: int) -> None:
 def test_slow_phases_cancel_out(seed: int) -> None:
     """A plan that is 5 % faster wins although everything slows down by 1.6 for a while."""
     true_s = {"one": 10 * MS, "one + two": 9.5 * MS}
-    race, _ = raced([lane("one", 1), lane("one + two", 2)], noisy(seed, true_s, 0.01), budget_s=60.0)
+    race, _ = raced([runner("one", 1), runner("one + two", 2)], noisy(seed, true_s, 0.01), budget_s=60.0)
     assert race.proof().winner.name == "one + two"
 
 
@@ -89,7 +89,7 @@ def test_ties_go_to_fewer_clusters() -> None:
     def block_s(name: str, number: int) -> float:
         return 10 * MS * (wobble[number % 6] if name == "one + two" else 1.0)
 
-    race, _ = raced([lane("one + two", 2), lane("one", 1)], block_s)
+    race, _ = raced([runner("one + two", 2), runner("one", 1)], block_s)
     assert race.proof().winner.name == "one"
 
 
@@ -99,20 +99,20 @@ def test_a_wide_interval_makes_no_tie_of_a_plan_that_is_much_slower() -> None:
     def block_s(name: str, number: int) -> float:
         return 10 * MS if name == "one + two" else (9 if number == 2 else 14) * MS
 
-    race, _ = raced([lane("one + two", 2), lane("one", 1)], block_s)
+    race, _ = raced([runner("one + two", 2), runner("one", 1)], block_s)
     assert race.proof().winner.name == "one + two"
 
 
 def test_clear_winner_wins_with_more_clusters() -> None:
     """A mix that is faster in every round wins."""
-    race, _ = raced([lane("one", 1), lane("one + two", 2)], lambda name, _: (9 if "+" in name else 10) * MS)
+    race, _ = raced([runner("one", 1), runner("one + two", 2)], lambda name, _: (9 if "+" in name else 10) * MS)
     assert race.proof().winner.name == "one + two"
     assert [item.won for item in race.proof().contenders] == [False, True]
 
 
 def test_hopeless_plans_go_home_early() -> None:
     """A plan that is far behind after two rounds takes no more time from the others, and stays in the evidence."""
-    race, blocks = raced([lane("one", 1), lane("slow", 1)], lambda name, _: (40 if name == "slow" else 10) * MS)
+    race, blocks = raced([runner("one", 1), runner("slow", 1)], lambda name, _: (40 if name == "slow" else 10) * MS)
     assert blocks.ended == ["slow"]
     assert blocks.asked.count("slow") == 2
     assert {item.name for item in race.proof().contenders} == {"one", "slow"}
@@ -124,14 +124,14 @@ def test_a_phase_that_begins_within_a_round_sends_nobody_home() -> None:
     def block_s(name: str, number: int) -> float:
         return 10 * MS * (10 if name == "one" and number == 1 else 1)
 
-    race, blocks = raced([lane("one", 1), lane("two", 1)], block_s)
+    race, blocks = raced([runner("one", 1), runner("two", 1)], block_s)
     assert not blocks.ended
     assert len(race.proof().contenders) == 2
 
 
 def test_at_least_some_rounds() -> None:
     """However small the budget, each hopeful plan is timed often enough for an interval."""
-    race, blocks = raced([lane("one", 1), lane("two", 1)], lambda name, _: 10 * MS)
+    race, blocks = raced([runner("one", 1), runner("two", 1)], lambda name, _: 10 * MS)
     assert blocks.asked.count("one") == blocks.asked.count("two") == MIN_ROUNDS
     assert race.proof().winner.name == "one"
 
@@ -140,7 +140,7 @@ def test_what_is_surely_equal_is_not_timed_on() -> None:
     """Two plans that are nearer to each other than one percent, in every round, take no more rounds than they must."""
     blocks = Blocks(lambda name, number: (10.0 + 0.05 * (name == "two" and number % 2)) * MS)
     race = Race(blocks)
-    race.heat([lane("one", 1), lane("two", 1)], 60.0)
+    race.heat([runner("one", 1), runner("two", 1)], 60.0)
     assert len(blocks.asked) == 2 * MIN_ROUNDS
     assert race.proof() is not None
 
@@ -148,7 +148,7 @@ def test_what_is_surely_equal_is_not_timed_on() -> None:
 def test_what_may_be_better_by_more_than_noise_is_timed_on() -> None:
     """Five rounds of wide noise are not the end: the difference could be worth having."""
     blocks = Blocks(lambda name, number: 10 * MS * (1.05 if (name == "one") == bool(number % 2) else 1.0))
-    Race(blocks).heat([lane("one", 1), lane("two", 1)], 60.0)
+    Race(blocks).heat([runner("one", 1), runner("two", 1)], 60.0)
     assert len(blocks.asked) > 2 * MIN_ROUNDS
 
 
@@ -158,8 +158,8 @@ def test_incumbent_must_be_beaten_clearly(variant_s: float, winner: str) -> None
     chance = random.Random(3)
     true_s = {"usual": 10 * MS, "variant": variant_s}
     race = Race(Blocks(lambda name, _: true_s[name] * (1 + chance.uniform(-0.01, 0.01))))
-    race.heat([lane("usual", 1)], 60.0)
-    race.heat([lane("variant", 1)], 60.0)
+    race.heat([runner("usual", 1)], 60.0)
+    race.heat([runner("variant", 1)], 60.0)
     proof = race.proof()
     assert proof is not None
     assert proof.winner.name == winner
@@ -168,7 +168,7 @@ def test_incumbent_must_be_beaten_clearly(variant_s: float, winner: str) -> None
 def test_nobody_always_follows_the_same_neighbour() -> None:
     """What ran before leaves caches and threads behind, so each plan runs after several others, first, and last."""
     names = ("a", "b", "c", "d")
-    _, blocks = raced([lane(name, 1) for name in names], lambda name, _: 10 * MS)
+    _, blocks = raced([runner(name, 1) for name in names], lambda name, _: 10 * MS)
     rounds = [blocks.asked[start : start + 4] for start in range(0, 4 * MIN_ROUNDS, 4)]
     assert all(sorted(one) == list(names) for one in rounds)
     before = {name: {one[one.index(name) - 1] for one in rounds if one[0] != name} for name in names}
@@ -184,7 +184,7 @@ def test_failing_plan_is_no_contender() -> None:
             raise RunError("it fell over", backend="bad")
         return 10 * MS
 
-    race, _ = raced([lane("bad", 1), lane("one", 1)], block_s)
+    race, _ = raced([runner("bad", 1), runner("one", 1)], block_s)
     assert race.proof().winner.name == "one"
     assert [name for name, _ in race.failures] == ["bad"]
     assert [item.name for item in race.proof().contenders] == ["one"]
@@ -196,7 +196,7 @@ def test_no_plan_left() -> None:
     def block_s(name: str, number: int) -> float:
         raise RunError("it fell over", backend=name)
 
-    race, _ = raced([lane("one", 1), lane("two", 1)], block_s)
+    race, _ = raced([runner("one", 1), runner("two", 1)], block_s)
     assert race.proof() is None
     assert {name for name, _ in race.failures} == {"one", "two"}
 
@@ -204,7 +204,7 @@ def test_no_plan_left() -> None:
 def test_contender_tells_median_and_spread() -> None:
     """The evidence of a plan is the median of its blocks and half the width of its interval."""
     blocks = [10 * MS, 11 * MS, 12 * MS, 13 * MS, 14 * MS]
-    race, _ = raced([lane("one", 1)], lambda name, number: blocks[number % 5])
+    race, _ = raced([runner("one", 1)], lambda name, number: blocks[number % 5])
     contender = race.proof().contenders[0]
     assert contender.median_s == median(blocks)
     assert contender.spread_s == pytest.approx((max(blocks) - min(blocks)) / 2)
@@ -214,16 +214,16 @@ def test_contender_tells_median_and_spread() -> None:
 
 
 class Mortal(Blocks):
-    """Blocks of lanes whose workers end: by lane, the numbers of the blocks at which they do."""
+    """Blocks of runners whose workers end: by runner, the numbers of the blocks at which they do."""
 
     def __init__(self, true_s: dict[str, float], ends: dict[str, tuple[int, ...]], error: type[Exception]) -> None:
         super().__init__(lambda name, _: true_s[name])
         self.ends, self.error = ends, error
 
-    def time_lane(self, lane: Lane, at_least_s: float) -> Block:
+    def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
         """Return one block, or end."""
-        block = super().time_lane(lane, at_least_s)
-        if self.asked.count(lane.name) in self.ends.get(lane.name, ()):
+        block = super().time_runner(runner, at_least_s)
+        if self.asked.count(runner.name) in self.ends.get(runner.name, ()):
             raise self.error("killed by SIGKILL")
         return block
 
@@ -234,8 +234,8 @@ TRUE_S = {"fast": 5 * MS, "fast, 1 thread": 9 * MS, "slow": 8 * MS}
 def two_heats(timer: Blocks) -> Race:
     """Race two plans, and then a variant of the faster one."""
     race = Race(timer)
-    race.heat([lane("fast", 1), lane("slow", 1)], 0.0)
-    race.heat([lane("fast, 1 thread", 1)], 0.0)
+    race.heat([runner("fast", 1), runner("slow", 1)], 0.0)
+    race.heat([runner("fast, 1 thread", 1)], 0.0)
     return race
 
 
@@ -256,7 +256,7 @@ def test_a_plan_that_nobody_can_build_again_counts_with_what_it_showed(end: int,
     """Where no worker can be had any more, what was measured before stays true."""
     blocks = Mortal(TRUE_S, {"fast": (end,)}, WorkerGone)
 
-    def revive(_: Lane) -> None:
+    def revive(_: PlanRunner) -> None:
         raise WorkerError("no process can be started")
 
     monkeypatch.setattr(blocks, "revive", revive)
@@ -311,32 +311,32 @@ class World:
         """Return the time."""
         return self.seconds
 
-    def time_lane(self, lane: Lane, at_least_s: float) -> Block:
+    def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
         """Return one block, later; or how it came to none."""
         fate = self.chance.random()
         if fate < self.mortality:
             raise WorkerGone("it was gone")
-        if lane.name != "eager" and fate < 1.5 * self.mortality:
-            self.deaths[lane.name] = self.deaths.get(lane.name, 0) + 1
-            if self.deaths[lane.name] > 1:
-                self.bad.add(lane.name)
+        if runner.name != "eager" and fate < 1.5 * self.mortality:
+            self.deaths[runner.name] = self.deaths.get(runner.name, 0) + 1
+            if self.deaths[runner.name] > 1:
+                self.bad.add(runner.name)
             raise WorkerDied("it died")
-        if lane.name != "eager" and fate < 1.6 * self.mortality:
-            self.bad.add(lane.name)
+        if runner.name != "eager" and fate < 1.6 * self.mortality:
+            self.bad.add(runner.name)
             raise RunError("it fell over")
         is_slow = self.slow_from_s <= self.seconds < self.slow_until_s
-        seconds = self.true_s[lane.name] * (self.slow if is_slow else 1.0)
+        seconds = self.true_s[runner.name] * (self.slow if is_slow else 1.0)
         seconds *= 1 + self.chance.uniform(-self.noise, self.noise)
         self.seconds += max(at_least_s, 3 * seconds)
-        self.n_shown[lane.name] += 1
+        self.n_shown[runner.name] += 1
         return Block(seconds, (seconds,), 3)
 
-    def revive(self, lane: Lane) -> None:
+    def revive(self, runner: PlanRunner) -> None:
         """Build it again, or not."""
         if not self.has_workers:
             raise WorkerError("no process can be started")
 
-    def end(self, lane: Lane) -> None:
+    def end(self, runner: PlanRunner) -> None:
         """Nothing is held."""
 
     def race(self) -> Race:
@@ -345,8 +345,8 @@ class World:
         names = list(self.true_s)
         cuts = sorted(self.chance.sample(range(1, len(names) + 1), k=min(len(names), self.chance.randint(1, 3))))
         for start, end in zip((0, *cuts), (*cuts, len(names)), strict=True):
-            lanes = [lane(name, 0 if name == "eager" else self.chance.randint(1, 3)) for name in names[start:end]]
-            race.heat(lanes, self.chance.choice((0.0, 2.0, 30.0)))
+            runners = [runner(name, 0 if name == "eager" else self.chance.randint(1, 3)) for name in names[start:end]]
+            race.heat(runners, self.chance.choice((0.0, 2.0, 30.0)))
         return race
 
 

@@ -148,8 +148,8 @@ def test_fatal_piece_costs_only_itself(workshop: Workshop) -> None:
     late = workshop.session.price(piece, 0.01)
     assert late.cost is None
     assert late.is_late
-    lane = workshop.session.lanes.build("frail", workshop.steps("whole"), (whole,), "frail", spin=False)
-    assert workshop.session.lanes.time_lane(lane, 0.01).calls > 0
+    runner = workshop.session.runners.build("frail", workshop.steps("whole"), (whole,), "frail", spin=False)
+    assert workshop.session.runners.time_runner(runner, 0.01).calls > 0
 
 
 def test_what_only_might_help_compiles_apart_from_what_is_needed(workshop: Workshop) -> None:
@@ -165,15 +165,15 @@ def test_what_only_might_help_compiles_apart_from_what_is_needed(workshop: Works
 def test_a_plan_whose_worker_is_gone_is_built_again_and_wins(workshop: Workshop) -> None:
     """A race goes on with it, in a new worker, and says so."""
     compiled = workshop.compiled(workshop.candidate("whole", workshop.names, is_needed=True))
-    lane = workshop.session.lanes.build("frail", workshop.steps("whole"), compiled, "frail", spin=False)
-    race = Race(workshop.session.lanes)
-    race.heat([lane], 0.0)
-    lane.worker.kill()
+    runner = workshop.session.runners.build("frail", workshop.steps("whole"), compiled, "frail", spin=False)
+    race = Race(workshop.session.runners)
+    race.heat([runner], 0.0)
+    runner.worker.kill()
     race.heat([], 0.0)
     race.heat([], 0.0)
     proof = race.proof()
     assert proof is not None
-    assert proof.winner.lane is lane
+    assert proof.winner.runner is runner
     assert race.revived == ("frail",)
     assert len(proof.winner.blocks) > MIN_ROUNDS
 
@@ -181,9 +181,9 @@ def test_a_plan_whose_worker_is_gone_is_built_again_and_wins(workshop: Workshop)
 def test_backend_goes_on_after_its_plan_was_sent_home(workshop: Workshop) -> None:
     """A plan whose worker was ended, because it is slow, does not keep its backend from compiling and proving others."""
     first = workshop.compiled(workshop.candidate("first", workshop.names, is_needed=True))
-    lane = workshop.session.lanes.build("frail", workshop.steps("first"), first, "frail", spin=False)
-    workshop.session.lanes.end(lane)
+    runner = workshop.session.runners.build("frail", workshop.steps("first"), first, "frail", spin=False)
+    workshop.session.runners.end(runner)
     second: Any = workshop.compiled(workshop.candidate("second", workshop.names, is_needed=True))
     assert second[0].failure is None
-    again = workshop.session.lanes.build("frail again", workshop.steps("second"), second, "frail", spin=False)
-    assert workshop.session.lanes.time_lane(again, 0.01).calls > 0
+    again = workshop.session.runners.build("frail again", workshop.steps("second"), second, "frail", spin=False)
+    assert workshop.session.runners.time_runner(again, 0.01).calls > 0

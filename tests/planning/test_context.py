@@ -7,7 +7,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hub.planning.scene import is_on_accelerators
+from hub.planning.context import is_on_accelerators
 from hub.plugin.graph import Graph
 
 

@@ -32,7 +32,7 @@ from hub.workers.transfer import Sample
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class PlanningContext:
     """Everything that a decision about one graph can look at."""
 
     sample: Sample
@@ -159,9 +159,9 @@ class Draft:
     settings: CompileSettings
 
 
-def draft_of(scene: Scene, assignment: Assignment) -> Draft:
+def draft_of(context: PlanningContext, assignment: Assignment) -> Draft:
     """Return an assignment with the settings that fit it: all threads, spinning where it takes cores from nobody."""
-    return Draft(assignment.name, assignment, scene.settings(spin=may_spin(scene.graph, assignment)))
+    return Draft(assignment.name, assignment, context.settings(spin=may_spin(context.graph, assignment)))
 
 
 def may_spin(graph: Graph, assignment: Assignment) -> bool:

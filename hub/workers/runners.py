@@ -25,7 +25,7 @@ class Block:
 
 
 @dataclass(slots=True)
-class Lane:
+class PlanRunner:
     """A whole plan in a worker of its own."""
 
     name: str
@@ -36,7 +36,7 @@ class Lane:
     worker: Worker
 
 
-class Lanes:
+class PlanRunners:
     """Builds, times and ends whole plans in workers of a crew."""
 
     def __init__(self, crew: Crew) -> None:
@@ -44,7 +44,7 @@ class Lanes:
 
     def build(
         self, name: str, steps: Sequence[Step], candidates: Sequence[Candidate], home: str | None, *, spin: bool
-    ) -> Lane:
+    ) -> PlanRunner:
         """Build a whole plan in the worker `home`, which compiled all of it, or in a new one from saved clusters.
 
         Raise PluginError with the cause.
@@ -53,24 +53,24 @@ class Lanes:
             self._crew.living(home)  # a new one in place of one that ended holds what is needed only
         if home is None or self._crew.is_lent(home) or not self._holds(home, candidates):
             home = self._new_home(name, candidates)
-        lane = Lane(name, tuple(steps), tuple(candidates), spin, self._crew.lend(home))
-        _build(lane)
-        return lane
+        runner = PlanRunner(name, tuple(steps), tuple(candidates), spin, self._crew.lend(home))
+        _build(runner)
+        return runner
 
-    def revive(self, lane: Lane) -> None:
+    def revive(self, runner: PlanRunner) -> None:
         """Build a whole plan again, in a new worker, after its own has gone. Raise PluginError, or WorkerError."""
-        self.end(lane)
-        lane.worker = self._crew.lend(self._new_home(lane.name, lane.candidates))
-        _build(lane)
+        self.end(runner)
+        runner.worker = self._crew.lend(self._new_home(runner.name, runner.candidates))
+        _build(runner)
 
-    def time_lane(self, lane: Lane, at_least_s: float) -> Block:
+    def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
         """Time one block of calls of a whole plan. Raise PluginError if it fails."""
-        timing, laps = lane.worker.ask("time_plan", RUN_LIMIT_S + at_least_s, at_least_s=at_least_s)
+        timing, laps = runner.worker.ask("time_plan", RUN_LIMIT_S + at_least_s, at_least_s=at_least_s)
         return Block(timing.median_s, tuple(laps), len(timing.samples_s), timing.beside)
 
-    def end(self, lane: Lane) -> None:
+    def end(self, runner: PlanRunner) -> None:
         """End a plan's worker, so that it takes no memory or cores from those that are still timed."""
-        self._crew.end(lane.worker)
+        self._crew.end(runner.worker)
 
     def end_all(self) -> None:
         """End the workers of all plans, so that they take no memory or cores from what comes now."""
@@ -90,5 +90,5 @@ class Lanes:
         return held >= {candidate.name for candidate in candidates}
 
 
-def _build(lane: Lane) -> None:
-    lane.worker.ask("build_plan", RUN_LIMIT_S, steps=list(lane.steps), spin=lane.spin)
+def _build(runner: PlanRunner) -> None:
+    runner.worker.ask("build_plan", RUN_LIMIT_S, steps=list(runner.steps), spin=runner.spin)
