@@ -125,6 +125,10 @@ def _common_sign(value: torch.Tensor) -> int:
     return 1 if bool((value >= 0).all()) else -1 if bool((value <= 0).all()) else 0
 
 
+def _wide(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return _normal(value, generator, scale=10.0)
+
+
 def _large(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return _normal(value, generator, scale=1e2 if value.dtype is torch.float16 else 1e4)
 
@@ -209,17 +213,19 @@ def _with_numbers(value: Any, numbers: Sequence[float], generator: torch.Generat
 def _normals(_: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
     """Vary everything: integers within the range of the real ones and 0, so that indices stay indices; then less of them.
 
-    0 is what padding and masks hold, which a first example may lack.
+    0 is what padding and masks hold, which a first example may lack. The last floats spread wider than a first example's
+    do: some executables are wrong only outside of a range, and what is drawn larger may have to wait for time.
     """
     if not any(isinstance(value, torch.Tensor) and value.numel() for value in inputs):
         return
     for integers in ("with zeros", "in range", "real"):
-        yield tuple(_random(value, generator, integers) for value in inputs)
+        draw = _wide if integers == "real" else _normal
+        yield tuple(_random(value, generator, integers, draw) for value in inputs)
 
 
-def _random(value: Any, generator: torch.Generator, integers: Literal["with zeros", "in range", "real"]) -> Any:
+def _random(value: Any, generator: torch.Generator, integers: Literal["with zeros", "in range", "real"], draw: Draw) -> Any:
     if _is_varied(value):
-        return _drawn(value, _normal, generator)
+        return _drawn(value, draw, generator)
     if not isinstance(value, torch.Tensor) or not value.numel():
         return copied(value)
     if value.dtype is torch.bool:

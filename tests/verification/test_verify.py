@@ -334,6 +334,12 @@ def test_faults_on_one_kind_of_inputs_are_found(kind: str, softmax: Case, faulty
         thoroughly(softmax, faulty(softmax[0], where_inputs(ON_SOME_INPUTS[kind], _off)))
 
 
+def test_faults_beyond_a_usual_range_are_found_without_time(softmax: Case, faulty: Faulty) -> None:
+    """A first example seldom holds values as far from zero as later calls do, and generated ones need not wait for time."""
+    with pytest.raises(AccuracyError, match=r"generated inputs \(normal\)"):
+        thoroughly(softmax, faulty(softmax[0], where_inputs(lambda x: bool((x < -6).any()), _off)), budget_s=0.0)
+
+
 class _Picked(nn.Module):
     """Works on as many rows as there are positive numbers."""
 
