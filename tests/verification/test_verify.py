@@ -87,7 +87,19 @@ def test_every_kind_that_fits_is_tried(softmax: Case) -> None:
     """With time enough, all kinds of floating inputs are tried, and the outputs are those of the real inputs."""
     cluster, inputs = softmax
     verified = thoroughly(softmax, cluster.module)
-    wanted = {"normal", "NaN", "infinities", "large", "zeros", "all equal", "tiny", "huge", "denormal", "negative zeros"}
+    wanted = {
+        "normal",
+        "wide",
+        "NaN",
+        "infinities",
+        "large",
+        "zeros",
+        "all equal",
+        "tiny",
+        "huge",
+        "denormal",
+        "negative zeros",
+    }
     assert set(verified.kinds) == wanted
     assert torch.equal(verified.outputs[0], cluster.module(*inputs)[0])
     assert verified.notes == ()
@@ -336,7 +348,7 @@ def test_faults_on_one_kind_of_inputs_are_found(kind: str, softmax: Case, faulty
 
 def test_faults_beyond_a_usual_range_are_found_without_time(softmax: Case, faulty: Faulty) -> None:
     """A first example seldom holds values as far from zero as later calls do, and generated ones need not wait for time."""
-    with pytest.raises(AccuracyError, match=r"generated inputs \(normal\)"):
+    with pytest.raises(AccuracyError, match=r"generated inputs \(wide\)"):
         thoroughly(softmax, faulty(softmax[0], where_inputs(lambda x: bool((x < -6).any()), _off)), budget_s=0.0)
 
 
@@ -548,7 +560,7 @@ def test_without_time_for_nan_calls_are_guarded_too() -> None:
     """What nobody tried is not trusted; usual values are always tried."""
     case = case_cluster("aten.relu.default", call(f(8, 8)))
     verified = thoroughly(case, case[0].module, budget_s=0.0)
-    assert verified.kinds == ("normal",)
+    assert verified.kinds == ("normal", "wide")
     assert verified.is_finite_only
     assert {"NaN", "infinities"} <= set(verified.untried)
 
