@@ -63,7 +63,7 @@ def ask_until_sure(context: PlanningContext, verdicts: Verdicts, book: PriceBook
 
 
 def _fastest(context: PlanningContext, verdicts: Verdicts, book: PriceBook, below_s: float = float("inf")) -> Sequence[str]:
-    """Return the backends to query next: the fastest expected ones with no known cost, or below the bound."""
+    """Return the backends to query next: the fastest by expectation, if their bound is below `below_s` or unknown."""
     plans = {draft.assignment.backends[0]: draft for draft in at_best(context, verdicts)}
     hopeful = [name for name, draft in plans.items() if _is_blind(draft, book) or _bound_s(draft, book) < below_s]
     return sorted(hopeful, key=lambda name: _expected_s(plans[name], book))[:AT_ONCE]

@@ -54,7 +54,7 @@ class Attempt:
 
 
 def deviation_of(run_s: float, spread_s: float, *, is_estimated: bool) -> float:
-    """Return the standard deviation of a cost's logarithm, given half its 95 % interval; estimates are `UNCALIBRATED`."""
+    """Return a cost's log standard deviation from half its 95 % interval; at least `UNCALIBRATED` if estimated."""
     deviation = math.asinh(spread_s / run_s) / QUANTILE if run_s > 0.0 else 0.0
     return max(deviation, UNCALIBRATED) if is_estimated else deviation
 
@@ -64,8 +64,8 @@ def most_promising(
 ) -> Sequence[Attempt]:
     """Return at most `count` attempts, best first, that are likely enough to win and to save enough.
 
-    `min_gain` is a share of a call, `min_chance` a probability. Without it, every backend of which little is known would
-    be tried, since its possible gain is large.
+    `min_gain` is a share of a call, `min_chance` a probability. Without `min_chance`, every backend of which little is
+    known would be tried, even a hundred of them, since its possible gain is large.
     """
     worth = (
         attempt

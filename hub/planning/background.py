@@ -1,4 +1,4 @@
-"""Application of what is found after the first answer to the running plan."""
+"""Callbacks that apply findings from after the first answer to the running plan."""
 
 from __future__ import annotations
 

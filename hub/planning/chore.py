@@ -14,7 +14,7 @@ from hub.process.forks import freed_in_forks
 from hub.workers.channel import Worker
 
 LOOK_S = 0.1
-"""Polling interval in seconds while waiting for the turn."""
+"""Polling interval of waits, in seconds."""
 
 _all: weakref.WeakSet[Chore] = weakref.WeakSet()
 

@@ -114,7 +114,7 @@ class _Measuring:
         self._told_s = 0.0
         """Seconds per call of the plan that runs while planning continues."""
         self._has_explored = False
-        """True once a backend with no known cost was tried. One per graph is tried, however many there are."""
+        """True once a backend with no known cost was tried: only one per graph is, however many there are."""
         self.mixable = verdicts
         """Verdicts of the backends whose whole plans were tried; mixes are built from these."""
         self.is_full = context.options.tune == "full"

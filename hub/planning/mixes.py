@@ -113,7 +113,7 @@ class Mixer:
         return self._predicted_s.get(draft.assignment.groups)
 
     def search(self, verdicts: Verdicts, *, n_compiled: int, n_timed: int) -> Search:
-        """Return the extent of the search, for the plan's evidence."""
+        """Return the size and the method of the search, for the plan's evidence."""
         sections = self.sections(verdicts)
         pieces = {
             (self._book.structure(piece), piece.backend) for one in sections for p in one.pieces.values() for piece in p

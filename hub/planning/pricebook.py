@@ -77,7 +77,7 @@ class PriceBook:
         return known if known is not None else self.guess(found, settings)
 
     def guess(self, found: Group, settings: CompileSettings) -> Cost:
-        """Return the learned cost of such clusters, else the backend's own estimate, else the roofline's.
+        """Return the learned cost of such clusters, the backend's own estimate, or the roofline's.
 
         A backend's own estimate counts more than measurements on other machines, and less than those on this machine.
         """

@@ -132,7 +132,7 @@ def _by_kind(items: Sequence[_Item]) -> dict[str, float]:
 
 
 def kind_of(node: fx.Node) -> str:
-    """Return the kind, one of `KINDS`, of what bounds a node's operator."""
+    """Return what bounds a node's operator, one of `KINDS`."""
     if node.target is operator.getitem:
         return "view"
     kind = _kind_of_operator(operator_name(node))
