@@ -1,7 +1,7 @@
-"""Chooses the cheapest disjoint candidates by a binary programme for HiGHS; circles are ruled out as they show up.
+"""Choice of the cheapest disjoint candidates by a binary program for HiGHS; cycles are ruled out as they appear.
 
-Two convex clusters can still need each other's results. An order variable for each node would forbid that at once, but the
-relaxation with them is weak; so the programme starts without, and each circle in its answer becomes a constraint.
+Two convex clusters can still depend on each other. An order variable for each node would forbid that from the start, but
+makes the relaxation weak; so the program starts without, and each cycle in its answer becomes a constraint.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from scipy.optimize import LinearConstraint
     from scipy.sparse import csr_array
 
-# SciPy's optimizers are imported where they are needed: chains, most plans, do without, and every cold start would wait.
+# SciPy's optimizers are imported on first use: most plans are chains, which do not need them, and a cold start would wait.
 
 _UNIT_S = 1e-6
-"""Seconds that the programme counts as 1: HiGHS takes differences below 1e-7 for nothing."""
+"""Seconds that the program counts as 1: HiGHS ignores differences below 1e-7."""
 
 _STRETCH = 500
-"""Nodes of a stretch that is solved alone to find circles early."""
+"""Number of nodes of a stretch that is solved separately to find cycles early."""
 
 
 @dataclass(frozen=True)
 class Programme:
-    """The nodes from `start` to `stop` and the candidates, all within, that compete for them."""
+    """Binary program over the nodes from `start` to `stop` (exclusive) and the candidates that lie within."""
 
     problem: Problem
     start: int
@@ -44,24 +44,26 @@ class Programme:
     columns: tuple[int, ...]
     """Indexes into the problem's candidates."""
     circles: list[tuple[Stop, ...]] = field(default_factory=list[tuple[Stop, ...]])
-    """Circles of two stops or more found so far, nodes by their place in the problem. Programmes may share them: they lie
-    in the data flow, whatever the candidates."""
+    """Cycles of two stops or more found so far, with nodes by their position in the problem.
+
+    Programs may share them: cycles are a property of the data flow and do not depend on the candidates.
+    """
 
     @cached_property
     def reads(self) -> tuple[tuple[int, ...], ...]:
-        """What each node reads within the range, counted from its start."""
+        """Return the nodes that each node reads within the range, counted from its start."""
         rows = self.problem.reads[self.start : self.stop]
         return tuple(tuple(source - self.start for source in row if source >= self.start) for row in rows)
 
     @cached_property
     def sets(self) -> tuple[tuple[int, ...], ...]:
-        """Each column's nodes, counted from the start of the range."""
+        """Return each column's nodes, counted from the start of the range."""
         found = (self.problem.candidates[index].nodes for index in self.columns)
         return tuple(tuple(node - self.start for node in nodes) for nodes in found)
 
     @cached_property
     def saved_s(self) -> tuple[float, ...]:
-        """Seconds that each column saves against eager, ties counted."""
+        """Return the seconds that each column saves compared to eager, cluster ties included."""
         eager_s = self.problem.eager_s[self.start : self.stop]
         return tuple(
             sum(eager_s[node] for node in nodes) - self.problem.candidates[index].cost_s - CLUSTER_TIE_S
@@ -70,7 +72,7 @@ class Programme:
 
     @cached_property
     def covering(self) -> tuple[tuple[int, ...], ...]:
-        """The columns that cover each node."""
+        """Return the columns that cover each node."""
         found: list[list[int]] = [[] for _ in range(self.start, self.stop)]
         for column, nodes in enumerate(self.sets):
             for node in nodes:
@@ -79,15 +81,15 @@ class Programme:
 
     @cached_property
     def is_required(self) -> tuple[bool, ...]:
-        """For each node, whether it may not stay in eager."""
+        """Return for each node whether it must not stay in eager."""
         return tuple(node in self.problem.required for node in range(self.start, self.stop))
 
     def placed(self, circle: Sequence[Stop]) -> tuple[Stop, ...]:
-        """Return a circle with its nodes counted from the start of the problem."""
+        """Return a cycle with its nodes counted from the start of the problem."""
         return tuple(replace(stop, entry=stop.entry + self.start, exit=stop.exit + self.start) for stop in circle)
 
     def holds(self, circle: Sequence[Stop]) -> bool:
-        """Return whether every stop of a circle is within the range."""
+        """Return whether every stop of a cycle is within the range."""
         return all(node in range(self.start, self.stop) for stop in circle for node in (stop.entry, stop.exit))
 
     def part(self, picked: Sequence[int], open_s: float = 0.0) -> Part:
@@ -101,7 +103,7 @@ Row = Counter[int]
 
 
 def cheapest_choice(programme: Programme, deadline: float) -> Part | None:
-    """Return the cheapest choice that can run, or the best one known at `deadline` with its bound; None if there is none.
+    """Return the cheapest choice without cycles, or the best one known at `deadline` with its bound; None if there is none.
 
     `deadline` is a reading of `time.monotonic`. Raises PlanError if no choice is known by then.
     """
@@ -132,9 +134,9 @@ def cheapest_choice(programme: Programme, deadline: float) -> Part | None:
 
 
 def _foresee_circles(programme: Programme, deadline: float) -> None:
-    """Find circles by solving stretches of the nodes alone: most of those that would come up in programmes of all nodes.
+    """Find most cycles in advance by solving stretches of the nodes separately.
 
-    The time for a programme grows faster than its nodes, and each circle that is left to be found there costs one more.
+    The time for a program grows faster than its nodes, and each cycle left for the whole program costs another solve.
     """
     size = programme.stop - programme.start
     bounds = [size * number // (size // _STRETCH) for number in range(size // _STRETCH + 1)] if size >= 2 * _STRETCH else []
@@ -145,7 +147,7 @@ def _foresee_circles(programme: Programme, deadline: float) -> None:
 
 
 def _stretch(programme: Programme, start: int, stop: int) -> Programme:
-    """Return the programme for some of the nodes, and the columns that lie within."""
+    """Return the program for some of the nodes, with the columns that lie within."""
     touching = sorted({column for columns in programme.covering[start:stop] for column in columns})
     within = [column for column in touching if start <= programme.sets[column][0] and programme.sets[column][-1] < stop]
     columns = tuple(programme.columns[column] for column in within)
@@ -153,7 +155,7 @@ def _stretch(programme: Programme, start: int, stop: int) -> Programme:
 
 
 def least_objective_s(programme: Programme) -> float:
-    """Return seconds that no choice undercuts, quickly: the programme's optimum with fractions of candidates allowed."""
+    """Return a quick lower bound of the objective in seconds: the optimum of the linear relaxation."""
     if not programme.columns:
         return programme.part(()).objective_s
     answer = _solved(programme, [_disjoint(programme), *_cuts(programme, ())], math.inf, integrality=0)
@@ -162,7 +164,7 @@ def least_objective_s(programme: Programme) -> float:
 
 
 def _disjoint(programme: Programme) -> LinearConstraint:
-    """Return one row for all nodes that the same columns cover: at most one of these, exactly one if a node is required."""
+    """Return one row per set of nodes covered by the same columns: at most one, exactly one if a node is required."""
     from scipy.optimize import LinearConstraint
 
     least: dict[tuple[int, ...], bool] = {}
@@ -174,7 +176,7 @@ def _disjoint(programme: Programme) -> LinearConstraint:
 
 
 def _cuts(programme: Programme, not_convex: Sequence[Row]) -> list[LinearConstraint]:
-    """Return the constraint that no known circle closes and no column that is known not to be convex is chosen."""
+    """Return the constraint that excludes all known cycles and all columns known not to be convex."""
     from scipy.optimize import LinearConstraint
 
     circles = [circle for circle in programme.circles if programme.holds(circle)]
@@ -202,10 +204,10 @@ def _solved(programme: Programme, rows: Sequence[LinearConstraint], limit_s: flo
 
 
 def _forbidden(programme: Programme, circle: Sequence[Stop]) -> Row:
-    """Return the row that allows at most all but one stop of a circle.
+    """Return the row that allows at most all but one stop of a cycle.
 
-    Whichever candidates hold a stop's entry and exit close the same circle, so all of them count; but one that holds every
-    stop has the circle inside, where it does no harm, and uses up the room of the row alone.
+    All candidates that hold a stop's entry and exit close the same cycle, so all of them count. A candidate that holds
+    every stop contains the cycle, which is harmless there; alone it counts as much as the row allows.
     """
     row: Row = Counter()
     for stop in circle:
@@ -215,7 +217,7 @@ def _forbidden(programme: Programme, circle: Sequence[Stop]) -> Row:
 
 
 def _mended(programme: Programme, picked: Sequence[int]) -> list[int]:
-    """Send the cluster of each circle that saves least to eager until the rest can run. Raises PlanError if it cannot."""
+    """Move the cluster that saves least of each cycle to eager until no cycle is left. Raises PlanError if that fails."""
     kept = list(picked)
     while circles := cycles(programme.reads, [programme.sets[column] for column in kept]):
         droppable = [

@@ -1,4 +1,4 @@
-"""Exact assignment along a chain by dynamic programming: over priced intervals, or over regions and their backends."""
+"""Exact assignment along a chain by dynamic programming, over intervals with costs or over regions and their backends."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from hub.assign.problem import CLUSTER_TIE_S
 from hub.errors import PlanError
 
-# --- Priced intervals -------------------------------------------------------------------------------------------------
+# --- Intervals with costs ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Positions from `start` up to `stop`, without it, at one price."""
+    """Positions from `start` to `stop` (exclusive) at one cost."""
 
     start: int
     stop: int
@@ -27,7 +27,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Intervals that follow one another, every position between them in eager."""
+    """Consecutive intervals, with every position between them in eager."""
 
     picked: tuple[int, ...]
     """Indexes of the intervals, in order."""
@@ -35,9 +35,9 @@ class Walk:
 
 
 def cheapest_walk(eager_s: Sequence[float], intervals: Sequence[Interval]) -> Walk | None:
-    """Return the cheapest way from the first position past the last one. Exact, linear in positions and intervals.
+    """Return the cheapest walk from the first position past the last one. Exact, linear in positions and intervals.
 
-    `eager_s` prices each position alone, infinite where it may not be alone; None if no way is finite.
+    `eager_s` is the cost of each position in eager, infinite if it is not allowed; None if no walk is finite.
     """
     starting: list[list[int]] = [[] for _ in eager_s]
     for index, interval in enumerate(intervals):
@@ -73,38 +73,40 @@ def _picked(came: Sequence[int | None], intervals: Sequence[Interval]) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class WholePrice:
-    """What a cluster of exactly the regions from `start` up to `stop`, without it, costs as measured in one piece."""
+    """Measured cost of a cluster of exactly the regions from `start` to `stop` (exclusive)."""
 
     start: int
     stop: int
     backend: str
     cost_s: float
-    """Seconds a call, with call overhead and boundary copies."""
+    """Seconds per call, with call overhead and boundary copies."""
 
 
 @dataclass(frozen=True)
 class RegionChain:
     """Regions that run one after the other; each goes to one backend or to eager.
 
-    Neighbours of one backend are one cluster, which costs `enter_s` of its first region and `inside_s` of all, or, where
-    `whole` has exactly these regions, that price instead. Raises PlanError if the values contradict each other.
+    Adjacent regions of one backend form one cluster. It costs `enter_s` of its first region plus `inside_s` of all, or, if
+    `whole` has exactly these regions, that cost instead. Raises PlanError if the values contradict each other.
     """
 
     backends: tuple[str, ...]
     inside_s: tuple[tuple[float | None, ...], ...]
-    """Seconds of each region in each backend; None where the backend cannot run it."""
+    """Seconds of each region in each backend; None if the backend cannot run it."""
     enter_s: tuple[tuple[float, ...], ...]
-    """Seconds that a cluster of each backend costs more if it begins at the region: call overhead, boundary copies."""
+    """Extra seconds for a cluster of each backend that begins at the region: call overhead, boundary copies."""
     eager_s: tuple[float | None, ...]
-    """Seconds of each region in eager; None where it may not stay there."""
+    """Seconds of each region in eager; None if it must not stay there."""
     whole: tuple[WholePrice, ...] = ()
     mix_s: float = 0.0
-    """Seconds added once for each distinct backend beyond the first; eager is none."""
+    """Seconds added once for each distinct backend beyond the first; eager does not count."""
     switch_s: tuple[tuple[float, ...], ...] = ()
-    """Seconds added where a region's backend (row) is followed by another one (column); eager is the last of both. Empty
-    where switching is free."""
+    """Seconds added if a region's backend (row) is followed by another one (column); eager is the last of both.
+
+    Empty if switching is free.
+    """
     eager: str = "eager"
-    """Name under which eager appears among a route's backends."""
+    """Name of eager among a route's backends."""
 
     def __post_init__(self) -> None:
         size, width = len(self.eager_s), len(self.backends)
@@ -132,31 +134,31 @@ class Route(NamedTuple):
     """One assignment of every region of a chain."""
 
     cost_s: float
-    """Seconds a call, without what breaks ties."""
+    """Seconds per call, without tie-breaking terms."""
     n_clusters: int
     backends: tuple[str, ...]
-    """The backend of each region, eager by its name."""
+    """Backend of each region, or the name of eager."""
 
 
 def k_best(chain: RegionChain, k: int) -> tuple[Route, ...]:
     """Return the `k` cheapest distinct assignments, cheapest first, fewer if there are no more. Exact.
 
-    A cluster counts `CLUSTER_TIE_S` more, so fewer clusters win ties. The rest of each way is priced backwards once, in
-    time linear in regions (and, where mixing costs, in the sets of backends); the cheapest ways are then unrolled forwards,
-    best first, with nothing else looked at.
+    A cluster costs `CLUSTER_TIE_S` extra, so fewer clusters win ties. The cost of the rest from each state is computed
+    backwards once, in time linear in regions (and, if mixing costs, in the sets of backends). The cheapest routes are then
+    expanded forwards, best first, without visiting others.
     """
     return tuple(itertools.islice(_routes(_Steps(chain)), k))
 
 
 class _State(NamedTuple):
-    """What the rest of the way depends on, once a region has its backend."""
+    """State on which the rest of a route depends, once a region has its backend."""
 
     backend: int
-    """-1 for eager."""
+    """Index of the backend; -1 for eager."""
     origin: int
-    """First region of the cluster while a whole price from there may still apply; else -1."""
+    """First region of the cluster while a whole cost from there may still apply; else -1."""
     used: int
-    """Backends used so far, one bit each; 0 where mixing is free."""
+    """Backends used so far, one bit each; 0 if mixing is free."""
 
 
 _START = _State(-1, -1, 0)
@@ -164,15 +166,15 @@ _START = _State(-1, -1, 0)
 
 @dataclass(frozen=True)
 class _Steps:
-    """The ways through a chain, one region a step, and what is left to pay from each state."""
+    """Transitions through a chain, one region per step, and the least cost left from each state."""
 
     chain: RegionChain
     _opened: dict[tuple[int, int], tuple[tuple[float, _State], ...]] = field(default_factory=dict[Any, Any])
-    """What `opened` gave before: the same for every state that used the same backends."""
+    """Cache of `opened`, whose result is the same for every state that used the same backends."""
 
     @cached_property
     def wholes(self) -> Mapping[tuple[int, int], Mapping[int, float]]:
-        """For each first region and backend: the seconds by which whole prices differ from the sum, by end."""
+        """Return, by first region and backend, the seconds by which whole costs differ from the sum, by end."""
         found: dict[tuple[int, int], dict[int, float]] = {}
         for price in self.chain.whole:
             backend = self.chain.backends.index(price.backend)
@@ -182,11 +184,11 @@ class _Steps:
         return found
 
     def ended_s(self, region: int, state: _State) -> float:
-        """Seconds to add if the state's cluster ends before `region`."""
+        """Return the seconds to add if the state's cluster ends before `region`."""
         return self.wholes[state.origin, state.backend].get(region, 0.0) if state.origin >= 0 else 0.0
 
     def after(self, region: int, state: _State) -> Iterator[tuple[float, _State]]:
-        """Return every choice for `region`, with its seconds."""
+        """Yield every choice for `region`, with its seconds."""
         ended_s = self.ended_s(region, state)
         for cost_s, opened in self.opened(region, state.used):
             if opened.backend != state.backend or opened.backend < 0:
@@ -195,11 +197,11 @@ class _Steps:
             yield kept
 
     def switched_s(self, region: int, before: int, after: int) -> float:
-        """Seconds that going from one backend to another before `region` takes; nothing comes before the first one."""
+        """Return the seconds to switch backends before `region`; 0 before the first one."""
         return self.chain.switch_s[before][after] if self.chain.switch_s and region and before != after else 0.0
 
     def going_on(self, region: int, state: _State) -> tuple[float, _State] | None:
-        """Return the choice to stay in the state's cluster; None if there is none, or its backend cannot run the region."""
+        """Return the choice to stay in the state's cluster; None in eager, or if the backend cannot run the region."""
         inside_s = self.chain.inside_s[region][state.backend] if state.backend >= 0 else None
         return None if inside_s is None else (inside_s, self._kept(region, state))
 
@@ -221,7 +223,7 @@ class _Steps:
                 yield begun_s + inside_s, self._kept(region, state)
 
     def _kept(self, region: int, state: _State) -> _State:
-        """Forget where the cluster began once it is longer than every whole price from there."""
+        """Drop the cluster's origin once the cluster is longer than every whole cost from there."""
         if state.origin < 0 or max(self.wholes[state.origin, state.backend]) > region:
             return state
         return state._replace(origin=-1)
@@ -234,7 +236,7 @@ class _Steps:
 
     @cached_property
     def reached(self) -> Sequence[Sequence[_State]]:
-        """The states that can be reached before each region, and past the last one."""
+        """Return the states reachable before each region, and past the last one."""
         found: list[tuple[_State, ...]] = [(_START,)]
         for region in range(len(self.chain.eager_s)):
             opened = (self.opened(region, used) for used in dict.fromkeys(state.used for state in found[-1]))
@@ -245,7 +247,7 @@ class _Steps:
 
     @cached_property
     def left_s(self) -> Sequence[Mapping[_State, float]]:
-        """Least seconds from each state before each region, and past the last one, to the end."""
+        """Return the least seconds to the end from each state before each region, and past the last one."""
         size = len(self.chain.eager_s)
         left_s = [{state: self.ended_s(size, state) for state in self.reached[size]}]
         for region in reversed(range(size)):
@@ -253,7 +255,10 @@ class _Steps:
         return left_s[::-1]
 
     def _left_s(self, region: int, further_s: Mapping[_State, float]) -> dict[_State, float]:
-        """Look at new clusters once for all states with the same backend now that used the same ones before."""
+        """Return the least seconds from each state before `region`.
+
+        New clusters are evaluated once for all states with the same current backend and the same used backends.
+        """
         opening_s: dict[tuple[int, int], float] = {}
         totals: dict[int, list[tuple[float, int]]] = {}
         found: dict[_State, float] = {}
@@ -271,9 +276,9 @@ class _Steps:
         return found
 
     def _opening_s(self, region: int, before: int, totals: Sequence[tuple[float, int]]) -> float:
-        """Least seconds to the end if `region` goes elsewhere than to the cluster before it.
+        """Return the least seconds to the end if `region` leaves the cluster before it.
 
-        `totals` are the seconds to the end by backend, switching left out, the least first.
+        `totals` are the seconds to the end by backend, without switching, in ascending order.
         """
         elsewhere = ((total_s, backend) for total_s, backend in totals if backend < 0 or backend != before)
         if not self.chain.switch_s:
@@ -283,14 +288,14 @@ class _Steps:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A way through the first regions, as a list linked backwards."""
+    """Route through the first regions, as a list linked backwards."""
 
     state: _State
     before: _Way | None = None
 
 
 def _routes(steps: _Steps) -> Iterator[Route]:
-    """Return assignments, cheapest first: best-first search whose estimate of the rest is exact."""
+    """Yield assignments, cheapest first: best-first search whose estimate of the rest is exact."""
     size = len(steps.chain.eager_s)
     numbers = itertools.count()
     waiting = [(steps.left_s[0][_START], 0, next(numbers), 0.0, _Way(_START))]
@@ -302,7 +307,7 @@ def _routes(steps: _Steps) -> Iterator[Route]:
         for cost_s, state in steps.after(-minus_region, way.state):
             so_far_s = paid_s + cost_s
             total_s = so_far_s + steps.left_s[1 - minus_region][state]
-            # Of equally cheap ways the longest goes first, so that ties do not widen the search.
+            # Among equal costs the longest route goes first, so that ties do not widen the search.
             heapq.heappush(waiting, (total_s, minus_region - 1, next(numbers), so_far_s, _Way(state, way)))
 
 
@@ -315,7 +320,7 @@ def _route(chain: RegionChain, way: _Way) -> Route:
 
 
 def route_of(chain: RegionChain, backends: Sequence[str]) -> Route:
-    """Return one assignment with its price. Raises PlanError if a backend cannot run its region."""
+    """Return one assignment with its cost. Raises PlanError if a backend cannot run its region."""
     whole_s = {(price.start, price.stop, price.backend): price.cost_s for price in chain.whole}
     costs_s: list[float] = []
     used: set[str] = set()

@@ -1,4 +1,4 @@
-"""Finds clusters that need each other's results, and says it by the nodes at which the circle enters and leaves them."""
+"""Detection of clusters that depend on each other, described by the nodes where the cycle enters and leaves them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, cast
 import numpy
 
 Edges = Mapping[int, Mapping[int, tuple[int, int]]]
-"""For each cluster, or eager node, those that read from it, with one pair of nodes (read, reading)."""
+"""For each cluster or eager node, its readers, each with one pair of nodes (read, reading)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A cluster on a circle: some node of the circle is read by `entry`, and `exit` is read onwards; both are inside."""
+    """A cluster on a cycle: its node `entry` reads from the previous cluster, and its node `exit` is read by the next."""
 
     cluster: int
     entry: int
@@ -23,10 +23,11 @@ class Stop:
 
 
 def cycles(reads: Sequence[Sequence[int]], clusters: Sequence[Sequence[int]]) -> tuple[tuple[Stop, ...], ...]:
-    """Return circles among disjoint clusters and the single nodes outside of them; none if and only if they can run.
+    """Return cycles among disjoint clusters and the single nodes outside them; empty if and only if the clusters can run.
 
-    Each has as few stops as its nodes allow; single nodes, and clusters that the data flow crosses anyway, are not among
-    them. Every knot of clusters contributes at least one circle. One stop alone means that its cluster is not convex.
+    Each cycle has as few stops as its nodes allow: single nodes, and clusters that the data flow crosses anyway, are left
+    out. Every strongly connected component contributes at least one cycle. A single stop means that its cluster is not
+    convex.
     """
     place = list(range(len(clusters), len(clusters) + len(reads)))
     for index, nodes in enumerate(clusters):
@@ -49,7 +50,7 @@ def _knots(reads: Sequence[Sequence[int]], place: Sequence[int], size: int) -> l
     pairs = [(source, node) for node, sources in enumerate(reads) for source in sources if place[source] != place[node]]
     if not pairs:
         return []
-    from scipy.sparse import csr_array  # late: most plans have no clusters to look at
+    from scipy.sparse import csr_array  # late import: most plans have no clusters to check
     from scipy.sparse.csgraph import connected_components  # pyright: ignore[reportUnknownVariableType] - untyped
 
     ends = numpy.array([(place[source], place[node]) for source, node in pairs])
@@ -65,7 +66,7 @@ def _knots(reads: Sequence[Sequence[int]], place: Sequence[int], size: int) -> l
 
 
 def _shortest(edges: Edges, start: int) -> list[Stop]:
-    """Return a shortest circle through a member of a knot, as stops from `start` on."""
+    """Return a shortest cycle through a member of a component, as stops from `start` on."""
     came: dict[int, int] = {}
     waiting = deque([start])
     while start not in came:
@@ -86,12 +87,12 @@ def _shortest(edges: Edges, start: int) -> list[Stop]:
 
 
 def _needed(reads: Sequence[Sequence[int]], stops: Sequence[Stop]) -> tuple[Stop, ...]:
-    """Leave out stops whose entry leads to their exit: the circle closes whichever cluster these nodes are in."""
+    """Drop stops whose entry leads to their exit: the cycle closes regardless of which clusters hold these nodes."""
     return tuple(stop for stop in stops if not _leads(reads, stop.entry, stop.exit))
 
 
 def _leads(reads: Sequence[Sequence[int]], start: int, end: int) -> bool:
-    """Return whether the result of `end` depends on that of `start`, or they are one node."""
+    """Return whether the result of `end` depends on that of `start`, or they are the same node."""
     waiting, seen = [end], {end}
     while waiting:
         here = waiting.pop()

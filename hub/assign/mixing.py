@@ -1,4 +1,4 @@
-"""Chooses which backends may appear at all, where each further one costs: branch and bound over sets of backends."""
+"""Choice of the set of backends if each additional one costs: branch and bound over sets of backends."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from dataclasses import replace
 from hub.assign.problem import Part
 
 Best = Callable[[frozenset[str]], Part | None]
-"""Return the cheapest choice, mixing not counted, that uses none but the given backends; None if there is none."""
+"""Function that returns the cheapest choice, without mixing costs, that uses only the given backends; None if none."""
 
 Floor = Callable[[frozenset[str]], float]
-"""Return seconds that no such choice undercuts, quicker."""
+"""Function that returns a lower bound in seconds for such choices, faster than solving."""
 
 
 def cheapest_mix(backend_of: Sequence[str], mix_s: float, best: Best, floor: Floor) -> Part | None:
-    """Return the cheapest choice with `mix_s` for each distinct backend after the first. Exact; None if there is no choice.
+    """Return the cheapest choice, adding `mix_s` for each distinct backend after the first. Exact; None if there is none.
 
-    `backend_of` names the backend of each index that a choice picks. A branch is a set of backends that may be used and one
-    that counts as used. Its choice without mixing bounds it from below; where that choice uses more than is counted, one
-    backend is either counted or forbidden. So only sets that could still win are solved for, seldom all 2^backends.
+    `backend_of` names the backend of each index that a choice picks. A branch consists of a set of allowed backends and a
+    set of backends that count as used. Its choice without mixing is a lower bound; if that choice uses backends that are
+    not counted, the search branches by counting or forbidding one of them. So only sets that could still win are solved,
+    seldom all 2^backends.
     """
     found: Part | None = None
     proven_s = float("inf")

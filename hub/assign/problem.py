@@ -1,4 +1,4 @@
-"""The assignment problem and its answer as frozen values, free of models: nodes are positions in a topological order."""
+"""Assignment problem and its solution as frozen values, independent of models: nodes are positions in topological order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from hub.errors import PlanError
 
 CLUSTER_TIE_S = 1e-6
-"""Seconds by which each cluster is made dearer while choosing, so that fewer clusters win ties."""
+"""Extra seconds per cluster while choosing, so that fewer clusters win ties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Candidate:
     """Positions, ascending."""
     backend: str
     cost_s: float
-    """Seconds a call, with the candidate's own call overhead and boundary copies."""
+    """Seconds per call, with the candidate's own call overhead and boundary copies."""
 
     @property
     def is_interval(self) -> bool:
@@ -31,9 +31,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Choose disjoint candidates, every other node in eager, so that the clusters can run one after the other.
+    """Problem of choosing disjoint candidates, with every other node in eager, such that the clusters form no cycle.
 
-    The sum of the chosen candidates' and of the eager nodes' seconds is to be least, with `mix_s` for each distinct backend
+    It minimizes the sum of seconds of the chosen candidates and the eager nodes, plus `mix_s` for each distinct backend
     after the first and `CLUSTER_TIE_S` for each cluster. A candidate that is not convex is never chosen. Raises PlanError
     if the values contradict each other.
     """
@@ -41,12 +41,12 @@ class Problem:
     reads: tuple[tuple[int, ...], ...]
     """For each node, the earlier nodes whose results it reads."""
     eager_s: tuple[float, ...]
-    """Seconds of each node in eager; without meaning for required nodes."""
+    """Seconds of each node in eager; meaningless for required nodes."""
     candidates: tuple[Candidate, ...]
     required: frozenset[int] = frozenset()
-    """Nodes that may not stay in eager."""
+    """Nodes that must not stay in eager."""
     mix_s: float = 0.0
-    """Seconds added once for each distinct backend beyond the first; eager is none."""
+    """Seconds added once for each distinct backend beyond the first; eager does not count."""
 
     def __post_init__(self) -> None:
         size = len(self.reads)
@@ -67,24 +67,24 @@ class Solution:
 
     chosen: tuple[Candidate, ...]
     cost_s: float
-    """Seconds a call: candidates, eager nodes and mixing."""
+    """Seconds per call: candidates, eager nodes and mixing."""
     bound_s: float
-    """No choice costs less, ties counted as the problem says; equal to `cost_s` where the choice is proven."""
+    """Lower bound of the cost of any choice, ties counted as in the problem; equal to `cost_s` if the choice is optimal."""
     gap: float
-    """What might still be saved, as a share of `cost_s`; 0 where the choice is proven optimal."""
+    """Upper bound of what might still be saved, as a share of `cost_s`; 0 if the choice is proven optimal."""
     method: Literal["chain", "milp"]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A choice for some of the nodes, or for all of them, on the way to a solution."""
+    """A choice for some or all of the nodes, as a step towards a solution."""
 
     picked: tuple[int, ...]
     """Indexes into the problem's candidates."""
     objective_s: float
     """Seconds, cluster ties included."""
     bound_s: float
-    """No choice for these nodes has a lower objective."""
+    """Lower bound of the objective of any choice for these nodes."""
 
 
 def _insist(holds: bool, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Solves an assignment problem: splits it where it falls apart, and takes the simplest exact method for each piece."""
+"""Solver of assignment problems: split them into independent pieces, and use the simplest exact method for each piece."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hub.assign.mixing import cheapest_mix
 from hub.assign.problem import CLUSTER_TIE_S, Part, Problem, Solution
 
 LIMIT_S = 60.0
-"""Seconds after which the best choice known is returned with its gap."""
+"""Seconds after which the best known choice is returned with its gap."""
 _LEAST_COLUMNS = 500
-"""Candidates that a piece has at least: a programme costs milliseconds to set up, however small."""
+"""Minimum number of candidates per piece: setting up a program costs milliseconds, however small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Nodes from `start` to `stop` that share no candidate with any other piece."""
+    """Nodes from `start` to `stop` (exclusive) that share no candidate with any other piece."""
 
     start: int
     stop: int
@@ -31,14 +31,14 @@ class Piece:
     """Indexes into the problem's candidates."""
     backends: frozenset[str]
     is_chain: bool
-    """True where every candidate is an interval."""
+    """True if every candidate is an interval."""
 
 
 def solve(problem: Problem, *, limit_s: float = LIMIT_S) -> Solution | None:
     """Return the cheapest solution; None if required nodes cannot be covered.
 
-    A chain (every candidate an interval of the order) is always solved to the end. Else a gap above 0 says that `limit_s`
-    ended first. Raises PlanError if no solution at all was known by then.
+    A chain (every candidate an interval of the order) is always solved to optimality. Otherwise a gap above 0 means that
+    `limit_s` ended the search. Raises PlanError if no solution was known by then.
     """
     deadline = time.monotonic() + limit_s
     size = len(problem.reads)
@@ -81,9 +81,9 @@ def solve(problem: Problem, *, limit_s: float = LIMIT_S) -> Solution | None:
 
 
 def pieces(problem: Problem) -> tuple[Piece, ...]:
-    """Split the nodes where no candidate lies across, those that cover everything left out.
+    """Split the nodes at positions that no candidate spans, ignoring candidates that cover everything.
 
-    Data flows only forwards between pieces, so no circle crosses from one to another.
+    Data flows only forwards between pieces, so no cycle crosses from one to another.
     """
     size = len(problem.reads)
     order = [index for index, found in enumerate(problem.candidates) if len(found.nodes) < size]
@@ -107,9 +107,9 @@ def _piece(problem: Problem, start: int, stop: int, columns: Sequence[int]) -> P
 
 
 def _worth(problem: Problem, columns: Sequence[int], allowed: frozenset[str]) -> tuple[int, ...]:
-    """Leave only the cheapest allowed candidate of each set of nodes, and none that eager beats.
+    """Return the cheapest allowed candidate of each set of nodes, without those that eager beats.
 
-    Exact: nothing else tells two candidates of one set apart, and splitting a cluster into eager nodes closes no circle.
+    Exact: candidates of one set differ in nothing else, and splitting a cluster into eager nodes closes no cycle.
     """
     cheapest: dict[tuple[int, ...], int] = {}
     for index in columns:

@@ -1,4 +1,4 @@
-"""Compiles or loads one cluster: the edge at which a plugin's exceptions become the hub's."""
+"""Compilation and loading of one cluster: the boundary where a plugin's exceptions become the hub's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hub.verification.standing import Standing
 from hub.verification.verify import Trial, Verified, recognized, verify, verify_thoroughly
 
 VERIFY_SHARE = 0.1
-"""Share of what compiling took that may go into generated inputs."""
+"""Share of the compile time that may be spent on generated inputs."""
 MIN_VERIFY_S = 0.2
 _FINITE_ONLY = "finite_only"
 _CHANGES = "changes"
@@ -44,7 +44,7 @@ _SURE = "is_sure_of_sizes"
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A cluster that was compiled, or loaded, and verified just now."""
+    """A cluster just compiled or loaded, and verified."""
 
     loaded: Loaded
     report: Report
@@ -62,12 +62,12 @@ def build_cluster(
     is_alone: bool = False,
     most_saved_bytes: int | None = None,
 ) -> Built:
-    """Compile and verify a cluster; save it to `folder` where given and possible.
+    """Compile and verify a cluster; save it to `folder` if given and possible.
 
-    `is_alone` says that nothing else runs in this process: what is left behind by running it is the plugin's.
-    It is verified on real and on generated inputs, or, where what a worker found out that way is `known`, on real ones
-    alone. What was saved is loaded back and verified as well before anybody else can see it, unless it is more than
-    `most_saved_bytes`. Raises PluginError.
+    It is verified on real and on generated inputs; if a worker already did so and its report is `known`, on real ones
+    only. What was saved is loaded back and verified as well before other processes can see it, unless it exceeds
+    `most_saved_bytes`. `is_alone` means that nothing else runs in this process, so anything left behind by running it is
+    the plugin's. Raises PluginError.
     """
     phases = Phases()
     with given_kept(cluster, backend):
@@ -130,7 +130,7 @@ def load_cluster(cluster: Cluster, backend: str, settings: CompileSettings, fold
 
 
 def changes_of(folder: Path) -> tuple[str, ...]:
-    """Return what compiling or loading a saved cluster changed of the process in which a worker did so first."""
+    """Return what compiling or loading a saved cluster changed in the process of the worker that first did so."""
     return tuple(seal_of(folder).get("about", {}).get(_CHANGES, ()))
 
 
@@ -147,8 +147,8 @@ def load_and_verify(
 ) -> Built:
     """Load a saved cluster and verify it on real inputs. Raises PluginError with the cause.
 
-    `reference` is what eager gives on these inputs, where this process has asked it before it saved the cluster: then the
-    report has a fingerprint. `fingerprint` is what the executable gave on them in the process that saved it.
+    `reference` is eager's result on these inputs, if this process computed it before it saved the cluster; the report then
+    has a fingerprint. `fingerprint` is the executable's result on them in the process that saved it.
     """
     phases = Phases()
     with given_kept(cluster, backend):
@@ -191,9 +191,9 @@ def verify_cluster(
     *,
     saturates: bool = False,
 ) -> Verified:
-    """Verify an executable: with `budget_s` on generated inputs too. What it raises while running becomes RunError.
+    """Verify an executable, with `budget_s` on generated inputs too. Raises RunError for anything it raises while running.
 
-    One that changes something in the process raises ContractError.
+    Raises ContractError if it changes process state.
     """
     executable = _watched(executable, backend, cluster.name)
     with running(backend, cluster.name):
@@ -211,7 +211,7 @@ def verify_loaded(
     reference: Reference | None,
     fingerprint: Fingerprint | None,
 ) -> Verified:
-    """Verify what was saved before, on real inputs; without eager where it gives the same again. Raises PluginError."""
+    """Verify a saved executable on real inputs, without eager if it reproduces its fingerprint. Raises PluginError."""
     executable = _watched(executable, backend, cluster.name)
     with running(backend, cluster.name):
         if fingerprint is not None and (known := recognized(cluster, backend, executable, inputs, fingerprint)):
@@ -227,11 +227,11 @@ def leisure_of(
     inputs: Sequence[Any],
     registry: Registry,
 ) -> Leisure:
-    """Return what verifies an executable after the first answer, saved or compiled again. Raises PluginError.
+    """Return the verifier of an executable, saved or recompiled, for the time after the first answer. Raises PluginError.
 
-    No guard stands before it, and what it changes in the process in its first call is an error, too.
+    The executable runs without its guard. Even in the first call, a change of process state is an error.
     """
-    with kept_state():  # what it changes was told when it was compiled, or loaded, for the first answer
+    with kept_state():  # its changes were reported when it was compiled or loaded for the first answer
         if folder is None:
             executable: Callable[..., Any] = compile_cluster(cluster, backend, settings, registry)
         else:
@@ -243,7 +243,7 @@ def leisure_of(
 
 
 def _watched(executable: Callable[..., Any], backend: str, cluster: str) -> Callable[..., Any]:
-    """Return an executable whose first call is looked at alone: what two calls change may cancel."""
+    """Return an executable whose first call is checked separately, since the changes of two calls may cancel out."""
     is_first = True
 
     def call(*inputs: Any) -> Any:
@@ -259,7 +259,7 @@ def _watched(executable: Callable[..., Any], backend: str, cluster: str) -> Call
 
 @contextmanager
 def running(backend: str, cluster: str) -> Generator[None]:
-    """Turn what an executable raises into RunError. Raises ContractError where it changes something in the process."""
+    """Turn what an executable raises into RunError. Raises ContractError if it changes process state."""
     with plugin_edge(backend, cluster, "run"), kept_state() as changed:
         yield
     if changed:
@@ -268,9 +268,9 @@ def running(backend: str, cluster: str) -> Generator[None]:
 
 @contextmanager
 def given_kept(cluster: Cluster, backend: str) -> Generator[None]:
-    """Raise ContractError where a plugin has changed the program or the weights that it was given.
+    """Raise ContractError if a plugin changed the program or the weights that it was given.
 
-    Eager would be run on the same ones: the comparison would find no difference, and the user's model would be another.
+    Eager would run on the same ones: the comparison would find no difference, but the user's model would be changed.
     """
     program = canonical_text(cluster.module)
     weights = {name: _fingerprint(value) for name, value in cluster.constants.items()}
@@ -278,7 +278,7 @@ def given_kept(cluster: Cluster, backend: str) -> Generator[None]:
     try:
         yield
     except PluginError as error:
-        failure = error  # wrong numbers, say, of which this may be the cause
+        failure = error  # such as wrong numbers, which this change may have caused
     text = _what_changed(cluster, program, weights)
     if text:
         raise ContractError(text, backend=backend, cluster=cluster.name) from failure
@@ -308,7 +308,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 @contextmanager
 def plugin_edge(backend: str, cluster: str | None, stage: str) -> Generator[None]:
-    """Turn whatever a plugin raises in here into a PluginError that names it and the stage."""
+    """Turn anything a plugin raises in this context into a PluginError that names the plugin and the stage."""
     try:
         yield
     except PluginError as error:
@@ -336,13 +336,13 @@ def _guarded(
 
 
 def note_later(folder: Path, standing: Standing, *, is_finite_only: bool) -> None:
-    """Write into a saved executable's seal what was found out after a first answer. Raises nothing."""
+    """Write what was found after the first answer into a saved executable's seal. Raises nothing."""
     facts = {name: value for name, value in standing.facts.items() if name != _SURE}
     renew_seal(folder, {**facts, _FINITE_ONLY: is_finite_only})
 
 
 def note_sure_of_sizes(folder: Path) -> None:
-    """Write into a saved executable's seal that it has earned trust with sizes. Raises nothing."""
+    """Write into a saved executable's seal that it was right at enough sizes to be trusted. Raises nothing."""
     renew_seal(folder, {_SURE: True})
 
 
@@ -354,7 +354,7 @@ def _save(
     check: Callable[[Path], None],
     about: dict[str, Any],
 ) -> Saved:
-    """Save an executable, checked. What is sealed with it is in `about`, to which `check` may add."""
+    """Save an executable and check it. `about` is sealed with it; `check` may add to it."""
 
     def write(partial: Path) -> None:
         with plugin_edge(backend, None, "save"):

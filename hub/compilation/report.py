@@ -1,4 +1,4 @@
-"""What one process found out about a cluster that it compiled, or loaded: plain data, as a worker sends it."""
+"""Report of one process on a cluster that it compiled or loaded: plain data, as a worker sends it."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from hub.verification.standing import UNKNOWN, Standing
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is known of an executable that can be trusted."""
+    """Findings on an executable that can be trusted."""
 
     compile_s: float = 0.0
-    """Seconds of compiling, verifying and saving it; 0 where it was loaded."""
+    """Seconds of compiling, verifying and saving it; 0 if it was loaded."""
     verify_s: float = 0.0
-    """Seconds in which it was compared with eager."""
+    """Seconds spent comparing it with eager."""
     is_saved: bool = False
     problem: str = ""
-    """Why it could not be saved, where that was tried."""
+    """Reason why saving it failed; "" if it did not fail or was not tried."""
     is_finite_only: bool = False
-    """True where calls with infinities or NaN are left to eager."""
+    """True if calls with infinities or NaN run in eager."""
     notes: tuple[str, ...] = ()
-    """What verification found out beside that it can be trusted."""
+    """Further findings of the verification."""
     changed: tuple[str, ...] = ()
-    """What the plugin changed in the process while it compiled, saved or loaded, and what was restored."""
+    """Process state that the plugin changed while it compiled, saved or loaded, and what was restored."""
     fingerprint: Fingerprint | None = None
-    """What it gave on the real inputs after it was saved and loaded back; None where it was not."""
+    """Fingerprint of its results on the real inputs after it was saved and loaded back; None if it was not."""
     standing: Standing = UNKNOWN
     phases: tuple[Phase, ...] = ()
-    """What went on meanwhile."""
+    """Phases of the work."""
 
     @property
     def unsaved(self) -> str:
-        """What a plan says where a backend that saves did not; "" elsewhere."""
+        """Return the plan's note if a backend that saves executables did not save this one; "" if there was no problem."""
         text = "the executable could not be saved, so the next process compiles it again"
         return f"{text}: {self.problem}" if self.problem else ""
 
 
 UNREPORTED = Report()
-"""Of a cluster that nobody has compiled."""
+"""Report of a cluster that was not compiled."""

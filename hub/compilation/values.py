@@ -1,4 +1,4 @@
-"""Runs a graph once in eager and keeps chosen values: what clusters are verified and timed on."""
+"""Eager run of a graph that keeps chosen values, on which clusters are verified and timed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hub.process.accelerators import random_state, set_random_state
 
 
 def values_at(graph: Graph, inputs: Sequence[Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the values of the named nodes on these inputs (in placeholder order); frees all others as it goes.
+    """Return the values of the named nodes on these inputs (in placeholder order), freeing all others during the run.
 
-    The random number generators, those of CUDA as well, are left as they were found.
+    The states of the random number generators, CUDA's included, are restored.
     """
     wanted = frozenset(names)
     given = {node.name: value for node, value in zip(graph.placeholders, inputs, strict=True) if node.name in wanted}

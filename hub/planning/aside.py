@@ -1,9 +1,9 @@
-"""Plans a graph in a process of its own while its model runs in eager, and hands over each better plan.
+"""Planning of a graph in a separate process while its model runs in eager; each better plan is handed over.
 
-The process does what a first process would do in the same place: its plan, executables and measurements are in the cache in
-the end. The user's process then builds the plan from there, in a thread, as any later process would; before the end, the
-best of what was tried so far. One graph is planned
-at a time; planning steps back behind the user's own work, and ends with the model, and with this process.
+The process does what a first process would do: in the end its plan, executables and measurements are in the cache. The
+user's process then builds the plan from the cache, in a thread, as any later process would; before that, it builds the best
+plan so far. One graph is planned at a time. Planning runs at lower priority than the user's own work, and ends with the
+model and with this process.
 """
 
 from __future__ import annotations
@@ -38,39 +38,42 @@ from hub.workers.transfer import Sample, write_sample
 _MODULE = "hub.planning.aside_worker"
 _ANSWER_S = 60.0
 MAX_COPIED_BYTES = 1 << 30
-"""Bytes of inputs that are copied for all graphs that wait for their plans. In inference they are the user's inputs; in
-training parameters and activations are among them."""
+"""Maximum bytes of inputs that are copied for all graphs waiting for their plans.
+
+In inference these are the user's inputs; in training they include parameters and activations.
+"""
 
 
 class Waiting(Protocol):
-    """A captured graph that runs in eager until it is planned."""
+    """Interface of a captured graph that runs in eager until it is planned."""
 
     def settle(self, values: Sequence[Any], plan: Plan | None, problem: str) -> None:
-        """Build a plan for these arguments and use it from the next call on; make one first where there is none."""
+        """Build a plan for these arguments and use it from the next call on; if there is none, make one first."""
         ...
 
     def improve(self, values: Sequence[Any], plan: Plan) -> None:
-        """Build the best plan so far, and use it from the next call on until a better one comes. Raise nothing."""
+        """Build the best plan so far, and use it from the next call on until a better one arrives. Raise nothing."""
         ...
 
 
 class Aside(Chore):
-    """The planning of one graph, outside the user's process."""
+    """Planning of one graph, outside the user's process."""
 
     name = "hub-aside"
     turn = freed_in_forks(threading.Lock())
-    join_s = 10.0  # a plan may be being built: threads must not be cut off in a library
+    join_s = 10.0  # a plan may be under construction: threads must not be cut off inside a library
 
     def __init__(
         self, target: Waiting, graph: Graph, args: Sequence[Any], facts: Mapping[str, Any], phases: Phases | None = None
     ) -> None:
-        """`facts` is what the process is told beside the sample; `phases` hears what planning took.
+        """Prepare to plan a graph for `target`, and copy its inputs.
 
-        Nothing here keeps the target or its weights alive.
+        `facts` is passed to the process in addition to the sample; `phases` collects what planning took. Neither the target
+        nor its weights are kept alive.
         """
         super().__init__()
         self.stage = ""
-        """Where planning stands, in words."""
+        """Current stage of planning, in words."""
         self._target = weakref.ref(target)
         self._graph, self._facts, self._phases = graph, dict(facts), phases or Phases()
         self._values: _Values | None = _Values(graph, args)
@@ -78,16 +81,16 @@ class Aside(Chore):
 
     @property
     def n_copied_bytes(self) -> int:
-        """Return the bytes of the copies that are kept until the plan is there."""
+        """Return the bytes of the copies that are kept until the plan is ready."""
         values = self._values
         return 0 if values is None else values.n_bytes
 
     def start(self) -> None:
-        """Begin, and return at once."""
+        """Start the thread, and return at once."""
         self._thread.start()
 
     def wait_with(self, progress: Progress, timeout_s: float | None = None) -> bool:
-        """Wait as `wait` does, and show where planning stands meanwhile."""
+        """Wait as `wait` does, and show the current stage of planning meanwhile."""
         end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         shown = ""
         try:
@@ -107,11 +110,11 @@ class Aside(Chore):
         self._hand_over(plan, problem)
 
     def clean_up(self) -> None:
-        """Drop the copies as soon as nobody needs them."""
+        """Drop the copies, which are no longer needed."""
         self._values = None
 
     def _arguments(self) -> list[Any] | None:
-        """Return the arguments of the first call; None where a weight is gone."""
+        """Return the arguments of the first call; None if a weight is gone."""
         return None if self._values is None else self._values.now()
 
     def _hand_over(self, plan: Plan | None, problem: str) -> None:
@@ -121,7 +124,7 @@ class Aside(Chore):
                 target.settle(values, plan, problem)
 
     def _planned(self) -> tuple[Plan | None, str]:
-        """Return the plan that the process made; None, and the reason, where it made none."""
+        """Return the plan that the process made, or None with the reason if it made none."""
         folder, began_s = scratch_folder("aside"), time.monotonic()
         try:
             with planning():
@@ -133,7 +136,7 @@ class Aside(Chore):
                 planned = self._asked(folder)
             self._phases.add((Phase(Work.PROCESS, began_s, planned.began_s), *planned.phases))
             return planned.plan, ""
-        except Exception as error:  # noqa: BLE001 - whatever it was, planning in this process meets it, or does without
+        except Exception as error:  # noqa: BLE001 - planning in this process meets the same error, or does without
             return None, text_of(error)
         finally:
             TRAFFIC.hide()
@@ -144,7 +147,7 @@ class Aside(Chore):
         with self._lock:
             if self._is_stopped:
                 raise WorkerError("the model is gone")
-            # Its temporary files go there, too, and are removed with it: it may be killed at any moment.
+            # Its temporary files go there too, and are removed with it, because it may be killed at any moment.
             place = {"TMPDIR": str(folder)}
             self._worker = worker = Worker(_MODULE, folder / "log", environment=place, is_behind=True)
         TRAFFIC.show(folder / COUNTS)
@@ -165,7 +168,7 @@ class Aside(Chore):
 
 
 def too_large_to_copy(graph: Graph, args: Sequence[Any]) -> str:
-    """Return why there is no room for copies of these arguments; an empty text where there is."""
+    """Return why the memory limit does not allow copies of these arguments; "" if it does."""
     needed = sum(value.nbytes for value in _inputs(graph, args) if isinstance(value, torch.Tensor))
     waiting = (chore for chore in chores() if isinstance(chore, Aside) and chore.is_pending)  # in a fork, none is
     if sum(chore.n_copied_bytes for chore in waiting) + needed <= MAX_COPIED_BYTES:
@@ -174,13 +177,13 @@ def too_large_to_copy(graph: Graph, args: Sequence[Any]) -> str:
 
 
 def _inputs(graph: Graph, args: Sequence[Any]) -> list[Any]:
-    """Return the arguments with None in the place of each weight."""
+    """Return the arguments with None in place of each weight."""
     weights = frozenset(graph.weights)
     return [None if node.name in weights else value for node, value in zip(graph.placeholders, args, strict=True)]
 
 
 class _Values:
-    """The arguments of the first call: copies of inputs, since the user may write to them, and the weights as they are."""
+    """Arguments of the first call: copies of inputs, since the user may write to them, and references to the weights."""
 
     def __init__(self, graph: Graph, args: Sequence[Any]) -> None:
         weights = frozenset(graph.weights)
@@ -189,7 +192,7 @@ class _Values:
         self.n_bytes = sum(value.nbytes for value in self._inputs if isinstance(value, torch.Tensor))
 
     def now(self) -> list[Any] | None:
-        """Return them; None where a weight is gone."""
+        """Return the arguments; None if a weight is gone."""
         weights = {at: reference() for at, reference in self._weights.items()}
         if any(weight is None for weight in weights.values()):
             return None
@@ -197,10 +200,10 @@ class _Values:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy that lies in memory as the tensor does, repeated elements included; anything else as it is."""
+    """Return a copy of a tensor with its memory layout, expanded dimensions included; return other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
-    with torch.inference_mode(False), torch.no_grad():  # copies of the user's mode could not be written to outside it
+    with torch.inference_mode(False), torch.no_grad():  # a copy made in inference mode could not be written to outside it
         plain = value.detach()
         once = plain
         for dim, stride in enumerate(plain.stride() if plain.layout is torch.strided else ()):

@@ -1,4 +1,4 @@
-"""What the process that plans beside a running model can be asked."""
+"""Commands of the process that plans while a model runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hub.workers.transfer import read_sample
 
 
 def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) -> Planned:
-    """Return the plan for a sample; executables, measurements and the plan are in the cache then."""
+    """Return the plan for a sample; its executables, measurements and the plan itself are in the cache then."""
     threading.Thread(target=_end_with_parent, args=(int(sys.argv[1]), Path(sys.argv[3])), daemon=True).start()
     leave_out_waiting()
     set_modes(modes)
@@ -41,9 +41,9 @@ def plan(folder: str, mode: Mode, options: Options, threads: int, modes: Modes) 
 
 
 def _end_with_parent(requests: int, root: Path) -> None:
-    """End this process, what it started and all temporary files once the user's process is gone."""
+    """End this process and its descendants, and remove temporary files, once the user's process is gone."""
     poll = select.poll()
-    poll.register(requests, 0)  # the end of the other side is told unasked
+    poll.register(requests, 0)  # a hangup of the other side is reported without being requested
     poll.poll()
     end_descendants(os.getpid())
     remove_with_owner(root)

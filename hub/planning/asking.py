@@ -1,4 +1,4 @@
-"""Whom to ask about a graph: a plugin's library loads in a worker, so only those are asked that are expected to win."""
+"""Choice of the backends to query: a plugin's library loads in a worker, so only likely winners are queried."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from hub.planning.context import Draft, PlanningContext, draft_of
 from hub.planning.pricebook import PriceBook
 
 AT_ONCE = 3
-"""Backends that are asked at once, each in a worker of its own."""
+"""Number of backends that are queried at once, each in its own worker."""
 
 
 def ask(context: PlanningContext, verdicts: Verdicts, book: PriceBook, backends: Iterable[str]) -> Verdicts:
-    """Return the verdicts after some backends were asked; what the book guessed of them is guessed anew."""
+    """Return the verdicts after querying some backends; the book drops its guesses for them."""
     names = tuple(backends)
-    with contextlib.suppress(WorkerError):  # whoever is asked meets it again
+    with contextlib.suppress(WorkerError):  # raised again when the backend is queried below
         context.workers.ask_early(names, context.options)
     book.forget_guesses(names)
     return verdicts_of(verdicts, names, context.registry, context.options, context.answers)
 
 
 def at_best(context: PlanningContext, verdicts: Verdicts) -> Sequence[Draft]:
-    """Return, for each backend that nobody has asked, the plan that it could have if it took all it might.
+    """Return, for each backend not queried yet, the plan that it has if it supports everything it may.
 
-    Those that could have no cluster at all, whatever they said, have none.
+    Backends that have no cluster even then are left out.
     """
     hoped = verdicts.at_best()
     plans = (assignment(hoped, (name,), context.options) for name in hoped.backends)
@@ -35,9 +35,9 @@ def at_best(context: PlanningContext, verdicts: Verdicts) -> Sequence[Draft]:
 
 
 def ask_until_taken(context: PlanningContext, verdicts: Verdicts, book: PriceBook) -> Verdicts:
-    """Ask those first that are expected to be fastest, a few at a time, until one takes something.
+    """Query the backends expected to be fastest, a few at a time, until one supports something.
 
-    Those that the options name for an operator, and those that can only say why they cannot be used, are asked at once.
+    Backends that option `force` names, and those that can only explain why they are unavailable, are queried first.
     """
     forced = [name for name in verdicts.unasked if name in context.options.force.values() or not verdicts.unasked[name]]
     verdicts = ask(context, verdicts, book, forced) if forced else verdicts
@@ -47,10 +47,10 @@ def ask_until_taken(context: PlanningContext, verdicts: Verdicts, book: PriceBoo
 
 
 def ask_until_sure(context: PlanningContext, verdicts: Verdicts, book: PriceBook) -> Verdicts:
-    """Ask until no backend that is left could be faster than the best plan of those that were asked.
+    """Query backends until no remaining one could be faster than the best plan of those queried.
 
-    What a backend refuses can only make its plan slower: the plan that it could have at best is a bound. Whoever nothing is
-    known of is asked: it may have a price of its own.
+    A refusal can only make a backend's plan slower, so its best possible plan is a bound. A backend with no known cost is
+    always queried: it may have an estimate of its own.
     """
     while verdicts.unasked:
         orders = (*((name,) for name in verdicts.backends), ())
@@ -63,7 +63,7 @@ def ask_until_sure(context: PlanningContext, verdicts: Verdicts, book: PriceBook
 
 
 def _fastest(context: PlanningContext, verdicts: Verdicts, book: PriceBook, below_s: float = float("inf")) -> Sequence[str]:
-    """Return whom to ask now: of those whose plans are below a bound, those that are expected to be fastest."""
+    """Return the backends to query next: the fastest by expectation, if their bound is below `below_s` or unknown."""
     plans = {draft.assignment.backends[0]: draft for draft in at_best(context, verdicts)}
     hopeful = [name for name, draft in plans.items() if _is_blind(draft, book) or _bound_s(draft, book) < below_s]
     return sorted(hopeful, key=lambda name: _expected_s(plans[name], book))[:AT_ONCE]

@@ -1,4 +1,4 @@
-"""Which plan to try next: the one that is expected to save most for each second that trying it takes."""
+"""Choice of the plan to try next: the one with the highest expected saving per second of trying it."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ from hub.planning.context import Draft
 QUANTILE = 1.96
 """Standard deviations to either end of a normal distribution's 95 % interval."""
 UNCALIBRATED = math.log(2.0)
-"""Standard deviation of the logarithm of a price that rests on no measurement: a factor of 4 either way, 95 %."""
+"""Standard deviation of the logarithm of a cost without any measurement: 95 % within a factor of 4."""
 MIN_SECONDS = 0.1
-"""Seconds that any attempt takes: what is compiled already has to be timed."""
+"""Minimum seconds per attempt: even a compiled plan has to be timed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A plan that nobody has compiled yet, and what is expected of it."""
+    """A plan not compiled yet, and its expected results."""
 
     draft: Draft
     run_s: float
     """Median seconds of one call."""
     deviation: float
-    """Standard deviation of its logarithm."""
+    """Standard deviation of the logarithm of `run_s`."""
     compile_s: float
-    """Seconds until it is compiled and verified."""
+    """Seconds to compile and verify the plan."""
     is_unknown: bool = False
-    """True where nothing at all is known of a backend, which is to be tried whatever its chance: else it stays so."""
+    """True if nothing is known of a backend: it is tried regardless of its chance, or it would stay unknown."""
 
     def gain_s(self, incumbent_s: float) -> float:
-        """Return the expected seconds a call that it saves; what is slower than the incumbent saves nothing.
+        """Return the expected seconds saved per call; a plan slower than the incumbent saves nothing.
 
-        E[max(0, incumbent - X)] of a lognormal X. Source: Black and Scholes, The Pricing of Options and Corporate
-        Liabilities, 1973, of which this is the put option without interest; in Bayesian optimisation it is called
-        expected improvement.
+        This is E[max(0, incumbent - X)] of a lognormal X. Source: Black and Scholes, The Pricing of Options and Corporate
+        Liabilities, 1973 (the put option without interest). In Bayesian optimisation it is called expected improvement.
         """
         if self.deviation <= 0.0 or self.run_s <= 0.0 or incumbent_s <= 0.0:
             return max(0.0, incumbent_s - self.run_s)
@@ -44,18 +43,18 @@ class Attempt:
         return incumbent_s * _normal(place) - mean_s * _normal(place - self.deviation)
 
     def chance(self, incumbent_s: float) -> float:
-        """Return the probability that it is faster than the incumbent."""
+        """Return the probability that the plan is faster than the incumbent."""
         if self.deviation <= 0.0 or self.run_s <= 0.0 or incumbent_s <= 0.0:
             return float(self.run_s < incumbent_s)
         return _normal(math.log(incumbent_s / self.run_s) / self.deviation)
 
     def worth(self, incumbent_s: float) -> float:
-        """Return the expected gain for each second of trying."""
+        """Return the expected saving per second of trying."""
         return self.gain_s(incumbent_s) / max(self.compile_s, MIN_SECONDS)
 
 
 def deviation_of(run_s: float, spread_s: float, *, is_estimated: bool) -> float:
-    """Return the standard deviation of a price's logarithm, given half its 95 % interval; a guess has `UNCALIBRATED`."""
+    """Return a cost's log standard deviation from half its 95 % interval; at least `UNCALIBRATED` if estimated."""
     deviation = math.asinh(spread_s / run_s) / QUANTILE if run_s > 0.0 else 0.0
     return max(deviation, UNCALIBRATED) if is_estimated else deviation
 
@@ -63,10 +62,10 @@ def deviation_of(run_s: float, spread_s: float, *, is_estimated: bool) -> float:
 def most_promising(
     attempts: Iterable[Attempt], incumbent_s: float, *, min_gain: float, min_chance: float, count: int
 ) -> Sequence[Attempt]:
-    """Return at most `count` attempts, best first, that are likely enough to win, and to save enough.
+    """Return at most `count` attempts, best first, that are likely enough to win and to save enough.
 
-    `min_gain` is the expected share of a call, `min_chance` a probability: much may be hoped of a backend of
-    which little is known, and a hundred such backends would all be tried.
+    `min_gain` is a share of a call, `min_chance` a probability. Without `min_chance`, every backend of which little is
+    known would be tried, even a hundred of them, since its possible gain is large.
     """
     worth = (
         attempt

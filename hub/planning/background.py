@@ -1,4 +1,4 @@
-"""Lets what is found out after the first answer act on the running plan."""
+"""Callbacks that apply findings from after the first answer to the running plan."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hub.workers.candidate import Candidate
 
 
 class Running(Protocol):
-    """A captured graph whose plan runs."""
+    """Interface of a captured graph whose plan runs."""
 
     def learn_later(self, candidate: Candidate, event: Event, error: BaseException | None = None) -> None:
-        """Note what was found out; with an error, the candidate serves no more."""
+        """Record a finding; with an error, the candidate no longer serves."""
         ...
 
 
 class Background:
-    """What is verified after the first answer of one graph, plan after plan."""
+    """Verification after the first answer of one graph, for each of its plans."""
 
     def __init__(self, graph: Running) -> None:
         self._graph = weakref.ref(graph)
         self._works: list[Later] = []
 
     def begin(self, made: Made, run: Run) -> None:
-        """Begin, where there is something to do. Nothing keeps the graph, or what runs its plan, alive."""
+        """Start the verification of a plan, if there is any. It keeps neither the graph nor the plan's runner alive."""
         if made.later is None:
             return
         graph, later = self._graph(), made.later
@@ -43,13 +43,13 @@ class Background:
         later.start(_Applied(self._graph, weakref.ref(run), guards))
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all is done; False where the time was over first."""
+        """Wait until all verification is done; return False if the timeout expires first."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         return all(work.wait(None if end_s is None else max(0.0, end_s - time.monotonic())) for work in self._works)
 
 
 class _Applied:
-    """Acts on the outcome for one executable. Called from another thread."""
+    """Callback that applies the outcome for one executable. It is called from another thread."""
 
     def __init__(self, graph: weakref.ref[Any], run: weakref.ref[Any], guards: Any) -> None:
         self._graph, self._run, self._guards = graph, run, guards
@@ -86,6 +86,6 @@ class _Applied:
 
 
 def sure_of_sizes(made: Made, name: str) -> None:
-    """Remember that an executable has been right with enough combinations of sizes."""
+    """Record in the cache that an executable has matched eager at enough combinations of sizes."""
     if (folder := made.served[name].saved_in) is not None:
         note_sure_of_sizes(folder)

@@ -1,4 +1,4 @@
-"""Builds a decided plan: each cluster loaded, or compiled, after a worker process has run it safely."""
+"""Building of a decided plan: load or compile each cluster, after a worker process has run it safely."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _log = logging.getLogger("hub")
 
 
 class ClusterFailed(Exception):  # noqa: N818 - a signal between Builder and Maker, never seen outside
-    """Says which cluster of a decision cannot be had."""
+    """Signal that a cluster of a decision cannot be built."""
 
     def __init__(self, group: Group, error: PluginError) -> None:
         super().__init__(str(error))
@@ -44,12 +44,12 @@ class ClusterFailed(Exception):  # noqa: N818 - a signal between Builder and Mak
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Nodes to take from the backend: the one the error names, else the whole cluster."""
+        """Return the nodes to take from the backend: the one named by the error, else the whole cluster."""
         return (self.error.node,) if self.error.node in self.group.nodes else self.group.nodes
 
     @property
     def event(self) -> Event:
-        """What the plan says of it."""
+        """Return the event that the plan records for the failure."""
         return Event(
             kind=EventKind.REFUSED if isinstance(self.error, InputRefused) else EventKind.FALLBACK,
             stage=stage_of(self.error),
@@ -61,22 +61,22 @@ class ClusterFailed(Exception):  # noqa: N818 - a signal between Builder and Mak
 
 
 class Builder:
-    """Builds plans for one context. Executables are kept in the store, and looked for there."""
+    """Builder of plans for one context. It saves executables in the store, and looks them up there."""
 
     def __init__(self, context: PlanningContext, store: Store) -> None:
         self.context = context
         self.store = store
         self.phases = context.session.crew.phases
         self.notes: list[Event] = []
-        """What users should know of, and what costs them no backend."""
+        """Notes for users on problems that cost no candidate."""
         self.verify_s = 0.0
-        """Seconds in which executables were compared with eager, in workers as well."""
+        """Seconds spent comparing executables with eager, in workers included."""
         self.served: dict[str, Candidate] = {}
-        """The plan's clusters, by name, each with this process's report."""
+        """Candidates of the plan's clusters, by name, each with this process's report."""
         self._ahead: dict[Key, Candidate] = {}
-        """What came of clusters that were compiled at once, until it is their turn."""
+        """Results of clusters that were compiled in parallel, until their turn comes."""
         self._told: set[str] = set()
-        """Clusters of this decision whose compilation observers know of."""
+        """Clusters of this decision whose compilation was reported to observers."""
 
     def build(self, decision: Decision) -> tuple[tuple[Step, ...], dict[str, Loaded]]:
         """Return the schedule and its verified executables. Raises ClusterFailed."""
@@ -106,9 +106,9 @@ class Builder:
         return steps, loaded
 
     def _compile_ahead(self, candidates: Sequence[Candidate]) -> None:
-        """Have workers compile clusters that are not there yet, several at once; what comes of each waits for its turn.
+        """Compile missing clusters in several workers at once; each result waits until its cluster's turn.
 
-        Those behind one that is known to fail are left alone: without it, the plan will be another.
+        Clusters after one that is known to fail are skipped: without it, the plan will be different.
         """
         context = self.context
         new = self._new(candidates)
@@ -148,7 +148,7 @@ class Builder:
         if (ahead := self._ahead.pop(candidate.key, None)) is not None:
             self._learn(replace(ahead, name=candidate.name))
         elif (earlier := self._tried(candidate)) is not None:
-            self._heard(earlier.report, candidate)  # while plans were measured
+            self._heard(earlier.report, candidate)  # found while plans were measured
         for _ in range(2):
             if not self._has_artifact(folder, candidate):
                 self._try_out(candidate, values)
@@ -158,7 +158,7 @@ class Builder:
             try:
                 return self._loaded(candidate, folder, cluster, inputs)
             except InputRefused:
-                raise  # it is about these values, and the executable is as good as before
+                raise  # it concerns these values only; the executable is still good
             except PluginError as error:
                 message = f"the saved executable is of no use, compiled again: {error.message}"
                 self._note(message, Stage.LOAD, candidate)
@@ -172,13 +172,13 @@ class Builder:
         return has_one
 
     def _heard(self, report: Report, candidate: Candidate) -> None:
-        """Note what a worker found out about a cluster that can be trusted."""
+        """Record a worker's findings on a trusted cluster."""
         self.verify_s += report.verify_s
         for text in report.notes:
             self._note(text, Stage.VERIFY, candidate)
 
     def _serving(self, candidate: Candidate, built: Built) -> Loaded:
-        """Note what this process found out about a cluster that serves, and what is left to do after the first answer."""
+        """Record this process's findings on a serving cluster, and what is left to verify after the first answer."""
         report, standing = built.report, built.report.standing
         self.phases.add(report.phases)
         self.verify_s += report.verify_s
@@ -206,7 +206,7 @@ class Builder:
     def _compiled_here(self, candidate: Candidate, cluster: Cluster, inputs: Sequence[Any]) -> Loaded:
         context = self.context
         earlier = self._tried(candidate)
-        own = None if context.workers.is_apart else candidate.folder  # a worker compiled it, and could not save it
+        own = None if context.workers.is_apart else candidate.folder  # a worker compiled it but could not save it
         _check_threads(() if earlier is None else earlier.report.changed, candidate)
         built = build_cluster(
             cluster,
@@ -217,7 +217,7 @@ class Builder:
             folder=own,
             known=None if earlier is None else earlier.report,
         )
-        if candidate.name not in self._told:  # a worker compiled it before, and that is told already
+        if candidate.name not in self._told:  # otherwise a worker compiled it before, and that was reported
             self._tell_compiled(candidate, built.report)
         return self._serving(candidate, built)
 
@@ -227,16 +227,16 @@ class Builder:
         observe(self.context.registry, "hub_cluster_compiled", **facts)
 
     def _tried(self, candidate: Candidate) -> Candidate | None:
-        """Return what a worker made of a cluster; None where nobody was to save it, since only its price was wanted.
+        """Return a worker's result for a cluster; None if it was compiled without saving, since only its cost was wanted.
 
-        Compiled here, it would be saved by nobody, and the process that serves would compile it once more.
+        Compiled here, it would not be saved either, and the next process would compile it once more.
         """
         found = self.context.workers.tried(candidate)
         is_saveable = self.context.registry.entries[candidate.backend].info.saveable
         return None if found is not None and found.folder is None and is_saveable else found
 
     def _try_out(self, candidate: Candidate, values: Mapping[str, Any]) -> None:
-        """Let a worker compile, run, verify and save a cluster that none has tried. Raises PluginError with the cause."""
+        """Have a worker compile, run, verify and save a cluster not tried yet. Raises PluginError with the cause."""
         workers = self.context.workers
         if not workers.is_apart or self._tried(candidate) is not None:
             return
@@ -249,7 +249,7 @@ class Builder:
         self._learn(tried)
 
     def _learn(self, tried: Candidate) -> None:
-        """Note what came of trying a cluster. Raises PluginError where it failed, which is remembered."""
+        """Record the result of trying a cluster. Raises PluginError if it failed; the failure is remembered."""
         if tried.failure is not None:
             tried.failure.cluster = tried.name
             remember_failure(self.context, tried)
@@ -262,7 +262,7 @@ class Builder:
     def _get_ready(self, candidate: Candidate) -> None:
         """Import a backend's library while a worker, which has imported it safely, compiles with it.
 
-        Beside other threads it waits until the worker has found out what that changes of a process.
+        If other Python threads run, import it later: the worker must first report how the import changes the process.
         """
         if not is_alone():
             return
@@ -272,9 +272,9 @@ class Builder:
         self._note(told_changes(changed, HERE), Stage.LOAD, candidate)
 
     def _tried_alone(self, candidate: Candidate, values: Mapping[str, Any]) -> Candidate:
-        """Try a cluster in a worker that gets nothing else: the graph holds something that only this process knows.
+        """Try a cluster in a worker that receives nothing else, because the graph holds something only this process knows.
 
-        Raises CompileError where no worker can be had for it, which says nothing of the backend and is not remembered.
+        Raises CompileError if no worker is available; this says nothing about the backend and is not remembered.
         """
         sample, options = cut_sample(self.context.sample, candidate.group.nodes, values), self.context.options
         try:
@@ -285,7 +285,7 @@ class Builder:
             raise CompileError(error.message, backend=candidate.backend, cluster=candidate.name, hint=hint) from error
 
     def _note(self, message: str, stage: Stage, candidate: Candidate) -> None:
-        """Note what users should know of; "" is nothing."""
+        """Record a note for users; ignore an empty message."""
         if message:
             backend, name = candidate.backend, candidate.name
             self.notes.append(Event(kind=EventKind.NOTE, stage=stage, backend=backend, cluster=name, message=message))
@@ -297,14 +297,14 @@ def _folder(candidate: Candidate) -> Path:
 
 
 def _check_threads(changes: Sequence[str], candidate: Candidate) -> None:
-    """Raise ContractError where loading a cluster would change what other threads of this process see."""
+    """Raise ContractError if loading a cluster would change process state that other threads see."""
     if reason := refusal_beside_threads(changes):
         hint = "compile the model before other threads are started"
         raise ContractError(f"not loaded: {reason}", backend=candidate.backend, cluster=candidate.name, hint=hint)
 
 
 def observe(registry: Registry, hook: str, **facts: Any) -> None:
-    """Call an observer hook of every plugin; what one raises is its own affair and stops nobody."""
+    """Call an observer hook of every plugin; log what a hook raises and go on with the others."""
     for implementation in getattr(registry.manager.hook, hook).get_hookimpls():
         try:
             implementation.function(**{name: facts[name] for name in implementation.argnames})

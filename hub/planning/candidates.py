@@ -1,4 +1,4 @@
-"""What was compiled for one decision: has workers compile clusters, keeps what came of each, and times it alone."""
+"""Candidates of one decision: compile clusters in workers, keep each result, and time it in isolation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GO_ON = "`hub tune` goes on from here, and a larger `budget_s` gives more time"
 
 
 class Candidates:
-    """Clusters that were compiled, or that failed, each once for one decision."""
+    """Clusters that were compiled, or that failed, each once per decision."""
 
     def __init__(self, context: PlanningContext, book: PriceBook, clock: Clock) -> None:
         self.events: list[Event] = []
@@ -35,11 +35,11 @@ class Candidates:
 
     @property
     def n_compiled(self) -> int:
-        """Clusters that can be had."""
+        """Return the number of clusters that compiled."""
         return sum(candidate.failure is None for candidate in self._known.values())
 
     def of(self, draft: Draft) -> Mapping[Group, Candidate]:
-        """Return what came of each cluster of a plan. Raise KeyError for one that was not compiled."""
+        """Return the candidate of each cluster of a plan. Raise KeyError for a cluster that was not compiled."""
         return {found: self._known[found, draft.settings] for found in draft.assignment.clusters}
 
     def is_known(self, found: Group, settings: CompileSettings) -> bool:
@@ -47,24 +47,24 @@ class Candidates:
         return (found, settings) in self._known
 
     def is_ready(self, draft: Draft) -> bool:
-        """Return whether all that a plan needs can be had."""
+        """Return whether every cluster of a plan was compiled."""
         return self.is_decided(draft) and all(candidate.failure is None for candidate in self.of(draft).values())
 
     def is_decided(self, draft: Draft) -> bool:
-        """Return whether all that a plan needs was compiled, or failed."""
+        """Return whether every cluster of a plan was compiled, or failed."""
         return all(self.is_known(found, draft.settings) for found in draft.assignment.clusters)
 
     def is_servable(self, draft: Draft) -> bool:
-        """Return whether other processes can load all that a plan needs."""
+        """Return whether other processes can load every cluster of a plan."""
         return self.is_ready(draft) and all(candidate.report.is_saved for candidate in self.of(draft).values())
 
     def pieces(self, wanted: Iterable[Wanted]) -> list[Candidate]:
-        """Return candidates for pieces that only might help: they are not saved."""
+        """Return candidates for pieces that may only improve the decision; they are not saved."""
         settings = self._context.settings(spin=False)
         return [self._new(item.piece, settings, is_needed=False, is_saved=False) for item in wanted]
 
     def clusters(self, drafts: Iterable[Draft], *, is_needed: bool = True) -> list[Candidate]:
-        """Return one for each cluster of any plan; backends alone come first, because one of them is the fallback."""
+        """Return a candidate per cluster of the plans, single-backend plans first, because one of them is the fallback."""
         keys = {
             (found, draft.settings): None
             for draft in sorted(drafts, key=lambda draft: len(draft.assignment.clusters))
@@ -79,9 +79,9 @@ class Candidates:
     def compile(
         self, candidates: Sequence[Candidate], beside: Sequence[Candidate] = (), alone_s: float = 0.0
     ) -> list[Candidate]:
-        """Compile what was not compiled yet. Of equal ones the first one counts: pieces come last, and are not saved.
+        """Compile what was not compiled yet. Of equal candidates the first counts: pieces come last and are not saved.
 
-        `beside` begins only where the others are not done after `alone_s` seconds; what was not begun is left out.
+        `beside` starts only if the others are not done after `alone_s` seconds; what never started is left out.
         """
         new: dict[Key, Candidate] = {}
         for candidate in (*candidates, *beside):
@@ -96,7 +96,7 @@ class Candidates:
             if (failure := known_failure(self._context, candidate)) is None:
                 by_backend.setdefault(candidate.backend, []).append(candidate)
                 continue
-            away.append(replace(candidate, failure=failure, is_remembered=True))  # nobody tries it again
+            away.append(replace(candidate, failure=failure, is_remembered=True))  # it is not tried again
             if candidate.is_needed:
                 self._clock.arrived(candidate.backend)
         most = {backend: self._most_at_once(backend) for backend in by_backend}
@@ -112,7 +112,7 @@ class Candidates:
         return found
 
     def _most_at_once(self, backend: str) -> int:
-        """Return how many clusters of a backend are compiled at once: another worker has to save what it has made."""
+        """Return how many clusters of a backend compile at once; 1 if it cannot save, since extra workers have to save."""
         return self._context.compile_workers(backend) if self._context.registry.entries[backend].info.saveable else 1
 
     def _heard(self, candidate: Candidate) -> None:
@@ -138,17 +138,17 @@ class Candidates:
             self._late[candidate.backend] += 1
 
     def _note_oddities(self, candidate: Candidate) -> None:
-        """Note what costs a backend no candidate: once, though it may happen to each of its clusters."""
+        """Note oddities that cost a backend no candidate, once even if they occur in each of its clusters."""
         for message in filter(None, (told_changes(candidate.report.changed, WORKER), candidate.report.unsaved)):
             note = Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=candidate.backend, message=message)
             self.events += [] if note in self.events else [note]
 
     def _has_other(self, found: Group) -> bool:
-        """Return whether the same cluster was compiled under other settings: the backend can have it then."""
+        """Return whether the same cluster compiled under other settings, so that the backend does support it."""
         return any(candidate.group == found and candidate.failure is None for candidate in self._known.values())
 
     def time_alone(self) -> None:
-        """Time every compiled cluster that has no price yet, one after the other."""
+        """Time every compiled cluster without a measurement, one after the other."""
         compiled = [candidate for candidate in self._known.values() if candidate.failure is None]
         todo = [candidate for candidate in compiled if self._book.measured(*candidate.key) is None]
         self._context.progress.stage("timing clusters", len(todo))
@@ -162,7 +162,7 @@ class Candidates:
             self._advance(candidate)
 
     def late_notes(self) -> Iterable[Event]:
-        """Return a note for each backend on how much there was no time for."""
+        """Yield a note for each backend on how many of its clusters did not fit into the budget."""
         for backend, number in self._late.items():
             message = f"{count(number, 'cluster')} not compiled within the budget of {self._clock.budget_s:.0f} s: {_GO_ON}"
             yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=message)
@@ -180,7 +180,7 @@ def _failure(candidate: Candidate) -> Event:
 
 
 def _kind(candidate: Candidate) -> EventKind:
-    """Return how grave a failure is: a piece without a price, or without time for it, takes nothing from anybody."""
+    """Return the severity of a failure: pieces without a cost, and clusters without time, are only notes."""
     if candidate.is_late or not candidate.is_needed:
         return EventKind.NOTE
     is_known = candidate.is_remembered or isinstance(candidate.failure, InputRefused)

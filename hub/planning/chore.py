@@ -1,4 +1,4 @@
-"""Work beside the user's calls: a thread with at most one worker process, which ends with this process."""
+"""Background work next to the user's calls: a thread with at most one worker process, which ends with this process."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hub.process.forks import freed_in_forks
 from hub.workers.channel import Worker
 
 LOOK_S = 0.1
-"""Seconds between two looks at whose turn it is."""
+"""Polling interval of waits, in seconds."""
 
 _all: weakref.WeakSet[Chore] = weakref.WeakSet()
 
 
 class Chore(ABC):
-    """Some work, one of its kind at a time. In a fork of this process nothing is left to do."""
+    """Background work, one of its kind at a time. In a fork of this process there is nothing left to do."""
 
     name: ClassVar[str]
-    """The thread's."""
+    """Name of the thread."""
     turn: ClassVar[threading.Lock]
-    """Held by the one of its kind that works."""
+    """Lock held by the chore of its kind that is working."""
     join_s: ClassVar[float]
     """Seconds that the end of this process waits for the thread."""
 
@@ -40,19 +40,19 @@ class Chore(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Do it; `_is_stopped` says that nobody wants it any more."""
+        """Do the work; stop early if `_is_stopped` is set, since the result is no longer wanted."""
 
     @abstractmethod
     def clean_up(self) -> None:
-        """Let go of what is held, whether or not it was begun."""
+        """Release all resources, whether or not the work began."""
 
     @property
     def is_pending(self) -> bool:
-        """Return True until it is over."""
+        """Return True until the chore is over."""
         return os.getpid() == self._owner and not self._done.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is over; return False where the time was over first."""
+        """Wait until the chore is over; return False if the timeout expires first."""
         return not self.is_pending or threading.current_thread() is self._thread or self._done.wait(timeout_s)
 
     def stop(self) -> None:
@@ -65,7 +65,7 @@ class Chore(ABC):
                 end_family(self._worker.pid)
 
     def join(self) -> None:
-        """Wait a moment for what `stop` has ended."""
+        """Wait briefly for the thread that `stop` has ended."""
         if os.getpid() == self._owner and self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(self.join_s)
 
@@ -91,7 +91,7 @@ class Chore(ABC):
 
 
 def chores() -> list[Chore]:
-    """Return all that somebody holds, those that are over included."""
+    """Return all chores that are still referenced, finished ones included."""
     return list(_all)
 
 

@@ -1,4 +1,4 @@
-"""What a decision is about, and what a draft of a plan is made of."""
+"""Input of a decision, and the candidate plans that it compares."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from hub.workers.transfer import Sample
 
 @dataclass(frozen=True, slots=True)
 class PlanningContext:
-    """Everything that a decision about one graph can look at."""
+    """Everything that a decision about one graph depends on."""
 
     sample: Sample
     options: Options
     threads: int
-    """Threads that one call may use."""
+    """Number of threads that one call may use."""
     registry: Registry
     artifacts: Path
     """Folder under which executables are saved: `BACKEND/KEY`."""
@@ -47,35 +47,35 @@ class PlanningContext:
     session: Session
     """Worker processes; none is started before it is needed."""
     workers: Workers
-    """Whoever asks plugins and tries what they compile: the session, or this process."""
+    """Executor that queries plugins and tries what they compile: the session, or this process."""
     tell_better: Callable[[Decision], None] = lambda _: None
-    """Hears of each plan that is a good deal faster than those before it, while others are still tried."""
+    """Callback for each plan that is clearly faster than the ones before, while others are still being tried."""
     modes: Modes = field(default_factory=modes)
-    """PyTorch's settings in the user's process, which workers take over."""
+    """PyTorch settings of the user's process, which workers adopt."""
     demoted: Mapping[Group, str] = field(default_factory=dict[Group, str])
-    """Candidates that failed in this process while they served this graph, and why."""
+    """Candidates that failed in this process while they served this graph, with the reason."""
     digests: dict[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Digests of weights that were read already: hashing half a gigabyte for each candidate would take seconds."""
+    """Digests of the weights read so far: hashing half a gigabyte for each candidate would take seconds."""
     versions: dict[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Of the software under each backend, as far as read: what packages say of themselves takes milliseconds each time."""
+    """Versions of the software under each backend read so far: reading package metadata takes milliseconds each time."""
     structures: dict[tuple[str, ...], str] = field(default_factory=dict[tuple[str, ...], str], repr=False)
-    """Structural digests of clusters, as far as asked for, by their nodes."""
+    """Structural digests of clusters computed so far, by their nodes."""
 
     @property
     def graph(self) -> Graph:
-        """The graph to decide about."""
+        """Return the graph to decide about."""
         return self.sample.graph
 
     def settings(self, *, spin: bool, threads: int | None = None) -> CompileSettings:
-        """Return what a cluster is compiled with; `threads` defaults to all that a call may use."""
+        """Return the settings to compile a cluster with; `threads` defaults to all that a call may use."""
         effort = "full" if self.options.tune == "full" else "fast"
         return CompileSettings(threads=threads or self.threads, spin=spin, accuracy=self.options.accuracy, effort=effort)
 
     def answers(self, backend: str) -> Answers:
-        """Return what a backend says about the graph. Raise HubError where it cannot be loaded, or dies of the question.
+        """Return a backend's support for the graph. Raise HubError if it cannot be loaded, or crashes when queried.
 
-        A graph that no worker can read, because it holds what only this process knows, is shown to it here. Raise
-        WorkerError where no worker can be had: then nobody is asked.
+        A graph that no worker can read, because it holds something only this process knows, is queried in this process.
+        Raise WorkerError if no worker is available; then the backend is not queried.
         """
         try:
             return self.workers.answers(backend, self.options)
@@ -85,7 +85,7 @@ class PlanningContext:
         return answers(self.graph, self.registry, self.options, backend)
 
     def offered(self) -> tuple[Offered, ...]:
-        """Return what plugins propose as clusters; where no worker can be had, nobody proposes anything."""
+        """Return the clusters that plugins propose; if no worker is available, a single entry with the fault."""
         if not has_proposers(self.registry):
             return ()
         try:
@@ -96,13 +96,13 @@ class PlanningContext:
         return offered_by_plugins(self.graph, self.registry)
 
     def cluster(self, found: Group, name: str) -> Cluster:
-        """Return a group as a program of its own, weights as constants."""
+        """Return a group as a program of its own, with weights as constants."""
         return extract(self.graph, found.nodes, name, self.sample.weights)
 
     def candidate(
         self, name: str, found: Group, settings: CompileSettings, *, is_needed: bool = True, is_saved: bool = True
     ) -> Candidate:
-        """Return a cluster for a backend to compile; with `is_saved` False, only to know its price."""
+        """Return a cluster for a backend to compile; if `is_saved` is False, only its cost is wanted."""
         folder = self.folder(found, settings) if is_saved else None
         return Candidate(name, found, settings, reads(self.graph, found), folder, is_needed)
 
@@ -113,7 +113,7 @@ class PlanningContext:
         return self.structures[found.nodes]
 
     def subject(self, found: Group, settings: CompileSettings) -> Subject:
-        """Return what measurements, and failures, of a cluster are kept under."""
+        """Return the key under which measurements and failures of a cluster are stored."""
         return Subject(
             structure=self.structure(found),
             backend=found.backend,
@@ -132,27 +132,27 @@ class PlanningContext:
         return self.versions[backend]
 
     def compile_workers(self, backend: str) -> int:
-        """Return how many clusters of a backend are compiled at once."""
+        """Return how many clusters of a backend compile at once."""
         own = self.registry.entries[backend].settings
         wanted = None if own is None else own.compile_workers
         return wanted or self.options.compile_workers or available_cores()
 
     def folder(self, found: Group, settings: CompileSettings) -> Path:
-        """Return where a cluster's executable is, or would be, saved. Reads the weights to name it by content."""
+        """Return the folder of a cluster's executable, saved or not. Reads the weights: the name is a content digest."""
         digest = self.cluster(found, "key").digest_with(self.digests)
         parts = artifact_parts(digest, self.registry.entries[found.backend], settings)
         return self.artifacts / found.backend / digest_of(parts)
 
 
 def limits_of(options: Options) -> Limits:
-    """Return what one worker process may use."""
+    """Return the resource limits of one worker process."""
     memory_bytes = default_memory_bytes() if options.memory_limit_gb is None else int(1e9 * options.memory_limit_gb)
     return Limits(options.compile_limit_s, memory_bytes, int(1e6 * options.output_limit_mb))
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A plan that is not proven yet: an assignment, with how its clusters use threads."""
+    """Candidate plan, not proven yet: an assignment, and how its clusters use threads."""
 
     name: str
     assignment: Assignment
@@ -160,18 +160,18 @@ class Draft:
 
 
 def draft_of(context: PlanningContext, assignment: Assignment) -> Draft:
-    """Return an assignment with the settings that fit it: all threads, spinning where it takes cores from nobody."""
+    """Return an assignment with fitting settings: all threads, and busy-wait if it takes cores from no other code."""
     return Draft(assignment.name, assignment, context.settings(spin=may_spin(context.graph, assignment)))
 
 
 def may_spin(graph: Graph, assignment: Assignment) -> bool:
-    """Return whether one cluster is all that computes, so that its spinning threads take cores from nobody."""
+    """Return whether one cluster does all the computing, so that its busy-waiting threads take cores from no other code."""
     rest = (graph.by_name[name] for found in assignment.groups if found.backend == EAGER for name in found.nodes)
     return len(assignment.clusters) == 1 and all(is_trifle(node) or _is_size(graph, node.name) for node in rest)
 
 
 def is_on_accelerators(graph: Graph) -> bool:
-    """Return whether no result of a graph lies on the CPU, whose threads then compute nothing."""
+    """Return whether no result of a graph is on the CPU, whose threads then compute nothing."""
     kinds = {device.type for node in graph.nodes for device in devices_of(node)}
     return bool(kinds) and "cpu" not in kinds
 

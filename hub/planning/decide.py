@@ -1,4 +1,4 @@
-"""Decides which assignment wins: because it is the only one, by predicted prices, or by measuring."""
+"""Decision for one assignment: the only one there is, the cheapest by predicted cost, or the fastest measured."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from hub.plugin.cost import Cost
 from hub.pricing.roofline import settle_accelerators, settle_peaks
 
 MAX_MIXES = 2
-"""Mixed plans that are predicted beside every backend alone and eager."""
+"""Number of mixed plans that are predicted, in addition to eager and each backend alone."""
 
 
 def decide(context: PlanningContext, verdicts: Verdicts, *, may_measure: bool) -> Decision:
-    """Return the decision for one graph. A plugin's failure costs its candidate, and is an event; it raises nothing."""
+    """Return the decision for one graph. A plugin failure does not raise: it drops the candidate and becomes an event."""
     settle_peaks(context.measurements, context.threads)
     settle_accelerators(context.measurements, context.graph)
     book = PriceBook(context)
     is_timed = may_measure and context.options.tune != "off"
-    if may_measure and len(verdicts.unasked) > AT_ONCE:  # it takes a price to say whom to ask
+    if may_measure and len(verdicts.unasked) > AT_ONCE:  # costs decide which backends to query
         _measure_eager(context, book, is_anew=is_timed)
     verdicts = ask_until_taken(context, verdicts, book)
     if not is_timed:
@@ -44,7 +44,7 @@ def decide(context: PlanningContext, verdicts: Verdicts, *, may_measure: bool) -
             if (decision := by_measuring(context, verdicts, choices, book)) is not None:
                 return decision
             note = Event(kind=EventKind.NOTE, stage=Stage.TIME, message="no whole plan could be timed: decided by prices")
-        except Exception as error:  # noqa: BLE001 - measuring is a help, not a need: the predictions remain
+        except Exception as error:  # noqa: BLE001 - measuring is optional: the predictions remain
             note = Event(kind=EventKind.FAILED, stage=Stage.TIME, message=f"could not measure: {text_of(error)}")
         decision = _predicted(context, verdicts, choices, book)
         return replace(decision, events=(*decision.events, note))
@@ -54,7 +54,7 @@ def decide(context: PlanningContext, verdicts: Verdicts, *, may_measure: bool) -
 
 
 def _measure_eager(context: PlanningContext, book: PriceBook, *, is_anew: bool = False) -> None:
-    """Run the graph a few times in eager, once a machine: prices are predicted as ratios to that."""
+    """Run the graph a few times in eager, once per machine, because costs are predicted as ratios to eager."""
     if book.knows_eager and not is_anew:
         return
     try:
@@ -71,7 +71,7 @@ def _predicted(
     book: PriceBook,
     decided_by: DecidedBy | None = None,
 ) -> Decision:
-    """Decide by the best known prices, if there is a choice: measured earlier, learned, or estimated."""
+    """Decide by the best known costs if there is a choice: measured earlier, learned, or estimated."""
     eager_s = book.eager_s()
     drafts = [draft_of(context, choice) for choice in choices]
     total_s = dict.fromkeys(drafts, 0.0)
@@ -79,7 +79,7 @@ def _predicted(
     if len(drafts) > 1:
         is_measured = any(draft.assignment.clusters and _is_measured(draft, book) for draft in drafts)
         mixer = Mixer(context, book, trusts_estimates=not is_measured)
-        if is_measured:  # beside measured plans, one of which nothing is known would win by the optimism of its estimate
+        if is_measured:  # next to measured plans, one known by estimates alone would win by their optimism
             drafts = [draft for draft in drafts if not _is_estimated(draft, book)]
         total_s = {draft: book.total_s(draft, eager_s) for draft in drafts}
         for draft in mixer.mixes(verdicts, drafts, eager_s, min(total_s.values()), MAX_MIXES):
@@ -112,7 +112,7 @@ def _is_estimated(draft: Draft, book: PriceBook) -> bool:
 
 
 def _sources(costs: Mapping[Group, Cost]) -> DecidedBy:
-    """Return what the prices behind a decision are, the surest first: "measured and estimated prices"."""
+    """Return the sources of the costs behind a decision, the most certain first: "measured and estimated prices"."""
     found = {cost.source for cost in costs.values()}
     names = [name for name in ("measured", "learned", "estimated") if name in found]
     return DecidedBy(f"{' and '.join(names)} prices") if names else DecidedBy.ESTIMATES

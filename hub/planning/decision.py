@@ -1,4 +1,4 @@
-"""The outcome of a decision: the winning assignment, with everything learned on the way."""
+"""The outcome of a decision: the winning assignment, with its evidence."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from hub.plugin.cost import Cost
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What won, and the evidence."""
+    """Winning assignment and its evidence."""
 
     assignment: Assignment
     decided_by: DecidedBy
     settings: CompileSettings
-    """Threads and spinning of its clusters."""
+    """Threads and busy-wait of its clusters."""
     costs: Mapping[Group, Cost] = field(default_factory=dict[Group, Cost])
-    """Best known price of every cluster that was looked at."""
+    """Best known cost of every cluster that was considered."""
     predicted_s: float | None = None
-    """Seconds of one call, as predicted before it was timed."""
+    """Predicted seconds of one call, before it was timed."""
     failures: Mapping[Group, str] = field(default_factory=dict[Group, str])
-    """Why a cluster could not be had, in one line."""
+    """Reason why a cluster is unavailable, in one line."""
     eager_s: Mapping[str, float] = field(default_factory=dict[str, float])
     proof: Proof | None = None
     search: Search | None = None
     events: tuple[Event, ...] = ()
     verdicts: Verdicts | None = None
-    """What the backends that were asked take, after some of them failed; None where nobody was asked."""
+    """Support of the queried backends, minus what failed; None if no backend was queried."""
     kept: Plan | None = None
-    """The plan that is replayed, if one is."""
+    """The plan that is replayed, if any."""

@@ -1,4 +1,4 @@
-"""Writes a decision down as a `Plan`: who runs what, why, and what everybody else would have cost."""
+"""Record of a decision as a `Plan`: which backend runs what, why, and what every other one would have cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plan_of(
     options: Options,
     events: Sequence[Event],
 ) -> Plan:
-    """Return the plan as a value. Its events are the verdicts', then the decision's, then the given ones."""
+    """Return the plan as a value. Its events are those of the verdicts, then of the decision, then `events`."""
     groups = decision.assignment.groups
     laps = decision.proof.laps_s if decision.proof is not None else (None,) * len(groups)
     clusters = tuple(
@@ -57,13 +57,13 @@ def plan_of(
 
 
 def _sum(seconds: Sequence[float | None]) -> float | None:
-    """Return the sum; None where a part is unknown or there is none."""
+    """Return the sum; None if a part is unknown or there is none."""
     known = [value for value in seconds if value is not None]
     return sum(known) if known and len(known) == len(seconds) else None
 
 
 def inputs_of(graph: Graph) -> tuple[str, ...]:
-    """Return type and shape of every input that is no weight, in order."""
+    """Return dtype and shape of every input that is not a weight, in order."""
     weights = frozenset(graph.weights)
     values = (node.meta.get("val") for node in graph.placeholders if node.name not in weights)
     return tuple(str(spec_of(value)) for value in values if value is not None)
@@ -158,7 +158,7 @@ def _sources(graph: Graph, found: Group) -> tuple[str, ...]:
 
 def _last_line(trace: str) -> str:
     frames: list[tuple[str, str, str]] = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', trace)
-    # An operator that capturing said in others has frames of the hub's on top of the model's.
+    # An operator that capture rewrote into others has frames of the hub on top of the model's.
     matches = [frame for frame in frames if not Path(frame[0]).is_relative_to(_HUB)]
     if not matches:
         return ""
@@ -167,16 +167,16 @@ def _last_line(trace: str) -> str:
 
 
 def groups_of(plan: Plan) -> tuple[Group, ...]:
-    """Return a plan's schedule back as groups."""
+    """Return a plan's schedule as groups."""
     return tuple(Group(cluster.backend, cluster.nodes) for cluster in plan.clusters)
 
 
 def settings_of(plan: Plan) -> CompileSettings:
-    """Return what a plan's clusters are compiled with."""
+    """Return the settings that a plan's clusters are compiled with."""
     return CompileSettings(threads=plan.threads, spin=plan.spin, accuracy=plan.accuracy, effort=plan.effort)
 
 
 def fits(plan: Plan, graph: Graph) -> bool:
-    """Return whether a plan is about exactly this graph: same structure, same node names."""
+    """Return whether a plan is for exactly this graph: same structure, same node names."""
     planned = [name for cluster in plan.clusters for name in cluster.nodes]
     return plan.graph_digest == graph.digest and sorted(planned) == sorted(node.name for node in graph.nodes)

@@ -1,4 +1,4 @@
-"""What backends themselves tell of a plan's clusters, for `hub explain`: evidence that only they have."""
+"""Explanations of a plan's clusters by their own backends, for `hub explain`: evidence that only they have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hub.planning.evidence import settings_of
 
 
 def explained(plan: Plan, context: PlanningContext) -> Plan:
-    """Return a plan with what its clusters' backends tell of them; one that fails at it costs a note."""
+    """Return a plan with the explanations of its clusters' backends; a backend that fails costs a note."""
     events: list[Event] = []
     clusters = tuple(_told(cluster, plan, context, events) for cluster in plan.clusters)
     return plan.model_copy(update={"clusters": clusters}).with_events(*events)

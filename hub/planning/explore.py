@@ -1,4 +1,4 @@
-"""Chooses what to measure next: only prices that could change the decision are worth the time."""
+"""Choice of what to measure next: only measurements that could change the decision are worth their time."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from hub.planning.sections import Section
 from hub.plugin.backend import CompileSettings
 
 MAX_FAST = 24
-"""Pieces that are priced under `tune="fast"`, those that weigh most."""
+"""Number of pieces, the heaviest first, that are measured under `tune="fast"`."""
 LEAST_GAIN = 0.02
-"""A piece that could at best be this share faster than what is known changes nothing that could be told from noise."""
+"""Share of the best known cost that a piece must be able to save; less cannot be told from noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A piece whose price is not known yet."""
+    """A piece whose cost is not known yet."""
 
     piece: Group
     could_save_s: float
-    """Seconds of one call of the model that this backend could save with the pieces of this structure, at the very best."""
+    """Upper bound of the seconds per call that this backend could save with all pieces of this structure."""
 
 
 def worth_measuring(
     sections: Sequence[Section], book: PriceBook, settings: CompileSettings, known_s: Mapping[str, float]
 ) -> tuple[Wanted, ...]:
-    """Return one piece of each structure and backend that has no measured price and might pay, the most promising first.
+    """Return one unmeasured piece per structure and backend that might pay off, the most promising first.
 
-    `known_s` holds, by a region's structure, the best price that was measured. A piece whose lower bound is not clearly
-    below that is pruned: the bound is what the machine's peaks allow, or the lower end of a learned price.
+    `known_s` holds the best measured cost, by a region's structure. A piece is pruned unless its lower bound is clearly
+    below that: the bound is what the machine's peaks allow, or the lower end of a learned cost.
     """
     found: dict[tuple[str, str], tuple[Group, float]] = {}
     for section in sections:

@@ -1,4 +1,4 @@
-"""Remembers which candidates a backend failed on, so that the next process does not try them again."""
+"""Record of the candidates that failed, so that the next process does not try them again."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ FORGET = "`hub cache forget` makes the hub try again"
 
 
 def known_failure(context: PlanningContext, candidate: Candidate) -> PluginError | None:
-    """Return the failure of an equal cluster under equal settings and versions, as an error; None where there is none.
+    """Return the recorded failure of an equal cluster under equal settings and versions, as an error; None if none.
 
-    Users who want every failure as an error, or a decision made anew, want to see it happen: then nothing is known.
+    With `strict` or `renew`, users want to see every failure happen again, so none is known.
     """
     if context.options.strict or context.options.renew:
         return None
@@ -47,9 +47,9 @@ def known_failure(context: PlanningContext, candidate: Candidate) -> PluginError
 
 
 def failure_in_service(context: PlanningContext, candidate: Candidate) -> PluginError | None:
-    """Return why a candidate must not serve again, although a saved executable of it may be there; None where it may.
+    """Return why a candidate must not serve again, even if a saved executable exists; None if it may.
 
-    What failed in this process stays away even where users want failures kept by others left alone.
+    A failure in this process counts even with `strict` or `renew`, which ignore failures recorded by other processes.
     """
     found = candidate.group
     if found in context.demoted:
@@ -68,11 +68,11 @@ def _error_of(failure: Failure, found: Group) -> PluginError:
 
 
 def remember_failure(context: PlanningContext, candidate: Candidate) -> None:
-    """Write down why a candidate failed, unless it is about one call's values only, or weights, and discard what was saved.
+    """Record why a candidate failed, and discard what was saved; skip failures due to one call's values or to weights.
 
-    Failures are kept by structure. A worker that dies when it has saved an executable leaves one that would be loaded.
-    What was beyond a limit may be within another one, so such a failure counts under equal limits only.
-    That an accelerator's memory was full is no verdict: other processes, and the user's own model, had a part in it.
+    Failures are stored by structure. A worker that dies after it has saved an executable leaves one that would be loaded.
+    A failure at a limit counts only under equal limits, since it may not occur under others. An accelerator whose memory
+    was full is no evidence: other processes, and the user's own model, contributed to it.
     """
     error, (found, settings) = candidate.failure, candidate.key
     if error is None or isinstance(error, InputRefused | ConstantsRefused):
@@ -93,23 +93,23 @@ def _under_limits(context: PlanningContext, subject: Subject) -> Subject:
 
 
 def remember_failure_in_service(candidate: Candidate, error: BaseException) -> None:
-    """Write down that an executable failed while it served, and remove what was saved of it.
+    """Record that an executable failed while it served, and remove what was saved of it.
 
-    It was good while it was tried, and would be good again in the next process, until it fails there.
+    It passed verification, and would pass again in the next process, until it fails there.
     """
     folder, subject = candidate.folder, candidate.subject
     assert folder is not None and subject is not None, "it serves"
     discard_artifact(folder, is_damaged=False)
     root = folder.parents[2]
     if not root.exists():
-        return  # a folder for one plan only, where there is no cache
+        return  # a folder for one plan only, since there is no cache
     kept, _ = Measurements.open(root)
     with contextlib.closing(kept):
         kept.keep_failure(Failure(subject, Stage.SERVE, reason_of(error), None, _now()))
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of an error's message."""
     lines = (error.message if isinstance(error, PluginError) else text_of(error)).splitlines()
     return lines[0] if lines else type(error).__name__
 

@@ -1,4 +1,4 @@
-"""Has backends search for faster code of a model's clusters, before it is planned: `hub tune` with backends by name."""
+"""Kernel search before planning: `hub tune` with named backends has them search for faster code of a model's clusters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Captured = tuple[Graph, dict[str, torch.Tensor]]
 
 
 def tuning_backends(options: Options) -> tuple[str, ...]:
-    """Return the backends that search for code and that somebody asked for by name; others leave the time to planning."""
+    """Return the backends that search for code and are named in the options; otherwise the time belongs to planning."""
     entries = registry().configured(options).entries
     names = options.backends or ()
     return tuple(name for name in names if name in entries and entries[name].status.accepted and entries[name].info.tunes)
@@ -35,9 +35,9 @@ def tuning_backends(options: Options) -> tuple[str, ...]:
 def tune_kernels(
     module: Any, inputs: Sequence[Any], options: Options, budget_s: float, say: Callable[[str], None]
 ) -> tuple[str, ...]:
-    """Have the backends that search share a budget, and return what each one found, a line each.
+    """Run the search of each tuning backend on an equal share of the budget, and return one line per backend.
 
-    Raises PluginError for whatever a backend raises. May be interrupted: backends keep what they find as they find it.
+    Raises PluginError for anything a backend raises. May be interrupted: backends save findings as they go.
     """
     names = tuning_backends(options)
     if not names:
@@ -68,7 +68,7 @@ def _tuned(
 
 
 def _captured(module: Any, inputs: Sequence[Any]) -> list[Captured]:
-    """Return a model's graphs, which one call finds; what they compute in that call comes from eager.
+    """Return the graphs captured during one call of a model; eager computes the results of that call.
 
     Raises CaptureError, with the cause, if nothing was captured.
     """
@@ -88,7 +88,7 @@ def _captured(module: Any, inputs: Sequence[Any]) -> list[Captured]:
 
 
 def _clusters(backend: Backend, name: str, graph: Graph, weights: dict[str, torch.Tensor]) -> list[Cluster]:
-    """Return the clusters that a backend alone would get."""
+    """Return the clusters of a plan with this backend alone."""
     groups, _ = group_alone(graph, name, backend.supports)
     return [
         extract(graph, found.nodes, f"k{place}", weights) for place, found in enumerate(groups) if found.backend == name

@@ -1,7 +1,7 @@
-"""Verifies after the first answer, in a worker process, what there was no time for before it.
+"""Verification after the first answer, in a worker process, of what there was no time for before.
 
-The worker steps back behind the user's threads, and rests while another graph is planned, whose candidates are timed. It
-ends when the model goes, and with this process. One runs at a time.
+The worker runs at lower priority than the user's threads, and pauses while another graph is planned, because its candidates
+are timed. It ends with the model and with this process. One runs at a time.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from hub.workers.limits import Limits
 from hub.workers.pool import BEHIND, POOL
 
 LIMIT_S = 120.0
-"""Seconds that one step may work, or wait for something, before it counts as hanging. Waiting for a core does not count."""
+"""Seconds that one step may work, or wait, before it counts as hanging. Waiting for a core does not count."""
 _LOAD_LIMIT_S = 600.0
 MAX_REFUSED = 4
-"""Combinations of sizes that are drawn in vain before none is expected."""
+"""Number of drawn size combinations that may all be unusable before the planner stops drawing."""
 _LOOK_S = 0.25
-"""Seconds between two looks at the worker."""
+"""Polling interval of the worker in seconds."""
 _NO_FAULT = (-2, -9, -15)
-"""Signals by which others end a process: a user, or a system without memory."""
+"""Signals that end a process from outside: sent by a user, or by a system out of memory."""
 _VERDICTS = (AccuracyError, ContractError, RunError)
 _HOME = "later"
 
@@ -47,7 +47,7 @@ _planning_lock = freed_in_forks(threading.Lock())
 
 @contextlib.contextmanager
 def planning() -> Generator[None]:
-    """Let no worker take time from what is compiled and timed within."""
+    """Pause background verification in this context, so that it takes no time from what is compiled and timed."""
     global _planning
     with _planning_lock:
         _planning += 1
@@ -66,34 +66,34 @@ def _plans_nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one executable."""
+    """Result of verifying one executable."""
 
     candidate: Candidate
     tried: tuple[str, ...] = ()
-    """Kinds of inputs on which it gave what eager gives."""
+    """Kinds of inputs on which it matches eager."""
     differences: tuple[str, ...] = ()
-    """What differs on unusual inputs only."""
+    """Differences from eager, on unusual inputs only."""
     n_calls: int = 0
     n_sizes: int = 0
-    """Combinations of sizes at which it gave what eager gives."""
+    """Number of size combinations at which it matches eager."""
     failure: PluginError | None = None
-    """Why it must not serve any more."""
+    """Reason why it must not serve any more."""
     problem: str = ""
-    """Why nothing, or not all, could be tried: that is held against nobody."""
+    """Reason why some or all checks could not run; it counts against no backend."""
 
     @property
     def is_lifted(self) -> bool:
-        """Return whether nothing is left that unusual inputs would have to be kept away for."""
+        """Return whether the guard against unusual inputs is no longer needed."""
         return not (self.differences or self.problem or self.failure or self.candidate.report.standing.differs)
 
     @property
     def is_sure_of_sizes(self) -> bool:
-        """Return whether enough combinations of sizes were right."""
+        """Return whether enough combinations of sizes matched eager."""
         return self.n_sizes >= N_TRUSTED
 
     @property
     def standing(self) -> Standing:
-        """How far the executable is verified now."""
+        """Return how far the executable is verified now."""
         before = self.candidate.report.standing
         untried = before.untried if self.problem else ()
         return Standing(
@@ -105,7 +105,7 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """What the plan says of it."""
+        """Return the text that the plan records."""
         kinds = ", ".join(self.tried)
         parts = (
             f"tried after the first answer, and right: {kinds}" if kinds else "",
@@ -118,7 +118,7 @@ class Outcome:
 
 
 class Later(Chore):
-    """The verification of one plan's executables. `tell` hears of each outcome, from another thread."""
+    """Verification of one plan's executables. `tell` is called with each outcome, from another thread."""
 
     name = "hub-later"
     turn = freed_in_forks(threading.Lock())
@@ -127,7 +127,7 @@ class Later(Chore):
     def __init__(
         self, folder: Path, candidates: Sequence[Candidate], threads: int, modes: Modes, options: Options, limits: Limits
     ) -> None:
-        """`folder` holds the sample; it is removed in the end."""
+        """Prepare to verify candidates on the sample in `folder`, which is removed at the end."""
         super().__init__()
         self._folder, self._candidates = folder, tuple(candidates)
         self._facts: dict[str, Any] = {"folder": str(folder), "threads": threads, "modes": modes, "options": options}
@@ -135,12 +135,12 @@ class Later(Chore):
         self._tell: Callable[[Outcome], object] = lambda _: None
 
     def start(self, tell: Callable[[Outcome], object]) -> None:
-        """Begin, and return at once."""
+        """Start the thread, and return at once."""
         self._tell = tell
         self._thread.start()
 
     def work(self) -> None:
-        """Verify one executable after the other, and tell what came of each."""
+        """Verify the executables one after the other, and report each outcome."""
         for candidate in self._candidates:
             if self._is_stopped:
                 return
@@ -170,12 +170,12 @@ class Later(Chore):
         except _VERDICTS as error:
             error.backend, error.cluster = error.backend or backend, error.cluster or name
             return Outcome(candidate, tuple(tried), tuple(differences), failure=error)
-        except Exception as error:  # noqa: BLE001 - a mistake of the hub's own must not be held against a backend either
+        except Exception as error:  # noqa: BLE001 - an error of the hub's own must not count against a backend either
             reason = error.message if isinstance(error, PluginError) else text_of(error)
             return Outcome(candidate, tuple(tried), tuple(differences), problem=reason.splitlines()[0])
 
     def _tried_sizes(self, name: str, backend: str) -> int:
-        """Return at how many combinations of sizes it gives what eager gives; 0 where it is called with one only."""
+        """Return at how many combinations of sizes it matches eager; 0 if it accepts one combination only."""
         n_right = 0
         for n_asked, kind in enumerate(DRAWN_SIZES):
             if n_right >= N_TRUSTED or (n_right == 0 and n_asked >= MAX_REFUSED):
@@ -198,7 +198,10 @@ class Later(Chore):
         self._ask("load", is_plugins=False, **self._facts)
 
     def _ask(self, command: str, *, is_plugins: bool = False, **facts: Any) -> Any:
-        """Ask the worker. Raises RunError where an executable ends it, or hangs in it, and CompileError for all else."""
+        """Send a command to the worker, and return its result.
+
+        Raises RunError if an executable ends the worker or hangs in it, and CompileError for everything else.
+        """
         while _planning and not self._is_stopped:
             time.sleep(_LOOK_S)
         worker = self._worker

@@ -1,4 +1,4 @@
-"""Decides, builds in this process, verifies; and decides again without whoever failed, until a plan runs."""
+"""Plan making: decide, build in this process and verify; if a candidate fails, decide again without it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from hub.workers.session import Session
 from hub.workers.transfer import Sample
 
 _KEPT = (DecidedBy.OPTIONS, DecidedBy.NO_TAKER)
-"""What decides plans, beside measuring, that a later process need not decide again."""
+"""Reasons for a decision, other than measurement, that a later process need not reconsider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,17 @@ class Made:
     steps: tuple[Step, ...]
     loaded: Mapping[str, Loaded]
     served: Mapping[str, Candidate]
-    """Its clusters, by name."""
+    """Candidates of its clusters, by name."""
     later: Later | None = None
-    """What does so, once it is started; None where nothing is to be done, or nothing may be."""
+    """Verification after the first answer, not started yet; None if nothing is left to verify, or if it is not allowed."""
     cache_problem: str = ""
-    """Why the cache folder could not be used; empty where it was."""
+    """Reason why the cache folder could not be used; "" if it was."""
     phases: tuple[Phase, ...] = ()
-    """What making it took."""
+    """Phases of making the plan."""
 
 
 class Maker:
-    """Makes plans for one captured graph; remembers nothing between calls."""
+    """Planner for one captured graph; it keeps no state between calls."""
 
     def __init__(
         self,
@@ -76,9 +76,10 @@ class Maker:
         demoted: Mapping[Group, str] | None = None,
         tell_better: Callable[[Plan], None] | None = None,
     ) -> None:
-        """`demoted` are candidates that failed in this process while they served this graph, and why.
+        """Bind one graph to its options and the registry.
 
-        `tell_better` hears of plans that are a good deal faster than those before them, while others are still tried.
+        `demoted` maps candidates that failed in this process while they served this graph to the reason. `tell_better` is
+        called with plans that are clearly faster than the ones before, while others are still being tried.
         """
         self.graph = graph
         self.mode: Mode = mode
@@ -89,13 +90,13 @@ class Maker:
         self.threads = options.threads or torch.get_num_threads()
         self._tell_better = tell_better
         self._early_notes: tuple[Event, ...] = ()
-        """What was found in the cache before planning began."""
+        """Notes on the cache from before planning began."""
 
     def make(self, values: Sequence[Any], plan: Plan | None = None) -> Made:
-        """Return a running plan for this graph on one real call's inputs.
+        """Return a running plan for this graph and the inputs of one real call.
 
-        `plan` is built again as it is, where given (for new weights). Raises PlanError or PluginError only where the
-        options are strict, and PlanError where they name a plan file that cannot be replayed.
+        If `plan` is given, it is built again unchanged (for new weights). Raises PlanError or PluginError only under
+        `strict`, and PlanError if the options name a plan file that cannot be replayed.
         """
         start = time.perf_counter()
         with planning(), self._store() as (store, problem), self._session(values, plan) as session:
@@ -118,7 +119,7 @@ class Maker:
         return replace(made, phases=session.crew.phases.found)
 
     def is_quick(self) -> bool:
-        """Return whether a plan for this graph is kept, or none can be: then planning aside gains nothing."""
+        """Return whether a plan for this graph is cached or cannot be: planning in another process then gains nothing."""
         try:
             store = Store(self.options.cache_root)
         except CacheError:
@@ -128,7 +129,10 @@ class Maker:
         return found is not None
 
     def _later(self, made: Made, crew: Crew, *, has_cache: bool) -> Later | None:
-        """Return what goes on verifying after the first answer; the folder of saved executables has to outlive planning."""
+        """Return the verification that continues after the first answer; None if nothing is left or it is not possible.
+
+        It needs the `background` option, and a cache, because saved executables have to outlive planning.
+        """
         left = [candidate for candidate in made.served.values() if not candidate.report.standing.later]
         if not (self.options.background and left and has_cache):
             return None
@@ -139,7 +143,7 @@ class Maker:
     def _made(
         self, context: PlanningContext, store: Store, plan: Plan | None, events: tuple[Event, ...]
     ) -> tuple[Made, bool]:
-        """Return what runs, and whether its plan is one to keep for other processes."""
+        """Return what runs, and whether its plan should be kept for other processes."""
         asked = self._asked_for(plan, context)
         context = replace(context, options=self.options, threads=self.threads)
         kept = self._kept(asked) or self._replayed(self._found(store))
@@ -152,18 +156,18 @@ class Maker:
         return made, asked is None and _is_lasting(made.plan)
 
     def _unasked(self) -> Verdicts:
-        """Return what is known before anybody is asked."""
+        """Return what is known before any backend is queried."""
         return before_asking(self.graph, self.registry, self.options)
 
     def _verdicts(self, context: PlanningContext) -> Verdicts:
-        """Return what everybody says, whether or not it could win: `strict` and `hub explain` name all reasons."""
+        """Return the verdicts of all backends, even if they cannot win: `strict` and `hub explain` list every reason."""
         bidders = [name for name in self.registry.entries if self._may_bid(name)]
-        with contextlib.suppress(WorkerError):  # whoever is asked meets it again
+        with contextlib.suppress(WorkerError):  # raised again when the backend is queried below
             context.workers.ask_early(bidders, self.options)
         return ask_backends(self.graph, self.registry, self.options, context.answers)
 
     def predict(self, values: Sequence[Any]) -> Plan:
-        """Return the plan by estimates, or a kept one, or a plan file's, without compiling or timing anything.
+        """Return a plan from the plan file, the cache or estimates, without compiling or timing anything.
 
         Backends that explain their clusters may run them.
         """
@@ -185,7 +189,7 @@ class Maker:
         return plan_of(self.graph, self.mode, decision, verdicts, self.options, events)
 
     def _asked_for(self, plan: Plan | None, context: PlanningContext) -> Plan | None:
-        """Return the plan of the plan file that the options name, whose settings then hold; without one, `plan`."""
+        """Return the plan from the options' plan file and adopt its settings; without a plan file, return `plan`."""
         if self.options.plan is None:
             return plan
         if plan is None or not fits(plan, self.graph):
@@ -226,7 +230,7 @@ class Maker:
 
     @contextlib.contextmanager
     def _store(self) -> Generator[tuple[Store, str]]:
-        """Lend the cache; where it must not or cannot be used, one for the moment, and the reason."""
+        """Yield the cache with ""; if it must not or cannot be used, yield a temporary one with the reason."""
         with contextlib.ExitStack() as stack:
             try:
                 store, problem = Store(self.options.cache_root), ""
@@ -235,7 +239,7 @@ class Maker:
             yield store, problem
 
     def _found(self, store: Store) -> Plan | None:
-        """Return the plan that was kept for such a graph: one that was tuned fully also serves those who ask for less."""
+        """Return the cached plan of an equal graph; a plan made with `tune="full"` also serves requests for less."""
         if self.options.renew:
             return None
         efforts = ("full",) if self.options.tune == "full" else ("full", self.options.tune)
@@ -250,7 +254,7 @@ class Maker:
         return self.registry.entries[name].status.accepted and self.options.allows(name)
 
     def _kept(self, plan: Plan | None) -> Decision | None:
-        """Return the decision behind a plan that was made before, if it fits."""
+        """Return the decision for an earlier plan if it fits; None otherwise."""
         if plan is None or not fits(plan, self.graph):
             return None
         groups = groups_of(plan)
@@ -271,7 +275,7 @@ class Maker:
         decision: Decision,
         events: tuple[Event, ...],
     ) -> Made:
-        """Build a decision, and another one without what failed, until one runs. `verdicts` are asked for when needed."""
+        """Build a decision; while a cluster fails, decide without it and build again. `verdicts` are made when needed."""
         builder = Builder(context, store)
         while True:
             verdicts = decision.verdicts or verdicts
@@ -294,7 +298,7 @@ class Maker:
             return Made(plan, steps, loaded, builder.served)
 
     def _patched(self, decision: Decision, failed: ClusterFailed, reason: str) -> Decision | None:
-        """Return the user's plan with what failed in eager; None where the plan is the hub's own, which is made again."""
+        """Return the plan file's plan with the failed nodes in eager; None for the hub's own plan, to be decided again."""
         if self.options.plan is None or decision.kept is None:
             return None
         return self._kept(moved_to_eager(self.graph, decision.kept, failed.group, failed.nodes, reason))
@@ -307,14 +311,14 @@ class Maker:
         return plan_of(self.graph, self.mode, decision, verdicts, self.options, events)
 
     def _check_strict(self, verdicts: Verdicts, assignment: Assignment, events: Sequence[Event]) -> None:
-        """Under `strict`, raises PlanError for the first failure, or for a node that nobody asked to run in eager."""
+        """Raise PlanError for the first failure, or the first node that would run in eager unasked, under `strict`."""
         if not self.options.strict:
             return
         failed = [event for event in (*verdicts.events, *events) if event.kind is EventKind.FAILED]
         if failed:
             raise PlanError(f"strict: {failed[0].stage} failed: {failed[0].message}", backend=failed[0].backend)
         if self.options.plan is not None:
-            return  # what is in eager there was asked to be
+            return  # the plan file chose what runs in eager
         for found in assignment.groups:
             if found.backend == EAGER:
                 self._check_asked(verdicts, found)
@@ -327,7 +331,7 @@ class Maker:
             if name in self.graph.pinned or is_trifle(node) or wanted is None or wanted == EAGER or forced == EAGER:
                 continue
             if any(verdicts.takes(backend, name) for backend in verdicts.by_backend):
-                continue  # eager was the fastest, which is no fallback
+                continue  # eager was the fastest, so this is no fallback
             reasons = [verdicts.by_backend[backend][name].reason for backend in verdicts.by_backend]
             text = next(filter(None, reasons), "no backend could be used")
             raise PlanError(
@@ -340,9 +344,9 @@ def _no_cache(problem: str) -> tuple[Event, ...]:
 
 
 def _is_lasting(plan: Plan) -> bool:
-    """Return whether a later process would decide the same. What nobody measured may only have been a plugin's bad day.
+    """Return whether a later process would decide the same.
 
-    So may be an accelerator whose memory was full.
+    A failure in a plan that was not measured may be temporary; so is an accelerator whose memory was full.
     """
     if any(event.is_device_full for event in plan.events):
         return False
@@ -352,7 +356,7 @@ def _is_lasting(plan: Plan) -> bool:
 
 
 def _lasting_part(plan: Plan) -> Plan:
-    """Return the plan without what this process met in the cache, which later ones will not."""
+    """Return the plan without the notes on this process's cache, which later processes will not see."""
     return plan.model_copy(update={"events": tuple(event for event in plan.events if not _is_about_loading(event))})
 
 
@@ -361,20 +365,20 @@ def _is_about_loading(event: Event) -> bool:
 
 
 def _troubles(context: PlanningContext) -> tuple[Event, ...]:
-    """Return what went wrong with the store of measurements while it was used."""
+    """Return notes on problems with the measurement store."""
     return tuple(Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=text) for text in context.measurements.notes)
 
 
 def _cache_notes(store: Store) -> tuple[Event, ...]:
-    """Return what in the cache could not be used."""
+    """Return notes on cache entries that could not be used."""
     return tuple(Event(kind=EventKind.NOTE, stage=Stage.LOAD, message=text) for text in store.take_notes())
 
 
 def _decided(context: PlanningContext, verdicts: Verdicts, *, may_measure: bool) -> Decision:
-    """Return what `decide` gives.
+    """Return the result of `decide`, importing it on first use.
 
-    It is imported when it is needed: SciPy takes as long as a small model's capture, and neither who answers in eager while
-    another process decides nor who has a kept plan needs it.
+    Importing SciPy takes as long as capturing a small model. A process with a cached plan does not need it, nor does one
+    that answers in eager while another process decides.
     """
     with context.session.crew.phases.during(Work.DECIDE):
         from hub.planning.decide import decide

@@ -1,4 +1,4 @@
-"""Decides by measuring: compiles in workers, times clusters alone, assigns, then times whole plans against each other."""
+"""Planning by measurement: compile in workers, time clusters in isolation, assign, then race whole plans."""
 
 from __future__ import annotations
 
@@ -33,50 +33,50 @@ from hub.workers.profiling import measure_profile
 from hub.workers.runners import PlanRunner
 
 MAX_REPAIRS = 8
-"""Times that a cluster is compiled again without a node that made it fail."""
+"""Number of times that a cluster is recompiled without a node that made it fail."""
 MAX_MIXES: Mapping[str, int] = {"fast": 2, "full": 6}
-"""Mixed plans that are timed whole, beside every backend alone and eager."""
+"""Number of mixed plans that are timed whole, in addition to eager and each backend alone."""
 MAX_PRICING_ROUNDS = 12
-"""Rounds of compiling and timing what could still change the decision, under `tune="full"`."""
+"""Rounds of compiling and timing pieces that could still change the decision, under `tune="full"`."""
 MIN_HEAT_S = 4.0
-"""Seconds that whole plans are timed for at least, whatever compiling took."""
+"""Minimum seconds for which whole plans are timed, however long compilation took."""
 MAX_HEAT_S = 60.0
 HOPELESS = 2.0
-"""A plan whose parts, timed alone, add up to this many times the best one's is not timed whole."""
+"""Factor over the best plan beyond which a plan is not timed whole, by the summed costs of its parts in isolation."""
 NEAR = 2.0
-"""Under `tune="fast"`, a backend that is expected to take this many times the best one's time is still waited for.
+"""Factor over the best expected time up to which the planner still waits for a backend, under `tune="fast"`.
 
 Estimates are off by as much: on Mamba, Inductor was expected to be the slowest of three, and is the fastest by far.
 """
 MIN_GAIN: Mapping[str, float] = {"fast": 0.02, "full": 1e-4}
-"""Share of a call that trying a plan must be expected to save."""
+"""Minimum expected saving, as a share of a call, for which a plan is tried."""
 MIN_CHANCE: Mapping[str, float] = {"fast": 0.25, "full": 0.0}
-"""Probability with which it must be faster than the best plan so far."""
+"""Minimum probability of beating the incumbent for which a plan is tried."""
 PATIENCE = 2.0
-"""Times its expected seconds of compiling for which the most promising plan is compiled alone."""
+"""Multiple of its expected compile time for which the most promising plan compiles alone."""
 MIN_ALONE_S = 5.0
 BETTER = 0.8
-"""A plan that takes less than this share of the one that runs meanwhile is built before planning ends."""
+"""Share of the running plan's time that a new plan must stay below to be built before planning ends."""
 SMALL_S = 2e-3
-"""A graph below this many seconds may run best on one thread, and compiles fast: that is tried at once."""
+"""Call time below which a graph is also tried on one thread at once: it may run best there, and compiles fast."""
 
 PROFILE_BUDGET_S = 120.0
-"""Budget from which 20 s for measuring the machine are well spent."""
+"""Minimum budget in seconds at which the 20 s that measuring the machine takes are well spent."""
 
 
 def by_measuring(
     context: PlanningContext, verdicts: Verdicts, choices: Sequence[Assignment], book: PriceBook
 ) -> Decision | None:
-    """Return the decision behind the fastest whole plan; None where no plan could be timed.
+    """Return the decision for the fastest whole plan; None if no plan could be timed.
 
-    A plugin's failure raises nothing: it costs the plugin's candidate, and is among the decision's events.
+    A plugin failure does not raise: it drops the plugin's candidate and is recorded in the decision's events.
     """
     _measure_machine(context, verdicts, book)
     return _Measuring(context, book, verdicts, choices).decide()
 
 
 def _measure_machine(context: PlanningContext, verdicts: Verdicts, book: PriceBook) -> None:
-    """Measure what `hub doctor` would, once a machine, where there is time for it: switching pools has a price then."""
+    """Measure what `hub doctor` would, once per machine and if time allows, so that switching thread pools has a cost."""
     backends = (*verdicts.backends, *verdicts.unasked)
     is_worth = len(backends) > 1 and context.options.tune == "full" and context.options.budget_s >= PROFILE_BUDGET_S
     if not is_worth or settle_peaks(context.measurements, context.threads).call_s:
@@ -94,7 +94,7 @@ def _measure_machine(context: PlanningContext, verdicts: Verdicts, book: PriceBo
 
 
 class _Measuring:
-    """One run; holds what was compiled and priced so far."""
+    """State of one planning run: what has been compiled and timed so far."""
 
     def __init__(
         self, context: PlanningContext, book: PriceBook, verdicts: Verdicts, choices: Sequence[Assignment]
@@ -112,17 +112,17 @@ class _Measuring:
         self._tried: set[tuple[Group, ...]] = set()
         """Assignments that were compiled, or that failed."""
         self._told_s = 0.0
-        """Seconds of the plan that runs meanwhile."""
+        """Seconds per call of the plan that runs while planning continues."""
         self._has_explored = False
-        """True once a backend was tried of which nothing was known: one for each graph, however many there are."""
+        """True once a backend with no known cost was tried: only one per graph is, however many there are."""
         self.mixable = verdicts
-        """What mixes are made of: the backends whose whole plans were tried."""
+        """Verdicts of the backends whose whole plans were tried; mixes are built from these."""
         self.is_full = context.options.tune == "full"
         self.is_away = is_on_accelerators(context.graph)
-        """True where other numbers of threads, or their spinning, would have everything compiled again for nothing."""
+        """True if every result lies on accelerators: other thread counts or busy-wait would only recompile everything."""
 
     def decide(self) -> Decision | None:
-        """Run the whole of it."""
+        """Run every stage and return the decision."""
         if not self.book.has_timed_eager:
             self.book.keep_eager(self.session.eager_prices())
         self.eager_s = self.book.eager_s()
@@ -145,7 +145,7 @@ class _Measuring:
     # --- Attempts -----------------------------------------------------------------------------------------------------
 
     def _try_plans(self) -> None:
-        """Ask, compile and time, the most promising first, until no whole plan is expected to be worth its time."""
+        """Query, compile and time the most promising plans first, until no whole plan is expected to be worth its time."""
         while self.clock.left_s > 0 and (chosen := self._next_drafts()):
             backends = {name: None for draft in chosen for name in draft.assignment.backends}
             if strangers := [name for name in backends if name in self.verdicts.unasked]:
@@ -153,7 +153,7 @@ class _Measuring:
                 self.drafts = self._drafts()
                 continue
             self._has_explored |= self._attempt(chosen[0]).is_unknown
-            if self.is_full:  # there, the budget is what the user gave, and every core is put to use
+            if self.is_full:  # the user chose this budget, so every core is used
                 self._compile_repaired(chosen)
             else:
                 self.clock.wait_for(self._worth_waiting_for(chosen))
@@ -165,7 +165,7 @@ class _Measuring:
             self._tell_better()
 
     def _tell_better(self) -> None:
-        """Hand on the best plan so far, where it is a good deal faster than the last one handed on, or than eager."""
+        """Publish the best plan so far if it is clearly faster than the last one published, or than eager."""
         ready = [draft for draft in self.drafts if draft.assignment.clusters and self.candidates.is_servable(draft)]
         best = min(ready, key=self._predicted_s, default=None)
         if best is None or self._predicted_s(best) > BETTER * self._told_s:
@@ -184,9 +184,9 @@ class _Measuring:
         )
 
     def _hope(self) -> float:
-        """Return how much faster than expected whatever is not measured may be: as much as what was, at most 1.
+        """Return the factor for estimates of unmeasured plans: measured over estimated time so far (median), at most 1.
 
-        Most prices are predicted as ratios to eager's, which may have been timed beside other work.
+        Most estimates are ratios to eager, which may have been timed while other work ran.
         """
         whole = [draft for draft in self.drafts if len(draft.assignment.groups) == 1 and draft.assignment.clusters]
         found = [(draft.assignment.groups[0], draft.settings) for draft in whole]
@@ -195,9 +195,9 @@ class _Measuring:
         return min(1.0, median(ratios)) if ratios else 1.0
 
     def _compile_first(self, first: Draft, *others: Draft) -> None:
-        """Compile the most promising plan alone: what it takes decides who else is worth trying.
+        """Compile the most promising plan alone: its measurement decides which others are worth trying.
 
-        The others begin beside it only where it takes far longer than expected: it may hang.
+        The others start next to it only if it takes far longer than expected, because it may hang.
         """
         backends = set(first.assignment.backends)
         beside = [draft for draft in others if backends.isdisjoint(draft.assignment.backends)]
@@ -209,7 +209,7 @@ class _Measuring:
     def _next_drafts(self) -> Sequence[Draft]:
         """Return the plans to try now, the most promising first.
 
-        Whoever has not been asked takes part with the plan that it could have at best.
+        A backend that was not queried yet is represented by the best plan that it could have.
         """
         drafts = (*self.drafts, *at_best(self.context, self.verdicts))
         open_ = [draft for draft in drafts if draft.assignment.clusters and self._is_open(draft)]
@@ -227,7 +227,7 @@ class _Measuring:
         return draft.assignment.groups not in self._tried and not any(map(self.book.has_failed, draft.assignment.clusters))
 
     def _incumbent_s(self) -> float:
-        """Return seconds of the best plan so far, by what its parts take alone; eager at first."""
+        """Return seconds of the incumbent, summed over its parts in isolation; initially eager's."""
         ready = [draft for draft in self.drafts if self.candidates.is_ready(draft)]
         return min((self._predicted_s(draft) for draft in ready), default=sum(self.eager_s.values()))
 
@@ -246,7 +246,7 @@ class _Measuring:
         return Attempt(draft, run_s, deviation_of(run_s, spread_s, is_estimated=is_estimated), compile_s, is_unknown)
 
     def _compile_repaired(self, drafts: Sequence[Draft], beside: Sequence[Draft] = (), alone_s: float = 0.0) -> None:
-        """Compile whole plans; without the nodes that failures name, again.
+        """Compile whole plans, and recompile them without the nodes that failures name.
 
         One bad operator must not cost a backend the whole graph. For `beside` and `alone_s` see `Candidates.compile`.
         """
@@ -254,7 +254,7 @@ class _Measuring:
             wanted = (*self.candidates.clusters(drafts), *self.candidates.clusters(self._calm(drafts), is_needed=False))
             found = self.candidates.compile(wanted, self.candidates.clusters(beside), alone_s)
             beside = ()
-            # What a piece does must not cost a whole plan anything.
+            # The failure of a piece must not cost a whole plan anything.
             failed = [(one.group, one.failure) for one in found if one.is_needed and one.failure is not None]
             named = [(group.backend, failure) for group, failure in failed if failure.node in group.nodes]
             if not named:
@@ -268,14 +268,14 @@ class _Measuring:
             self._tried.update(draft.assignment.groups for draft in drafts)
 
     def _worth_waiting_for(self, drafts: Sequence[Draft]) -> Iterable[str]:
-        """Return the backends that can have the whole graph and are expected to take little longer than the best plan."""
+        """Return the backends that may support the whole graph and are expected to be little slower than the best plan."""
         whole = [draft for draft in drafts if len(draft.assignment.clusters) == 1]
         expected_s = {draft.assignment.backends[0]: self._attempt(draft).run_s for draft in whole}
         best_s = min(*expected_s.values(), self._incumbent_s()) if expected_s else 0.0
         return [backend for backend, seconds in expected_s.items() if seconds <= NEAR * best_s]
 
     def _price_pieces(self) -> None:
-        """Price the pieces that weigh most, of backends that were tried: a mix of them may beat each alone."""
+        """Time the heaviest pieces of the backends that were tried: a mix of them may beat each one alone."""
         tried = {name for draft in self.drafts if self.candidates.is_ready(draft) for name in draft.assignment.backends}
         self.mixable = self.verdicts.only(tried)
         if len(tried) > 1:
@@ -283,20 +283,20 @@ class _Measuring:
             self.candidates.time_alone()
 
     def _calm(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """Return, under `tune="full"`, backends alone as they would run beside others: mixes are predicted from that."""
+        """Return single-backend plans without busy-wait, under `tune="full"`: mixes run so and are predicted from them."""
         if not self.is_full or len(self.verdicts.backends) < 2 or self.is_away:
             return ()
         return [_variant(draft, spin=False) for draft in drafts if len(draft.assignment.backends) == 1]
 
     def _first_pieces(self) -> list[Candidate]:
-        """Return the pieces that weigh most, unless their prices are known: they fill what time there is."""
+        """Return the heaviest pieces whose costs are unknown, to fill the time that is left."""
         wanted = worth_measuring(self.mixer.sections(self.mixable), self.book, self.context.settings(spin=False), {})
         return self.candidates.pieces(wanted if self.is_full else wanted[:MAX_FAST])
 
-    # --- Prices -------------------------------------------------------------------------------------------------------
+    # --- Costs --------------------------------------------------------------------------------------------------------
 
     def _explore(self) -> None:
-        """Go on pricing pieces, under `tune="full"`, for as long as one could change the decision."""
+        """Keep timing pieces while one could still change the decision, under `tune="full"`."""
         for _ in range(MAX_PRICING_ROUNDS if self.is_full else 0):
             sections = self.mixer.sections(self.mixable)
             known = self.mixer.best_known_s(sections, self.eager_s)
@@ -310,7 +310,7 @@ class _Measuring:
     # --- Finalists ----------------------------------------------------------------------------------------------------
 
     def _finalists(self) -> list[Draft]:
-        """Return the drafts worth timing whole: each backend alone, eager, and the mixes predicted to be fastest."""
+        """Return the plans worth timing whole: each backend alone, eager, and the mixes predicted to be fastest."""
         ready = [draft for draft in self.drafts if self.candidates.is_ready(draft)]
         alone_s = {draft.name: self._predicted_s(draft) for draft in ready}
         best_s = min(alone_s.values(), default=0.0)
@@ -326,14 +326,14 @@ class _Measuring:
         return _with_own_names([*singles, *pairs[:most], *self._small_variants(singles)])
 
     def _small_variants(self, singles: Sequence[Draft]) -> list[Draft]:
-        """Return the backends alone on one thread, for small graphs."""
+        """Return single-threaded variants of the single-backend plans of small graphs."""
         if self.context.options.threads is not None or self.context.threads == 1 or self.is_full or self.is_away:
             return []
         small = [draft for draft in singles if draft.assignment.clusters and self._predicted_s(draft) < SMALL_S]
         return self._compiled([_variant(draft, threads=1) for draft in small])
 
     def _variants(self, proof: Proof | None, finalists: Sequence[Draft]) -> list[Draft]:
-        """Return, under `tune="full"`, the two fastest plans with other thread counts and the other habit of spinning."""
+        """Return variants of the two fastest plans with other thread counts and busy-wait toggled, under `tune="full"`."""
         if proof is None or not self.is_full or self.is_away:
             return []
         by_time = {item.name: item.median_s for item in proof.contenders}
@@ -409,7 +409,7 @@ class _Measuring:
         )
 
     def _untried_notes(self) -> Iterable[Event]:
-        """Say of each backend that nobody tried what was expected of it."""
+        """Yield, for each backend that was not tried, a note with its expected time."""
         tried = {found.backend for groups in self._tried for found in groups}
         drafts = (*self.drafts, *at_best(self.context, self.verdicts))
         for backend in (*self.verdicts.backends, *self.verdicts.unasked):
@@ -419,7 +419,7 @@ class _Measuring:
                 yield Event(kind=EventKind.NOTE, stage=Stage.COMPILE, backend=backend, message=text)
 
     def _beside_notes(self, race: Race) -> Iterable[Event]:
-        """Return how much was timed beside the user's own calls."""
+        """Yield a note on how many calls were timed while the user's own calls ran."""
         blocks = [block for entrant in race.entrants for block in entrant.blocks.values()]
         if beside := sum(block.beside for block in blocks):
             share = beside / sum(block.calls for block in blocks)
@@ -443,7 +443,7 @@ def _variant(draft: Draft, *, threads: int | None = None, spin: bool | None = No
 
 
 def _with_own_names(drafts: Sequence[Draft]) -> list[Draft]:
-    """Number drafts of equal names, since the same backends can share a graph in several ways."""
+    """Number plans that share a name, because the same backends can split a graph in several ways."""
     seen: Counter[str] = Counter()
     named: list[Draft] = []
     for draft in drafts:

@@ -1,9 +1,9 @@
-"""Finds plans that mix backends: prices regions, solves for the cheapest assignment, and gives the best few as drafts.
+"""Search for plans that mix backends: cost each region, solve for the cheapest assignments, return the best few.
 
-A region is priced alone, once for all regions of equal structure. Alone, though, a cluster pays for entering, leaving and
-changing layouts, which a cluster of many regions pays once. What a backend saves inside is read off its whole-graph price:
-the inner price of a region is its own price scaled so that all of them add up to the whole. The whole is taken as it runs
-without spinning between calls where that was measured, because so a cluster runs beside others.
+A region is timed in isolation, once for all regions of equal structure. An isolated cluster, however, pays for entering,
+leaving and changing layouts, which a cluster of many regions pays once. What a backend saves inside a cluster is derived
+from its whole-graph cost: a region's inner cost is its own cost, scaled so that all of them add up to the whole. The whole
+is measured without busy-wait if possible, because a cluster runs so in a mix.
 """
 
 from __future__ import annotations
@@ -33,49 +33,51 @@ from hub.pricing.roofline import CALL_S, flops, only_accelerator, peaks, settle_
 from hub.process.accelerators import is_accelerator
 
 MOST_REGIONS = 256
-"""Regions beyond which neighbours are joined: more choices than could pay, since every boundary costs."""
+"""Number of regions beyond which adjacent ones are joined: every boundary costs, so more choices cannot pay."""
 LEAST_INNER, MOST_INNER = 0.5, 1.2
-"""Bounds on the inner price over the price alone: beyond them one of the two measurements is off."""
+"""Bounds on the ratio of a region's inner cost to its isolated cost; beyond them one of the two measurements is off."""
 MIX_S = 100e-6
-"""Seconds that going from one thread pool to another takes where `hub doctor` has not measured it: between 0 (ONNX Runtime
-and OpenVINO) and 250 us (OpenVINO after OpenMP) were measured on 2 cores, 2026-11."""
+"""Seconds to switch between thread pools if `hub doctor` has not measured it.
+
+On 2 cores, 2026-11, 0 (ONNX Runtime and OpenVINO) to 250 us (OpenVINO after OpenMP) were measured.
+"""
 HOPE = 1.03
-"""A mix predicted to take more than this many times the best known plan is not worth timing."""
+"""Factor over the best known plan beyond which a mix, by its prediction, is not worth timing."""
 _MOST_ROUTES = 64
-"""Cheapest routes among which the drafts are looked for: neighbours in rank often differ by one light region."""
+"""Number of cheapest routes from which mixes are chosen: routes adjacent in rank often differ by one light region."""
 
 
 class Mixer:
-    """Finds mixed plans for one graph, with what the price book knows at the time of asking."""
+    """Search for mixed plans of one graph, with the costs known when it is called."""
 
     def __init__(self, context: PlanningContext, book: PriceBook, *, trusts_estimates: bool) -> None:
         self._context = context
         self._book = book
         self._trusts_estimates = trusts_estimates
-        """False where measured prices are at hand: beside them, a roofline looks cheap and would win by its optimism.
+        """False if measured costs exist: next to them a roofline estimate looks cheap and would win by its optimism.
 
-        Learned prices are never mixed by: of hundreds of combinations, the one that looks cheapest is the luckiest error.
+        Learned costs are never used for mixes: of hundreds of combinations, the cheapest has the luckiest error.
         """
         self._regions = coarsened(context.graph, regions(context.graph), MOST_REGIONS, cost=flops)
         self._settings = context.settings(spin=False)
         profile = settle_peaks(context.measurements, context.threads)
         self._call_s = profile.call_s
         self._copies_s = tuple(_copies_s(context.graph, one, profile) for one in self._regions)
-        """Seconds of copying, where a cluster begins after a region, what that hands on in another layout."""
+        """Seconds of copying values in other layouts, if a cluster begins after this region."""
         self._profile = profile
         self._is_accelerated = only_accelerator(context.graph) is not None
-        """True where no backend computes with threads of the CPU, from whose pool to another one it takes time to go."""
+        """True if no backend computes with CPU threads, so that switching between thread pools costs nothing."""
         self._mix_s = 0.0 if self._is_accelerated else max(profile.mix_s.values(), default=MIX_S)
         self._gap: float | None = None
         self._method = ""
         self._predicted_s: dict[tuple[Group, ...], float] = {}
 
     def sections(self, verdicts: Verdicts) -> tuple[Section, ...]:
-        """Return the regions as the backends see them."""
+        """Return the regions with the clusters that each backend would make of them."""
         return sections_of(self._context.graph, verdicts, self._regions)
 
     def best_known_s(self, sections: Sequence[Section], eager_s: Mapping[str, float]) -> Mapping[str, float]:
-        """Return, by structure, the best measured seconds of a region: in one backend, or in eager."""
+        """Return, by structure, the best measured seconds of a region: on one backend, or in eager."""
         found: dict[str, float] = {}
         for section in sections:
             known = [sum(eager_s[name] for name in section.region.nodes)]
@@ -107,11 +109,11 @@ class Mixer:
         return tuple(distinct.values())[:most]
 
     def predicted_s(self, draft: Draft) -> float | None:
-        """Return seconds of one call of a mix that it proposed, by the prices of its regions; None for any other plan."""
+        """Return predicted seconds of one call of a mix that this mixer proposed; None for any other plan."""
         return self._predicted_s.get(draft.assignment.groups)
 
     def search(self, verdicts: Verdicts, *, n_compiled: int, n_timed: int) -> Search:
-        """Return what was looked at, for the plan's evidence."""
+        """Return the size and the method of the search, for the plan's evidence."""
         sections = self.sections(verdicts)
         pieces = {
             (self._book.structure(piece), piece.backend) for one in sections for p in one.pieces.values() for piece in p
@@ -140,7 +142,7 @@ class Mixer:
         return ((region.nodes, backend) for region, backend in zip(self._regions, route.backends, strict=True))
 
     def _prices_alone(self, sections: Sequence[Section], eager_s: Mapping[str, float]) -> tuple[Mapping[str, float], ...]:
-        """Return, for each region, the price alone of every backend that takes it, and of eager."""
+        """Return, for each region, its isolated cost on every backend that supports it, and in eager."""
         return tuple(self._section_prices(section, eager_s) for section in sections)
 
     def _section_prices(self, section: Section, eager_s: Mapping[str, float]) -> Mapping[str, float]:
@@ -153,7 +155,7 @@ class Mixer:
         return {**prices, EAGER: sum(eager_s[name] for name in section.region.nodes)}
 
     def _whole_s(self, drafts: Sequence[Draft], eager_s: Mapping[str, float]) -> Mapping[str, float]:
-        """Return the seconds of each backend's plan of the whole graph, where all of it has a measured price."""
+        """Return the seconds of each backend's plan of the whole graph, if all its costs are measured."""
         found: dict[str, float] = {}
         for draft in drafts:
             costs = [self._book.measured_at_all(item, draft.settings) for item in draft.assignment.clusters]
@@ -162,7 +164,7 @@ class Mixer:
         return found
 
     def _calm_s(self, drafts: Sequence[Draft], eager_s: Mapping[str, float]) -> Mapping[str, float]:
-        """Return the same without spinning between calls, as a backend runs beside others, where that was measured."""
+        """Return the same without busy-wait, as a backend runs in a mix, if that was measured."""
         calm = [replace(draft, settings=self._settings) for draft in drafts if len(draft.assignment.backends) == 1]
         return {
             draft.assignment.backends[0]: self._book.total_s(draft, eager_s)
@@ -189,7 +191,7 @@ class Mixer:
         return RegionChain(backends, tuple(inside), tuple(enter), eager, possible, switch_s=self._switch_s(backends))
 
     def _switch_s(self, backends: Sequence[str]) -> tuple[tuple[float, ...], ...]:
-        """Return what going from one thread pool to another takes, as `hub doctor` measured it; nothing without pools."""
+        """Return seconds to switch between thread pools, as measured by `hub doctor`; empty without pools."""
         if self._is_accelerated:
             return ()
         names = (*backends, EAGER)
@@ -198,21 +200,23 @@ class Mixer:
         )
 
     def _split(self, backend: str, alone_s: float, share: float | None, copies_s: float) -> tuple[float, float]:
-        """Return what a region costs inside a cluster, and what it costs more where a cluster begins at it.
+        """Return a region's cost inside a cluster, and the extra cost if a cluster begins at it.
 
-        Inside, it is its share of the whole graph's price; without one, a call and its copies less than alone. Were it
-        less than its share, a graph cut in two would look cheaper than the whole, as measured, of which it is made.
+        The inside cost is the region's share of the whole graph's cost; if that is unknown, its isolated cost minus a call
+        and its copies. Entering costs at least the rest of the isolated cost: otherwise a graph cut in two would look
+        cheaper than the measured whole.
         """
         entering_s = min(self._call_s.get(backend, CALL_S) + copies_s, alone_s / 2)
         inside_s = alone_s - entering_s if share is None else share * alone_s
         return inside_s, max(entering_s, alone_s - inside_s)
 
-    # --- Any candidates: a binary programme ---------------------------------------------------------------------------
+    # --- Any candidates: a binary program -----------------------------------------------------------------------------
 
     def _covered(self, verdicts: Verdicts, drafts: Sequence[Draft], eager_s: Mapping[str, float]) -> Assignment | None:
-        """Return the exact cheapest cover by all known clusters, those that plugins propose among them.
+        """Return the exact cheapest cover by all known clusters, including those that plugins propose.
 
-        Where each backend takes the whole graph, and no plugin proposes anything, the chain has said all there is to say.
+        None if the solver finds none, or if each backend supports the whole graph and no plugin proposes anything: the
+        chain is exact then.
         """
         proposals, events = proposed(self._context.graph, self._context.offered(), verdicts, self._context.options)
         self._book.note(events)
@@ -267,7 +271,7 @@ def _copy_s(profile: Profile, spec: TensorSpec) -> float:
 
 
 def _inner_share(backend: str, alone: Sequence[Mapping[str, float]], whole_s: Mapping[str, float]) -> float | None:
-    """Return the whole graph's price as a share of its regions', each alone; None where one of them is not known."""
+    """Return the whole graph's cost over the sum of its regions' isolated costs, within bounds; None if one is unknown."""
     if backend not in whole_s or not all(backend in prices for prices in alone):
         return None
     total_s = sum(prices[backend] for prices in alone)
@@ -275,7 +279,7 @@ def _inner_share(backend: str, alone: Sequence[Mapping[str, float]], whole_s: Ma
 
 
 def _diverse(routes: Iterable[Route]) -> Iterable[Route]:
-    """Leave the cheapest route of each set of backends and number of clusters."""
+    """Yield the cheapest route for each set of backends and number of clusters."""
     seen: set[tuple[frozenset[str], int]] = set()
     for route in routes:
         kind = (frozenset(route.backends), route.n_clusters)
@@ -290,6 +294,6 @@ def _by_node(parts: Iterable[tuple[Iterable[str], str]]) -> Callable[[str], str]
 
 
 def _forced(graph: Graph, groups: Iterable[Group], options: Options) -> frozenset[str]:
-    """Name of the nodes that the options force to a backend which takes them, and so not to eager."""
+    """Return the names of nodes that the options force to a backend that supports them, and so not to eager."""
     possible = {(found.backend, name) for found in groups for name in found.nodes}
     return frozenset(node.name for node in graph.nodes if (options.forced(operator_name(node)), node.name) in possible)

@@ -1,4 +1,4 @@
-"""What the process that plans tells the one that serves, as files: the best plan so far, and where planning stands."""
+"""Messages from the planning process to the serving one, as files: the best plan so far, and the current stage."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _BETTER, _STAGE = "better.json", "stage"
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The answer of the process that plans."""
+    """Result of the planning process."""
 
     plan: Plan
     began_s: float
-    """Seconds of the monotonic clock at which it began to plan, its imports done."""
+    """Monotonic clock, in seconds, when planning began, after the imports."""
     phases: tuple[Phase, ...]
 
 
 def tell_better(folder: Path, plan: Plan) -> None:
-    """Lay down a plan, in place of one that nobody has taken yet."""
+    """Publish a plan, replacing one that was not taken yet."""
     _write(folder / _BETTER, plan.model_dump_json())
 
 
 def take_better(folder: Path) -> Plan | None:
-    """Return the plan that was laid down since this was asked last; None where there is none."""
+    """Return the plan published since the last call; None if there is none."""
     taken = folder / f"{_BETTER}.taken"
     try:
         (folder / _BETTER).replace(taken)
@@ -39,14 +39,14 @@ def take_better(folder: Path) -> Plan | None:
 
 
 def stage_of(folder: Path) -> str:
-    """Return where planning stands: "compiling, 2 of 3"; nothing before it has begun."""
+    """Return the current stage of planning, such as "compiling, 2 of 3"; "" before it begins."""
     with contextlib.suppress(OSError):
         return (folder / _STAGE).read_text(encoding="utf-8")
     return ""
 
 
 class StageFile(Progress):
-    """Writes where planning stands to a file. A folder that is gone has no reader, and a full disk costs the file only."""
+    """Progress display that writes the current stage to a file. A removed folder or a full disk is ignored."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _STAGE
@@ -63,7 +63,7 @@ class StageFile(Progress):
         self._tell()
 
     def done(self) -> None:
-        """Leave the last stage as it is: the process ends soon."""
+        """Keep the last stage: the process ends soon."""
 
     def _tell(self) -> None:
         steps = f", {min(self._steps, self._total)} of {self._total}" if self._total else ""
@@ -72,7 +72,7 @@ class StageFile(Progress):
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file as a whole: whoever reads meanwhile reads the old one."""
+    """Write a file atomically: a concurrent reader sees the old one."""
     new = path.with_name(f"{path.name}.new")
     new.write_text(text, encoding="utf-8")
     new.replace(path)

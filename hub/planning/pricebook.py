@@ -1,4 +1,4 @@
-"""What is known about prices while one graph is planned: measured here before learned from the past before estimated."""
+"""Costs known while one graph is planned: measured here, else learned from the past, else estimated."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from hub.workers.candidate import Candidate
 
 
 class PriceBook:
-    """Return the best known price of any cluster, and writes measured ones down for later plans and processes.
+    """Best known cost of any cluster; measured costs are stored for later plans and processes.
 
-    Clusters of equal structure share a price, wherever they stand and whatever their weights hold.
+    Clusters of equal structure share a cost, regardless of their position and their weights.
     """
 
     def __init__(self, context: PlanningContext) -> None:
@@ -38,12 +38,12 @@ class PriceBook:
         self._eager_s: Mapping[str, float] = {}
         self._unmeasured: Sequence[str] = ()
         self._costs: dict[tuple[str, str, CompileSettings], Cost] = {}
-        """Measured prices, by structure, backend and settings."""
+        """Measured costs, by structure, backend and settings."""
         self._guesses: dict[tuple[str, str, int], Cost] = {}
         self._models: dict[tuple[str, int, float], LearnedPrices | None] = {}
-        """By backend, threads, and the kind of device as features number it."""
+        """Learned cost models, by backend, threads and device kind as numbered in the features."""
         self._known: dict[tuple[str, int], tuple[Measurement, ...]] = {}
-        """What this machine measured so far, by backend and threads, oldest first."""
+        """Measurements on this machine so far, by backend and threads, oldest first."""
         self._times: dict[tuple[str, int], CompileTimes | None] = {}
         self._features: dict[tuple[str, ...], Mapping[str, float]] = {}
         self._missed: set[tuple[str, str, CompileSettings]] = set()
@@ -51,7 +51,7 @@ class PriceBook:
         self._failed_structures: set[tuple[str, str]] = set()
         self._n_kept = 0
         self._silent: set[str] = set()
-        """Backends whose estimates failed: they are not asked again."""
+        """Backends whose estimates failed; they are not queried again."""
         self._blind: set[tuple[str, str, int]] = set()
         """Keys of guesses that rest on the roofline alone."""
         self._has_timed_eager = False
@@ -61,7 +61,7 @@ class PriceBook:
         return self._context.structure(found)
 
     def measured(self, found: Group, settings: CompileSettings) -> Cost | None:
-        """Return a price that was measured on this machine under these settings, now or by an earlier process, or None."""
+        """Return the cost measured here under these settings, by this or an earlier process; None if there is none."""
         key = (self.structure(found), found.backend, settings)
         if key not in self._costs and key not in self._missed:
             stored = self._context.measurements.find(self._context.subject(found, settings))
@@ -72,15 +72,14 @@ class PriceBook:
         return self._costs.get(key)
 
     def cost(self, found: Group, settings: CompileSettings) -> Cost:
-        """Return the best known price: measured under these settings or under the other habit of spinning, else a guess."""
+        """Return the best known cost: measured with either busy-wait setting, else a guess."""
         known = self.measured_at_all(found, settings)
         return known if known is not None else self.guess(found, settings)
 
     def guess(self, found: Group, settings: CompileSettings) -> Cost:
-        """Return what the past teaches about such clusters, else what the backend or the roofline estimates.
+        """Return the learned cost of such clusters, the backend's own estimate, or the roofline's.
 
-        A backend that predicts prices of its own knows more than what was measured on other machines, and less than what
-        was measured on this one.
+        A backend's own estimate counts more than measurements on other machines, and less than those on this machine.
         """
         key = (self.structure(found), found.backend, settings.threads)
         if key not in self._guesses:
@@ -92,27 +91,27 @@ class PriceBook:
         return self._guesses[key]
 
     def expected(self, found: Group, settings: CompileSettings) -> Cost:
-        """Return the best known price, or what is expected."""
+        """Return the best known cost, else the forecast."""
         return self.measured_at_all(found, settings) or self.forecast(found, settings)
 
     def forecast(self, found: Group, settings: CompileSettings) -> Cost:
-        """Return what is expected before a cluster is measured: a guess, or else what backends typically take.
+        """Return the cost expected before measurement: a guess, or the typical one if the guess is the roofline's.
 
-        The roofline is a bound that hardly any plan comes near: by it, whoever is new would always be tried first.
+        The roofline is a bound that hardly any plan reaches: judged by it, an unknown backend would always be tried first.
         """
         guess = self.guess(found, settings)
         is_blind = (self.structure(found), found.backend, settings.threads) in self._blind
         return (self._typical(found, settings) if is_blind else None) or guess
 
     def is_blind(self, found: Group, settings: CompileSettings) -> bool:
-        """Return whether nothing is known of what a backend takes: it may say so itself once it is asked."""
+        """Return whether nothing is known of this backend's cost; it may provide an estimate once it is queried."""
         if self.measured_at_all(found, settings) is not None:
             return False
         self.guess(found, settings)
         return (self.structure(found), found.backend, settings.threads) in self._blind
 
     def _typical(self, found: Group, settings: CompileSettings) -> Cost | None:
-        """Return the geometric mean of what each backend in the shipped table would take, and how far they are apart."""
+        """Return the geometric mean, with its spread, of the learned costs of each backend in the shipped table."""
         features = self.features(found)
         names = dict.fromkeys(row.backend for row in shipped_table().rows if row.backend != EAGER)
         known = [self._learned(name, features, settings.threads) for name in names]
@@ -126,11 +125,11 @@ class PriceBook:
         return Cost(run_s, spread_s, costs[0].transfer_bytes, "estimated", "what backends typically take")
 
     def forget_guesses(self, backends: Collection[str]) -> None:
-        """Guess anew what these backends take: they can say now what they expect themselves."""
+        """Drop the guesses for these backends, which can now provide their own estimates."""
         self._guesses = {key: cost for key, cost in self._guesses.items() if key[1] not in backends}
 
     def compile_s(self, found: Group, settings: CompileSettings) -> float:
-        """Return seconds that compiling and verifying a cluster is expected to take, a worker's start included."""
+        """Return the expected seconds to compile and verify a cluster, including a worker's start."""
         key = found.backend, settings.threads
         table = shipped_table()
         if key not in self._times:
@@ -141,7 +140,7 @@ class PriceBook:
         return seconds + table.starts_s.get(found.backend, 0.0)
 
     def features(self, found: Group) -> Mapping[str, float]:
-        """Return what a cluster looks like to what learns from the past, eager's time among it."""
+        """Return the features from which the cost models learn, eager's time included."""
         plain = self._plain_features(found.nodes)
         eager_s = self.eager_s()
         return {**plain, EAGER_S: sum(eager_s[name] for name in found.nodes)}
@@ -153,11 +152,11 @@ class PriceBook:
         return self._features[nodes]
 
     def least_s(self, found: Group, settings: CompileSettings) -> float:
-        """Return seconds that no backend can stay below: the cluster's work at the machine's peaks."""
+        """Return the lower bound for every backend in seconds: the cluster's work at the machine's peaks."""
         return least_seconds((self._context.graph.by_name[name] for name in found.nodes), settings.threads)
 
     def keep(self, candidate: Candidate) -> None:
-        """Write a measured price down, for this plan and for later processes."""
+        """Store a measured cost for this plan and for later processes."""
         if candidate.cost is None:
             return
         found, settings = candidate.key
@@ -167,12 +166,12 @@ class PriceBook:
         self._write(Measurement(subject, candidate.cost, compile_s, self.features(found), _now()))
 
     def _write(self, measurement: Measurement) -> None:
-        """Keep a price for later processes, unless what was timed had to share its cores with the user's own calls."""
+        """Store a measurement for later processes, unless the user's own calls competed for cores while it was taken."""
         if not self._context.session.is_disturbed:
             self._context.measurements.keep(measurement)
 
     def eager_s(self) -> Mapping[str, float]:
-        """Return seconds of each node in eager: measured on this machine by any process, learned, or the roofline's."""
+        """Return seconds of each node in eager: measured here by any process, else learned, else the roofline's."""
         if not self._eager_s:
             names = self._worth_an_eager_price()
             subjects = {name: self._eager_subject(name) for name in names}
@@ -189,7 +188,7 @@ class PriceBook:
         return eager_estimate(self._context.graph.by_name[name], self._context.threads) if cost is None else cost.run_s
 
     def keep_eager(self, seconds: Mapping[str, float]) -> None:
-        """Write down what each node took in eager, for later processes: nodes of equal structure share a price."""
+        """Store each node's eager time for later processes; nodes of equal structure share one."""
         alike: dict[Subject, list[str]] = {}
         for name in self._worth_an_eager_price():
             if name in seconds:
@@ -210,7 +209,7 @@ class PriceBook:
 
     @property
     def knows_eager(self) -> bool:
-        """Return whether this machine has measured all operators in eager that weigh anything."""
+        """Return whether every nontrivial operator has an eager measurement on this machine."""
         self.eager_s()
         return not self._unmeasured
 
@@ -226,29 +225,29 @@ class PriceBook:
 
     @property
     def n_kept(self) -> int:
-        """Price measured so far for this decision."""
+        """Return how many costs were measured for this decision so far."""
         return self._n_kept
 
     def is_known(self, structure: str, backend: str, settings: CompileSettings) -> bool:
-        """Return whether a price for this structure is at hand."""
+        """Return whether a measured cost for this structure is loaded."""
         return (structure, backend, settings) in self._costs
 
     def measured_at_all(self, found: Group, settings: CompileSettings) -> Cost | None:
-        """Return a measured price under these settings, or else under the other habit of spinning."""
+        """Return a cost measured under these settings, else with the opposite busy-wait setting; None if unmeasured."""
         return self.measured(found, settings) or self.measured(found, replace(settings, spin=not settings.spin))
 
     def fail(self, found: Group, reason: str) -> None:
-        """Remember that a backend cannot have clusters of this structure."""
+        """Record that a backend does not support clusters of this structure."""
         self._failures[found] = reason
         self._failed_structures.add((self.structure(found), found.backend))
 
     def has_failed(self, found: Group) -> bool:
-        """Return whether a cluster of this structure failed in this backend."""
+        """Return whether a cluster of this structure failed on this backend."""
         return (self.structure(found), found.backend) in self._failed_structures
 
     @property
     def failures(self) -> Mapping[Group, str]:
-        """Why clusters could not be had, in one line each."""
+        """Return the reason why each failed cluster is unavailable, in one line."""
         return dict(self._failures)
 
     def note(self, events: Iterable[Event]) -> None:
@@ -256,12 +255,12 @@ class PriceBook:
         self.events += [event for event in events if event not in self.events]
 
     def total_s(self, draft: Draft, eager_s: Mapping[str, float]) -> float:
-        """Return seconds of one call of a draft: the best known price of each cluster, and its nodes in eager."""
+        """Return seconds of one call of a plan: the best known cost of each cluster, plus its eager nodes."""
         clusters_s = sum(self.cost(found, draft.settings).run_s for found in draft.assignment.clusters)
         return clusters_s + sum(eager_s[name] for name in draft.assignment.eager_nodes)
 
     def all_costs(self, drafts: Iterable[Draft]) -> Mapping[Group, Cost]:
-        """Return the best known price of every cluster of some drafts; of two settings, the later draft's."""
+        """Return the best known cost of each cluster of these plans; if settings differ, the later plan's."""
         settings = {found: draft.settings for draft in drafts for found in draft.assignment.clusters}
         return {found: self.cost(found, wanted) for found, wanted in settings.items()}
 
@@ -270,7 +269,7 @@ class PriceBook:
         return None if model is None else model.price(features)
 
     def _model(self, backend: str, threads: int, device: float) -> LearnedPrices | None:
-        """Return what this machine's measurements teach, after those that the hub ships for the CPU."""
+        """Return the cost model fitted to the shipped measurements (CPU only) and to this machine's."""
         key = backend, threads, device
         if key not in self._models:
             shipped = shipped_table().samples(backend, peaks(threads)) if device == CPU else ()
@@ -288,7 +287,7 @@ class PriceBook:
         return cluster_estimate(self._context.cluster(found, "estimate"), settings.threads)
 
     def _own_estimate(self, found: Group, settings: CompileSettings) -> Cost | None:
-        """Return the backend's own estimate, if it has one. What a plugin raises costs it only its say."""
+        """Return the backend's own estimate, if it has one. An exception of the plugin costs it only this estimate."""
         if found.backend in self._silent:
             return None
         try:

@@ -1,12 +1,11 @@
-"""Times whole plans against each other, blocks interleaved, heat after heat; what any of them showed counts in the end.
+"""Race between whole plans, timed in interleaved blocks over several heats; every measurement counts.
 
-The rules that hold whatever dies, hangs or comes late (`tests/planning/test_race.py` tries them on ten thousand schedules):
+These rules hold even if workers die, hang or answer late (`tests/planning/test_race.py` tries ten thousand schedules):
 
-- The winner is the plan with the best paired measurements of all that were ever proven, eager among them.
-- A plan is out only if it fails by itself. One whose worker is gone is built again; where that cannot be done, it counts
-  with what it showed.
-- A plan that is faster by less than noise can make does not take the place of one with fewer clusters, or of the
-  incumbent.
+- The winner is the plan with the best paired measurements of all proven plans, eager included.
+- A plan is out only if it fails by itself. If its worker is gone, it is built again; if that is impossible, it counts
+  with its measurements so far.
+- A plan that is faster by less than the noise replaces neither a plan with fewer clusters nor the incumbent.
 """
 
 from __future__ import annotations
@@ -22,103 +21,103 @@ from hub.process.working import now
 from hub.workers.runners import Block, PlanRunner
 
 BLOCK_S = 0.15
-"""Seconds of one block: long enough for tens of calls, short against the slow phases of a shared machine."""
+"""Seconds per block: long enough for tens of calls, short compared to the slow phases of a shared machine."""
 MIN_ROUNDS = 5
-"""Rounds that two plans have to share."""
+"""Minimum number of rounds that two plans share before they are compared."""
 MAX_ROUNDS = 40
-"""Rounds of one heat."""
+"""Maximum number of rounds per heat."""
 PROVEN_ROUNDS = 2
-"""Blocks after which a plan counts with what it showed."""
+"""Number of blocks after which a plan's measurements count."""
 HOPELESS = 1.5
-"""A plan this many times slower than the best in each of two or more rounds is timed no further."""
+"""Factor over the best plan at which a plan is dropped, if it is slower in each of at least two shared rounds."""
 SAME = 1.01
-"""A plan that is slower than another one by less than this is tied with it, however sure the difference is."""
+"""Factor over another plan below which a plan is tied with it, however certain the difference."""
 EQUAL = 1.02
-"""A plan that is surely slower than the best by less than this, if at all, is not timed on to tell which is faster."""
+"""Factor over the best plan below which a plan, even if certainly slower, is not timed further to tell them apart."""
 TIE = 1.05
-"""A plan this many times slower than the best is not tied with it, however noisy both are."""
+"""Factor over the best plan from which a plan is not tied with it, however noisy both are."""
 PATIENCE_S = 30.0
-"""Seconds after the end of its budget at which a heat stops with fewer than `MIN_ROUNDS`: a machine may slow down."""
+"""Seconds over budget after which a heat stops even with fewer than `MIN_ROUNDS`: a machine may slow down."""
 N_BRIDGES = 2
-"""Plans of earlier heats that run beside new ones."""
+"""Number of plans of earlier heats that run again next to new ones."""
 MAX_DEATHS = 2
-"""Deaths of a plan's worker while it is timed that are held against the plan; the first may be the machine's."""
+"""Number of worker deaths during timing that disqualify a plan; the machine may have caused the first one."""
 MAX_REVIVALS = 4
 
 
 class Timer(Protocol):
-    """What a race needs of whoever runs whole plans: `PlanRunners` does, in workers."""
+    """Interface that a race needs to run whole plans; `PlanRunners` implements it with workers."""
 
     def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
-        """Time one block. Raise PluginError where the plan fails, WorkerGone where there was nobody to ask."""
+        """Time one block. Raise PluginError if the plan fails, WorkerGone if its worker is gone."""
         ...
 
     def revive(self, runner: PlanRunner) -> None:
-        """Build a plan again in a new worker. Raise PluginError where it fails, WorkerError for want of a worker."""
+        """Build a plan again in a new worker. Raise PluginError if it fails, WorkerError if there is no worker."""
         ...
 
     def end(self, runner: PlanRunner) -> None:
-        """End a runner's worker, so that it takes nothing from those that are still timed."""
+        """End a runner's worker, so that it takes no resources from those still timed."""
         ...
 
 
 @dataclass(slots=True)
 class Entrant:
-    """One plan in the race, with everything it has shown."""
+    """Contender in the race, with all its measurements."""
 
     runner: PlanRunner
     blocks: dict[int, Block] = field(default_factory=dict[int, Block])
-    """By round; rounds are counted through all heats."""
+    """Blocks by round; rounds are numbered across all heats."""
     deaths: int = 0
     revivals: int = 0
     is_alive: bool = True
     error: PluginError | None = None
-    """Why it is out."""
+    """Reason why the plan is out."""
 
     @property
     def name(self) -> str:
-        """The plan's name."""
+        """Return the plan's name."""
         return self.runner.name
 
     @property
     def is_proven(self) -> bool:
-        """Return whether it counts."""
+        """Return whether the plan's measurements count."""
         return self.error is None and len(self.blocks) >= PROVEN_ROUNDS
 
     @property
     def n_clusters(self) -> int:
-        """Clusters that backends run."""
+        """Return the number of clusters that backends run."""
         return sum(not step.is_eager for step in self.runner.steps)
 
     @property
     def by_round(self) -> dict[int, float]:
-        """Median seconds of a call, block by block."""
+        """Return the median seconds of a call in each block, by round."""
         return {number: block.seconds for number, block in self.blocks.items()}
 
     @property
     def seconds(self) -> list[float]:
-        """The same without the rounds."""
+        """Return the median seconds of a call in each block, without the rounds."""
         return [block.seconds for block in self.blocks.values()]
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What timing whole plans showed."""
+    """Evidence from timing whole plans."""
 
     winner: Entrant
     contenders: tuple[Contender, ...]
 
     @property
     def laps_s(self) -> tuple[float, ...]:
-        """Median seconds of each step of the winner, inside the whole plan."""
+        """Return the median seconds of each step of the winner within the whole plan."""
         return tuple(median(laps) for laps in zip(*(block.laps_s for block in self.winner.blocks.values()), strict=True))
 
 
 class Race:
-    """Whole plans timed against each other, in as many heats as planning has."""
+    """Race between whole plans, over any number of heats."""
 
     def __init__(self, timer: Timer, now: Callable[[], float] = now) -> None:
-        """`now` gives seconds."""
+        """Create a race with a timer, and a clock `now` in seconds."""
         self._timer, self._now = timer, now
         self.entrants: list[Entrant] = []
         """All plans that ever took part."""
@@ -126,9 +125,9 @@ class Race:
         self._incumbent: Entrant | None = None
 
     def heat(self, runners: Sequence[PlanRunner], budget_s: float) -> None:
-        """Time new runners beside all that may still be the fastest, until one clearly is or the budget ends.
+        """Time new runners together with earlier ones that may still win, until one clearly is fastest or the budget ends.
 
-        The order changes from round to round, so that no runner always follows the same neighbour.
+        The order changes every round, so that no runner always follows the same one.
         """
         earlier = self._still_in_it()
         new = [Entrant(runner) for runner in runners]
@@ -148,7 +147,7 @@ class Race:
         self._incumbent = self._winner()
 
     def proof(self) -> Proof | None:
-        """Return who won, with every contender's figures; None where no plan was proven."""
+        """Return the winner with every contender's figures; None if no plan was proven."""
         winner = self._winner()
         if winner is None:
             return None
@@ -159,12 +158,12 @@ class Race:
 
     @property
     def failures(self) -> tuple[tuple[str, PluginError], ...]:
-        """Plan that are out, and why."""
+        """Return the names of the plans that are out, each with its error."""
         return tuple((entrant.name, entrant.error) for entrant in self.entrants if entrant.error is not None)
 
     @property
     def revived(self) -> tuple[str, ...]:
-        """Plan that were built again because their worker was gone."""
+        """Return the names of the plans that were rebuilt because their worker was gone."""
         return tuple(entrant.name for entrant in self.entrants if entrant.revivals)
 
     def _time(self, entrant: Entrant) -> None:
@@ -187,12 +186,12 @@ class Race:
         try:
             self._timer.revive(entrant.runner)
         except WorkerError:
-            entrant.is_alive = False  # nobody can time it any more: it counts with what it showed
+            entrant.is_alive = False  # no worker can time it any more, so it counts with its measurements so far
         except PluginError as error:
             entrant.error, entrant.is_alive = error, False
 
     def _hopeful(self, running: list[Entrant]) -> list[Entrant]:
-        """Return those that may still be the fastest, and end the others' workers."""
+        """Return the contenders that may still be fastest, and end the others' workers."""
         best = min(running, key=lambda entrant: median(entrant.seconds) if entrant.blocks else float("inf"), default=None)
         if best is None:
             return []
@@ -207,7 +206,7 @@ class Race:
         return hopeful
 
     def _is_comparable(self, running: Sequence[Entrant]) -> bool:
-        """Return whether the fastest has run in as many rounds with each other one as a comparison needs."""
+        """Return whether the fastest plan shares enough rounds with each other one for a comparison."""
         best = self._fastest(running)
         return best is not None and all(len(_ratios(entrant, best)) >= MIN_ROUNDS for entrant in running)
 
@@ -217,9 +216,9 @@ class Race:
         return best is not None and all(_is_clear(other, best) or _is_equal(other, best) for other in others)
 
     def _still_in_it(self) -> list[Entrant]:
-        """Return the plans of earlier heats that run again: what the incumbent does not clearly beat, two at least.
+        """Return the earlier contenders that run again: those the incumbent does not clearly beat, at least two if alive.
 
-        New plans are compared with all others through these, and one of them may lose its worker.
+        New plans are compared with all others through these. There are two because one may lose its worker.
         """
         seconds, best = self._seconds(), self._incumbent
         living = [entrant for entrant in self.entrants if entrant.is_proven and entrant.is_alive]
@@ -228,7 +227,7 @@ class Race:
         return others if len(others) >= N_BRIDGES else living[:N_BRIDGES]
 
     def _winner(self) -> Entrant | None:
-        """Return the fastest plan; among those it does not clearly beat, the one of fewest clusters, then the incumbent."""
+        """Return the fastest plan; if others are tied with it, the one with the fewest clusters, then the incumbent."""
         proven = [entrant for entrant in self.entrants if entrant.is_proven]
         best = self._fastest(proven)
         if best is None:
@@ -247,12 +246,12 @@ class Race:
 
 
 def comparable(blocks: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
-    """Return seconds of each plan as if all had run in the same rounds, given seconds by round; in the given order.
+    """Return seconds of each plan as if all had run in the same rounds, given seconds by round; keep the order.
 
-    The plan with the most rounds gives the scale: its median. Each other one follows by the median ratio to one that is
-    placed already, over the rounds that they share; the pair whose ratios are surest comes first. So slow phases of the
-    machine cancel out, and plans of different heats are compared through those that ran in both. One that shares no round
-    with anybody has its own median.
+    The plan with the most rounds sets the scale with its median. Each other plan is placed by its median ratio to a plan
+    already placed, over their shared rounds; the pair with the most certain ratios comes first. So slow phases of the
+    machine cancel out, and plans of different heats are compared through those that ran in both. A plan that shares no
+    round with any other keeps its own median.
     """
     if not blocks:
         return {}
@@ -266,7 +265,7 @@ def comparable(blocks: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
 
 
 def _doubt(ratios: Sequence[float]) -> tuple[bool, float]:
-    """Return how little ratios are to be trusted: their median distance from the median, by the root of their number."""
+    """Return how uncertain ratios are: their median distance from the median, divided by the root of their number."""
     if len(ratios) < PROVEN_ROUNDS:
         return True, -len(ratios)
     middle = median(ratios)
@@ -278,12 +277,12 @@ def _common(slow: Mapping[int, float], fast: Mapping[int, float]) -> list[float]
 
 
 def _ratios(slow: Entrant, fast: Entrant) -> list[float]:
-    """Return ratios of times in the rounds that both have run."""
+    """Return the ratios of times in the rounds that both have run."""
     return _common(slow.by_round, fast.by_round)
 
 
 def _is_clear(slow: Entrant, fast: Entrant) -> bool:
-    """Return whether one is slower by more than noise can make."""
+    """Return whether `slow` is slower by more than noise can explain."""
     ratios = _ratios(slow, fast)
     if len(ratios) < PROVEN_ROUNDS:
         return False
@@ -291,13 +290,13 @@ def _is_clear(slow: Entrant, fast: Entrant) -> bool:
 
 
 def _is_equal(other: Entrant, best: Entrant) -> bool:
-    """Return whether the difference, whatever it is, is too small to be worth more time."""
+    """Return whether the difference is certainly too small to be worth more time."""
     ratios = _ratios(other, best)
     return len(ratios) >= MIN_ROUNDS and median_interval(ratios)[1] < EQUAL
 
 
 def _is_tied(other: Entrant, best: Entrant) -> bool:
-    """Return whether noise may have made the difference. Plans that never ran in one round are not tied."""
+    """Return whether noise may explain the difference. Plans that share too few rounds are not tied."""
     return len(_ratios(other, best)) >= PROVEN_ROUNDS and not _is_clear(other, best)
 
 

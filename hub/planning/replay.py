@@ -1,4 +1,4 @@
-"""Replays a plan file: finds the plan of a graph, checks that it can run here, completes what its author left out."""
+"""Replay of plan files: find the plan of a graph, check that it can run here, fill in what its author omitted."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _AGAIN = "make the plan again with `hub plan MODEL -o FILE`"
 
 
 def plan_from_file(graph: Graph, mode: Mode, options: Options, registry: Registry, ask: Ask | None = None) -> Plan:
-    """Return the plan for a graph from the file that `options.plan` names, ready to be built as it is.
+    """Return the plan for a graph from the file `options.plan`, ready to build.
 
-    Raises PlanError where the file cannot be read, has no plan that fits, or has one that cannot run here.
+    Raises PlanError if the file cannot be read, contains no plan that fits, or contains one that cannot run here.
     """
     assert options.plan is not None, "the caller looks whether there is a plan file"
     path = options.plan
@@ -48,7 +48,7 @@ def plan_from_file(graph: Graph, mode: Mode, options: Options, registry: Registr
 
 
 def under_plan(options: Options, plan: Plan) -> Options:
-    """Return the options with the plan's settings where the user gave none, and only its backends to ask."""
+    """Return the options restricted to the plan's backends, with the plan's settings for those the user did not set."""
     update: dict[str, object] = {"backends": tuple(name for name in plan.backends if name != EAGER)}
     if options.threads is None:
         update["threads"] = plan.threads or torch.get_num_threads()
@@ -64,10 +64,10 @@ def under_plan(options: Options, plan: Plan) -> Options:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """The first place where a plan and a graph differ."""
+    """First place where a plan and a graph differ."""
 
     position: int
-    """How many nodes of the graph come before it."""
+    """Number of graph nodes that precede it."""
     message: str
     node: str | None = None
     hint: str | None = None
@@ -76,7 +76,7 @@ class Misfit:
 def chosen_plan(plans: Sequence[Plan], graph: Graph, mode: Mode, path: Path) -> Plan:
     """Return the plan made for exactly this graph, else the first that fits it.
 
-    Raises PlanError about the plan that fits for the longest beginning.
+    Raises PlanError about the plan that matches the longest prefix of the graph.
     """
     own = sorted((plan for plan in plans if plan.graph_digest == graph.digest), key=lambda plan: plan.mode != mode)
     misfits: list[Misfit] = []
@@ -90,7 +90,7 @@ def chosen_plan(plans: Sequence[Plan], graph: Graph, mode: Mode, path: Path) -> 
 
 
 def misfit_of(plan: Plan, graph: Graph) -> Misfit | None:
-    """Return the first node, else input, that differs; None where the plan fits, if perhaps for inputs of other sizes."""
+    """Return the first node, else input, that differs; None if the plan fits, even if it was made for other input sizes."""
     planned = _planned_operators(plan)
     unknown = [name for name in planned if name not in {node.name for node in graph.nodes}]
     for position, node in enumerate(graph.nodes):
@@ -116,7 +116,7 @@ def _is_size(graph: Graph, node: fx.Node) -> bool:
 
 
 def _planned_operators(plan: Plan) -> dict[str, str]:
-    """Return each planned node's operator, empty where the file does not say: nodes can be moved without it."""
+    """Return each planned node's operator; "" if the file omits it, since nodes can be moved without it."""
     return {
         name: overload
         for cluster in plan.clusters
@@ -131,7 +131,7 @@ def _planned_operators(plan: Plan) -> dict[str, str]:
 def _node_misfit(node: fx.Node, planned: Mapping[str, str], *, has_same_digest: bool) -> str:
     written = planned[node.name]
     if has_same_digest or written in ("", operator_name(node)):
-        return ""  # with equal digests an odd operator is only a list that was not moved with its nodes
+        return ""  # if digests are equal, a mismatch only means that `operators` was not moved along with `nodes`
     return f"node {node.name!r} is {written} in the plan and {operator_name(node)} here"
 
 
@@ -142,7 +142,7 @@ def _hint_for_missing(unknown: Sequence[str]) -> str:
 def _input_misfit(plan: Plan, graph: Graph) -> str:
     here = inputs_of(graph)
     if plan.graph_digest == graph.digest or len(plan.inputs) != len(here):
-        return ""  # people may leave inputs out, and weights that cannot be guarded join them
+        return ""  # users may omit inputs, and weights that cannot be guarded are added to them
     for number, (before, now) in enumerate(zip(plan.inputs, here, strict=True)):
         if _dtype(before) != _dtype(now):
             return f"input {number} changed its dtype: {before} in the plan and {now} here"
@@ -157,7 +157,7 @@ def _dtype(text: str) -> str:
 
 
 def _check_backends(plan: Plan, options: Options, registry: Registry, path: Path) -> None:
-    """Raise PlanError for the first backend that is unknown, cannot be used here, or is excluded by another option."""
+    """Raise PlanError for the first backend that is unknown, unavailable, or excluded by another option."""
     for name in plan.backends:
         if name == EAGER:
             continue
@@ -185,10 +185,10 @@ def _check_backends(plan: Plan, options: Options, registry: Registry, path: Path
 
 
 def _clusters_of(plan: Plan, graph: Graph) -> tuple[PlannedCluster, ...]:
-    """Return the clusters with their nodes in the graph's order and with their operators; empty clusters are left out.
+    """Return the non-empty clusters with their nodes in graph order and their operators.
 
-    A tuple's elements follow their producer whatever the file says: a tuple cannot cross a cluster's edge. Arithmetic on
-    sizes that the file lacks comes first, in eager.
+    A tuple's elements always follow their producer, regardless of the file, because a tuple cannot cross a cluster
+    boundary. Arithmetic on sizes that the file lacks comes first, in eager.
     """
     reason = "arithmetic on sizes, which the plan file lacks"
     clusters = (PlannedCluster(name="sizes", backend=EAGER, nodes=(), reason=reason), *plan.clusters)
@@ -221,7 +221,7 @@ def _title(cluster: PlannedCluster) -> str:
 
 
 def _check_forced(clusters: Iterable[PlannedCluster], graph: Graph, options: Options, path: Path) -> None:
-    """Raise PlanError where option `force` says otherwise; a pinned node goes nowhere by force."""
+    """Raise PlanError if option `force` contradicts the plan; pinned nodes are exempt, since they cannot be forced."""
     for cluster in clusters:
         for name, overload in zip(cluster.nodes, cluster.operators, strict=True):
             forced = options.forced(overload)
@@ -235,7 +235,7 @@ def _check_forced(clusters: Iterable[PlannedCluster], graph: Graph, options: Opt
 
 
 def _check_takers(clusters: Iterable[PlannedCluster], verdicts: Verdicts, path: Path) -> None:
-    """Raise PlanError for the first node that its backend does not take, with the backend's own reason."""
+    """Raise PlanError for the first node that its backend does not support, with the backend's own reason."""
     for cluster in clusters:
         if cluster.backend == EAGER:
             continue
@@ -265,14 +265,14 @@ def _refusal(verdicts: Verdicts, backend: str, node: str) -> str:
 # --- In which order ---------------------------------------------------------------------------------------------------
 
 _Place = tuple[int, int]
-"""A cluster's number in the file, and the position of one node in it where eager is split."""
+"""A cluster's number in the file, and the position of a node in it if eager is split."""
 
 
 def _scheduled(clusters: Sequence[PlannedCluster], graph: Graph, path: Path) -> tuple[PlannedCluster, ...]:
-    """Return the clusters in the file's order as far as they can run in it.
+    """Return the clusters in the file's order, as far as dependencies allow.
 
-    Eager clusters are split where that lets the others run, since a piece of eager costs nothing. Raises PlanError where
-    two clusters need each other.
+    Eager clusters are split if that lets the others run, since another eager cluster costs nothing. Raises PlanError if two
+    clusters depend on each other.
     """
     whole = {name: (number, 0) for number, cluster in enumerate(clusters) for name in cluster.nodes}
     try:
@@ -291,7 +291,7 @@ def _scheduled(clusters: Sequence[PlannedCluster], graph: Graph, path: Path) -> 
 
 
 def _needs(graph: Graph, place: Mapping[str, _Place]) -> dict[_Place, dict[_Place, tuple[str, str]]]:
-    """Return for each place those that run before it, each with a node there and the node that reads it."""
+    """Return, for each place, the places that it depends on, each with the node there and the node that reads it."""
     needs: dict[_Place, dict[_Place, tuple[str, str]]] = {found: {} for found in place.values()}
     last_effect: str | None = None
     for node in graph.nodes:
@@ -306,7 +306,7 @@ def _needs(graph: Graph, place: Mapping[str, _Place]) -> dict[_Place, dict[_Plac
 
 
 def _order(needs: Mapping[_Place, Iterable[_Place]]) -> list[_Place]:
-    """Return the places in an order in which they can run, lowest first. Raises CycleError where there is none."""
+    """Return the places in a topological order, lowest first. Raises CycleError if there is none."""
     sorter = TopologicalSorter(needs)
     sorter.prepare()
     ready: list[_Place] = []
@@ -322,7 +322,7 @@ def _order(needs: Mapping[_Place, Iterable[_Place]]) -> list[_Place]:
 def _joined(
     clusters: Sequence[PlannedCluster], place: Mapping[str, _Place], order: Sequence[_Place], graph: Graph
 ) -> tuple[PlannedCluster, ...]:
-    """Return the clusters of a schedule in which eager was split; neighbours from one eager cluster become one again."""
+    """Return the clusters of a schedule with split eager clusters; adjacent parts of one cluster are merged again."""
     at: dict[_Place, list[fx.Node]] = {}
     for node in graph.nodes:
         at.setdefault(place[node.name], []).append(node)
@@ -336,7 +336,7 @@ def _joined(
 
 
 def _piece(cluster: PlannedCluster, nodes: Sequence[fx.Node]) -> PlannedCluster:
-    """Return a cluster, or a piece of it, which has no times of its own."""
+    """Return a cluster, or a part of it without times, since those are known of the whole cluster only."""
     if len(nodes) == len(cluster.nodes):
         return cluster
     piece = cluster.model_copy(update={"predicted_s": None, "measured_s": None, "bids": (), "source": ()})
@@ -368,7 +368,7 @@ def _circle(
 def _notes(
     plan: Plan, written: Sequence[PlannedCluster], ordered: Sequence[PlannedCluster], graph: Graph, options: Options
 ) -> tuple[Event, ...]:
-    """Return in which ways the plan runs otherwise than it was written."""
+    """Return notes on how the plan runs differently from what its file says."""
     notes: list[str] = []
     here = inputs_of(graph)
     if plan.inputs and plan.graph_digest != graph.digest and plan.inputs != here:
@@ -387,7 +387,7 @@ def _notes(
 def _completed(
     plan: Plan, clusters: Sequence[PlannedCluster], graph: Graph, mode: Mode, options: Options, notes: Sequence[Event]
 ) -> Plan:
-    """Return the plan with all that its author may leave out. Events about runs that are over are dropped."""
+    """Return the plan with everything that its author may omit. Events of past runs are dropped."""
     named = _named([cluster if cluster.reason else _because(cluster, "as in the plan file") for cluster in clusters])
     return plan.model_copy(
         update={
@@ -417,9 +417,10 @@ def _named(clusters: Sequence[PlannedCluster]) -> tuple[PlannedCluster, ...]:
 
 
 def moved_to_eager(graph: Graph, plan: Plan, failed: Group, nodes: Sequence[str], reason: str) -> Plan:
-    """Return the plan with some nodes of one cluster in eager, and the cluster split around them; the rest stays.
+    """Return the plan with some nodes of one cluster moved to eager; other clusters stay unchanged.
 
-    What comes after the nodes inside the cluster becomes a cluster of its own, so both parts and the schedule stay valid.
+    Nodes of the cluster that depend on the moved ones form a cluster of their own, so both parts and the schedule stay
+    valid.
     """
     clusters: list[PlannedCluster] = []
     for cluster in plan.clusters:
@@ -438,7 +439,7 @@ def _around(graph: Graph, cluster: PlannedCluster, nodes: Sequence[str], reason:
             away.add(node)
         elif any(source in away or source in after for source in sources):
             after.add(node)
-    # A node that is sent away and reads one from after would close a circle: then all that comes after goes as well.
+    # A moved node that reads a node from `after` would close a cycle, so everything in `after` moves as well.
     if any(source in after for node in away for source in node.all_input_nodes):
         away, after = away | after, set()
     before = [node for node in members if node not in away and node not in after]

@@ -1,4 +1,4 @@
-"""Turns groups into what workers and the dispatcher need: names, inputs, outputs, settings."""
+"""Conversion of groups into what workers and the dispatcher need: names, inputs, outputs, settings."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hub.plugin.graph import Graph, edges_into, edges_out_of
 
 
 def reads(graph: Graph, group: Group) -> tuple[str, ...]:
-    """Name of the values that a cluster is called with: what it reads from outside, constants left out."""
+    """Return the names of a cluster's inputs: the values it reads from outside, without constants."""
     constants = frozenset(graph.weights)
     sources = edges_into(graph.by_name[name] for name in group.nodes)
     return tuple(node.name for node in sources if node.op != "get_attr" and node.name not in constants)
 
 
 def writes(graph: Graph, group: Group) -> tuple[str, ...]:
-    """Name of a cluster's values that are read outside it."""
+    """Return the names of a cluster's values that are read outside it."""
     return tuple(node.name for node in edges_out_of([graph.by_name[name] for name in group.nodes]))
 
 
 def steps_for(graph: Graph, groups: Sequence[Group], names: Sequence[str]) -> tuple[Step, ...]:
-    """Return a schedule for the dispatcher; `names` has one name for each group."""
+    """Return a schedule for the dispatcher; `names` has one name per group."""
     return tuple(
         Step(name, found.backend, found.nodes, is_eager=True)
         if found.backend == EAGER

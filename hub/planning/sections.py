@@ -1,4 +1,4 @@
-"""Regions as the backends see them: what each would compile of every region, and what stays in eager."""
+"""Regions per backend: what each one would compile of a region, and what stays in eager."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Section:
 
     region: Region
     pieces: Mapping[str, tuple[Group, ...]]
-    """By backend: runs of nodes that it takes. A backend that takes nothing worth a call is left out."""
+    """Runs of supported nodes, by backend. A backend that supports nothing worth a call is left out."""
 
     def left_over(self, backend: str) -> tuple[str, ...]:
-        """Return the nodes that stay in eager where the backend has the rest."""
+        """Return the nodes that stay in eager if the backend takes the rest."""
         taken = {name for piece in self.pieces[backend] for name in piece.nodes}
         return tuple(name for name in self.region.nodes if name not in taken)
 
 
 def sections_of(graph: Graph, verdicts: Verdicts, found: Sequence[Region]) -> tuple[Section, ...]:
-    """Return each region with what the backends would compile of it, in the regions' order."""
+    """Return each region with what the backends would compile of it, in the order of the regions."""
     return tuple(Section(region, _pieces(graph, verdicts, region)) for region in found)
 
 
@@ -37,7 +37,10 @@ def _pieces(graph: Graph, verdicts: Verdicts, region: Region) -> Mapping[str, tu
 
 
 def _runs(graph: Graph, verdicts: Verdicts, region: Region, backend: str) -> tuple[Group, ...]:
-    """Consecutive nodes of one device that the backend takes, unless none of them computes. Consecutive sets are convex."""
+    """Return runs of consecutive supported nodes on one device, without runs of trivial nodes only.
+
+    Consecutive nodes form a convex set.
+    """
     runs: list[list[str]] = [[]]
     for name in region.nodes:
         if verdicts.takes(backend, name):

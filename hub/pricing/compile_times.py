@@ -1,4 +1,4 @@
-"""How long a backend will compile a cluster, learned from what it compiled before: a ridge regression of logarithms."""
+"""Expected compile time of a cluster, learned from a backend's earlier compilations: a ridge regression of logarithms."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from hub.pricing.features import KINDS, VERSION
 
 UNKNOWN_S = 5.0
-"""Seconds for a backend of which nothing is known."""
+"""Seconds assumed for a backend of which nothing is known."""
 _PULL = 1.0
-"""How strongly few samples are pulled to the typical time."""
+"""Ridge penalty, which pulls estimates from few samples to the typical time."""
 _NAMES = ("nodes", "weight_bytes", *(f"count_{kind}" for kind in KINDS))
 
 Vector = NDArray[np.float64]
@@ -22,7 +22,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """One compilation: what the cluster looked like (`features_of`), and the seconds, verification included."""
+    """One compilation: the cluster's features (`features_of`), and the seconds it took, verification included."""
 
     features: Mapping[str, float]
     compile_s: float
@@ -30,17 +30,17 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class CompileTimes:
-    """What one backend's compilations take on this machine."""
+    """Model of one backend's compile times on this machine."""
 
     mean: float
     center: Vector
     slopes: Vector
     max_log: float
-    """Logarithm of twice the longest known: nothing is expected to take longer."""
+    """Logarithm of twice the longest known time, which caps every estimate."""
 
     @classmethod
     def fit(cls, samples: Sequence[Compiled]) -> CompileTimes | None:
-        """Return what the samples teach; None where there are none."""
+        """Return the model fitted to the samples; None if there are none."""
         usable = [one for one in samples if one.features.get("version") == VERSION and one.compile_s > 0.0]
         if not usable:
             return None
@@ -53,7 +53,7 @@ class CompileTimes:
         return cls(float(logs.mean()), center, slopes, float(logs.max()) + math.log(2.0))
 
     def seconds(self, features: Mapping[str, float]) -> float:
-        """Return how long a cluster of such features is expected to compile."""
+        """Return the expected seconds to compile a cluster with these features."""
         log = self.mean + float((_rows([features])[0] - self.center) @ self.slopes)
         return math.exp(min(log, self.max_log))
 

@@ -1,4 +1,4 @@
-"""Measures what each operator costs in eager, inside one run of the whole graph."""
+"""Measurement of each operator's eager time within one run of the whole graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hub.process.traffic import GAPS
 
 
 def profile_eager(graph: Graph, inputs: Sequence[Any], *, runs: int = 3) -> dict[str, float]:
-    """Return seconds of each node, the median over `runs` runs after one to warm up. Inputs in placeholder order."""
+    """Return seconds of each node, the median over `runs` runs after a warmup run. Inputs in placeholder order."""
     laps: dict[str, list[float]] = {}
     with torch.no_grad():
         for number in range(runs + 1):
@@ -41,7 +41,7 @@ class _Profiler(fx.Interpreter):
         self.seconds: dict[str, float] = {}
         self._now = ""
         self._awaited = {node.name: accelerators_of(tensors_of(node)) for node in module.graph.nodes}
-        """By node: what it computes on, beside the CPU. So each begins when what it reads is there."""
+        """Accelerators to wait for, by node, so that each node begins with its inputs ready."""
 
     def run_node(self, n: fx.Node) -> Any:
         self._now = n.name

@@ -1,4 +1,4 @@
-"""What a set of nodes looks like to a price model: work, bytes, kinds of operators and sizes, as plain numbers."""
+"""Features of a set of nodes for the cost models: work, bytes, kinds of operators and sizes, as plain numbers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hub.plugin.table import argument, elements, operator_name, value_of
 from hub.pricing.roofline import device_of, flops
 
 VERSION = 4
-"""Raised whenever a feature's meaning changes; samples with another version teach nothing."""
+"""Version of the features, raised when a meaning changes; samples of other versions are ignored."""
 EAGER_S = "eager_s"
-"""A feature that only planning knows: the seconds that a cluster's operators take in eager, one after the other."""
+"""Feature that only planning knows: the seconds that a cluster's operators take in eager, one after the other."""
 
 _KINDS: Mapping[str, str] = {
     "product": "linear mm bmm matmul addmm baddbmm addbmm dot mv einsum bilinear",
@@ -50,11 +50,14 @@ _KINDS: Mapping[str, str] = {
         " new_zeros new_ones tril triu to _to_copy"
     ),
 }
-"""Operators by what bounds them, without the namespace; whatever is left counts as pointwise. "view" costs nothing in any
-backend, while a transposition that eager gives as a view is a copy elsewhere. Depthwise convolutions are told by weight."""
+"""Operators, without the namespace, by what bounds them; all others count as pointwise.
+
+"view" costs nothing in any backend, while a transposition, a view in eager, is a copy elsewhere. Depthwise convolutions are
+recognized by their weight.
+"""
 
 _DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "xla")
-"""Kinds of devices, by the number that stands for each; all others share the next number."""
+"""Kinds of devices; the index is the feature's value. All other kinds share the next number."""
 
 _KIND_OF: Mapping[str, str] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 KINDS = (*_KINDS, "depthwise", "pointwise")
@@ -69,12 +72,12 @@ NAMES = (
     *_CONVOLUTION,
     *_ATTENTION,
 )
-"""All features, by name."""
+"""Names of all features."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A call node with what is asked of it more than once."""
+    """A call node with its properties that are needed more than once."""
 
     node: fx.Node
     kind: str
@@ -84,10 +87,10 @@ class _Item:
 
 
 def features_of(nodes: Sequence[fx.Node], weights: Collection[str] = ()) -> dict[str, float]:
-    """Return the features of a set of call nodes, of a graph or of a cluster, by name; they go into JSON as they are.
+    """Return the features of the call nodes of a graph or cluster, by name, ready for JSON.
 
     `weights` names the placeholders that become constants (`Graph.weights`); `get_attr` nodes are constants anyway.
-    Bytes and operations are those of one call; symbolic sizes count as first seen. Takes about 15 us a node.
+    Bytes and operations are those of one call; symbolic sizes count as first seen. Takes about 15 us per node.
     Raises nothing for captured graphs.
     """
     items = tuple(map(_item, nodes))
@@ -108,7 +111,7 @@ def features_of(nodes: Sequence[fx.Node], weights: Collection[str] = ()) -> dict
 
 
 def device_number(nodes: Iterable[fx.Node]) -> float:
-    """Return the number of the kind of device that computes some nodes: the first accelerator's, 0 where there is none."""
+    """Return the number of the device kind that computes some nodes: the first accelerator's, 0 if there is none."""
     device = next(filter(None, map(device_of, nodes)), None)
     kind = "cpu" if device is None else device.type
     return float(_DEVICES.index(kind) if kind in _DEVICES else len(_DEVICES))
@@ -145,7 +148,7 @@ def _kind_of_operator(name: str) -> str:
 
 
 def _is_depthwise(node: fx.Node) -> bool:
-    """One input channel a group, of several: no sums over channels, so that memory bounds it."""
+    """Return whether each group has one input channel, of several: no sums over channels, so memory bounds it."""
     weight = value_of(argument(node, "weight"))
     return priced_size(weight.shape[1]) == 1 and priced_size(weight.shape[0]) > 1
 
@@ -171,7 +174,7 @@ def _edges(nodes: Sequence[fx.Node], written: Iterable[fx.Node], weights: Collec
 
 
 def _largest_product(items: Sequence[_Item]) -> dict[str, float]:
-    """Sizes of the product with most operations, as rows m, columns n and summed length k; a batch counts apart."""
+    """Return the sizes of the largest product: rows m, columns n and summed length k; the batch counts separately."""
     node = _largest(items, "product")
     if node is None:
         return dict.fromkeys(_PRODUCT, 0.0)
@@ -185,7 +188,7 @@ def _largest_product(items: Sequence[_Item]) -> dict[str, float]:
 
 
 def _largest_convolution(items: Sequence[_Item]) -> dict[str, float]:
-    """Sizes of the convolution with most operations, depthwise ones included."""
+    """Return the sizes of the convolution with the most operations, depthwise ones included."""
     node = _largest(items, "convolution", "depthwise")
     if node is None:
         return dict.fromkeys(_CONVOLUTION, 0.0)
@@ -197,7 +200,7 @@ def _largest_convolution(items: Sequence[_Item]) -> dict[str, float]:
 
 
 def _largest_attention(items: Sequence[_Item]) -> dict[str, float]:
-    """Sizes of the attention with most operations: queries, keys and channels of a head."""
+    """Return the sizes of the attention with the most operations: queries, keys and channels of a head."""
     node = _largest(items, "attention")
     if node is None:
         return dict.fromkeys(_ATTENTION, 0.0)

@@ -1,4 +1,4 @@
-"""Prices learned from measurements of other clusters: ratios to eager's time, by a Gaussian process."""
+"""Costs learned from measurements of other clusters: ratios to eager's time, by a Gaussian process."""
 
 from __future__ import annotations
 
@@ -18,37 +18,39 @@ from hub.pricing.timing import median
 
 MIN_SAMPLES = 8
 MAX_SAMPLES = 300
-"""Fitting takes cubic time."""
+"""Maximum number of samples; fitting takes cubic time."""
 FOLDS = 5
 REACH = 1.96
 """Standard deviations on either side of the mean that hold 95 % of a normal distribution."""
 CPU = 0.0
-"""The feature `device` of what the CPU computes."""
+"""Value of the feature `device` for the CPU."""
 
 Vector = NDArray[np.float64]
 _LINALG: Any = linalg
-"""SciPy ships no types."""
+"""Untyped alias: SciPy ships no types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement of a cluster: what it looks like (`features_of`), and what a warm call took."""
+    """One measurement of a cluster: its features (`features_of`), and the time of a warm call."""
 
     features: Mapping[str, float]
-    """With `EAGER_S`, the seconds that its operators take in eager, where that is known."""
+    """Features, with `EAGER_S`, the seconds that its operators take in eager, if known."""
     run_s: float
     doubt: float = 0.0
     """Variance of log(run_s) beyond that of a measurement on this machine."""
 
 
 _AMPLITUDES, _LENGTHS, _NOISES = (0.1, 0.3, 1.0), (2.0, 4.0, 8.0, 16.0), (0.01, 0.05, 0.2)
-"""Variances and lengths (in standard deviations of the features) that the process may choose from. The least amplitude
-keeps the 95 % interval far from all samples at a factor of 1.9 or more, however well the samples agree."""
+"""Candidate variances and lengths (in standard deviations of the features) of the Gaussian process.
+
+The least amplitude keeps the 95 % interval far from all samples at a factor of 1.9 or more, however well they agree.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """A squared exponential with noise: how alike two samples are that lie at a distance."""
+    """Squared exponential kernel with noise: the covariance of two samples by their distance."""
 
     amplitude: float
     length: float
@@ -60,7 +62,7 @@ class _Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """A Gaussian process of mean zero, as it is after some samples.
+    """Gaussian process of mean zero, conditioned on samples.
 
     Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, algorithm 2.1.
     """
@@ -70,12 +72,12 @@ class _Process:
     factor: Any
     """Cholesky factor of the samples' covariance."""
     weights: Vector
-    """The covariance's inverse, times the samples' values."""
+    """Inverse of the covariance, times the samples' values."""
     log_likelihood: float
 
     @classmethod
     def fit(cls, kernel: _Kernel, positions: Vector, values: Vector, doubts: Vector, squared: Vector) -> _Process:
-        """Learn from samples at some positions; `squared` are their squared distances."""
+        """Fit samples at some positions; `squared` are their squared distances."""
         covariance = kernel(squared)
         covariance[np.diag_indices_from(covariance)] += kernel.noise + doubts
         factor: Any = _LINALG.cho_factor(covariance, lower=True, overwrite_a=True, check_finite=False)
@@ -99,7 +101,7 @@ def _squared_distances(ones: Vector, others: Vector) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Centers features and gives them deviation one; those that never change keep theirs."""
+    """Standardization of features: mean 0 and deviation 1; constant features are only centered."""
 
     mean: Vector
     deviation: Vector
@@ -115,11 +117,11 @@ class _Scale:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """Everything fitted: gives mean and standard deviation of log(run_s)."""
+    """The fitted model, which predicts mean and standard deviation of log(run_s)."""
 
     names: tuple[str, ...]
     log_ratio: float
-    """Logarithm of the typical time over `_basis_s`."""
+    """Logarithm of the typical ratio of the time to its basis (`_log_basis_s`)."""
     scale: _Scale
     process: _Process
 
@@ -130,7 +132,7 @@ class _Model:
 
 @dataclass(frozen=True, slots=True)
 class _Constant:
-    """One ratio for everything: what is left where features teach nothing."""
+    """Fallback model if features teach nothing: one ratio for everything."""
 
     log_ratio: float
     deviation: float
@@ -141,30 +143,29 @@ class _Constant:
 
 @dataclass(frozen=True, slots=True)
 class LearnedPrices:
-    """Prices for one backend, machine, kind of device and number of threads, each with how sure it is.
+    """Cost model for one backend, machine, kind of device and number of threads; each estimate has its uncertainty.
 
-    Never changed once fitted.
+    Immutable once fitted.
     """
 
     n_samples: int
     device: float
-    """The feature `device` of all samples."""
+    """Value of the feature `device` in all samples."""
     typical_error: float
     """Median of |log(predicted / measured)| over samples that the model had not seen."""
     _widening: float
-    """What standard deviations are multiplied with, so that 95 % of unseen samples fall into their intervals."""
+    """Factor for standard deviations such that 95 % of unseen samples fall into their intervals."""
     _model: _Model | _Constant
 
     @classmethod
     def fit(cls, samples: Sequence[Sample], device: float = CPU) -> LearnedPrices | None:
-        """Learn from the newest samples; they come oldest first.
+        """Fit a model to the newest samples; `samples` are ordered from oldest to newest.
 
-        Those of another feature version are left out, and those of other kinds of devices: an accelerator says nothing of
-        what the CPU takes.
+        Samples of other feature versions or kinds of devices are left out: an accelerator says nothing about CPU times.
 
-        Return None for fewer than `MIN_SAMPLES`. Where features score no better on samples that the model has not seen
-        than one ratio for everything, that is the model. Folds are runs of neighbours in time, which often come from the
-        same model: errors are then those on other models. Equal samples give equal prices.
+        Return None for fewer than `MIN_SAMPLES`. If features score no better on unseen samples than one ratio for
+        everything, that ratio is the model. Folds are runs of samples adjacent in time, which often come from the same
+        model, so errors are those on other models. Equal samples give equal costs.
         """
         alike = {"version": VERSION, "device": device}.items()
         usable = [sample for sample in samples if alike <= sample.features.items() and sample.run_s > 0.0]
@@ -182,7 +183,7 @@ class LearnedPrices:
     def price(self, features: Mapping[str, float]) -> Cost:
         """Predict one warm call, as median and half the width of the 95 % interval; far from all samples it is wide.
 
-        Raise ValueError for features of another version, or kind of device.
+        Raise ValueError for features of another version or kind of device.
         """
         if features.get("version") != VERSION:
             raise ValueError(f"features of version {features.get('version')}, learned from version {VERSION}")
@@ -198,21 +199,21 @@ class LearnedPrices:
 
 
 def _log_basis_s(features: Sequence[Mapping[str, float]]) -> Vector:
-    """Return the logarithm of what times are compared with: eager's, or a typical machine's roofline where it is unknown.
+    """Return the logarithm of the reference time: eager's, or if unknown the roofline of a typical machine.
 
-    What is slow in eager mostly is slow for all.
+    Clusters slow in eager are mostly slow on every backend.
     """
     return np.log([item.get(EAGER_S) or _roofline_s(item) for item in features])
 
 
 def _roofline_s(features: Mapping[str, float]) -> float:
-    """Return max(flops / peak, bytes / bandwidth) and a call, for one core with AVX-512 (a shared Xeon, 2026-11)."""
+    """Return max(flops / peak, bytes / bandwidth) plus a call, for one core with AVX-512 (a shared Xeon, 2026-11)."""
     moved = features["read_bytes"] + features["written_bytes"] + features["weight_bytes"]
     return max(features["flops"] / 80e9, moved / 15e9) + 15e-6
 
 
 def _logs(features: Iterable[Mapping[str, float]], names: Sequence[str]) -> Vector:
-    """Return [samples, features]: logarithms, of eager's time in microseconds."""
+    """Return logarithms of features, [samples, features], with eager's time in microseconds last."""
     rows = ([*(item[name] for name in names), 1e6 * item.get(EAGER_S, 0.0)] for item in features)
     return np.log1p(np.array(list(rows)))
 
@@ -223,7 +224,7 @@ def _log_run_s(samples: Sequence[Sample]) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What is known before a kernel is chosen: the typical ratio, scaled features, and what that ratio misses."""
+    """State before a kernel is chosen: the typical ratio, scaled features, and the residuals of that ratio."""
 
     names: tuple[str, ...]
     log_ratio: float
@@ -247,7 +248,7 @@ class _Start:
         return cls(names, log_ratio, scale, positions, log_ratios - log_ratio, doubts, distances)
 
     def process(self, kernel: _Kernel) -> _Process:
-        """Return the Gaussian process with this kernel over what the ratio misses."""
+        """Return the Gaussian process with this kernel over the residuals."""
         return _Process.fit(kernel, self.positions, self.residuals, self.doubts, self.squared_distances)
 
     def model(self, kernel: _Kernel) -> _Model:
@@ -255,21 +256,21 @@ class _Start:
 
 
 def _best_kernel(start: _Start) -> _Kernel:
-    """Return the kernel of largest marginal likelihood from a grid, which unlike a search has no start to depend on."""
+    """Return the kernel with the largest marginal likelihood on a grid, which, unlike a search, needs no start."""
     kernels = itertools.starmap(_Kernel, itertools.product(_AMPLITUDES, _LENGTHS, _NOISES))
     return max(kernels, key=lambda kernel: start.process(kernel).log_likelihood)
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """How well one unseen sample was predicted."""
+    """Prediction error for one unseen sample."""
 
     error: float
     """|log(predicted / measured)|."""
     deviation: float
-    """The standard deviation that the model gave with its prediction."""
+    """Standard deviation that the model predicted."""
     plain_error: float
-    """What one ratio for everything misses by."""
+    """Error of one ratio for everything."""
 
 
 def _constant(start: _Start, trials: Sequence[_Trial]) -> _Constant:
@@ -278,7 +279,7 @@ def _constant(start: _Start, trials: Sequence[_Trial]) -> _Constant:
 
 
 def _beats_constant(trials: Sequence[_Trial], widening: float) -> bool:
-    """Compare logarithmic scores, which judge a prediction and how sure it claims to be in one number.
+    """Return whether the model has the better logarithmic score, which rates predictions and their claimed uncertainty.
 
     A constant ratio claims the same spread everywhere, its own root mean square error: the best that it can claim.
     Source: Gneiting and Raftery, Strictly Proper Scoring Rules, Prediction, and Estimation, 2007, section 4.
@@ -289,7 +290,7 @@ def _beats_constant(trials: Sequence[_Trial], widening: float) -> bool:
 
 
 def _log_score(error: float, deviation: float) -> float:
-    """Return the logarithm of a normal density, without its constant; the larger, the better."""
+    """Return the logarithm of a normal density, without its constant; larger is better."""
     return -math.log(max(deviation, 1e-9)) - (error / max(deviation, 1e-9)) ** 2 / 2
 
 

@@ -1,8 +1,8 @@
-"""Times again what other processes took the cores from.
+"""Repetition of measurements during which other processes took cores away.
 
 Threads that wait for each other at every operator take a hundred times as long while two of them share one core, and they
-do so for as long as anybody else has the other one (`benchmarks/behind.py`). Whoever is timed in such a moment seems
-hopeless, and its price would be kept. It shows in how often the system takes a core away.
+do so for as long as another process has the other core (`benchmarks/behind.py`). A candidate timed at such a moment seems
+hopeless, and its cost would be stored. The number of involuntary context switches reveals it.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ from hub.process.traffic import GAPS
 T = TypeVar("T")
 
 MAX_SWITCHES_S = 150.0
-"""Switches to other processes in a second: a calm machine makes far fewer, and more where two threads share a core
-(`python -m benchmarks.behind`, Linux 6.18)."""
+"""Maximum involuntary context switches per second of an undisturbed measurement.
+
+A calm machine makes far fewer, and more occur if two threads share a core (`python -m benchmarks.behind`, Linux 6.18).
+"""
 PATIENCE_S = 1.0
-"""Seconds that one worker times again for one graph, in all: a machine may be busy for good."""
+"""Total seconds that one worker spends on repetitions for one graph: a machine may be busy for good."""
 
 
 class Patience:
-    """The patience of one worker."""
+    """Repetition budget of one worker."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic, switches: Callable[[], int] | None = None) -> None:
-        """`now` gives seconds, `switches` how often this process had to give up a core."""
+        """Create a budget with a clock `now` in seconds; `switches` counts this process's involuntary context switches."""
         self._now = now
         self._switches = switches or _switches
         self._left_s = PATIENCE_S
 
     def begin(self) -> None:
-        """Have patience again: another graph is timed."""
+        """Reset the budget, because another graph is timed."""
         self._left_s = PATIENCE_S
 
     def timed(self, take: Callable[[], T], seconds: Callable[[T], float]) -> T:
-        """Return what `take` gives where nobody disturbs it; the fastest by its seconds, where patience ends first."""
+        """Return an undisturbed result of `take`; if the budget ends first, the one with the fewest seconds."""
         found: list[T] = []
         while True:
             start_s, before, beside = self._now(), self._switches(), GAPS.beside
@@ -46,7 +48,7 @@ class Patience:
             if self._switches() - before <= MAX_SWITCHES_S * passed_s:
                 return found[-1]
             self._left_s -= passed_s
-            if self._left_s <= 0 or GAPS.beside > beside:  # beside the user's calls it would never be calm
+            if self._left_s <= 0 or GAPS.beside > beside:  # while the user's calls run it would never be calm
                 return min(found, key=seconds)
 
 

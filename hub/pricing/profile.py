@@ -1,4 +1,4 @@
-"""What this machine can do, measured once by `hub doctor`: peaks, and what boundaries between clusters cost."""
+"""Profile of this machine, measured once by `hub doctor`: peaks, and the cost of boundaries between clusters."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What this machine can do with a number of threads."""
+    """Performance of this machine with a number of threads."""
 
     threads: int
     flops_s: _Rate
-    """Floating-point operations a second of a large float32 matrix product."""
+    """Floating-point operations per second of a large float32 matrix product."""
     bytes_s: _Rate
-    """Bytes a second, read and written, of a large copy."""
+    """Bytes per second, read and written, of a large copy."""
     call_s: Mapping[str, _Seconds]
-    """Seconds to enter and leave one compiled cluster, by backend: a `relu` of 4x4, less what eager's takes."""
+    """Seconds to enter and leave one compiled cluster, by backend: a `relu` of 4x4, minus eager's time."""
     copy_bytes_s: _Rate
-    """Bytes a second, read and written, of making a strided tensor contiguous."""
+    """Bytes per second, read and written, of making a strided tensor contiguous."""
     cast_bytes_s: _Rate
-    """Bytes a second, read and written, of going from float32 to float16 and back."""
+    """Bytes per second, read and written, of converting float32 to float16 and back."""
     mix_s: Mapping[str, _Seconds]
-    """Seconds that a call takes longer where calls of two backends alternate, by "a+b" in alphabetical order."""
+    """Extra seconds of a call if calls of two backends alternate, by "a+b" in alphabetical order."""
     made: str
-    """When, in UTC, as ISO 8601."""
+    """Time of the measurement, in UTC, as ISO 8601."""
     notes: tuple[str, ...] = field(default=())
-    """What could not be measured, and why."""
+    """Parts that could not be measured, and why."""
 
     def to_json(self) -> str:
         """Return the JSON form."""
@@ -59,14 +59,14 @@ _PROFILE = TypeAdapter(Profile)
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorProfile:
-    """What one kind of accelerator can do."""
+    """Performance of one kind of accelerator."""
 
     name: str
     flops_s: _Rate
     """As in `Profile`."""
     bytes_s: _Rate
     made: str
-    """When, in UTC, as ISO 8601."""
+    """Time of the measurement, in UTC, as ISO 8601."""
 
     def to_json(self) -> str:
         """Return the JSON form."""
@@ -75,15 +75,15 @@ class AcceleratorProfile:
 
 _ACCELERATOR = TypeAdapter(AcceleratorProfile)
 _NO_THREADS = 0
-"""Threads under which an accelerator's profile is kept: it has none of the CPU's."""
+"""Thread count under which an accelerator's profile is stored, since it uses no CPU threads."""
 
 
 def measure_peaks(threads: int) -> tuple[float, float]:
-    """Measure operations and bytes a second in about 0.1 s: a 512^3 float32 matrix product, and a copy of 64 MiB."""
+    """Measure operations and bytes per second in about 0.1 s: a 512^3 float32 matrix product, and a copy of 64 MiB."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        a = torch.ones(512, 512, device="cpu")  # the user's default may be another one
+        a = torch.ones(512, 512, device="cpu")  # the user's default device may be another one
         block = torch.ones(1 << 24, device="cpu")
         target = torch.empty_like(block)
         flops_s = 2 * 512**3 / fastest_s(lambda: torch.mm(a, a))
@@ -94,9 +94,9 @@ def measure_peaks(threads: int) -> tuple[float, float]:
 
 
 def measure_accelerator(device: torch.device) -> tuple[float, float]:
-    """Measure operations and bytes a second of an accelerator: a 4096^3 float32 matrix product, and a copy of 256 MiB.
+    """Measure operations and bytes per second of an accelerator: a 4096^3 float32 matrix product and a copy of 256 MiB.
 
-    Takes 0.7 GB of its memory for a moment. Raises whatever PyTorch raises, where there is not so much, say.
+    Takes 0.7 GB of its memory temporarily. Raises any PyTorch error, for example for lack of that memory.
     """
     try:
         with torch.autocast(device.type, enabled=False):
@@ -118,12 +118,12 @@ def _copy_bytes_s(device: torch.device) -> float:
 
 @cache
 def first_peaks(threads: int) -> tuple[float, float]:
-    """Return the peaks as this process measured them first: early, so that it shares no core with workers of its own."""
+    """Return the peaks, measured once per process, and early, so that its own workers do not compete for cores."""
     return measure_peaks(threads)
 
 
 def fastest_s(call: Callable[[], Any], calls: int = 5, awaited: Sequence[torch.device] = ()) -> float:
-    """Return the seconds of the fastest of some calls; each ends when the accelerators `awaited` have done their work."""
+    """Return the seconds of the fastest of some calls; each ends when the accelerators `awaited` are done."""
     best = math.inf
     wait_for(awaited)
     for _ in range(calls):
@@ -135,7 +135,7 @@ def fastest_s(call: Callable[[], Any], calls: int = 5, awaited: Sequence[torch.d
 
 
 def stored_profile(root: Path, threads: int) -> Profile | None:
-    """Return the profile that was kept under a cache folder for this machine, or None. Makes no folder, raises nothing."""
+    """Return the stored profile of this machine under a cache folder, or None. Creates no folder, raises nothing."""
     try:
         if not (root / DATABASE).exists():
             return None
@@ -146,17 +146,17 @@ def stored_profile(root: Path, threads: int) -> Profile | None:
     kept.close()
     try:
         return None if text is None else _PROFILE.validate_json(text)
-    except ValidationError:  # as another version of the hub wrote it
+    except ValidationError:  # written by another version of the hub
         return None
 
 
 def settled_profile(kept: Measurements, threads: int) -> Profile:
-    """Return the profile that is kept for this machine; without one, measures the peaks in 0.1 s and keeps those.
+    """Return the stored profile of this machine; if there is none, measure the peaks in 0.1 s and store them.
 
-    So estimates agree between processes, as plans by estimates must.
+    Then estimates agree between processes, as plans by estimates must.
     """
     text = kept.profile(machine_digest(), threads)
-    with contextlib.suppress(ValidationError):  # as another version of the hub wrote it
+    with contextlib.suppress(ValidationError):  # written by another version of the hub
         if text is not None:
             return _PROFILE.validate_json(text)
     flops_s, bytes_s = first_peaks(threads)
@@ -168,14 +168,14 @@ def settled_profile(kept: Measurements, threads: int) -> Profile:
 
 
 def settled_accelerator(kept: Measurements, device: torch.device) -> AcceleratorProfile:
-    """Return the profile that is kept for an accelerator of this machine; without one, measures it and keeps that.
+    """Return the stored profile of an accelerator of this machine; if there is none, measure and store it.
 
-    Raises whatever PyTorch raises where the accelerator cannot be measured.
+    Raises any PyTorch error if the accelerator cannot be measured.
     """
     name = name_of(device)
     place = f"{machine_digest()} {name}"
     text = kept.profile(place, _NO_THREADS)
-    with contextlib.suppress(ValidationError):  # as another version of the hub wrote it
+    with contextlib.suppress(ValidationError):  # written by another version of the hub
         if text is not None:
             return _ACCELERATOR.validate_json(text)
     flops_s, bytes_s = measure_accelerator(device)
@@ -185,14 +185,14 @@ def settled_accelerator(kept: Measurements, device: torch.device) -> Accelerator
 
 
 def boundary_s(profile: Profile, spec: TensorSpec) -> float:
-    """Return the seconds of copying a value once, where its layout must change: each byte is read and written."""
+    """Return the seconds to copy a value once to change its layout: each byte is read and written."""
     return 2 * spec.nbytes / profile.copy_bytes_s
 
 
 def mixing_s(profile: Profile, first: str, second: str) -> float:
-    """Return the extra seconds of a call where two backends alternate: 0 for one and the same backend.
+    """Return the extra seconds of a call if two backends alternate; 0 for the same backend.
 
-    For a pair that was not measured it is the largest one that was, 0 where none was.
+    For a pair that was not measured, this is the largest measured value, 0 if there is none.
     """
     if first == second:
         return 0.0

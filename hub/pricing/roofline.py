@@ -1,4 +1,4 @@
-"""Estimates without measuring: the roofline, max(flops / peak, bytes / bandwidth), plus what a call costs by itself."""
+"""Estimates without measurement: the roofline, max(flops / peak, bytes / bandwidth), plus the overhead of a call."""
 
 from __future__ import annotations
 
@@ -43,30 +43,33 @@ EAGER_EFFICIENCY = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """What this machine, or an accelerator, can do at most, with the current number of threads."""
+    """Peak rates of this machine with the current number of threads, or of an accelerator."""
 
     flops_s: float
     bytes_s: float
 
 
 UNMEASURED = Peaks(19.5e12, 1.555e12)
-"""What an accelerator that cannot be measured is taken for. Source: datasheet of NVIDIA's A100 40 GB, float32."""
+"""Peaks assumed for an accelerator that cannot be measured. Source: datasheet of NVIDIA's A100 40 GB, float32."""
 NARROW = 32.0
-"""Times its float32 peak that an accelerator may reach in narrower products. Source: datasheet of NVIDIA's H100 SXM, 1979
-Tflop/s in float8 and 67 in float32."""
+"""Factor over its float32 peak that an accelerator may reach in narrower products.
+
+Source: datasheet of NVIDIA's H100 SXM, 1979 Tflop/s in float8 and 67 in float32.
+"""
 
 
 def settle_peaks(kept: Measurements, threads: int) -> Profile:
-    """Make all estimates of this process rest on the peaks kept in a store, and return the profile they are part of."""
+    """Base all estimates of this process on the peaks in a measurement store, and return their profile."""
     profile = settled_profile(kept, threads)
     _settled[threads] = Peaks(profile.flops_s, profile.bytes_s)
     return profile
 
 
 def settle_accelerators(kept: Measurements, graph: Graph) -> None:
-    """Make all estimates of this process rest on the peaks kept of the accelerators of a graph; measures what is not kept.
+    """Base all estimates of this process on the stored peaks of a graph's accelerators; measure those that are missing.
 
-    One that cannot be measured here, for want of memory, say, is taken for another, and measured by the next process.
+    An accelerator that cannot be measured here, for example for lack of memory, gets assumed peaks; the next process
+    measures it.
     """
     for device in dict.fromkeys(filter(None, map(device_of, graph.nodes))):
         if _key(device) in _accelerators:
@@ -74,36 +77,36 @@ def settle_accelerators(kept: Measurements, graph: Graph) -> None:
         try:
             profile = settled_accelerator(kept, device)
             _accelerators[_key(device)] = Peaks(profile.flops_s, profile.bytes_s)
-        except Exception:  # noqa: BLE001 - a device may refuse in any way, and prices are estimates anyway
+        except Exception:  # noqa: BLE001 - a device may fail in any way, and costs are estimates anyway
             _accelerators[_key(device)] = UNMEASURED
 
 
 def settle(threads: int, found: Peaks, accelerators: Mapping[str, Peaks]) -> None:
-    """Make all estimates of this process rest on given peaks: a worker's, on those of the process that it works for."""
+    """Base all estimates of this process on given peaks; a worker uses those of the process that it works for."""
     _settled[threads] = found
     _accelerators.update(accelerators)
 
 
 def settled_accelerators() -> Mapping[str, Peaks]:
-    """Return the peaks of accelerators that estimates of this process rest on, by device."""
+    """Return the accelerators' peaks that estimates of this process are based on, by device."""
     return dict(_accelerators)
 
 
 def measure_early(root: Path, threads: int) -> None:
-    """Measure the peaks, where none are kept under a cache folder, before workers are started that would disturb it."""
+    """Measure the peaks, if a cache folder has none, before starting workers that would disturb the measurement."""
     if threads not in _settled and stored_profile(root, threads) is None:
         first_peaks(threads)
 
 
 _settled: dict[int, Peaks] = {}
 _accelerators: dict[str, Peaks] = {}
-"""By `_key`."""
+"""Peaks by `_key`."""
 
 
 def peaks(threads: int, device: torch.device | None = None) -> Peaks:
-    """Return the peaks that planning settled on, else those that `hub doctor` kept, else measures them in about 0.1 s.
+    """Return the peaks that planning settled on, else those that `hub doctor` stored, else measure them in about 0.1 s.
 
-    They are those of the CPU with so many threads, or of an accelerator.
+    They are the CPU's with this number of threads, or those of the accelerator `device`.
     """
     if device is not None and is_accelerator(device):
         return _accelerators[_key(device)] if _key(device) in _accelerators else _own_accelerator(_key(device))
@@ -118,12 +121,12 @@ def _key(device: torch.device) -> str:
 def _own_accelerator(name: str) -> Peaks:
     try:
         return Peaks(*measure_accelerator(torch.device(name)))
-    except Exception:  # noqa: BLE001 - as where planning settles on them
+    except Exception:  # noqa: BLE001 - as in `settle_accelerators`
         return UNMEASURED
 
 
 def device_of(node: fx.Node) -> torch.device | None:
-    """Return the accelerator that a node's result lies on; None for the CPU, and for what is no tensor."""
+    """Return the accelerator that holds a node's result; None for the CPU, and for results without tensors."""
     return _accelerator_among(tensor.device for tensor in elements(value_of(node)) if isinstance(tensor, torch.Tensor))
 
 
@@ -132,7 +135,7 @@ def _accelerator_among(devices: Iterable[torch.device]) -> torch.device | None:
 
 
 def only_accelerator(graph: Graph) -> torch.device | None:
-    """Return the accelerator on which all of a graph is computed, lone numbers left out; None where there is none such."""
+    """Return the accelerator that computes all of a graph, single numbers left out; None if there is none."""
     found = {device_of(node) for node in graph.nodes if not is_trifle(node) and _is_large(node)}
     return found.pop() if len(found) == 1 else None
 
@@ -142,7 +145,7 @@ def _is_large(node: fx.Node) -> bool:
 
 
 def least_seconds(nodes: Iterable[fx.Node], threads: int) -> float:
-    """Return seconds that nobody can stay below: the work of some nodes at the peaks of what they run on."""
+    """Return a lower bound in seconds for every backend: the nodes' work at the peaks of their devices."""
     return sum(flops(node) / _most_flops_s(threads, device_of(node)) for node in nodes)
 
 
@@ -152,7 +155,7 @@ def _most_flops_s(threads: int, device: torch.device | None) -> float:
 
 @cache
 def _own_peaks(threads: int) -> Peaks:
-    with contextlib.suppress(HubError):  # a setting that cannot be read is reported where it is used
+    with contextlib.suppress(HubError):  # an invalid setting is reported where it is used
         root = resolve(None, os.environ, Path.cwd()).cache_root
         if kept := stored_profile(root, threads):
             return Peaks(kept.flops_s, kept.bytes_s)
@@ -165,8 +168,8 @@ def cluster_estimate(
     """Estimate one warm call of a compiled cluster: intermediate values stay in caches, the rest goes through memory.
 
     `efficiency` is the share of the floating-point peak that the compiler reaches on large products, and `call_s` the
-    seconds that entering and leaving takes; a plugin gives its own. The roofline is the larger of compute and memory time,
-    at the peaks of the device that its outputs lie on.
+    seconds to enter and leave the cluster; plugins pass their own. The roofline is the larger of compute and memory time,
+    at the peaks of the device that holds its outputs.
     """
     device = _accelerator_among(spec.device for spec in cluster.outputs)
     found = peaks(threads, device)
@@ -190,7 +193,7 @@ def eager_estimate(node: fx.Node, threads: int) -> float:
 
 
 def flops(node: fx.Node) -> float:
-    """Count floating-point operations: 2 a multiply-add of products, convolutions and attention, else 1 an element."""
+    """Count floating-point operations: 2 per multiply-add of products, convolutions and attention, else 1 per element."""
     if node.target is operator.getitem or is_trifle(node):
         return 0.0
     counter = _COUNTERS.get(operator_name(node).rpartition(".")[0])
@@ -209,13 +212,13 @@ def _product(node: fx.Node, left: str) -> float:
 
 
 def _convolution(node: fx.Node) -> float:
-    """Each element of the result is a product of a filter and a patch."""
+    """Count one filter-patch product for each element of the result."""
     weight = value_of(argument(node, "weight"))
     return 2.0 * _size(value_of(node)) * math.prod(map(priced_size, weight.shape[1:]))
 
 
 def _transposed_convolution(node: fx.Node) -> float:
-    """Each element of the input is multiplied with a filter; weights are [in, out / groups, *kernel]."""
+    """Count one multiplication by a filter for each element of the input; weights are [in, out / groups, *kernel]."""
     weight = value_of(argument(node, "weight"))
     return 2.0 * _size(value_of(argument(node, "input"))) * math.prod(map(priced_size, weight.shape[1:]))
 
@@ -231,7 +234,7 @@ def _attention(node: fx.Node) -> float:
 
 
 def _recurrent(node: fx.Node) -> float:
-    """Two operations for each weight at each step of each sequence."""
+    """Count two operations for each weight at each step of each sequence."""
     steps, *others = (tensor for source in node.all_input_nodes for tensor in elements(value_of(source)))
     weights = sum(_size(tensor) for tensor in others if len(tensor.shape) == 2)
     return 2.0 * weights * _size(steps) / max(priced_size(steps.shape[-1]), 1)

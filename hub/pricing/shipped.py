@@ -1,8 +1,8 @@
-"""Prices that the hub ships, measured on another machine: what a first plan rests on before anything is measured here.
+"""Costs shipped with the hub, measured on another machine: the basis of a first plan, before anything is measured here.
 
-`benchmarks/price_table.py` measures them. Those of backends are used as ratios to eager's time. Those of eager are scaled
-to the machine at hand by the roofline: what computing bounds by the peaks' operations a second, what memory bounds by their
-bytes a second; what a call itself costs stays.
+`benchmarks/price_table.py` measures them. Backends' costs are used as ratios to eager's time. Eager's costs are scaled to
+this machine by the roofline: compute-bound parts by the peaks' operations per second, memory-bound ones by their bytes per
+second; the overhead of a call is not scaled.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from hub.pricing.roofline import CALL_S, Peaks
 
 TABLE = Path(__file__).with_name("shipped.json")
 DOUBT = 0.04
-"""Variance of log(run_s) that another machine adds: a factor of 1.5 either way, 95 %."""
+"""Variance of log(run_s) that another machine adds: 95 % within a factor of 1.5."""
 PART_DOUBT = 0.3
-"""The same for parts of models: eager's time of a few operators is mostly what calling them takes. Of 0, 0.1, 0.3, 1 and
-leaving parts out, 0.3 chose best on models left out, when each was put here and `python -m benchmarks.prices` was run."""
+"""Additional variance for parts of models: eager's time of a few operators is mostly call overhead.
+
+Of 0, 0.1, 0.3, 1 and leaving parts out, 0.3 chose best on held-out models, each tried here with
+`python -m benchmarks.prices`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one cluster, or one operator in eager, took."""
+    """Measured time of one cluster, or of one operator in eager."""
 
     model: str
-    """Which model it is from: "bert", or "bert@4" for another batch."""
+    """Model that it is from: "bert", or "bert@4" for another batch."""
     kind: str
     """"graph" for all of a model, "cluster" for one of several in a whole plan, "part", or "operator"."""
     backend: str
@@ -43,17 +46,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All rows, and what the machine they are from can do at most with its threads."""
+    """All rows, and the peaks of the machine they were measured on, with its threads."""
 
     rows: tuple[Row, ...]
     peaks: Peaks
     starts_s: Mapping[str, float]
-    """By backend: seconds that a worker takes to start and to load the compiler's library."""
+    """Seconds that a worker takes to start and to load the compiler's library, by backend."""
 
     def samples(self, backend: str, found: Peaks) -> tuple[Sample, ...]:
-        """Return what is known of a backend, or of single operators in eager, as a machine of such peaks would measure it.
+        """Return samples of a backend, or of single operators in eager, as a machine with these peaks would measure them.
 
-        Of a backend, ratios to eager count, which other machines share; of eager, seconds do.
+        For a backend, ratios to eager count, and other machines share them; for eager, seconds count.
         """
         rows = (row for row in self.rows if row.backend == backend)
         if backend == EAGER:
@@ -62,19 +65,19 @@ class Table:
         return tuple(Sample(row.features, row.run_s, doubt=doubts.get(row.kind, DOUBT)) for row in rows)
 
     def without(self, model: str) -> Table:
-        """Return the table as if nothing of a model were known, whatever its batch."""
+        """Return the table without any row of a model, regardless of its batch."""
         rows = (row for row in self.rows if row.model.partition("@")[0] != model)
         return replace(self, rows=tuple(rows))
 
 
 @cache
 def shipped_table() -> Table:
-    """Return the table that comes with the hub."""
+    """Return the table that ships with the hub."""
     return read_table(TABLE)
 
 
 def read_table(path: Path) -> Table:
-    """Return a table from its file; one of features of another version has no rows."""
+    """Return a table from its file, without rows if its features are of another version."""
     said: dict[str, Any] = json.loads(path.read_text())
     clusters: Sequence[dict[str, Any]] = said["clusters"] if said["features_version"] == VERSION else ()
     rows = tuple(row for cluster in clusters for row in _rows_of(cluster))
@@ -82,14 +85,14 @@ def read_table(path: Path) -> Table:
 
 
 def _rows_of(cluster: Mapping[str, Any]) -> Iterator[Row]:
-    """Give a row for each backend; features that are zero are not in the file."""
+    """Yield a row for each backend; features that are zero are not in the file."""
     features = dict.fromkeys(NAMES, 0.0) | {"version": float(VERSION)} | cluster["features"]
     for backend, run_s in cluster["run_s"].items():
         yield Row(cluster["model"], cluster["kind"], backend, run_s, cluster["compile_s"].get(backend, 0.0), features)
 
 
 def bound_s(features: Mapping[str, float], found: Peaks, efficiency: float = 1.0) -> float:
-    """Return the roofline of a cluster: the larger of compute and memory time, and a call."""
+    """Return the roofline of a cluster: the larger of compute and memory time, plus a call."""
     moved = features["read_bytes"] + features["written_bytes"] + features["weight_bytes"]
     return max(features["flops"] / (efficiency * found.flops_s), moved / found.bytes_s) + CALL_S
 

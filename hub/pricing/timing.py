@@ -1,4 +1,4 @@
-"""Times calls: medians with confidence intervals, because these machines are shared and noisy."""
+"""Timing of calls: medians with confidence intervals, because machines are shared and noisy."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Timing:
 
     samples_s: tuple[float, ...]
     beside: int = 0
-    """Calls that ran beside those of the user's model, which left no gaps."""
+    """Number of calls that ran concurrently with the user's model, because its calls left no gaps."""
 
     @property
     def median_s(self) -> float:
-        """Median seconds of one call."""
+        """Return the median seconds of one call."""
         return median(self.samples_s)
 
     @property
     def spread_s(self) -> float:
-        """Half the width of the 95 % confidence interval of the median."""
+        """Return half the width of the 95 % confidence interval of the median."""
         low, high = median_interval(self.samples_s)
         return (high - low) / 2
 
@@ -42,10 +42,10 @@ class Timing:
 def time_call(
     call: Callable[[], Any], at_least_s: float, *, warmup: int = 2, most: int = 2000, awaited: Iterable[torch.device] = ()
 ) -> Timing:
-    """Call until `at_least_s` seconds have passed (3 calls at least, `most` at most), after `warmup` calls not counted.
+    """Call for at least `at_least_s` seconds (3 calls at least, `most` at most), after `warmup` uncounted calls.
 
-    Beside a running model, samples are taken in the gaps between its calls. Each ends when the accelerators `awaited`, and
-    those on which lies what the calls not counted give, have done their work.
+    While a model runs, samples are taken in the gaps between its calls. Each sample ends when all work is done on the
+    accelerators `awaited` and on those that hold results of the warmup calls.
     """
     devices = dict.fromkeys(awaited)
     for _ in range(warmup):
@@ -89,10 +89,10 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def in_turn(items: Sequence[_Item], number: int) -> list[_Item]:
-    """Return the order of one round of timing: another one each round, the same in every process.
+    """Return the order of one round of timing: different each round, the same in every process.
 
-    What ran before leaves caches and threads behind, so nobody may always follow the same neighbour, as all would if the
-    order were only turned. Every odd round runs the one before it backwards.
+    An item leaves caches and threads behind, so none may always follow the same one, as would happen if the order were
+    only rotated. Every odd round reverses the one before it.
     """
     order = list(items)
     random.Random(number // 2).shuffle(order)
