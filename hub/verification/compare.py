@@ -406,8 +406,7 @@ class _Output:
 
     @property
     def _moves(self) -> float:
-        """Allowed multiple of the change that perturbed inputs cause in eager: for roundings many, for a granted error
-        1."""
+        """Allowed multiple of what perturbed inputs change in eager: many for roundings, 1 for a granted error."""
         return self.judge.tolerance.roundings if self.judge.accuracy is None else 1.0
 
     def _noise(self, step: float) -> torch.Tensor:
