@@ -198,7 +198,7 @@ def renew_seal(folder: Path, facts: Mapping[str, Any]) -> None:
         if not (seal := seal_of(folder)):
             return
         text = sealed({**seal, "about": {**seal.get("about", {}), **facts}})
-        descriptor, name = tempfile.mkstemp(dir=folder.parent, prefix=PARTIAL)  # beside it: a file inside would be one more
+        descriptor, name = tempfile.mkstemp(dir=folder.parent, prefix=PARTIAL)  # outside: a file inside would be one more
         try:
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
                 file.write(text)
