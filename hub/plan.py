@@ -197,7 +197,7 @@ class Plan(_Value):
     verify_s: float | None = None
     """Seconds spent comparing its executables with eager while planning; None before that."""
     effort: Literal["fast", "full"] = "fast"
-    """How long each compiler may search for a better program, which affects what a replay compiles."""
+    """Time that each compiler may spend on a better program, which affects what a replay compiles."""
     predicted_s: float | None = None
     measured_s: float | None = None
     """Median seconds of one warm call of the whole plan, from the final race."""

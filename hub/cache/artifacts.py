@@ -37,7 +37,7 @@ _in_use: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Whether an executable is now in the cache."""
+    """Result of saving: whether the executable is now in the cache."""
 
     is_done: bool
     problem: str = ""
@@ -46,7 +46,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Whether an artefact may be used."""
+    """Result of a check: whether an artefact may be used."""
 
     is_intact: bool
     problem: str = ""

@@ -76,7 +76,7 @@ def _imported(facts: Mapping[str, Any]) -> Imported:
 
 
 def discard_imports(root: Path) -> bool:
-    """Remove the file, whatever it is; return True if it is gone. Raises nothing."""
+    """Remove the file, or anything else in its place; return True if it is gone. Raises nothing."""
     with contextlib.suppress(OSError):
         (root / IMPORTS).unlink(missing_ok=True)
     return not os.path.lexists(root / IMPORTS)

@@ -158,7 +158,7 @@ def _is_after_failure(plan: Plan | None, backend: str | None) -> bool:
 
 
 def _artifacts(root: Path) -> Iterator[Path]:
-    """Yield everything in the places of artefacts, whatever it is."""
+    """Yield everything in the places of artefacts, even if it is no artefact."""
     for backend in _entries(root / FOLDER):
         yield from (path for path in _entries(backend) if not path.name.startswith(PARTIAL))
 

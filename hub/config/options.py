@@ -82,9 +82,10 @@ class Options(BaseModel):
     renew: bool = False
     """True plans again, with every price known so far, and replaces the cached plan."""
     tune: Literal["off", "fast", "full"] = "fast"
-    """How hard to search for the best plan: by prices alone, by measuring, or by extensive measuring."""
+    """Effort to spend on finding the best plan: by prices alone, by measuring, or by extensive measuring."""
     start: Literal["eager", "wait"] = "eager"
-    """What the first calls do: run in eager at once, while the model is planned in the background, or wait for the plan."""
+    """Behaviour of the first calls: run in eager at once, while the model is planned in the background, or wait for the
+    plan."""
     budget_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         default_factory=lambda data: BUDGETS_S[data.get("tune", "fast")]
     )

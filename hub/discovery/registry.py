@@ -46,7 +46,7 @@ class Registry:
         """Problems with the cache that appeared when plugins were imported."""
         self.entries: Mapping[str, Entry] = {entry.name: entry for entry in entries}
         self._loaded: dict[str, Backend | HubError] = {}
-        """By name, followed by the backend's own settings if it has some."""
+        """Backends by name, followed by the backend's own settings if it has some."""
         self._lock = freed_in_forks(threading.Lock())
 
     def configured(self, options: Options) -> Registry:

@@ -47,11 +47,11 @@ class Trials:
     """Results of importing plugins."""
 
     faults: Mapping[str, str]
-    """By entry point's name, why this process must not import it. Plugins that merely raise are not listed."""
+    """Reasons by entry point's name why this process must not import it. Plugins that merely raise are not listed."""
     notes: tuple[str, ...] = ()
     """Problems with the cache, and what was done about them."""
     changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """By entry point's name, what importing it changes in its process."""
+    """Changes by entry point's name that importing it makes to its process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _Tried:
     passing: Mapping[str, str]
     """Failures that may not happen the next time."""
     changes: Mapping[str, tuple[str, ...]]
-    """What an import changed in its process, if it finished."""
+    """Changes that an import made to its process, if it finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class _Record:
 
     begun: tuple[str, ...]
     ended: Mapping[str, tuple[str, ...]]
-    """By entry point's name, what importing it changed in the child."""
+    """Changes by entry point's name that importing it made to the child."""
     failure: Failed | None
-    """How the child failed; None if it did not."""
+    """The child's failure; None if it did not fail."""
 
 
 def try_imports(points: Sequence[metadata.EntryPoint]) -> Trials:
@@ -229,7 +229,7 @@ def _forget_output() -> None:
 
 
 def registered(module: Any) -> tuple[Any, ...]:
-    """Return what a plugin's module registers. Raises ContractError if that is endless, and whatever the module raises."""
+    """Return what a plugin's module registers. Raises ContractError if that is endless, and what the module raises."""
     infos: Iterable[Any] = module.hub_backends()
     found = tuple(itertools.islice(infos, MOST_BACKENDS + 1))
     if len(found) > MOST_BACKENDS:

@@ -66,7 +66,7 @@ class _Chosen:
 
 
 class Sized:
-    """Runs calls of any sizes. Thread-safe."""
+    """Dispatcher for calls of any sizes. Thread-safe."""
 
     def __init__(
         self,

@@ -202,7 +202,7 @@ class Graph:
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        """What was known of the symbolic sizes when this was first read; empty if there are none.
+        """Known relations of the symbolic sizes, as of the first read of this property; empty if there are none.
 
         Compilers query sizes and thereby add to what PyTorch knows of them; keys must not change because of that.
         """

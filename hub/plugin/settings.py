@@ -46,7 +46,7 @@ class BackendSettings(BaseModel):
 
     @property
     def missing(self) -> str:
-        """What this machine lacks under these settings, other than distributions, such as a device; "" for nothing."""
+        """Missing parts of this machine under these settings, other than distributions, such as a device; "" for none."""
         return ""
 
     @property

@@ -32,7 +32,7 @@ def environment_of_children() -> dict[str, str]:
 
 
 class Outcome(enum.Enum):
-    """How a child process failed."""
+    """Kinds of failure of a child process."""
 
     FAILED = enum.auto()
     """By itself, or by another process's signal."""

@@ -1,9 +1,9 @@
 """Process-wide state: compared and restored around plugin code if that is safe.
 
 It is safe in the hub's own worker processes, and in a user's process that has one thread. Other Python threads may draw a
-random number, set a variable or add a filter at any moment. Their changes cannot be told from a plugin's, and restoring
-would undo them. Then only the state of the calling thread itself is compared and restored, and what a plugin changes
-process-wide is known from the worker that ran it first (`refusal_beside_threads`).
+random number, set a variable or add a filter at any moment. Their changes cannot be distinguished from a plugin's, and
+restoring would undo them. Then only the state of the calling thread itself is compared and restored, and what a plugin
+changes process-wide is known from the worker that ran it first (`refusal_beside_threads`).
 
 Nothing here imports torch or NumPy: plugins are also imported in processes without them, and cannot change them there.
 """

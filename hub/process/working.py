@@ -33,7 +33,7 @@ class Worked:
 
 
 def _cpu_s(pid: int) -> float:
-    """Return the seconds of processor time of a process; 0 where the system does not say."""
+    """Return the processor time of a process in seconds; 0 if the system does not report it."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

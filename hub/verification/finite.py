@@ -19,7 +19,7 @@ _EXPONENTS = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}
 
 
 def finite_only(executable: Callable[..., Sequence[Any]], specs: Sequence[Spec]) -> FiniteOnly:
-    """Return the executable behind a check of its inputs; `specs` are those of the cluster's inputs."""
+    """Return the executable wrapped in a check of its inputs; `specs` are those of the cluster's inputs."""
     return FiniteOnly(executable, specs)
 
 

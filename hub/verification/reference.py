@@ -27,7 +27,7 @@ class Reference:
     """Eager's outputs. The other runs are made on first use, since most results are right without them."""
 
     def __init__(self, cluster: Cluster, inputs: Sequence[Any]) -> None:
-        """Run the cluster in eager. Raises whatever eager raises on such inputs."""
+        """Run the cluster in eager. Raises what eager raises on such inputs."""
         self.cluster = cluster
         self.inputs = tuple(inputs)
         with torch.no_grad():
