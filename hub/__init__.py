@@ -1,6 +1,6 @@
-"""`hub`: captures a PyTorch model, lets every installed compiler bid for pieces of it, and runs the cheapest proven plan.
+"""`hub`: captures a PyTorch model, lets every installed compiler bid for parts of it, and runs the cheapest proven plan.
 
-`torch.compile(model, backend="hub")` needs no import. The names below are loaded when first used, so `import hub` is cheap.
+`torch.compile(model, backend="hub")` needs no import. The names below are loaded on first use, so `import hub` is cheap.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hub.discovery.listing import list_backends
     from hub.errors import HubError, HubWarning
-    from hub.frontend.direct.compile import compile  # noqa: A004 - as torch.compile is called
+    from hub.frontend.direct.compile import compile  # noqa: A004 - the name that torch.compile uses
     from hub.frontend.explaining import explain
     from hub.frontend.freezing import freeze
     from hub.frontend.ownership import plans, refresh, wait

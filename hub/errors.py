@@ -1,6 +1,6 @@
-"""The whole error tree of the hub.
+"""The complete hierarchy of the hub's errors.
 
-Every message says what failed, on which cluster or node, by which plugin, what was expected, and the next step. The same
+Every message says what failed, on which cluster or node, in which plugin, what was expected, and the next step. The same
 facts are attributes, so that tools need not parse text.
 """
 
@@ -11,13 +11,13 @@ from typing import Any
 from hub.process.accelerators import is_full
 
 LONGEST_TEXT = 4000
-"""Characters of a message: what a plugin, or a compiler under it, says goes into plans, reports and the database."""
+"""Most characters of a message: messages of plugins and compilers go into plans, reports and the database."""
 _END_OF_TEXT = 1000
-"""Of them, those that are the end of a longer one: compilers often say there what was wrong."""
+"""Number of them kept from the end of a longer text, where compilers often say what was wrong."""
 
 
 def shortened(text: str) -> str:
-    """Return a text without its middle where it is longer than messages may be, and say how much that was."""
+    """Return a text without its middle if it is longer than messages may be, with the number of omitted characters."""
     if len(text) <= LONGEST_TEXT:
         return text
     begin, end = text[: LONGEST_TEXT - _END_OF_TEXT - 50], text[-_END_OF_TEXT:]
@@ -29,7 +29,7 @@ def _fact(value: str | None) -> str | None:
 
 
 class HubError(Exception):
-    """Root of every error that the hub raises on purpose."""
+    """Base class of all errors that the hub raises on purpose."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class HubError(Exception):
         super().__init__(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The keyword-only facts do not fit exceptions' default pickling; errors travel between processes.
+        # Exceptions' default pickling cannot handle the keyword-only facts, and errors travel between processes.
         return _rebuilt, (type(self), self.message, self.backend, self.cluster, self.node, self.hint)
 
     def __str__(self) -> str:
@@ -68,17 +68,17 @@ def _rebuilt(
 
 
 def text_of(error: BaseException) -> str:
-    """Return an exception's type and text, whatever its own `__str__` does, and however long that is."""
+    """Return an exception's type and text, whatever its own `__str__` does, shortened if necessary."""
     try:
         return shortened(f"{type(error).__name__}: {error}")
-    except Exception:  # noqa: BLE001 - a plugin's exception may fail at this as well
+    except Exception:  # noqa: BLE001 - a plugin's exception may fail here as well
         return type(error).__name__
 
 
 class HubWarning(UserWarning):
     """A backend failed and another one, or eager, took over; or the cache folder cannot be used.
 
-    Shown once for each cause; reports always have it.
+    Shown once for each cause; reports always include it.
     """
 
 
@@ -87,7 +87,7 @@ class CaptureError(HubError):
 
 
 class FreezeError(HubError):
-    """A compiled model cannot be frozen, since a call of it is not exactly one captured graph; or a frozen one copied."""
+    """A compiled model cannot be frozen, because a call of it is not exactly one captured graph; or a frozen one copied."""
 
 
 class PlanError(HubError):
@@ -103,15 +103,15 @@ class OptionError(HubError):
 
 
 class WorkerError(HubError):
-    """A worker process cannot be started, or cannot be given the program: no plugin's fault."""
+    """A worker process cannot be started, or cannot be given the program. Not a plugin's fault."""
 
 
 class PluginError(HubError):
-    """A plugin did something wrong; the model runs on without it unless `strict` is set."""
+    """A plugin did something wrong; the model keeps running without it unless `strict` is set."""
 
     @property
     def is_device_full(self) -> bool:
-        """Return whether an accelerator's memory was full: other processes, and the user's own model, had a part in it."""
+        """Return whether an accelerator was out of memory, to which other processes and the user's own model contribute."""
         return is_full(self.message)
 
 
@@ -132,23 +132,23 @@ class WorkerDied(CompileError):  # noqa: N818 - what happened
 
 
 class WorkerGone(CompileError):  # noqa: N818 - what happened
-    """A worker process had ended before it was asked: whatever ended it, the request did not."""
+    """A worker process had ended before it got the request, so the request is not the cause."""
 
 
 class LimitExceeded(CompileError):  # noqa: N818 - what happened, as in Python's own TimeoutExpired
-    """Compiling took more time, memory or output than the options allow: under other limits it is tried again."""
+    """Compiling took more time, memory or output than the options allow. It is retried under other limits."""
 
 
-class ConstantsRefused(CompileError):  # noqa: N818 - a refusal, and no fault of the backend
-    """A backend cannot compile a cluster with these weights, or files of the user's; with others it is tried again."""
+class ConstantsRefused(CompileError):  # noqa: N818 - a refusal, and not a fault of the backend
+    """A backend cannot compile a cluster with these weights, or these files of the user's. It is retried with others."""
 
 
 class RunError(PluginError):
     """An executable failed while running."""
 
 
-class InputRefused(RunError):  # noqa: N818 - a refusal, and no fault of the executable
-    """An executable cannot compute this call's values faithfully: only this call runs its cluster in eager."""
+class InputRefused(RunError):  # noqa: N818 - a refusal, and not a fault of the executable
+    """An executable cannot compute this call's values faithfully. Its cluster runs in eager for this call only."""
 
 
 class AccuracyError(PluginError):

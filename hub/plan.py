@@ -1,4 +1,4 @@
-"""Plan: one candidate for every node, with its evidence. A value that prints, saves, diffs and replays."""
+"""Plan: one backend for every node, with the evidence. A value that can be printed, saved, compared and replayed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hub.errors import PlanError, shortened
 from hub.process.accelerators import is_full
 
 FORMAT = 1
-"""Version of the JSON form; a plan of another version is refused by name."""
+"""Version of the JSON form; plans of any other version are rejected."""
 
 
 class EventKind(StrEnum):
-    """What an event of a plan is."""
+    """Kind of a plan's event."""
 
     REFUSED = "refused"
     FAILED = "failed"
@@ -24,11 +24,11 @@ class EventKind(StrEnum):
 
 
 TROUBLE = frozenset({EventKind.FAILED, EventKind.FALLBACK})
-"""Kinds of events that say that something did not go as it should."""
+"""Kinds of events that report a problem."""
 
 
 class Stage(StrEnum):
-    """At which step something happened."""
+    """Step at which an event happened."""
 
     CAPTURE = "capture"
     LOAD = "load"
@@ -43,13 +43,13 @@ class Stage(StrEnum):
     RECORD = "record"
     SAVE = "save"
     LATER = "later"
-    """Verified after the first answer."""
+    """Verification after the first answer."""
     SERVE = "serve"
-    """While the model ran, of an executable that was good while it was tried."""
+    """While the model runs, for an executable that passed its trial."""
 
 
 class DecidedBy(StrEnum):
-    """What a plan was decided by."""
+    """Basis on which a plan was decided."""
 
     NOTHING_YET = ""
     PENDING = "nothing yet, planning goes on"
@@ -69,7 +69,7 @@ class DecidedBy(StrEnum):
     PLAN_FILE = "plan file"
     EDITED = "edited by hand"
     OTHER = "other"
-    """What people wrote into a plan file."""
+    """Any text that a user wrote into a plan file."""
 
     @classmethod
     def _missing_(cls, value: object) -> DecidedBy:  # noqa: ARG003 - the name and form that enum asks for
@@ -77,7 +77,7 @@ class DecidedBy(StrEnum):
 
 
 EAGER = "eager"
-"""Name under which PyTorch itself, operator by operator, appears in plans and options."""
+"""Name of PyTorch itself, operator by operator, in plans and options."""
 
 
 class _Value(BaseModel):
@@ -94,19 +94,19 @@ class Price(_Value):
 
 
 class Bid(_Value):
-    """What one backend offered for one set of nodes, or why it did not."""
+    """One backend's offer for one set of nodes, or the reason why there is none."""
 
     backend: str
     price: Price | None = None
     refusal: Annotated[str, AfterValidator(shortened)] = ""
-    """Why there is no price, in words; empty where there is one."""
+    """Reason in words why there is no price; empty if there is one."""
 
 
 class PlannedCluster(_Value):
     """One cluster of a plan."""
 
     name: str = ""
-    """ "c0" for what is compiled, "e0" for what runs in eager, numbered in the order in which they run."""
+    """ "c0" for a compiled cluster, "e0" for one that runs in eager, numbered in execution order."""
     backend: Annotated[str, Field(min_length=1)]
     nodes: tuple[str, ...]
     """Names of its nodes in the graph, in topological order."""
@@ -115,19 +115,19 @@ class PlannedCluster(_Value):
     source: tuple[str, ...] = ()
     """Lines of the user's model that its nodes come from, "file.py:12 in forward", each once."""
     predicted_s: float | None = None
-    """Seconds of one warm call, as priced before the decision; None where nothing was known."""
+    """Seconds of one warm call, as priced before the decision; None if unknown."""
     measured_s: float | None = None
     """Seconds of one warm call, as measured inside the whole plan; None before it has run."""
     reason: str = ""
-    """Why these nodes went to this backend."""
+    """Reason why these nodes went to this backend."""
     bids: tuple[Bid, ...] = ()
-    """What every backend offered for the same nodes."""
+    """Bids of all backends for the same nodes."""
     report: str = ""
-    """What its backend tells of it, in lines; only plans that `hub explain` gives have any."""
+    """Its backend's remarks on it, in lines; only plans from `hub explain` have any."""
 
 
 class Contender(_Value):
-    """One whole plan that was timed in the proof."""
+    """One whole plan that was timed in the final race."""
 
     name: str
     """ "onnxruntime", "eager", "openvino + inductor" ..."""
@@ -140,14 +140,14 @@ class Contender(_Value):
 
 
 class Search(_Value):
-    """What the planner looked at before it decided."""
+    """Extent of the planner's search before it decided."""
 
     regions: int
-    """Consecutive pieces that the graph falls into at its cut points."""
+    """Consecutive pieces that the graph is split into at its cut points."""
     structures: int
-    """Different ones among them: equal regions are priced once."""
+    """Distinct structures among the regions: equal regions are priced once."""
     candidates: int
-    """Structures times the backends that take them."""
+    """Structures times the backends that support them."""
     measured: int
     """Candidates with a price measured on this machine, by this process or an earlier one."""
     compiled: int = 0
@@ -155,13 +155,13 @@ class Search(_Value):
     timed_now: int = 0
     """Prices measured for this decision."""
     method: str = ""
-    """How the cheapest assignment was found: "chain" (dynamic programme) or "milp" (binary programme)."""
+    """Method by which the cheapest assignment was found: "chain" (dynamic program) or "milp" (binary program)."""
     gap: float | None = None
     """Share by which a cheaper assignment might exist at these prices; 0 means proven optimal."""
 
 
 class Event(_Value):
-    """Something that went wrong, or was decided against, while planning or running."""
+    """A problem, or a decision against something, while planning or running."""
 
     kind: EventKind
     stage: Stage
@@ -169,11 +169,11 @@ class Event(_Value):
     backend: str | None = None
     cluster: str | None = None
     error: str = ""
-    """Class of the error that costs a backend a candidate or a cluster: "CompileError", "ConstantsRefused"; else empty."""
+    """Class of the error that cost a backend a candidate or a cluster: "CompileError", "ConstantsRefused"; else empty."""
 
     @property
     def is_device_full(self) -> bool:
-        """Return whether an accelerator's memory was full, which is no verdict on a backend."""
+        """Return whether an accelerator was out of memory, which is no verdict on a backend."""
         return is_full(self.message)
 
 
@@ -184,38 +184,38 @@ class Plan(_Value):
     graph: str = ""
     """Name of the captured graph."""
     graph_digest: str = ""
-    """Digest of its structure: a kept plan is for graphs of equal digest, a plan file for all with its nodes."""
+    """Digest of its structure: a cached plan applies to graphs of equal digest, a plan file to any graph with its nodes."""
     mode: Literal["inference", "forward", "backward"] = "inference"
     inputs: tuple[str, ...] = ()
-    """Type and shape of every input that is no weight, in order: "float32[8, 128]"."""
+    """Type and shape of every input that is not a weight, in order: "float32[8, 128]"."""
     clusters: tuple[PlannedCluster, ...]
     threads: Annotated[int, Field(ge=0)] = 0
-    """Threads of one call; 0, which only people write, means as many as PyTorch uses."""
+    """Threads of one call; 0, which appears only in plans edited by hand, means as many as PyTorch uses."""
     spin: bool = False
-    """True where the one backend's thread pool may spin between calls."""
+    """True if the thread pool of the plan's only backend may busy-wait between calls."""
     accuracy: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     verify_s: float | None = None
-    """Seconds in which its executables were compared with eager while it was made; None before that."""
+    """Seconds spent comparing its executables with eager while planning; None before that."""
     effort: Literal["fast", "full"] = "fast"
-    """How long each compiler was to search for a better program, which decides what a replay compiles."""
+    """Time that each compiler may spend on a better program, which affects what a replay compiles."""
     predicted_s: float | None = None
     measured_s: float | None = None
-    """Median seconds of one warm call of the whole plan, from the proof."""
+    """Median seconds of one warm call of the whole plan, from the final race."""
     decided_by: DecidedBy = DecidedBy.NOTHING_YET
     contenders: tuple[Contender, ...] = ()
     search: Search | None = None
-    """What was looked at; None where nothing had to be looked for."""
+    """The planner's search; None if no search was necessary."""
     events: tuple[Event, ...] = ()
     plan_s: float = 0.0
     """Seconds spent on planning and compiling."""
 
     def to_json(self, *, indent: int | None = 2) -> str:
-        """Return the JSON form; `Plan.from_json` reads it back to an equal plan."""
+        """Return the JSON form, which `Plan.from_json` reads back into an equal plan."""
         return self.model_dump_json(indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read a plan back. Raises PlanError, naming the field, where the text is no plan of this format."""
+        """Read a plan from JSON. Raises PlanError, naming the field, if the text is not a plan of this format."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -231,11 +231,11 @@ class Plan(_Value):
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Name of the backends that run at least one cluster, in order of first use."""
+        """Names of the backends that run at least one cluster, in order of first use."""
         return tuple(dict.fromkeys(cluster.backend for cluster in self.clusters))
 
     def __str__(self) -> str:
-        from hub.report.text import plan_text  # the report stands above the plan; only printing needs it
+        from hub.report.text import plan_text  # the report package imports this module; only printing needs it
 
         return plan_text(self)
 

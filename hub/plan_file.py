@@ -1,7 +1,7 @@
-"""Plan files: JSON that people read, edit and commit, one file a model, one plan for each of its captured graphs.
+"""Plan files: JSON that people read, edit and commit, one file per model, one plan for each of its captured graphs.
 
-`{"format": 1, "plans": [...], "digests": [...]}`, or one plan by itself, as `Plan.to_json` gives it. The digests, which may
-be left out, tell whether a plan was edited: then its times are no longer its own. Nothing here imports torch.
+`{"format": 1, "plans": [...], "digests": [...]}`, or a single plan as `Plan.to_json` returns it. The optional digests show
+whether a plan was edited: its times then no longer apply. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _AGAIN = "write it again with `hub plan MODEL -o FILE`"
 EDITED = Event(
     kind=EventKind.NOTE, stage=Stage.LOAD, message="edited by hand: the times and reasons of the plan before are left out"
 )
-"""On every plan that is not what the hub wrote."""
+"""Event on every plan that differs from what the hub wrote."""
 _FIELDS = tuple(
     field for kind in (Plan, PlannedCluster, Bid, Price, Contender, Event, Search) for field in kind.model_fields
 )
 
 
 def read_plans(path: Path) -> tuple[Plan, ...]:
-    """Return the plans in a file, at least one; those that were edited come without the evidence of the plan before.
+    """Return the plans in a file, at least one; edited plans lose the evidence of the original plan.
 
-    Raises PlanError, naming the file, the field, and what mends it.
+    Raises PlanError, naming the file, the field, and the fix.
     """
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -44,7 +44,7 @@ def read_plans(path: Path) -> tuple[Plan, ...]:
         raise PlanError(
             f"the plan file {path} cannot be read: {reason}", hint="write one with `hub plan MODEL -o FILE`"
         ) from (error)
-    except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, or brackets without end
+    except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, or endless nesting of brackets
         raise PlanError(f"{path} is no plan file: not JSON: {error}", hint=_AGAIN) from error
     plans = tuple(_plan(item, where, path) for where, item in _items(data, path))
     written = data.get("digests")
@@ -62,14 +62,14 @@ def plans_json(plans: Sequence[Plan]) -> str:
 
 
 def _digest(plan: Plan) -> str:
-    """Return the digest of what a plan decides, whatever its evidence, layout and names."""
+    """Return the digest of what a plan decides, independent of its evidence, layout and names."""
     clusters = [(cluster.backend, cluster.nodes) for cluster in plan.clusters]
     decided = (plan.mode, clusters, plan.threads, plan.spin, plan.accuracy, plan.effort)
     return hashlib.sha256(json.dumps(decided).encode()).hexdigest()
 
 
 def _edited(plan: Plan) -> Plan:
-    """Return a plan with nothing but its decision and what it is for."""
+    """Return a plan reduced to its decision and what it applies to."""
     kept = {"name", "backend", "nodes", "operators", "source"}
     return Plan(
         graph=plan.graph,
@@ -87,7 +87,7 @@ def _edited(plan: Plan) -> Plan:
 
 
 def write_plans(path: Path, plans: Sequence[Plan]) -> None:
-    """Write a plan file: whole, or not at all. Raises PlanError where that is impossible, or where there is no plan."""
+    """Write a plan file atomically. Raises PlanError if that is impossible, or if there is no plan."""
     if not plans:
         raise PlanError(f"no graph was captured, so there is no plan for {path}")
     check_place(path)
@@ -103,7 +103,7 @@ def write_plans(path: Path, plans: Sequence[Plan]) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Raise PlanError, before minutes of work, if no file can be written there."""
+    """Raise PlanError if no file can be written there; called before minutes of work."""
     if not path.absolute().parent.is_dir():
         raise PlanError(f"there is no folder {path.absolute().parent} for {path.name}", hint="make it first")
     if path.exists() and not path.is_file():
@@ -111,7 +111,7 @@ def check_place(path: Path) -> None:
 
 
 def _items(data: Any, path: Path) -> list[tuple[str, Any]]:
-    """Return what should be plans, each with the place where it stands in the file."""
+    """Return the items that should be plans, each with its position in the file."""
     if not isinstance(data, dict):
         kind = "list" if isinstance(data, list) else type(data).__name__
         raise PlanError(f'{path} is no plan file: a JSON {kind}, not {{"format": {FORMAT}, "plans": [...]}}', hint=_AGAIN)

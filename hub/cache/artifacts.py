@@ -1,4 +1,4 @@
-"""Saved executables: folders that appear whole or not at all, and are used only while every byte is as it was sealed."""
+"""Saved executables: folders that are written atomically, and used only while every byte is as it was sealed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SEAL = "hub-seal.json"
 FOLDER = "artifacts"
 LOCKS = "locks"
 PARTIAL = ".partial-"
-"""How the names of files and folders begin that are being written, or being removed."""
+"""Prefix of the names of files and folders that are being written or removed."""
 LOCK_S = 60.0
-"""Seconds to wait for another process that puts an artefact in its place, which takes as long as reading it twice."""
+"""Seconds to wait for another process that moves an artefact into place, which takes as long as reading it twice."""
 
 _in_use: set[str] = set()
 """Artefacts that this process has saved or checked: their files may be mapped, or about to be read."""
@@ -37,27 +37,27 @@ _in_use: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Whether an executable is in the cache now."""
+    """Result of saving: whether the executable is now in the cache."""
 
     is_done: bool
     problem: str = ""
-    """Why it could not be saved; empty where nobody tried."""
+    """Reason why it could not be saved; empty if that was not tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Whether an artefact may be used."""
+    """Result of a check: whether an artefact may be used."""
 
     is_intact: bool
     problem: str = ""
-    """Why one that is there must not be used; empty where there is none."""
+    """Reason why an existing artefact must not be used; empty if there is none."""
 
 
 def check_artifact(folder: Path, *, is_wanted: bool = True) -> Checked:
-    """Read every byte of `ROOT/artifacts/BACKEND/KEY` and say whether all is as it was sealed, and nobody else's.
+    """Read every byte of `ROOT/artifacts/BACKEND/KEY` and return whether it may be used.
 
-    `is_wanted` means that it is used now: that counts for who was used least recently, and keeps `prune` away from it.
-    Raises nothing.
+    It may if all is as sealed, and no other user could have written it. `is_wanted` means that it is used now: this updates
+    its time of last use, and keeps `prune` from removing it. Raises nothing.
     """
     identity = _identity(folder)
     while identity:
@@ -74,10 +74,10 @@ def check_artifact(folder: Path, *, is_wanted: bool = True) -> Checked:
 
 
 def save_artifact(folder: Path, write: Callable[[Path], None], about: Mapping[str, Any] | None = None) -> Saved:
-    """Have `write` fill a private folder, seal it, and put it at `ROOT/artifacts/BACKEND/KEY` in one step.
+    """Let `write` fill a private folder, seal it, and move it to `ROOT/artifacts/BACKEND/KEY` in one step.
 
-    `about` says in plain JSON what it is, for `hub cache ls`. Where another process was faster, its artefact stays. What
-    `write` raises becomes the problem if it is a HubError or an OSError, and goes through otherwise.
+    `about` describes it in plain JSON, for `hub cache ls`. If another process was faster, its artefact stays. An exception
+    of `write` becomes the problem if it is a HubError or an OSError, and passes through otherwise.
     """
     private: Path | None = None
     try:
@@ -101,7 +101,7 @@ def save_artifact(folder: Path, write: Callable[[Path], None], about: Mapping[st
 
 
 def partial_bytes(folder: Path, pid: int) -> int:
-    """Return the bytes that a process has written so far of what is to land in a folder."""
+    """Return the bytes that a process has written so far for a folder that is being saved."""
     return folder_bytes(_partial(folder, pid))
 
 
@@ -111,32 +111,32 @@ def discard_partial(folder: Path, pid: int) -> None:
 
 
 def check_size(folder: Path, most_bytes: int | None) -> None:
-    """Raise CacheError where a plugin wrote more into a folder than it may."""
+    """Raise CacheError if a plugin wrote more into a folder than allowed."""
     if most_bytes is not None and (reason := beyond(folder_bytes(folder), most_bytes)):
         raise CacheError(reason)
 
 
 def beyond(saved: int, most_bytes: int) -> str:
-    """Return that an executable is too large to be saved, or "" where it is not."""
+    """Return the message that an executable is too large to be saved, or "" if it is not."""
     if saved <= most_bytes:
         return ""
     return f"it saved {megabytes(saved)}, {megabytes(most_bytes)} allowed (`output_limit_mb`, and room for the weights)"
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the bytes of a folder's files; holes in files count, since readers meet them.
+    """Return the bytes of a folder's files; holes in files count, since readers see them.
 
-    The folder may be written to, renamed or removed meanwhile: `os.walk` passes over that, where `Path.rglob` raises.
+    The folder may be written to, renamed or removed meanwhile: `os.walk` ignores that, while `Path.rglob` raises.
     """
     return sum(_file_bytes(Path(place, name)) for place, _, names in os.walk(folder) for name in names)
 
 
 def _private_folder(folder: Path) -> Path:
-    """Make the folder in which an artefact grows: under a name that others can foretell, where that is free."""
+    """Make the folder in which an artefact is written, under a name that other processes can predict, if that is free."""
     private = _partial(folder, os.getpid())
     try:
         private.mkdir(mode=0o700)
-    except FileExistsError:  # of another thread's, or left by a process that had this number
+    except FileExistsError:  # made by another thread, or left by a process with the same id
         return Path(tempfile.mkdtemp(dir=folder.parent, prefix=PARTIAL))
     return private
 
@@ -154,15 +154,15 @@ def _file_bytes(path: Path) -> int:
 
 
 def _check_alone(folder: Path) -> None:
-    """Raise CacheError where a plugin wrote beside the folder that it was given."""
+    """Raise CacheError if a plugin wrote outside the folder that it was given."""
     if others := sorted(path.name for path in folder.parent.iterdir() if path != folder):
         raise CacheError(f"it wrote {', '.join(others)[:200]} outside the folder that it was given")
 
 
 def discard_artifact(folder: Path, *, is_damaged: bool = True) -> bool:
-    """Remove an artefact, in one step for whoever looks; gives True where it is gone.
+    """Remove an artefact atomically; return True if it is gone.
 
-    With `is_damaged`, one that another process has mended meanwhile stays. Raises nothing.
+    With `is_damaged`, an artefact that another process has since replaced by an intact one stays. Raises nothing.
     """
     trash: Path | None = None
     try:
@@ -185,7 +185,7 @@ def is_in_use(folder: Path) -> bool:
 
 
 def seal_of(folder: Path) -> Mapping[str, Any]:
-    """Return what a seal says: "made", "about" and "files"; nothing where it is damaged. Raises nothing."""
+    """Return the contents of a seal: "made", "about" and "files"; nothing if it is damaged. Raises nothing."""
     try:
         return unsealed((folder / SEAL).read_bytes()) or {}
     except OSError:
@@ -193,12 +193,12 @@ def seal_of(folder: Path) -> Mapping[str, Any]:
 
 
 def renew_seal(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Add facts to what an artefact's seal says about it, in one step for whoever looks. Raises nothing."""
+    """Add facts to the description in an artefact's seal, atomically. Raises nothing."""
     with contextlib.suppress(OSError, NotImplementedError), _locked(folder):
         if not (seal := seal_of(folder)):
             return
         text = sealed({**seal, "about": {**seal.get("about", {}), **facts}})
-        descriptor, name = tempfile.mkstemp(dir=folder.parent, prefix=PARTIAL)  # beside it: a file inside would be one more
+        descriptor, name = tempfile.mkstemp(dir=folder.parent, prefix=PARTIAL)  # outside: a file inside would be one more
         try:
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
                 file.write(text)
@@ -208,12 +208,12 @@ def renew_seal(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def _places(folder: Path) -> tuple[Path, ...]:
-    """Return the folders on the way to an artefact: `ROOT`, `ROOT/artifacts`, `ROOT/artifacts/BACKEND`, and its own."""
+    """Return the folders on the path to an artefact: `ROOT`, `ROOT/artifacts`, `ROOT/artifacts/BACKEND`, and its own."""
     return (*reversed(folder.parents[:3]), folder)
 
 
 def _check_owners(places: Sequence[Path]) -> None:
-    """Raise CacheError if others could have put something into a cache or one of the folders in it."""
+    """Raise CacheError if other users could have written to a cache or one of its folders."""
     root, *inner = places
     for reason in (distrust_root(root), *map(distrust, inner)):
         if reason:
@@ -221,7 +221,7 @@ def _check_owners(places: Sequence[Path]) -> None:
 
 
 def _identity(folder: Path) -> tuple[int, ...]:
-    """Tell an artefact from another one in its place; empty where there is none."""
+    """Return values that distinguish an artefact from a later one in its place; empty if there is none."""
     try:
         facts = folder.lstat()
     except OSError:
@@ -261,7 +261,7 @@ def _check_contents(folder: Path) -> None:
 
 
 def _seal(partial: Path, folder: Path, about: Mapping[str, Any]) -> None:
-    """Write the seal: the digest of each file. Raises CacheError if a plugin took its name or saved no plain file."""
+    """Write the seal: the digest of each file. Raises CacheError if a plugin used its name or saved no plain file."""
     if os.path.lexists(partial / SEAL):
         raise CacheError(f"a plugin saved a file of its own as {SEAL}", hint="rename it: the name is the hub's")
     _close_to_others(partial)
@@ -277,7 +277,7 @@ def _seal(partial: Path, folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def _close_to_others(folder: Path) -> None:
-    """Take the right to write from others, which a wide umask or a copied file's mode may have given them."""
+    """Remove other users' write permission, which a wide umask or a copied file's mode may have given them."""
     for path in folder.rglob("*"):
         if not path.is_symlink():
             path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH) | stat.S_IRUSR)
@@ -286,7 +286,7 @@ def _close_to_others(folder: Path) -> None:
 def _digests(folder: Path) -> dict[str, str]:
     """Return the digest of each file, by its path in the folder; folders have none.
 
-    Raises CacheError, naming it, for what is neither a file nor a folder or what others could have written.
+    Raises CacheError, with the name, for anything but a file or folder, and for what other users could have written.
     """
     found: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
@@ -317,7 +317,7 @@ def _land(partial: Path, folder: Path) -> None:
 
 
 def _moved_aside(folder: Path) -> Path | None:
-    """Renames an artefact, so that who looks finds all of it or nothing; gives what is left to remove, if anything."""
+    """Rename an artefact, so that readers find all of it or nothing; return the path that is left to remove, if any."""
     if not os.path.lexists(folder):
         return None
     trash = Path(tempfile.mkdtemp(dir=folder.parent, prefix=PARTIAL))
@@ -327,10 +327,10 @@ def _moved_aside(folder: Path) -> Path | None:
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """Hold the lock of an artefact. Raises TimeoutError, or OSError where there can be no lock.
+    """Hold the lock of an artefact. Raises TimeoutError, or OSError if locks are unavailable.
 
-    The kernel holds it for this process, so it ends with the process, however that ends. Its file is never removed, for
-    that would let two processes hold it; one of 256 files serves many artefacts, so that they do not pile up.
+    The kernel holds the lock for this process, so it ends with the process, however that ends. Its file is never removed,
+    since that would let two processes hold it. Each of 256 files serves many artefacts, so that they do not accumulate.
     """
     number = hashlib.sha256(f"{folder.parent.name}/{folder.name}".encode()).hexdigest()[:2]
     locks = _places(folder)[0] / LOCKS

@@ -1,4 +1,4 @@
-"""Folders in the cache for what compilers keep for themselves, where they have no safe one of their own."""
+"""Folders in the cache for compilers' own caches, for compilers without a safe one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COMPILERS = "compilers"
 
 
 def compiler_folder(root: Path, backend: str) -> Path:
-    """Return `ROOT/compilers/BACKEND`, made where it is not there. Raises CacheError if others could have written to it."""
+    """Return `ROOT/compilers/BACKEND`, created if missing. Raises CacheError if other users could have written to it."""
     folder = root / COMPILERS / backend
     try:
         for place in (root, folder.parent, folder):

@@ -1,4 +1,4 @@
-"""Opens the SQLite file of measurements, sets a file that cannot be used aside, and does without one where it must."""
+"""Opens the SQLite file of measurements, sets an unusable file aside, and works in memory if it must."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from hub.cache.trust import distrust, distrust_root
 
 DATABASE = "measurements.sqlite"
 SCHEMA_VERSION = 3
-"""Kept in the file's `user_version`; a file with another one is set aside, never migrated: measuring anew is cheap."""
+"""Schema version in the file's `user_version`. A file with another one is set aside, not migrated: measuring anew is
+cheap."""
 BUSY_S = 10.0
-"""Seconds to wait for another process's write; one write takes about 0.1 ms, so 16 processes never come near it."""
+"""Seconds to wait for another process's write; a write takes about 0.1 ms, so 16 processes never come near it."""
 MOST_ASIDE = 3
-"""Files set aside beyond this number replace the last one, so that they cannot fill the disk."""
+"""Most files to set aside; further ones replace the last, so that they cannot fill the disk."""
 
 _SCHEMA: Mapping[str, str] = {
     "measurements": (
@@ -64,15 +65,15 @@ _SURROUNDINGS = frozenset(
         sqlite3.SQLITE_NOLFS,
     }
 )
-"""Primary result codes that blame the disk or other processes, not the file's contents."""
+"""Primary result codes that point to the disk or other processes, not to the file's contents."""
 
 
 def open_database(root: Path, *, is_doubted: bool = False) -> tuple[sqlite3.Connection, str]:
-    """Return a connection to the measurements under `root`, and a note: "", or what was wrong and what came of it.
+    """Return a connection to the measurements under `root`, and a note: "", or the problem and what was done about it.
 
-    A file of another schema, or a damaged one, is renamed to `measurements.sqlite.broken-N`. Where nothing can be kept (a
-    read-only disk, files that others own or may write), the connection is to memory. `is_doubted` reads the whole file to
-    find damage, which a normal opening does not. The connection commits every statement by itself. Raises nothing.
+    A file of another schema, or a damaged one, is renamed to `measurements.sqlite.broken-N`. If nothing can be stored (a
+    read-only disk, files that other users own or may write), the connection is to memory. `is_doubted` reads the whole file
+    to find damage, which a normal opening does not. The connection commits each statement by itself. Raises nothing.
     """
     path = root / DATABASE
     try:
@@ -90,9 +91,9 @@ def open_database(root: Path, *, is_doubted: bool = False) -> tuple[sqlite3.Conn
 
 
 def choices_state(root: Path, backend: str) -> str:
-    """Return a digest of what a backend has chosen, for `BackendSettings.state`; "" where that is nothing, or unreadable.
+    """Return a digest of a backend's choices, for `BackendSettings.state`; "" if there are none, or they are unreadable.
 
-    Takes a fraction of a millisecond, makes no file, waits for nobody and mends nothing. Raises nothing.
+    Takes a fraction of a millisecond, creates no file, waits for no lock and repairs nothing. Raises nothing.
     """
     path = root / DATABASE
     try:
@@ -111,13 +112,13 @@ def choices_state(root: Path, backend: str) -> str:
 
 
 def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
-    """Return whether an error blames the file's contents, and not the disk, another process or the caller.
+    """Return whether an error points to the file's contents, and not to the disk, another process or the caller.
 
     SQLite's message about a damaged schema quotes it, and Python may fail to decode the message.
     """
     if isinstance(error, sqlite3.ProgrammingError):
         return False
-    code = getattr(error, "sqlite_errorcode", None)  # None for what Python itself finds: text that is no UTF-8
+    code = getattr(error, "sqlite_errorcode", None)  # None for errors that Python itself finds: text that is not UTF-8
     return code is None or code & 0xFF not in _SURROUNDINGS
 
 
@@ -135,14 +136,14 @@ def _opened(path: Path, is_doubted: bool) -> tuple[sqlite3.Connection, str]:
 
 
 def _checked(path: Path, is_doubted: bool) -> tuple[sqlite3.Connection, str]:
-    """Return a connection to a file, with its tables made if it was empty, and what is wrong with its contents."""
+    """Return a connection to a file, creating its tables if it was empty, and what is wrong with its contents."""
     connection = _connect(str(path))
     try:
         fault = (damage_of(connection) if is_doubted else "") or _schema_fault(connection)
         if not fault:
-            connection.execute("PRAGMA cell_size_check = ON")  # a damaged page is then found before it is read
+            connection.execute("PRAGMA cell_size_check = ON")  # finds a damaged page before it is read
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")  # in WAL mode a power cut then costs rows, never the file
+            connection.execute("PRAGMA synchronous = NORMAL")  # in WAL mode a power failure then loses rows, never the file
     except (sqlite3.Error, UnicodeDecodeError) as error:
         if not is_damage(error):
             connection.close()
@@ -153,7 +154,7 @@ def _checked(path: Path, is_doubted: bool) -> tuple[sqlite3.Connection, str]:
 
 def _connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-    # A damaged text costs its row, whose digest it no longer fits, and not every query that comes across it.
+    # A damaged text loses its row, whose digest no longer matches, and does not fail every query that reads it.
     connection.text_factory = _text
     return connection
 
@@ -163,13 +164,13 @@ def _text(data: bytes) -> str:
 
 
 def damage_of(connection: sqlite3.Connection) -> str:
-    """Read the whole file and return the first thing that is wrong with it, or "". Raises sqlite3.Error."""
+    """Read the whole file and return the first problem with it, or "". Raises sqlite3.Error."""
     (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     return "" if answer == "ok" else str(answer)
 
 
 def _schema_fault(connection: sqlite3.Connection) -> str:
-    """Return how a file's tables differ from ours; makes them in an empty one."""
+    """Return how a file's tables differ from ours; create them in an empty file."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     found = dict(
         connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'")
@@ -191,7 +192,7 @@ def _create_tables(connection: sqlite3.Connection) -> None:
 
 
 def _create_private(path: Path) -> None:
-    """Make an empty file that only its owner may write, where there is none; SQLite gives -wal and -shm the same mode."""
+    """Create an empty file that only its owner may write, if there is none; SQLite gives -wal and -shm the same mode."""
     # Never open a file that exists: closing it would drop the locks that this process's other connections hold on it
     # (https://sqlite.org/howtocorrupt.html, 2.2).
     with contextlib.suppress(FileExistsError):
@@ -199,7 +200,7 @@ def _create_private(path: Path) -> None:
 
 
 def _set_aside(path: Path) -> str:
-    """Renames a file and its -wal and -shm, which are then as old as that; gives the new name."""
+    """Rename a file and its -wal and -shm, with the current time as their modification time; return the new name."""
     names = [f"{path.name}.broken-{number}" for number in range(1, MOST_ASIDE + 1)]
     name = next((name for name in names if not path.with_name(name).exists()), names[-1])
     for suffix in ("", "-wal", "-shm"):

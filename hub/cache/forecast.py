@@ -1,7 +1,7 @@
-"""Foretells whether a program will need worker processes: it will, unless it needed none when it last ran.
+"""Predicts whether a program needs worker processes: it does, unless it needed none when it last ran.
 
-Starting them early hides the seconds in which they import PyTorch. Where every plan comes from the cache, nobody waits for
-them, and starting them would make a warm start a fifth longer (MiniLM and BERT, 2 cores).
+Starting them early hides the seconds in which they import PyTorch. If every plan comes from the cache, they are not needed,
+and starting them would make a warm start a fifth longer (MiniLM and BERT, 2 cores).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from hub.cache.keys import digest_of
 
 FOLDER = "warm"
-"""Empty files, one for each program that needed no workers; removed with the rest of the cache."""
+"""Folder of empty files, one for each program that needed no workers; removed with the rest of the cache."""
 MOST = 1000
-"""Programs that are remembered; those that planned last."""
+"""Most programs to remember: those that planned last."""
 _needed_some: set[Path] = set()
-"""Marks of which this process has found out that they would be wrong."""
+"""Files that this process must not write, because it has found that the program needs workers."""
 
 
 def may_need_workers(root: Path) -> bool:
-    """Foretells for the running program; `root` is the cache folder. Raises nothing."""
+    """Return the prediction for the running program; `root` is the cache folder. Raises nothing."""
     try:
         return not _mark(root).exists()
     except OSError:
@@ -30,7 +30,7 @@ def may_need_workers(root: Path) -> bool:
 
 
 def remember(root: Path, *, needed_workers: bool) -> None:
-    """Note what planning one graph of this program has shown. Raises nothing."""
+    """Record whether planning one graph of this program needed workers. Raises nothing."""
     with contextlib.suppress(OSError):
         mark = _mark(root)
         if needed_workers:
@@ -45,7 +45,7 @@ def remember(root: Path, *, needed_workers: bool) -> None:
 
 
 def _trim(folder: Path) -> None:
-    """Remove the marks of those programs beyond the most that planned longest ago."""
+    """Remove the files of the programs beyond the limit that planned longest ago."""
     marks = sorted(((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder)), reverse=True)
     for _, path in marks[MOST:]:
         Path(path).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What importing each plugin did to its process, in one sealed file of the cache folder: `plugins.json`."""
+"""Effects of importing each plugin on its process, in one sealed file of the cache folder: `plugins.json`."""
 
 from __future__ import annotations
 
@@ -17,37 +17,40 @@ from hub.errors import CacheError
 
 IMPORTS = "plugins.json"
 LEFTOVERS = f"{IMPORTS}{PARTIAL}"
-"""How the names of files begin that a process left half-written."""
+"""Prefix of the names of half-written files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What came of importing one version of a plugin."""
+    """Result of importing one version of a plugin."""
 
     plugin: str
     """Name of its entry point."""
     fault: str
-    """Why no process must import it; empty where it did no harm."""
+    """Reason why no process must import it; empty if the import did no harm."""
     made: str
-    """When, in UTC, as ISO 8601."""
+    """Time of the import in UTC, as ISO 8601."""
     changes: tuple[str, ...] = ()
-    """What of its process importing it changed: "the environment (NAME)"."""
+    """Parts of its process that importing it changed: "the environment (NAME)"."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptImports:
-    """What was found where imports are kept."""
+    """Result of reading the cached imports."""
 
     found: Mapping[str, Imported] = field(default_factory=dict[str, Imported])
-    """By what names a plugin's version and code."""
+    """Imports by a key for a plugin's version and code."""
     problem: str = ""
-    """Why what is there must not be used; empty where there is nothing wrong."""
+    """Reason why the file must not be used; empty if there is no problem."""
     is_removable: bool = False
-    """True where the problem is the file's and not the folder's."""
+    """True if the problem is with the file and not with the folder."""
 
 
 def read_imports(root: Path) -> KeptImports:
-    """Return what is kept under the cache folder `root`, if it is as it was sealed and nobody else's. Raises nothing."""
+    """Return the results under the cache folder `root`, if they are as sealed and could be written by no other user.
+
+    Raises nothing.
+    """
     path = root / IMPORTS
     try:
         if reason := distrust_root(root):
@@ -57,7 +60,7 @@ def read_imports(root: Path) -> KeptImports:
         facts = unsealed(path.read_bytes())
     except FileNotFoundError:
         return KeptImports()
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+    except (OSError, RuntimeError) as error:  # RuntimeError: circular links
         return KeptImports(problem=f"{path} cannot be read: {error}", is_removable=True)
     if facts is None:
         return KeptImports(problem=f"{path} is damaged", is_removable=True)
@@ -73,14 +76,14 @@ def _imported(facts: Mapping[str, Any]) -> Imported:
 
 
 def discard_imports(root: Path) -> bool:
-    """Remove what is kept, whatever it is; gives True where it is gone. Raises nothing."""
+    """Remove the file, or anything else in its place; return True if it is gone. Raises nothing."""
     with contextlib.suppress(OSError):
         (root / IMPORTS).unlink(missing_ok=True)
     return not os.path.lexists(root / IMPORTS)
 
 
 def write_imports(root: Path, found: Mapping[str, Imported]) -> None:
-    """Write a sealed file: whole, or not at all. Raises CacheError if others may write to the folder, and OSError."""
+    """Write a sealed file atomically. Raises CacheError if other users may write to the folder, and OSError."""
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     if reason := distrust_root(root):
         raise CacheError(f"the cache folder is not used: {reason}")
@@ -96,7 +99,7 @@ def write_imports(root: Path, found: Mapping[str, Imported]) -> None:
 
 
 def forget_faults(root: Path, plugin: str | None = None) -> int:
-    """Forget why a plugin must not be imported, or all; gives how many there were. Raises CacheError."""
+    """Forget why a plugin must not be imported, or all plugins; return how many were forgotten. Raises CacheError."""
     kept = read_imports(root).found
     left = {mark: one for mark, one in kept.items() if not one.fault or plugin not in (None, one.plugin)}
     if len(left) == len(kept):

@@ -1,4 +1,4 @@
-"""Cache keys: digests of named parts, so that nothing that changes a result can be left out unseen."""
+"""Cache keys: digests of named parts, so that nothing that changes a result can be left out unnoticed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hub.plugin.graph import Graph
 from hub.process.modes import modes
 
 LARGE_BYTES = 2**20
-"""Files of a plugin above this size, which are libraries, count by size and time of change instead of by content."""
+"""Size above which a plugin's files, which are libraries, count by size and modification time instead of by content."""
 _DRIVER_BUILD = Path("/sys/module/nvidia/version")
-"""Holds the build of NVIDIA's driver ("550.54.15"), where Linux has loaded it; CUDA tells its interface only."""
+"""File with the build of NVIDIA's driver ("550.54.15"), if Linux has loaded it; CUDA reports only its interface version."""
 WITHOUT_EFFECT: Mapping[str, str] = {
     "strict": "says what a failure does to the user's call, not which plan is best",
     "shadow": "looks at calls of a plan that is made",
@@ -41,7 +41,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "cache_gb": "says how much is kept",
     "debug_dir": "says where people read about what was done",
 }
-"""Options that change neither which plan is best nor what is compiled, each with the reason."""
+"""Options that affect neither the choice of plan nor what is compiled, each with the reason."""
 
 
 def digest_of(parts: Mapping[str, Any]) -> str:
@@ -50,7 +50,7 @@ def digest_of(parts: Mapping[str, Any]) -> str:
 
 
 def artifact_parts(cluster_digest: str, entry: Entry, settings: CompileSettings) -> dict[str, Any]:
-    """Return every named part that decides what a saved executable does.
+    """Return every named part that affects what a saved executable does.
 
     `cluster_digest` covers structure, attributes, wiring, shapes and their symbolic relations, dtypes, layouts, constants.
     """
@@ -67,9 +67,9 @@ def artifact_parts(cluster_digest: str, entry: Entry, settings: CompileSettings)
 def plan_parts(
     graph: Graph, mode: str, options: Options, threads: int, effort: str, entries: Iterable[Entry]
 ) -> dict[str, Any]:
-    """Return every named part that decides which plan is kept for a graph; `entries` are the backends that may bid.
+    """Return every named part that affects which plan is cached for a graph; `entries` are the backends that may bid.
 
-    The digest of the graph covers what `artifact_parts` says, without the constants: a plan is for any weights.
+    The digest of the graph covers what `artifact_parts` lists, without the constants: a plan applies to any weights.
     """
     return {
         "graph": graph.digest,
@@ -89,10 +89,10 @@ def plan_parts(
 
 
 def backend_parts(entry: Entry) -> dict[str, Any]:
-    """Return the parts that name a backend: its plugin and the libraries under it, each with its version.
+    """Return the parts that identify a backend: its plugin and the libraries under it, each with its version.
 
-    The version of a plugin that is installed to be edited does not change with its code, so its code counts too, and so do
-    its own settings and the environment variables of its own.
+    The version of an editable plugin does not change with its code, so its code counts too, and so do its own settings and
+    its own environment variables.
     """
     names = filter(None, map(_distribution, entry.info.requires))
     prefix = f"HUB_{entry.name.upper()}_"
@@ -108,7 +108,7 @@ def backend_parts(entry: Entry) -> dict[str, Any]:
 
 
 def machine_parts() -> dict[str, Any]:
-    """Return the parts that name this machine and the software under every backend."""
+    """Return the parts that identify this machine and the software common to all backends."""
     return {
         "hub": installed_version("compiler-hub"),
         "api": list(API_VERSION),
@@ -126,9 +126,9 @@ def available_cores() -> int:
 
 
 def code_digest(package: str) -> str:
-    """Return the digest of the files of a top-level package or module, which need not be imported; "" where it has none.
+    """Return the digest of the files of a top-level package or module, without importing it; "" if it has none.
 
-    Reads them once a process: what is imported does not change with its files.
+    Files are read once per process: imported code does not change with its files.
     """
     try:
         spec = importlib.util.find_spec(package) if package else None
@@ -175,9 +175,9 @@ def _processor() -> str:
 
 
 def processor_text(machine: str, system: str, processor: str, capability: str, cpuinfo: str) -> str:
-    """Return what code for a processor may rest on: its kind, and the first core's model and features in /proc/cpuinfo.
+    """Return what code for a processor may depend on: its kind, and the first core's model and features in /proc/cpuinfo.
 
-    ARM's has no name of a model, but the numbers of its maker and part.
+    ARM's processors have no model name, but numbers of implementer and part.
     """
     lines = cpuinfo.splitlines()
     always = [_first(lines, key) for key in ("model name", "flags", "Features")]
@@ -194,9 +194,9 @@ def _accelerators() -> list[str]:
 
 
 def accelerator_texts(devices: Any, software: Callable[[], Mapping[str, str]]) -> list[str]:
-    """Return what code for each GPU may rest on: its name, its capability, and the versions of the libraries under PyTorch.
+    """Return what code for each GPU may depend on: name, capability, and the versions of the libraries under PyTorch.
 
-    `devices` is `torch.cuda`, or what stands in for it.
+    `devices` is `torch.cuda`, or a substitute.
     """
     versions = ", ".join(f"{name} {version}" for name, version in software().items())
     return [
@@ -207,7 +207,7 @@ def accelerator_texts(devices: Any, software: Callable[[], Mapping[str, str]]) -
 
 @cache
 def _accelerator_software() -> Mapping[str, str]:
-    """Return the versions of what stays the same while a process runs: asking cuDNN loads it."""
+    """Return the versions that stay the same while a process runs: querying cuDNN loads it."""
     return {
         "CUDA": str(torch.version.cuda),
         "ROCm": str(torch.version.hip),

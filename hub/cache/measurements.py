@@ -1,4 +1,4 @@
-"""Measurements on this hardware, in SQLite under the cache folder: what was timed once is not timed again."""
+"""Measurements on this hardware, in SQLite under the cache folder, so that nothing is timed twice."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from hub.process.modes import Modes
 from hub.report.numbers import count
 
 MOST_ROWS = 5
-"""Rows kept for one subject: enough for a median that one noisy phase of the machine does not move."""
+"""Rows kept for one subject: enough that one noisy phase of the machine does not move the median."""
 _BATCH = 500
 """Keys in one query; SQLite allows 32,766 parameters."""
 _HURRIED_MS = 50
-"""Milliseconds that later writes wait after one that waited in vain: planning must not stand still at every row."""
+"""Milliseconds that writes wait after a first one has waited in vain: planning must not stall at every row."""
 MOST: Mapping[str, int] = {"measurements": 50_000, "failures": 5_000, "choices": 5_000, "profiles": 500}
-"""Rows that each table keeps; later ones push the oldest out. All full, the file takes about 60 MB."""
+"""Most rows of each table; new ones replace the oldest. With all tables full, the file has about 60 MB."""
 
 _SUBJECT = "key, structure, backend, versions, machine, threads, spin, effort, accuracy, modes"
 _COLUMNS: Mapping[str, str] = {
@@ -45,10 +45,10 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a measurement is about. Every part is in the key: a row that differs in one of them is never found."""
+    """Identity of a measured thing. Every part belongs to the key: a row that differs in any of them is not found."""
 
     structure: str
-    """Digest of operators, attributes, wiring, shapes, dtypes and layout; not of the weights' values."""
+    """Digest of operators, attributes, wiring, shapes, dtypes and layout, without the weights' values."""
     backend: str
     versions: str
     """See `versions_of`."""
@@ -63,22 +63,22 @@ class Subject:
 
     @property
     def key(self) -> str:
-        """The digest of all parts."""
+        """Digest of all parts."""
         return digest_of(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured of a subject."""
+    """Measurement of a subject."""
 
     subject: Subject
     cost: Cost
-    """With source "measured"."""
+    """Cost with source "measured"."""
     compile_s: float
     features: Mapping[str, float]
-    """What the learned model knows of the subject, by name: "flops", "bytes"."""
+    """Features of the subject for the learned model, by name: "flops", "bytes"."""
     made: str
-    """When, in UTC, as ISO 8601."""
+    """Time of the measurement in UTC, as ISO 8601."""
 
     def __post_init__(self) -> None:
         if not self.cost.is_measured:
@@ -87,44 +87,44 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a backend's candidate was put away, so that no later process tries it again."""
+    """Reason why a backend's candidate is disabled, so that no later process tries it again."""
 
     subject: Subject
     stage: Stage
-    """Where it failed: compiling, loading, verified, run while it was tried, or serving later."""
+    """Stage at which it failed: compiling, loading, verification, the trial run, or later while the model runs."""
     reason: str
     node: int | None
-    """Position of the node at fault in its cluster; None where that is not known."""
+    """Position in its cluster of the node at fault; None if unknown."""
     made: str
-    """When, in UTC, as ISO 8601."""
+    """Time of the failure in UTC, as ISO 8601."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a backend found best by timing, among several ways to do one thing: block sizes of a kernel, say."""
+    """The fastest of several ways to do one thing, as timed by a backend: for example, block sizes of a kernel."""
 
     key: str
-    """Digest of everything that decides it: what is done, on which device, by which versions."""
+    """Digest of everything that affects it: what is done, on which device, by which versions."""
     about: str
-    """For people: what was chosen for."""
+    """Description, for people, of what the choice is for."""
     backend: str
     choice: str
-    """As the backend writes and reads it."""
+    """The choice in the backend's own format."""
     run_s: float
     """Seconds of one run with it."""
     made: str
-    """When, in UTC, as ISO 8601."""
+    """Time of the choice in UTC, as ISO 8601."""
 
 
 class Measurements:
-    """The measurements under one cache folder. Any thread may call; none of its methods raises for what the file does.
+    """The measurements under one cache folder. Thread-safe; no method raises because of the file.
 
     Not to be used in a process forked after it was opened.
     """
 
     def __init__(self, root: Path, connection: sqlite3.Connection) -> None:
         self.notes: list[str] = []
-        """What went wrong since opening, each thing once."""
+        """Problems since opening, each once."""
         self._root = root
         self._connection = connection
         self._lock = threading.Lock()
@@ -132,30 +132,30 @@ class Measurements:
 
     @classmethod
     def open(cls, root: Path) -> tuple[Measurements, str]:
-        """Return the measurements under `root`, and a note: "", or why an older file was set aside or nothing is kept."""
+        """Return the measurements under `root`, and a note: "", or why an older file was set aside or nothing is stored."""
         connection, note = open_database(root)
         return cls(root, connection), note
 
     def find(self, subject: Subject) -> Measurement | None:
-        """Return what is known of a subject, from its latest 5 measurements, or None."""
+        """Return the measurement of a subject, from its latest 5 rows, or None."""
         return self.find_many((subject,)).get(subject)
 
     def find_many(self, subjects: Iterable[Subject]) -> dict[Subject, Measurement]:
-        """Return what is known of those subjects that were measured, in their order."""
+        """Return the measurements of those subjects that have any, in their order."""
         keys = {subject: subject.key for subject in subjects}
         rows = self._attempt(lambda connection: self._rows(connection, "measurements", list(keys.values())), {})
         found = {subject: self._combined(subject, rows[key]) for subject, key in keys.items() if key in rows}
         return {subject: measurement for subject, measurement in found.items() if measurement is not None}
 
     def keep(self, measurement: Measurement) -> None:
-        """Add a measurement and drop all but the latest 5 of its subject. One that cannot be written is lost."""
+        """Add a measurement and drop all but the latest 5 of its subject. If it cannot be written, it is lost."""
         row = _row_of(measurement)
         self._attempt(lambda connection: _insert_measurement(connection, row), None)
 
     def samples(
         self, backend: str, machine: str, threads: int, versions: str | None = None, most: int = 500
     ) -> tuple[Measurement, ...]:
-        """Return what was measured of a backend, one a subject, newest first. `versions` None means of any versions."""
+        """Return the measurements of a backend, one per subject, newest first. `versions` None means any versions."""
         wanted = "backend = ? AND machine = ? AND threads = ?" + ("" if versions is None else " AND versions = ?")
         values = [backend, machine, threads, *(() if versions is None else (versions,))]
         query = f"SELECT key FROM measurements WHERE {wanted} GROUP BY key ORDER BY max(id) DESC LIMIT ?"
@@ -169,7 +169,7 @@ class Measurements:
         return tuple(measurement for measurement in found if measurement is not None)
 
     def keep_choice(self, choice: Choice) -> None:
-        """Keep a choice, in place of an older one of its key. One that cannot be written is lost."""
+        """Store a choice, replacing an older one of its key. If it cannot be written, it is lost."""
         row = (choice.key, choice.about, choice.backend, choice.choice, float(choice.run_s), choice.made)
         self._attempt(lambda connection: _insert_bounded(connection, "choices", row), None)
 
@@ -180,12 +180,12 @@ class Measurements:
         return {key: Choice(key, *found[-1]) for key, found in rows.items()}
 
     def keep_profile(self, machine: str, threads: int, profile_json: str) -> None:
-        """Replace the profile of a machine. One that cannot be written is lost."""
+        """Replace the profile of a machine. If it cannot be written, it is lost."""
         row = (machine, threads, profile_json)
         self._attempt(lambda connection: _insert_bounded(connection, "profiles", row), None)
 
     def profile(self, machine: str, threads: int) -> str | None:
-        """Return the profile of a machine as it was kept, or None."""
+        """Return the stored profile of a machine, or None."""
         query = f"SELECT {_COLUMNS['profiles']} FROM profiles WHERE machine = ? AND threads = ?"
         found = self._attempt(lambda connection: connection.execute(query, (machine, threads)).fetchone(), None)
         if found is not None and not _is_sound(found):
@@ -194,8 +194,8 @@ class Measurements:
         return None if found is None else str(found[2])
 
     def keep_failure(self, failure: Failure) -> None:
-        """Remember a failure, in place of an older one of its subject. One that cannot be written is lost."""
-        # Messages of other people's code may hold lone surrogates, which SQLite cannot.
+        """Store a failure, replacing an older one of its subject. If it cannot be written, it is lost."""
+        # Messages from plugins and compilers may hold lone surrogates, which SQLite cannot store.
         stage, reason, made = map(_encodable, (failure.stage, failure.reason, failure.made))
         row = (*_subject_row(failure.subject), stage, reason, failure.node, made)
         self._attempt(lambda connection: _insert_bounded(connection, "failures", row), None)
@@ -207,32 +207,32 @@ class Measurements:
         return {subject: _failure(subject, rows[key][-1][9:]) for subject, key in keys.items() if key in rows}
 
     def failures(self) -> tuple[Failure, ...]:
-        """Return every failure that is remembered, latest first."""
+        """Return all stored failures, latest first."""
         query = f"SELECT {_COLUMNS['failures']} FROM failures ORDER BY rowid DESC"
         rows = self._attempt(lambda connection: self._sound("failures", connection.execute(query)), [])
         return tuple(_failure(_subject_of(row[1:]), row[10:]) for row in rows)
 
     def forget(self, backend: str | None = None) -> int:
-        """Forget the failures of a backend, or all of them, so that its candidates are tried again; gives how many."""
+        """Forget the failures of a backend, or all of them, so that its candidates are retried; return how many."""
         query = "DELETE FROM failures" + ("" if backend is None else " WHERE backend = ?")
         values = () if backend is None else (backend,)
         return self._attempt(lambda connection: connection.execute(query, values).rowcount, 0)
 
     def clear(self) -> int:
-        """Remove every row of every table; gives how many."""
+        """Remove every row of every table; return how many."""
         return sum(
             self._attempt(lambda connection, table=table: connection.execute(f"DELETE FROM {table}").rowcount, 0)
             for table in _COLUMNS
         )
 
     def trim(self) -> int:
-        """Drop the oldest rows beyond what each table keeps, and give the disk what dropped rows took; gives how many."""
+        """Drop the oldest rows beyond each table's limit, and free their disk space; return how many were dropped."""
         dropped = sum(self._attempt(lambda connection, table=table: _drop_oldest(connection, table), 0) for table in MOST)
         self._attempt(lambda connection: connection.execute("VACUUM"), None)
         return dropped
 
     def find_broken(self, *, repair: bool = False) -> tuple[str, ...]:
-        """Read the whole file and return what is wrong with it, in words; with `repair`, drops or sets aside what is."""
+        """Read the whole file and return its problems in words; with `repair`, drop damaged rows or set the file aside."""
         n_before = len(self.notes)
         damage = self._attempt(damage_of, "")
         if damage and repair:
@@ -255,7 +255,7 @@ class Measurements:
         return self._attempt(lambda connection: int(connection.execute(query).fetchone()[0]), 0)
 
     def close(self) -> None:
-        """Let the file go. What is asked afterwards finds nothing."""
+        """Close the file. Later queries find nothing."""
         with self._lock:
             self._connection.close()
 
@@ -263,14 +263,14 @@ class Measurements:
         with self._lock:
             try:
                 return work(self._connection)
-            except (sqlite3.Error, OverflowError, UnicodeError) as error:  # beyond 64 bits; text that is no Unicode
+            except (sqlite3.Error, OverflowError, UnicodeError) as error:  # beyond 64 bits; text that is not Unicode
                 self._note(f"measurements: {error}")
                 if isinstance(error, (sqlite3.Error, UnicodeDecodeError)):
                     self._mend(error)
                 return otherwise
 
     def _mend(self, error: sqlite3.Error | UnicodeDecodeError) -> None:
-        """Go on with a new file after damage, once, and wait no more for a process that holds the lock."""
+        """Continue with a new file after damage, once, and stop waiting for a process that holds the lock."""
         if is_damage(error) and not self._was_renewed:
             self._renew()
         elif getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
@@ -283,7 +283,7 @@ class Measurements:
         self._note(note)
 
     def _rows(self, connection: sqlite3.Connection, table: str, keys: Sequence[str]) -> dict[str, list[Sequence[Any]]]:
-        """Return the sound rows of each key that has any, oldest first, without key and digest."""
+        """Return the intact rows of each key that has any, oldest first, without key and digest."""
         rows: dict[str, list[Sequence[Any]]] = {}
         for start in range(0, len(keys), _BATCH):
             batch = keys[start : start + _BATCH]
@@ -294,7 +294,7 @@ class Measurements:
         return rows
 
     def _sound(self, table: str, rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
-        """Return the rows that are as they were written, without their digest, and note whose are not."""
+        """Return the rows that are as written, without their digest, and note which are not."""
         found: list[Sequence[Any]] = []
         for row in rows:
             if _is_sound(row):
@@ -310,20 +310,23 @@ class Measurements:
     def _combined(self, subject: Subject, rows: Sequence[Sequence[Any]]) -> Measurement | None:
         try:
             return _combined(subject, rows)
-        except (ValueError, TypeError, AttributeError) as error:  # SQLite holds any type in any column
+        except (ValueError, TypeError, AttributeError) as error:  # SQLite stores any type in any column
             self._note(f"measurements: a row of {subject.backend} cannot be read: {error}")
             return None
 
 
 def versions_of(entry: Entry | None) -> str:
-    """Return the digest of what runs a subject: plugin and libraries of the backend, torch, hub, Python. None is eager."""
+    """Return the digest of the software that runs a subject: the backend's plugin and libraries, torch, hub, Python.
+
+    None means eager.
+    """
     parts = machine_parts()
     software = {name: parts[name] for name in ("hub", "api", "torch", "python")}
     return digest_of({**software, **({"backend": "eager"} if entry is None else backend_parts(entry))})
 
 
 def modes_digest(modes: Modes) -> str:
-    """Return the digest of PyTorch's settings: some choose faster kernels, of eager's and of compilers that call them."""
+    """Return the digest of PyTorch's settings: some select faster kernels, of eager and of compilers that call them."""
     return digest_of(modes.parts)
 
 
@@ -339,12 +342,12 @@ def _is_sound(row: Sequence[Any]) -> bool:
 
 
 def _row_digest(row: Sequence[Any]) -> str:
-    """Return the digest of a row's values, which come out of SQLite as they went in: floats to the last bit."""
+    """Return the digest of a row's values, which SQLite returns exactly as stored: floats to the last bit."""
     return hashlib.sha256(repr(tuple(row)).encode()).hexdigest()
 
 
 def _failure(subject: Subject, row: Sequence[Any]) -> Failure:
-    """Return a failure from its columns; one at a stage that this version does not know counts as one of compiling."""
+    """Return a failure from its columns. A stage unknown to this version counts as compiling."""
     stage = Stage(row[0]) if row[0] in {*Stage} else Stage.COMPILE
     return Failure(subject, stage, *row[1:])
 
@@ -354,7 +357,7 @@ def _encodable(text: str) -> str:
 
 
 def _unsound(connection: sqlite3.Connection, table: str) -> list[tuple[int]]:
-    """Return the row numbers of what is not as it was written."""
+    """Return the row numbers of rows that are not as written."""
     rows = connection.execute(f"SELECT rowid, {_COLUMNS[table]} FROM {table}")
     return [(row[0],) for row in rows if not _is_sound(row[1:])]
 
@@ -373,7 +376,7 @@ def _insert_bounded(connection: sqlite3.Connection, table: str, row: Sequence[An
 
 
 def _drop_oldest(connection: sqlite3.Connection, table: str) -> int:
-    """Drop the rows that were pushed out, and return how many. Takes no time where there are none: numbers only grow."""
+    """Drop the rows beyond the limit, and return how many. Costs nothing if there are none: row numbers only grow."""
     query = f"DELETE FROM {table} WHERE rowid <= (SELECT max(rowid) FROM {table}) - ?"
     return connection.execute(query, (MOST[table],)).rowcount
 
@@ -406,7 +409,7 @@ def _row_of(measurement: Measurement) -> tuple[Any, ...]:
 
 
 def _subject_row(subject: Subject) -> tuple[Any, ...]:
-    """Return a subject's values in the types of their columns, so that they come back as they are."""
+    """Return a subject's values in the types of their columns, so that they are read back unchanged."""
     return (
         subject.key,
         subject.structure,
@@ -429,7 +432,7 @@ def _subject_of(row: Sequence[Any]) -> Subject:
 def _combined(subject: Subject, rows: Sequence[Sequence[Any]]) -> Measurement:
     """Return the median of a subject's rows, with a spread that covers them; the other facts are the latest row's.
 
-    Raises ValueError, TypeError or AttributeError where a row holds what was never written.
+    Raises ValueError, TypeError or AttributeError if a row holds values that were never written.
     """
     runs_s = [float(row[9]) for row in rows]
     spreads_s = [float(row[10]) for row in rows]

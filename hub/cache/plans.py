@@ -1,4 +1,4 @@
-"""Kept plans: sealed files, each for one key."""
+"""Cached plans: sealed files, one for each key."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PLANS = "plans"
 
 @dataclass(frozen=True, slots=True)
 class KeptPlan:
-    """What was found where a plan may be kept."""
+    """Result of reading a cached plan."""
 
     plan: Plan | None = None
     made: str = ""
-    """When, in UTC, as ISO 8601."""
+    """Time of saving in UTC, as ISO 8601."""
     problem: str = ""
-    """Why one that is there must not be used; empty where there is none."""
+    """Reason why an existing plan must not be used; empty if there is none."""
 
 
 def read_plan(path: Path) -> KeptPlan:
-    """Return the plan kept at `ROOT/plans/KEY.json`, if every byte is as it was sealed. Raises nothing."""
+    """Return the plan at `ROOT/plans/KEY.json`, if every byte is as it was sealed. Raises nothing."""
     try:
         if reason := distrust(path.parent) or distrust(path):
             return KeptPlan(problem=reason)
@@ -51,7 +51,7 @@ def read_plan(path: Path) -> KeptPlan:
 
 
 def write_plan(path: Path, plan: Plan) -> None:
-    """Write a sealed plan: whole, or not at all. Raises OSError."""
+    """Write a sealed plan atomically. Raises OSError."""
     made = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL)

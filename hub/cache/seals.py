@@ -1,4 +1,4 @@
-"""Texts that notice when any byte of theirs has changed: JSON that begins with the digest of the rest."""
+"""Sealed texts, which detect a change of any byte: JSON that begins with the digest of the rest."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def sealed(facts: Mapping[str, Any]) -> str:
 
 
 def unsealed(data: bytes) -> dict[str, Any] | None:
-    """Return the facts back; None unless every byte is as `sealed` wrote it. Raises nothing."""
+    """Return the facts in a sealed text; None unless every byte is as `sealed` wrote it. Raises nothing."""
     try:
         text = data.decode("ascii")
         body = text[_BODY:-_TAIL]
-        # The whole text is made again, so that no byte of it, not even a space, escapes the comparison.
+        # The whole text is rebuilt, so that no byte of it, not even a space, escapes the comparison.
         if text != _FORM.format(digest=_digest(body), body=body):
             return None
         facts = json.loads(body)

@@ -1,4 +1,4 @@
-"""The cache folder: saved executables and plans, each whole or absent, checked by digest before use."""
+"""The cache folder: saved executables and plans, written atomically and checked by digest before use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Store:
     """Saved executables under `artifacts/BACKEND/KEY/`, plans under `plans/KEY.json`."""
 
     def __init__(self, root: Path) -> None:
-        """Open, or make, the folder. Raises CacheError if others may write to it."""
+        """Open or create the folder. Raises CacheError if other users may write to it."""
         self.root = root
         self._notes: list[str] = []
         try:
@@ -34,7 +34,7 @@ class Store:
             raise CacheError(f"the cache folder is not used: {reason}")
 
     def take_notes(self) -> tuple[str, ...]:
-        """Return what was found broken since it was last asked: what, why, and what came of it."""
+        """Return what was found broken since the last call: what, why, and what was done about it."""
         notes, self._notes = tuple(self._notes), []
         return notes
 
@@ -43,9 +43,9 @@ class Store:
         return self.root / FOLDER / backend / key
 
     def has_artifact(self, folder: Path) -> bool:
-        """Return whether an artefact is there, every byte as it was sealed, that nobody else could have written.
+        """Return whether there is an artefact with every byte as sealed, which no other user could have written.
 
-        One that must not be used is removed, and a note says so.
+        An artefact that must not be used is removed, and a note is added.
         """
         found = check_artifact(folder)
         if found.problem:
@@ -57,11 +57,11 @@ class Store:
         return save_artifact(folder, write, about)
 
     def discard(self, folder: Path) -> None:
-        """Remove an artefact that is of no use, intact or not."""
+        """Remove an artefact that is useless, intact or not."""
         discard_artifact(folder, is_damaged=False)
 
     def plan(self, key: str) -> Plan | None:
-        """Return a kept plan, or None where there is none. One that must not be used is removed, and a note says so."""
+        """Return a cached plan, or None if there is none. A plan that must not be used is removed, and a note is added."""
         path = self._plan_path(key)
         found = read_plan(path)
         with contextlib.suppress(OSError):  # a read-only disk
@@ -74,12 +74,12 @@ class Store:
         return found.plan
 
     def keep_plan(self, key: str, plan: Plan) -> None:
-        """Write a plan. A full or read-only disk is no reason to fail: the plan is then made anew next time."""
+        """Write a plan. A full or read-only disk is not an error: the plan is then made again next time."""
         with contextlib.suppress(OSError):
             write_plan(self._plan_path(key), plan)
 
     def prune(self, limit_bytes: float) -> Pruned:
-        """Keep the folder within a size; see `upkeep.prune`."""
+        """Limit the size of the folder; see `upkeep.prune`."""
         return prune(self.root, limit_bytes)
 
     def _plan_path(self, key: str) -> Path:

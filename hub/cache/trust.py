@@ -1,4 +1,4 @@
-"""Says whether somebody other than this user could have written what a folder or file holds."""
+"""Checks whether another user could have written a folder or file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _SHARED = stat.S_IWGRP | stat.S_IWOTH
 
 
 def distrust(path: Path) -> str:
-    """Return why a folder or file inside the cache must not be used, or "" where it may. Raises OSError where it is gone.
+    """Return why a folder or file inside the cache must not be used, or "" if it may. Raises OSError if it is gone.
 
-    Links are refused, wherever they point: what they lead to lies outside the folders that were looked at.
+    Links are rejected, whatever their target: it is outside the folders that were checked.
     """
     facts = path.lstat()
     if stat.S_ISLNK(facts.st_mode):
@@ -21,11 +21,11 @@ def distrust(path: Path) -> str:
 
 
 def distrust_root(root: Path) -> str:
-    """Return why a cache folder must not be used, or "". The folder may be a link. Raises OSError where it is gone.
+    """Return why a cache folder must not be used, or "". The folder may be a link. Raises OSError if it is gone.
 
-    The folders above count too: who may write to one of them can put another cache in the place of this one. One that is
-    sticky, as /tmp is, protects what lies in it, and so does one whose group is this user's own. Whoever owns a folder
-    above is trusted: the user chose to keep files there.
+    The parent folders count too: a user who can write to one of them can replace this cache by another one. A sticky
+    folder, such as /tmp, protects its contents, and so does one whose group is this user's own. The owner of a parent
+    folder is trusted: the user chose to keep files there.
     """
     place = root.resolve(strict=True)
     found = (_others(place, place.stat()), *map(_open_to_others, place.parents))

@@ -1,6 +1,6 @@
-"""What backends found by tuning: a folder of each backend in the cache, and in it one for each kernel, kept by its plugin.
+"""Tuning results of backends: a folder for each backend in the cache, with a folder for each kernel, kept by its plugin.
 
-It may have taken hours, so it has a bound of its own, and `clear` leaves it unless it is asked for.
+They may have taken hours, so they have a limit of their own, and `clear` removes them only on request.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from hub.cache.artifacts import folder_bytes
 
 FOLDER = "tuning"
 DAMAGED = ".damaged"
-"""Part of the name of a kernel's folder that its plugin could not read and put aside."""
+"""Part of the name of a kernel's folder that its plugin could not read and set aside."""
 MOST_BYTES = 1e9
-"""Bytes of all kernels. One with 1000 schedules has about 5 MB (TVM 0.27), so this is for hundreds of models."""
+"""Most bytes of all kernels. A kernel with 1000 schedules has about 5 MB (TVM 0.27), so this suffices for hundreds of
+models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What tuning found for one kernel, or what was put aside because it cannot be read."""
+    """Tuning results of one kernel, or an unreadable folder that was set aside."""
 
     backend: str
     path: Path
     nbytes: int
     used: float
-    """When it was last used, in seconds since 1970."""
+    """Time of its last use, in seconds since 1970."""
 
     @property
     def is_aside(self) -> bool:
@@ -38,26 +39,26 @@ class Tuned:
 
 
 def tuning_folder(root: Path, backend: str) -> Path:
-    """Return where a backend keeps what it finds: `root`/tuning/BACKEND in the cache folder, which may not exist."""
+    """Return where a backend stores its tuning results: `root`/tuning/BACKEND in the cache folder, which may not exist."""
     return root / FOLDER / backend
 
 
 def note_use(kernel: Path) -> None:
-    """Note that what a kernel's folder holds was used: what nobody used for longest goes first. Raises nothing."""
+    """Record that a kernel's folder was used: the least recently used ones are removed first. Raises nothing."""
     with contextlib.suppress(OSError):
         os.utime(kernel)
 
 
 def list_tuned(root: Path) -> tuple[Tuned, ...]:
-    """Return what tuning found by now, least recently used first. Raises nothing."""
+    """Return the tuning results so far, least recently used first. Raises nothing."""
     found = (tuned for backend in _folders(root / FOLDER) for path in _folders(backend) if (tuned := _tuned(path)))
     return tuple(sorted(found, key=lambda tuned: (tuned.used, tuned.path.name)))
 
 
 def prune_tuned(root: Path, *, most_bytes: float = MOST_BYTES, aside_s: float) -> tuple[Tuned, ...]:
-    """Remove what was put aside `aside_s` ago, and what was used least recently until the rest fits.
+    """Remove folders that were set aside `aside_s` ago, and the least recently used ones until the rest fits.
 
-    Return what is gone. Raises nothing.
+    Return what was removed. Raises nothing.
     """
     found, now_s = list_tuned(root), time.time()
     nbytes = sum(tuned.nbytes for tuned in found)
@@ -71,18 +72,18 @@ def prune_tuned(root: Path, *, most_bytes: float = MOST_BYTES, aside_s: float) -
 
 
 def clear_tuned(root: Path) -> tuple[Tuned, ...]:
-    """Remove all that tuning found, and return what is gone. Raises nothing."""
+    """Remove all tuning results, and return what was removed. Raises nothing."""
     return tuple(tuned for tuned in list_tuned(root) if _removed(tuned.path))
 
 
 def _tuned(path: Path) -> Tuned | None:
     with contextlib.suppress(OSError):
         return Tuned(path.parent.name, path, folder_bytes(path), path.lstat().st_mtime)
-    return None  # another process removed it meanwhile
+    return None  # another process has removed it
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder, link left out."""
+    """Return the folders in a folder, without links."""
     with contextlib.suppress(OSError):
         if not folder.is_symlink():
             return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())

@@ -1,4 +1,4 @@
-"""Looks after a cache folder: lists what it holds, keeps it within a size, finds what is broken, empties it."""
+"""Maintains a cache folder: lists its contents, limits its size, finds broken entries, and clears it."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ from hub.cache.tuning import Tuned, prune_tuned
 from hub.plan import TROUBLE, Plan
 
 GRACE_S = 900.0
-"""Seconds since its last use for which nothing is pruned: a process that plans may be about to load what it saved."""
+"""Seconds since its last use during which an entry is not pruned: a planning process may be about to load what it saved."""
 STALE_S = 3600.0
-"""Seconds after which what is half-written was left by a process that was killed: saving takes seconds."""
+"""Seconds after which a half-written entry was left by a killed process: saving takes seconds."""
 ASIDE_S = 7 * 86400.0
-"""Seconds after which nobody will look any more at a damaged file of measurements that was set aside."""
+"""Seconds after which a damaged file of measurements that was set aside is no longer of interest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One thing in the cache."""
+    """One entry of the cache."""
 
     kind: Literal["artifact", "plan"]
     backend: str
-    """Whose executable it is; empty for a plan."""
+    """Backend of the executable; empty for a plan."""
     key: str
     path: Path
     nbytes: int
     used: float
-    """When it was last used, or saved, in seconds since 1970."""
+    """Time of its last use, or of saving, in seconds since 1970."""
     made: str = ""
-    """When, in UTC, as ISO 8601; empty where its seal is damaged."""
+    """Time of saving in UTC, as ISO 8601; empty if its seal is damaged."""
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What it is, for people."""
+    """Description for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What pruning removed, and what is left."""
+    """Result of pruning: what was removed, and what is left."""
 
     removed: tuple[Kept, ...]
     leftovers: tuple[Path, ...]
     """Half-written files and folders that were removed."""
     aside: tuple[Path, ...]
-    """Files that had been set aside, and were removed."""
+    """Files that had been set aside and were removed."""
     tuned: tuple[Tuned, ...]
-    """What tuning had found, and was removed."""
+    """Tuning results that were removed."""
     nbytes: int
-    """Bytes that are left, without what tuning found."""
+    """Bytes that are left, without tuning results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Something in the cache that must not be used."""
+    """An entry of the cache that must not be used."""
 
     path: Path
     reason: str
@@ -70,18 +70,18 @@ class Broken:
 
 
 def list_kept(root: Path) -> tuple[Kept, ...]:
-    """Return what a cache holds, least recently used first. Raises nothing."""
+    """Return the entries of a cache, least recently used first. Raises nothing."""
     return tuple(map(_described, _list_kept(root)))
 
 
 def prune(
     root: Path, limit_bytes: float, *, grace_s: float = GRACE_S, stale_s: float = STALE_S, aside_s: float = ASIDE_S
 ) -> Pruned:
-    """Remove what was used least recently until at most `limit_bytes` are left, and what killed processes left behind.
+    """Remove least recently used entries until at most `limit_bytes` are left, and leftovers of killed processes.
 
-    What this process uses stays, and what anybody used within `grace_s`; so more than the limit may be left. Measurements
-    do not count, for their number is bounded; files of them that were set aside go after `aside_s`. What tuning found has
-    a limit of its own. Raises nothing.
+    Entries that this process uses stay, and so do those that any process used within `grace_s`, so that more than the limit
+    may be left. Measurements do not count, because their number is bounded; files of them that were set aside are removed
+    after `aside_s`. Tuning results have a limit of their own. Raises nothing.
     """
     leftovers = _remove_leftovers(root, stale_s)
     aside = tuple(path for path in files_aside(root) if _is_older(path, aside_s) and _unlinked(path))
@@ -112,9 +112,9 @@ def database_bytes(root: Path) -> int:
 
 
 def find_broken(root: Path, *, repair: bool = False) -> tuple[Broken, ...]:
-    """Read every byte of every artefact and plan, and of what is known about plugins' imports.
+    """Read every byte of every artefact and plan, and of the results of importing plugins.
 
-    Return what must not be used, and removes it with `repair`.
+    Return what must not be used; with `repair`, also remove it.
     """
     artifacts = [
         Broken(folder, reason, repair and discard_artifact(folder))
@@ -130,10 +130,10 @@ def find_broken(root: Path, *, repair: bool = False) -> tuple[Broken, ...]:
 
 
 def clear(root: Path) -> int:
-    """Remove artefacts, plan, what compilers keep here, what is known of plugins' imports, and what was left behind.
+    """Remove artefacts, plans, compilers' own caches, results of importing plugins, and leftovers.
 
-    Return the bytes freed. Other files in the folder stay, and so do the measurements in use: those are rows, not files.
-    What tuning found stays, too: `hub.cache.tuning.clear_tuned` removes it.
+    Return the bytes freed. Other files in the folder stay, and so do the measurements in use, which are rows, not files.
+    Tuning results stay, too: `hub.cache.tuning.clear_tuned` removes them.
     """
     before = folder_bytes(root)
     for item in _list_kept(root):
@@ -145,9 +145,9 @@ def clear(root: Path) -> int:
 
 
 def forget_plans(root: Path, backend: str | None = None) -> int:
-    """Remove the plans that were decided after a failure of a backend, or of any; gives how many. Raises nothing.
+    """Remove the plans that were decided after a failure of a backend, or of any; return how many. Raises nothing.
 
-    They would be replayed, and what is to be tried again would not be.
+    Otherwise they would be replayed, and the backend would not be retried.
     """
     return sum(_unlinked(path) for path in _plans(root) if _is_after_failure(read_plan(path).plan, backend))
 
@@ -158,7 +158,7 @@ def _is_after_failure(plan: Plan | None, backend: str | None) -> bool:
 
 
 def _artifacts(root: Path) -> Iterator[Path]:
-    """Return what lies where artefacts are, whatever it is."""
+    """Yield everything in the places of artefacts, even if it is no artefact."""
     for backend in _entries(root / FOLDER):
         yield from (path for path in _entries(backend) if not path.name.startswith(PARTIAL))
 
@@ -168,7 +168,7 @@ def _plans(root: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return what is in a folder, by name; nothing for what is no folder, or a link to one."""
+    """Return the contents of a folder, by name; nothing for anything else, or for a link to a folder."""
     with contextlib.suppress(OSError):
         if folder.is_dir() and not folder.is_symlink():
             return sorted(folder.iterdir())
@@ -176,7 +176,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _list_kept(root: Path) -> list[Kept]:
-    """Return what a cache holds, least recently used first, without reading it."""
+    """Return the entries of a cache, least recently used first, without reading them."""
     found = (*map(_kept_artifact, _artifacts(root)), *map(_kept_plan, _plans(root)))
     return sorted(filter(None, found), key=lambda kept: (kept.used, kept.key))
 
@@ -186,7 +186,7 @@ def _kept_artifact(folder: Path) -> Kept | None:
     with contextlib.suppress(OSError):
         used = mark.lstat().st_mtime
         return Kept("artifact", folder.parent.name, folder.name, folder, folder_bytes(folder), used)
-    return None  # another process removed it meanwhile
+    return None  # another process has removed it
 
 
 def _kept_plan(path: Path) -> Kept | None:
@@ -197,7 +197,7 @@ def _kept_plan(path: Path) -> Kept | None:
 
 
 def _described(item: Kept) -> Kept:
-    """Read what the seal says."""
+    """Return the entry with the contents of its seal."""
     if item.kind == "artifact":
         seal = seal_of(item.path)
         return replace(item, made=str(seal.get("made", "")), about=seal.get("about", {}))
@@ -213,7 +213,7 @@ def _remove(item: Kept) -> bool:
 
 
 def _unlinked(path: Path) -> bool:
-    """Remove a file, or a folder where one was expected; gives True where it is gone."""
+    """Remove a file, or a folder if there is one in its place; return True if it is gone."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
         return True
@@ -222,7 +222,7 @@ def _unlinked(path: Path) -> bool:
 
 
 def _remove_leftovers(root: Path, stale_s: float) -> tuple[Path, ...]:
-    """Look in the hub's own folders only: nothing else in a cache folder, which may be any folder, is the hub's."""
+    """Remove leftovers from the hub's own folders only: a cache folder may be any folder, with other files."""
     places = (*_entries(root / FOLDER), root / PLANS)
     found = [path for place in places for path in _entries(place) if path.name.startswith(PARTIAL)]
     found += root.glob(f"{LEFTOVERS}*")

@@ -1,4 +1,4 @@
-"""Options: what the user asks of the hub, checked against one schema and gathered from one order of places.
+"""Options: the user's settings for the hub, checked against one schema and gathered from several sources in a fixed order.
 
 Precedence, highest first, setting by setting:
 
@@ -30,7 +30,7 @@ EXPLICIT = "options="
 """Origin of settings that were given in the call itself."""
 
 DEFAULT = "default"
-"""Origin of settings that nobody gave."""
+"""Origin of settings that were not given."""
 
 BUDGETS_S: Mapping[str, float] = {"off": 20.0, "fast": 20.0, "full": 600.0}
 """Seconds that planning may take, by `tune`, unless `budget_s` says otherwise."""
@@ -59,14 +59,14 @@ _Path = Annotated[Path | None, BeforeValidator(_as_path)]
 
 
 class Options(BaseModel):
-    """Everything that can be asked of the hub; frozen. Made by `resolve`."""
+    """All options of the hub; frozen. Made by `resolve`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     backends: _Names | None = None
-    """Only these may bid; None means every available one. Eager always may."""
+    """Backends that may bid; None means every available one. Eager always may."""
     exclude: _Names = ()
-    """These may not bid."""
+    """Backends that may not bid."""
     force: Annotated[dict[str, _Name], AfterValidator(_operator_keys)] = {}
     """Backend, or "eager", by operator ("aten.softmax") or overload ("aten.softmax.int"); the overload wins."""
     threads: Annotated[int, Field(ge=1)] | None = None
@@ -80,25 +80,26 @@ class Options(BaseModel):
     cuda_graphs: bool = False
     """True records plans that run wholly on one GPU as CUDA graphs."""
     renew: bool = False
-    """True decides anew, with every price known so far, and replaces the plan that was kept."""
+    """True plans again, with every price known so far, and replaces the cached plan."""
     tune: Literal["off", "fast", "full"] = "fast"
-    """How hard to look for the best plan: by prices alone, by measuring, or by measuring much."""
+    """Effort to spend on finding the best plan: by prices alone, by measuring, or by extensive measuring."""
     start: Literal["eager", "wait"] = "eager"
-    """What the first calls do: answer at once, in eager, while the model is planned beside them, or wait for the plan."""
+    """Behaviour of the first calls: run in eager at once, while the model is planned in the background, or wait for the
+    plan."""
     budget_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         default_factory=lambda data: BUDGETS_S[data.get("tune", "fast")]
     )
     """Seconds that planning may take; the default follows `tune`."""
     isolate: bool = True
-    """False asks, compiles and tries plugins in this process and not in workers of their own: for debugging a plugin."""
+    """False runs plugins in this process instead of in workers, to debug a plugin."""
     background: bool = True
-    """True goes on verifying in a worker process after the first answer."""
+    """True continues verification in a worker process after the first answer."""
     compile_workers: Annotated[int, Field(ge=0)] = 0
-    """Clusters that are compiled at once, each in a worker process; 0 means as many as there are cores."""
+    """Clusters that are compiled at once, each in a worker process; 0 means one per core."""
     compile_limit_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
     """Seconds after which compiling one cluster counts as hanging."""
     memory_limit_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Gigabytes that one worker may hold; None means three quarters of the machine's memory."""
+    """Gigabytes of memory that one worker may use; None means three quarters of the machine's memory."""
     output_limit_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 100.0
     """Megabytes that one worker may print."""
     plan: _Path = None
@@ -106,21 +107,21 @@ class Options(BaseModel):
     cache_dir: _Path = None
     """Folder of measurements and saved executables; None means the user's cache folder (see `cache_root`)."""
     cache_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
-    """Gigabytes that saved executables and plans may take; what was used least recently goes first."""
+    """Gigabytes that saved executables and plans may take; the least recently used ones are removed first."""
     debug_dir: _Path = None
     """Folder that readable programs, sources and logs are written to; None means that nothing is written."""
     own: dict[str, dict[str, Any]] = {}
-    """Backends' own settings that somebody gave, by backend, as given: written `{"NAME": {...}}` among the others."""
+    """Backends' own settings, by backend, as given: written `{"NAME": {...}}` among the others."""
     origins: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
-    """Where each setting came from, for those that somebody gave. No setting itself."""
+    """Origin of each setting that was given. Not itself a setting."""
 
     @property
     def may_answer_in_eager(self) -> bool:
-        """Whether the first calls may run in eager while the model is planned beside them."""
+        """Return whether the first calls may run in eager while the model is planned in the background."""
         return self.start == "eager" and self.isolate and not self.strict and self.plan is None
 
     def own_of(self, backend: str) -> Mapping[str, Setting]:
-        """Return one backend's own settings that somebody gave."""
+        """Return the given settings of one backend."""
         given = self.own.get(backend, {})
         return {key: Setting(value, self.origin(f"{backend}.{key}")) for key, value in given.items()}
 
@@ -129,7 +130,7 @@ class Options(BaseModel):
         return self.origins.get(key, DEFAULT)
 
     def forced(self, operator: str) -> str | None:
-        """Return the backend that an overload ("aten.softmax.int") must go to, or None where it is free."""
+        """Return the backend that an overload ("aten.softmax.int") is forced to, or None if it is free."""
         return self.force.get(operator, self.force.get(operator.rpartition(".")[0]))
 
     def allows(self, backend: str) -> bool:
@@ -138,7 +139,7 @@ class Options(BaseModel):
 
     @property
     def cache_root(self) -> Path:
-        """The folder of the cache: `cache_dir`, else the platform's cache folder for this user. May not exist yet."""
+        """The cache folder: `cache_dir`, else the platform's cache folder for this user. May not exist yet."""
         if self.cache_dir is not None:
             return self.cache_dir
         import platformdirs  # only the cache needs it
@@ -158,10 +159,10 @@ def resolve(
     origin: str = EXPLICIT,
     home: Path | None = None,
 ) -> Options:
-    """Return the options in force, from all places in the documented order of precedence.
+    """Return the options in force, from all sources in the documented order of precedence.
 
-    `given` are the explicit settings and `origin` is what messages call them. Raises OptionError, naming the setting and
-    where it came from, for one that is unknown, of the wrong type or value, or in contradiction with another one.
+    `given` are the explicit settings, and `origin` is their name in messages. Raises OptionError, with the setting and its
+    origin, for one that is unknown, of the wrong type or value, or in contradiction with another one.
     """
     settings: dict[str, Setting] = {}
     for layer in (from_file(cwd, home), from_environment(environ, cwd), from_call(given, origin, cwd)):
@@ -170,7 +171,7 @@ def resolve(
 
 
 def check_backends(options: Options, known: Iterable[str]) -> None:
-    """Raise OptionError, with the nearest one, if a setting names a backend that is neither in `known` nor "eager"."""
+    """Raise OptionError, suggesting the nearest name, if a setting's backend is neither in `known` nor "eager"."""
     names = (*known, _EAGER)
     for key, used in (
         ("backends", options.backends or ()),
@@ -198,7 +199,7 @@ def _validated(settings: Mapping[str, Setting]) -> Options:
 
 
 def _own(settings: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
-    """Return backends' own settings by backend. Raises OptionError for values that cannot be written down."""
+    """Return backends' own settings by backend. Raises OptionError for values that cannot be written as JSON."""
     found: dict[str, dict[str, Any]] = {}
     for key, setting in settings.items():
         backend, dot, name = key.partition(".")
@@ -216,7 +217,7 @@ def _own(settings: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
 
 
 def _check_agreement(options: Options) -> None:
-    """Raise OptionError where two settings contradict each other."""
+    """Raise OptionError if two settings contradict each other."""
     if _EAGER in options.exclude:
         raise OptionError(
             f"option 'exclude' (from {options.origin('exclude')}): eager is the fallback and cannot be excluded"

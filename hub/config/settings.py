@@ -1,6 +1,6 @@
-"""Where settings come from: the call, the environment, or a hub.toml; and how each is written.
+"""Sources of settings: the call, the environment, or a hub.toml; and how each setting is written.
 
-Values are taken as found, and checked for known names only: `hub.config.options` holds the schema.
+Values are not validated here; only names are checked. `hub.config.options` holds the schema.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from hub.errors import OptionError
 CONFIG_FILE = "hub.toml"
 _PREFIX = "HUB_"
 _RESERVED = ("disc", "mdla")
-"""First-party plugins whose settings may be there while the plugin is not installed."""
+"""First-party plugins whose settings are accepted even if the plugin is not installed."""
 SLOW_IMPORTS = "HUB_SLOW_IMPORTS"
-"""Variable by which a process tells those that it starts which plugins took too long to import."""
+"""Variable that tells child processes which plugins took too long to import."""
 _OTHER_VARIABLES = frozenset({"HUB_PROGRESS", SLOW_IMPORTS})
-"""Variables that the hub reads elsewhere and that are no options."""
+"""Variables that the hub reads elsewhere and that are not options."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value as somebody gave it, and where."""
+    """One value as given, and its origin."""
 
     value: Any
     origin: str
@@ -35,13 +35,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How one setting is written: for messages, and for reading it from text."""
+    """Written form of one setting: for messages, and for reading it from text."""
 
     wanted: str
     example: str
-    """As written in Python."""
+    """Example value in Python syntax."""
     parse: Callable[[str], Any] = str
-    """Reads the text of a variable or flag. Raises ValueError."""
+    """Parser for the text of a variable or flag. Raises ValueError."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ def from_environment(environ: Mapping[str, str], cwd: Path) -> Mapping[str, Sett
 
 
 def of_backend(name: str, settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
-    """Return the settings of one backend, which are "NAME.KEY" among all, by their own keys."""
+    """Return the settings of one backend by their own keys; among all settings, they are named "NAME.KEY"."""
     prefix = f"{name}."
     return {key.removeprefix(prefix): setting for key, setting in settings.items() if key.startswith(prefix)}
 
@@ -140,7 +140,7 @@ def is_variable(origin: str) -> bool:
 
 
 def _owner(variable: str) -> str:
-    """Return the plugin whose setting a variable is, the one with the longest name; "" for none."""
+    """Return the plugin that a variable's setting belongs to, preferring the longest name; "" for none."""
     names = (name for name in _plugins() if variable.startswith(f"{_PREFIX}{name.upper()}_"))
     return max(names, key=len, default="")
 
@@ -150,7 +150,7 @@ def _plugins() -> tuple[str, ...]:
 
 
 def from_file(cwd: Path, home: Path | None) -> Mapping[str, Setting]:
-    """Return the settings in the nearest hub.toml, relative paths taken from the file's own. Raises OptionError."""
+    """Return the settings in the nearest hub.toml; relative paths are relative to its folder. Raises OptionError."""
     path = next((path for path in _config_candidates(cwd, home or _home()) if _exists(path)), None)
     if path is None:
         return {}
@@ -162,7 +162,7 @@ def from_file(cwd: Path, home: Path | None) -> Mapping[str, Setting]:
 
 
 def _flat(given: Mapping[str, Any], origin: str, folder: Path) -> Iterator[tuple[str, Setting]]:
-    """Return settings by name, those of backends as "NAME.KEY", however they are written. Raises OptionError."""
+    """Yield settings by name, those of backends as "NAME.KEY", whichever way they are written. Raises OptionError."""
     for key, value in given.items():
         if key in KEYS:
             yield key, Setting(_anchored(key, value, folder), origin)
@@ -180,7 +180,7 @@ def _flat(given: Mapping[str, Any], origin: str, folder: Path) -> Iterator[tuple
 
 
 def _config_candidates(cwd: Path, home: Path | None) -> Iterator[Path]:
-    """Return the places of a hub.toml, nearest first, up to and with the repository root or the home folder."""
+    """Yield possible paths of a hub.toml, nearest first, up to and including the repository root or the home folder."""
     for folder in (cwd, *cwd.parents):
         yield folder / CONFIG_FILE
         if folder == home or _exists(folder / ".git"):
@@ -190,7 +190,7 @@ def _config_candidates(cwd: Path, home: Path | None) -> Iterator[Path]:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a folder above that this user may not look into
+    except OSError:  # a parent folder that this user may not access
         return False
 
 
@@ -202,7 +202,7 @@ def _home() -> Path | None:
 
 
 def _anchored(key: str, value: Any, folder: Path) -> Any:
-    """Make a relative path absolute, against the place where it was written. Other values stay."""
+    """Make a relative path absolute, relative to where it was written. Leave other values unchanged."""
     if key not in _PATHS or not isinstance(value, (str, Path)) or not str(value):
         return value
     return folder / Path(value).expanduser()

@@ -1,4 +1,4 @@
-"""Names what the user probably meant."""
+"""Suggestions of the name that the user probably meant."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 
 def did_you_mean(name: str, known: Iterable[str], *, ignoring: str = "") -> str:
-    """Return "; did you mean 'bert'?" for the nearest known name, or nothing where none is near.
+    """Return "; did you mean 'bert'?" for the nearest known name, or "" if none is near.
 
-    Case does not count, nor does the prefix `ignoring`, which would make every two names look alike.
+    Case is ignored, and so is the prefix `ignoring`, which would make any two names look alike.
     """
     forms = {other.removeprefix(ignoring).lower(): other for other in known}
     matches = difflib.get_close_matches(name.removeprefix(ignoring).lower(), forms, n=1, cutoff=0.5)

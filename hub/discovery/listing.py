@@ -1,4 +1,4 @@
-"""What is installed: one frozen line for every backend, without importing torch or a library under a backend.
+"""Installed backends: one frozen record for each, without importing torch or a library under a backend.
 
 `python -m hub.discovery.listing NAME FILE` is the child process of a probe: it writes its verdict as JSON into FILE.
 """
@@ -26,32 +26,32 @@ from hub.process.family import adopt_orphans, end_descendants
 from hub.process.scratch import scratch
 
 PROBE_TIMEOUT_S = 120.0
-"""Seconds after which a probe counts as hanging: ten times what the slowest first-party backend takes from cold."""
+"""Seconds after which a probe counts as hanging: ten times what the slowest first-party backend needs on a cold start."""
 
 
 PROBE_BYTES = 3 << 30
-"""Bytes of memory that it may take: PyTorch with a compiler beside it takes a third of that."""
+"""Bytes of memory that a probe may use: PyTorch and a compiler together use a third of that."""
 PROBE_OUTPUT_BYTES = 64 << 20
-"""Bytes that it may print."""
+"""Bytes that a probe may print."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedBackend:
-    """What `hub list-backends` says about one backend."""
+    """One backend's record in `hub list-backends`."""
 
     name: str
     package: str
-    """Distribution that brought it."""
+    """Distribution that registered it."""
     package_version: str
     library: str
-    """Distribution of the library under it; empty where it needs none."""
+    """Distribution of the library under it; empty if it needs none."""
     library_version: str | None
-    """None where the library is not installed."""
+    """Version of the library; None if it is not installed."""
     available: bool
     reason: str
-    """Why it is not available; empty where it is."""
+    """Reason why it is not available; empty if it is."""
     install: str
-    """The pip command that mends a missing library; empty where nothing is missing."""
+    """The pip command that installs a missing library; empty if nothing is missing."""
     devices: tuple[str, ...]
     dtypes: tuple[str, ...]
     n_operators: int | None
@@ -61,13 +61,13 @@ class ListedBackend:
     saveable: bool
     summary: str = ""
     probe: str = ""
-    """"passed", or why the probe failed; empty where no probe ran."""
+    """"passed", or why the probe failed; empty if no probe ran."""
     note: str = ""
-    """What its settings, or a probe that passed, had to say."""
+    """Remarks of its settings, or of a probe that passed."""
 
     @property
     def operators(self) -> str:
-        """The number of operators in words: "any" or "128"."""
+        """Number of operators as text: "any" or "128"."""
         return "any" if self.n_operators is None else str(self.n_operators)
 
     def to_json(self) -> str:
@@ -78,14 +78,14 @@ class ListedBackend:
 def list_backends(*, probe: bool = False) -> tuple[ListedBackend, ...]:
     """Return every registered backend in entry-point order, then eager.
 
-    `probe` also runs a real program of one operator with each available backend, in a child process each.
+    With `probe`, also run a real one-operator program with each available backend, each in its own child process.
     """
     listed = tuple(map(_listed, _registry().entries.values()))
     return (*(_probed(listed) if probe else listed), _eager())
 
 
 def _registry() -> Registry:
-    """Return the registry under the settings that variables and a hub.toml have. Raises OptionError."""
+    """Return the registry under the settings in environment variables and a hub.toml. Raises OptionError."""
     return registry().configured(resolve(None, os.environ, Path.cwd()))
 
 
@@ -119,7 +119,7 @@ def _count_operators(entry: Entry) -> tuple[int | None, str]:
         return None, ""
     try:
         return len(load_attribute(entry.info.operators)), ""
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises costs that plugin only
+    except Exception as error:  # noqa: BLE001 - an exception in a plugin costs that plugin only
         return 0, f"its operator table {entry.info.operators} cannot be read: {text_of(error)}"
 
 
@@ -161,10 +161,10 @@ def _with_probe(backend: ListedBackend) -> ListedBackend:
 
 
 def probe(name: str, timeout_s: float = PROBE_TIMEOUT_S) -> Support:
-    """Run a backend's own probe in a child process; a crash or a hang is a refusal that says so. Raises nothing."""
+    """Run a backend's own probe in a child process; a crash or a hang is reported as a refusal. Raises nothing."""
     with scratch("probe") as folder:
         answer = folder / "verdict.json"
-        # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
+        # -P: a folder named `hub` in the user's working directory must not be imported instead of this package.
         command = [sys.executable, "-P", "-m", "hub.discovery.listing", name, str(answer)]
         failure = run_child(command, timeout_s, most_bytes=PROBE_BYTES, most_output=PROBE_OUTPUT_BYTES)
         if failure is not None or not answer.is_file() or not (text := answer.read_text()):
@@ -174,14 +174,14 @@ def probe(name: str, timeout_s: float = PROBE_TIMEOUT_S) -> Support:
 
 def _answer_probe(arguments: Sequence[str]) -> None:
     name, answer = arguments
-    # Open from the beginning: a probe that closes what is not its own is no more of use than one that ends the process.
+    # Open before the probe runs: a probe that closes files of others is as unusable as one that ends the process.
     with Path(answer).open("w") as file:
         try:
             verdict: Any = _registry().backend(name).probe()
             if not isinstance(verdict, Support):
                 raise ContractError(f"probe() gave a {type(verdict).__name__}, no Support")
             found = {"accepted": bool(verdict.accepted), "reason": shortened(str(verdict.reason))}
-        except Exception as error:  # noqa: BLE001 - whatever a probe raises is its verdict
+        except Exception as error:  # noqa: BLE001 - an exception in a probe is its verdict
             text = f"{type(error).__name__}: {error.message}" if isinstance(error, HubError) else text_of(error)
             found = {"accepted": False, "reason": text}
         json.dump(found, file)

@@ -1,4 +1,4 @@
-"""Tells a plugin's own exceptions from those that reach it from outside: Ctrl-C, and whatever a signal handler raises."""
+"""Distinguishes a plugin's own exceptions from those that come from outside: Ctrl-C, and exceptions of signal handlers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 def is_plugins(error: BaseException) -> bool:
     """Return whether an exception that came out of a plugin is the plugin's fault, so that eager can take over.
 
-    SystemExit and every other exception is, unless the handler of a signal raised it while the plugin ran.
-    KeyboardInterrupt is only where code says `raise`: Python itself raises it for Ctrl-C at whatever instruction it has
-    come to. One that a plugin raises while it handles a real one counts as real.
+    SystemExit and every other exception is, unless a signal handler raised it while the plugin ran. KeyboardInterrupt is
+    only if code says `raise`: Python itself raises it for Ctrl-C at an arbitrary instruction. One that a plugin raises
+    while it handles a real one counts as real.
     """
     trace = tuple(_frames(error.__traceback__))
     if _codes_of_handlers() & {item.tb_frame.f_code for item in trace}:
@@ -37,7 +37,7 @@ def _is_raised_by_code(innermost: TracebackType) -> bool:
 
 
 def _interrupts_before(error: BaseException) -> Iterator[KeyboardInterrupt]:
-    """Return the interrupts in whose place an exception was raised."""
+    """Yield the interrupts that an exception replaced."""
     for earlier in (error.__cause__, error.__context__):
         if isinstance(earlier, KeyboardInterrupt):
             yield earlier

@@ -1,4 +1,4 @@
-"""Finds backends through entry points, checks their health, and loads each when it is first wanted.
+"""Finds backends through entry points, checks their health, and loads each on first use.
 
 Nothing here imports torch or a library under a backend, except `Registry.backend`, which loads one.
 """
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
     from hub.config.options import Options
 
 MIGRATION = "docs/reference/plugin-api.md"
-"""Where authors of plugins find what moved from one version of the contract to the next."""
+"""Page that tells plugin authors what moved between versions of the contract."""
 
 
 class Registry:
-    """Every backend that plugins brought, by name, in entry-point order."""
+    """Every backend that plugins registered, by name, in entry-point order."""
 
     def __init__(self, manager: pluggy.PluginManager, entries: Iterable[Entry], notes: tuple[str, ...] = ()) -> None:
         self.manager = manager
         self.notes = notes
-        """What of the cache could not be used when plugins were imported."""
+        """Problems with the cache that appeared when plugins were imported."""
         self.entries: Mapping[str, Entry] = {entry.name: entry for entry in entries}
         self._loaded: dict[str, Backend | HubError] = {}
-        """By name, with the backend's own settings behind it where it has some."""
+        """Backends by name, followed by the backend's own settings if it has some."""
         self._lock = freed_in_forks(threading.Lock())
 
     def configured(self, options: Options) -> Registry:
-        """Return the registry with backends' own settings, and the cache folder, as these options have them.
+        """Return the registry with the backends' own settings and the cache folder of these options.
 
-        Backends are still created once.
+        Backends are still created only once.
 
-        Raises OptionError for settings that a backend does not have, or not with such values.
+        Raises OptionError for settings that a backend does not have, and for values that it does not allow.
         """
         wanted = {name: given for name in options.own if name in self.entries and (given := options.own_of(name))}
         entries = [_configured(entry, wanted[name]) if name in wanted else entry for name, entry in self.entries.items()]
@@ -63,11 +63,11 @@ class Registry:
         return found
 
     def available(self) -> tuple[str, ...]:
-        """Name of the backends whose requirements are met."""
+        """Names of the backends whose requirements are met."""
         return tuple(name for name, entry in self.entries.items() if entry.status.accepted)
 
     def backend(self, name: str) -> Backend:
-        """Return the backend, created on first use. Raise PluginLoadError, an equal one every time, if that fails."""
+        """Return the backend, created on first use. If that fails, raise an equal PluginLoadError every time."""
         settings = self.entries[name].settings if name in self.entries else None
         key = name if settings is None else f"{name} {settings.model_dump_json()} {settings.cache_folder}"
         note_runtimes()
@@ -76,7 +76,7 @@ class Registry:
                 self._loaded[key] = _create(self._entry(name))
             found = self._loaded[key]
         if isinstance(found, HubError):
-            raise copy(found)  # what is raised gets a traceback, with every frame and all that its caller holds
+            raise copy(found)  # a raised exception gets a traceback, which holds every frame of its caller
         return found
 
     def _entry(self, name: str) -> Entry:
@@ -106,13 +106,13 @@ def registry() -> Registry:
 
 
 def load_attribute(path: str) -> Any:
-    """Import "package.module:attribute" and gives the attribute."""
+    """Import "package.module:attribute" and return the attribute."""
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def requirement_status(info: BackendInfo) -> Support:
-    """Return whether all distributions that a backend requires are installed in a fitting version. Import none."""
+    """Return whether all distributions that a backend requires are installed in a suitable version. Import none."""
     for text in info.requires:
         requirement = Requirement(text)
         found = installed_version(requirement.name)
@@ -124,7 +124,7 @@ def requirement_status(info: BackendInfo) -> Support:
 
 
 def _why_not(name: str, trials: Trials) -> str:
-    """Return why this process must not import an entry point; "" where it may."""
+    """Return why this process must not import an entry point; "" if it may."""
     if fault := trials.faults.get(name, ""):
         return fault
     reason = refusal_beside_threads(trials.changes.get(name, ()))
@@ -153,7 +153,7 @@ def _entries_of(point: metadata.EntryPoint, manager: pluggy.PluginManager, fault
 
 
 def _under_variables(entry: Entry) -> Entry:
-    """Return an entry under the settings that the environment has; one with wrong ones says so and cannot be used."""
+    """Return an entry under the settings in the environment; with wrong settings, it is refused with the reason."""
     if not entry.info.settings:
         return entry
     try:
@@ -179,7 +179,7 @@ def _configured(entry: Entry, given: Mapping[str, Setting]) -> Entry:
             text = f"option '{entry.name}.{asked[0]}' (from {given[asked[0]].origin}): {entry.name} has no settings"
             raise OptionError(text, backend=entry.name)
         return entry
-    from hub.plugin.settings import checked_settings  # pydantic, which those without settings do without
+    from hub.plugin.settings import checked_settings  # imports pydantic, which entries without settings do not need
 
     settings = checked_settings(entry.name, load_attribute(entry.info.settings), given)
     found = {"requires": settings.requires, "error_class": settings.error_class, "saturates": settings.saturates}
@@ -204,7 +204,7 @@ def _status(info: BackendInfo) -> Support:
 
 
 def _fault_of(error: BaseException) -> str:
-    """Return what a plugin's code raised; of one that was written for an earlier contract, that it was."""
+    """Return what a plugin's code raised; for code written for an earlier contract, say so."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     if name is None or name.partition(".")[0] != __name__.partition(".")[0]:
         return text_of(error)

@@ -1,7 +1,7 @@
-"""Imports plugins in a child process before this one does, once for each version: that can crash, hang or exit.
+"""Imports plugins in a child process before this process does, once per version: an import can crash, hang or exit.
 
-`python -m hub.discovery.trial FILE NAME...` is that child: it writes into FILE which entry point it begins and which it has
-ended, and ends itself after one that has printed too much.
+`python -m hub.discovery.trial FILE NAME...` is that child. It records in FILE each entry point that it begins and each that
+it has finished, and ends itself after one that has printed too much.
 """
 
 from __future__ import annotations
@@ -32,55 +32,55 @@ from hub.process.state import claim_process, kept_state
 TRIAL_S = 60.0
 """Seconds that importing the registering module of a new plugin may take; it should take milliseconds."""
 TRIAL_BYTES = 2 << 30
-"""Bytes of memory that it may take: PyTorch, which it should not even import, takes a quarter of that."""
+"""Bytes of memory that an import may use: PyTorch, which it should not even import, uses a quarter of that."""
 TRIAL_OUTPUT_BYTES = 1 << 20
-"""Bytes that importing one may print. Each worker imports it again, and one that prints more than its limit is ended."""
+"""Bytes that an import may print. Each worker imports the plugin again, and a worker that exceeds its limit is ended."""
 MOST_BACKENDS = 1000
-"""Backends that one plugin may register: an iterator without end would never be read to it."""
+"""Backends that one plugin may register: an endless iterator would never be exhausted."""
 
 _slow: dict[str, str] = {}
-"""Plugins that took too long in this process, or in the one that started it: perhaps the machine was busy."""
+"""Plugins that took too long in this process, or in the one that started it. The machine may have been busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """What is known about importing plugins."""
+    """Results of importing plugins."""
 
     faults: Mapping[str, str]
-    """By entry point's name, why this process must not import it. Nothing is said of those that merely raise."""
+    """Reasons by entry point's name why this process must not import it. Plugins that merely raise are not listed."""
     notes: tuple[str, ...] = ()
-    """What of the cache could not be used, and what came of it."""
+    """Problems with the cache, and what was done about them."""
     changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """By entry point's name, what of its process importing it changes."""
+    """Changes by entry point's name that importing it makes to its process."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """What importing did to child processes, by entry point's name; "" for nothing."""
+    """Effects of imports on child processes, by entry point's name; "" for none."""
 
     lasting: Mapping[str, str]
     passing: Mapping[str, str]
-    """What may not happen the next time."""
+    """Failures that may not happen the next time."""
     changes: Mapping[str, tuple[str, ...]]
-    """What of its process importing one changed, where it came to its end."""
+    """Changes that an import made to its process, if it finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What a child wrote down before it ended."""
+    """A child's record from before it ended."""
 
     begun: tuple[str, ...]
     ended: Mapping[str, tuple[str, ...]]
-    """By entry point's name, what of the child importing it changed."""
+    """Changes by entry point's name that importing it made to the child."""
     failure: Failed | None
-    """How the child failed; None where it did not."""
+    """The child's failure; None if it did not fail."""
 
 
 def try_imports(points: Sequence[metadata.EntryPoint]) -> Trials:
     """Return which plugins this process must not import.
 
-    What was found is remembered by version and file, so that later processes start no child; a plugin that took too long is
-    remembered by this process and those that it starts only. Raises nothing.
+    Results are cached by version and file, so that later processes start no child. A plugin that took too long is
+    remembered only by this process and the processes that it starts. Raises nothing.
     """
     root = _cache_root()
     kept = read_imports(root)
@@ -109,7 +109,7 @@ def _inherited() -> dict[str, str]:
 
 
 def _remember(root: Path, news: Mapping[str, Imported]) -> bool:
-    """Add what was found to what is kept by now: trying took time, and others may have added or forgotten something."""
+    """Add new results to the current cache: trying took time, and other processes may have added or removed entries."""
     with contextlib.suppress(OSError, CacheError):
         write_imports(root, {**read_imports(root).found, **news})
         return True
@@ -127,8 +127,8 @@ def _not_used(problem: str, *, is_gone: bool) -> str:
 def _tried(points: Iterable[metadata.EntryPoint]) -> _Tried:
     """Import entry points in child processes.
 
-    One child imports many, so that its limits hold for them together: who exceeds them is tried again by a fresh one,
-    first, before it is blamed.
+    One child imports many, so they share its limits. A plugin that exceeds them is first retried in a fresh child before it
+    is blamed.
     """
     lasting: dict[str, str] = {}
     passing: dict[str, str] = {}
@@ -141,7 +141,7 @@ def _tried(points: Iterable[metadata.EntryPoint]) -> _Tried:
         left = [name for name in left if name not in record.ended]
         culprit = next((name for name in left if name in record.begun), None)
         if culprit is None:
-            break  # the child itself could not run: that says nothing about plugins
+            break  # the child itself could not run, which says nothing about plugins
         failure = record.failure
         if record.ended and failure is not None and failure.is_beyond_limit:
             continue
@@ -152,11 +152,11 @@ def _tried(points: Iterable[metadata.EntryPoint]) -> _Tried:
 
 
 def _imported_elsewhere(names: Sequence[str]) -> _Record:
-    """Have a child import entry points; return what it wrote down, and how it failed."""
+    """Import entry points in a child; return its record, and how it failed."""
     with scratch("trial") as folder:
         record = folder / "record"
         record.touch()
-        # -P: a folder named `hub` in the user's working directory must not be imported in place of this package.
+        # -P: a folder named `hub` in the user's working directory must not be imported instead of this package.
         failure = run_child(
             [sys.executable, "-P", "-m", "hub.discovery.trial", str(record), *names],
             TRIAL_S,
@@ -170,14 +170,14 @@ def _imported_elsewhere(names: Sequence[str]) -> _Record:
 
 
 def _mark(point: metadata.EntryPoint) -> str:
-    """Name an entry point with what changes when its code does: its distribution's version, and the files beside it."""
+    """Return a key that changes with an entry point's code: its distribution's version, and its module's files."""
     version = f"{point.dist.name} {point.dist.version}" if point.dist else ""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return f"{point.name} = {point.value}; {version}; {_stamp(point.module)}; {python}"
 
 
 def _stamp(module: str) -> str:
-    """Return the place, age and size of the files that lie beside a module, which is not imported for that."""
+    """Return the location, age and size of the files in a module's folder, without importing it."""
     top, *inner = module.split(".")
     spec = importlib.machinery.PathFinder.find_spec(top)
     if spec is None:
@@ -190,7 +190,7 @@ def _stamp(module: str) -> str:
 
 
 def _cache_root() -> Path:
-    """Return the folder of the cache, as far as it is known before any model is compiled: not what a call's options say."""
+    """Return the cache folder as far as it is known before any model is compiled, which ignores the options of a call."""
     with contextlib.suppress(OSError, OptionError):
         given = os.environ.get("HUB_CACHE_DIR", "")
         found = from_environment({"HUB_CACHE_DIR": given}, Path.cwd()) or from_file(Path.cwd(), None)
@@ -206,30 +206,30 @@ def _main(arguments: Sequence[str]) -> None:
     points = {point.name: point for point in metadata.entry_points(group=PROJECT)}
     for name in names:
         _write(record, begun=name)
-        # What it raises, the process that uses the plugin meets again, and reports.
+        # If it raises, the process that uses the plugin gets the same exception, and reports it.
         with kept_state() as changes, contextlib.suppress(BaseException):
             module = points[name].load()
             if hasattr(module, "hub_backends"):
                 for info in registered(module):
                     importlib.import_module(info.settings.partition(":")[0] or __name__)
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(BaseException):  # a plugin may have replaced it by anything
+            with contextlib.suppress(BaseException):  # a plugin may have replaced the stream by anything
                 stream.flush()
         if os.fstat(1).st_size > TRIAL_OUTPUT_BYTES:
-            return  # the parent sees how much it was
+            return  # the parent sees how much was printed
         _write(record, ended=name, changes=changes)
         _forget_output()
 
 
 def _forget_output() -> None:
-    """Empty the file that the parent looks into: what a good plugin printed does not count against the next one."""
-    with contextlib.suppress(OSError):  # a pipe, where somebody runs this by hand
+    """Empty the file that the parent inspects, so that a good plugin's output does not count against the next one."""
+    with contextlib.suppress(OSError):  # a pipe, if someone runs this by hand
         os.ftruncate(1, 0)
         os.lseek(1, 0, os.SEEK_SET)
 
 
 def registered(module: Any) -> tuple[Any, ...]:
-    """Return what a plugin's module registers. Raises ContractError where that has no end, and what the module raises."""
+    """Return what a plugin's module registers. Raises ContractError if that is endless, and what the module raises."""
     infos: Iterable[Any] = module.hub_backends()
     found = tuple(itertools.islice(infos, MOST_BACKENDS + 1))
     if len(found) > MOST_BACKENDS:

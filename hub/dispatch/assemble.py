@@ -1,4 +1,4 @@
-"""Puts generated code and executables together into the callable that runs a plan."""
+"""Combines generated code and executables into the callable that runs a plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 class Report(Protocol):
-    """Told when an executable fails and eager takes over: for good where `is_final`, else for one call."""
+    """Callback for an executable's failure, when eager takes over: permanently if `is_final`, else for one call."""
 
     def __call__(self, backend: str, cluster: str, error: BaseException, /, *, is_final: bool) -> None: ...
 
@@ -39,28 +39,28 @@ class Loaded:
     backend: str
     executable: Callable[..., Sequence[Any]]
     standing: Standing = UNKNOWN
-    """How far it was verified, here or in an earlier process."""
+    """Extent of its verification, in this or an earlier process."""
     guard: FiniteOnly | None = None
-    """What keeps unusual inputs from it, where something does."""
+    """Guard that keeps unusual inputs from it, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """How shadow mode checks the clusters of a plan."""
+    """Settings for checking the clusters of a plan in shadow mode."""
 
     share: float
-    """Of live calls, from 0 to 1; the first call is always checked."""
+    """Share of live calls to check, from 0 to 1; the first call is always checked."""
     accuracy: float | None = None
     report: ReportDrift | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How calls with new combinations of sizes are checked."""
+    """Settings for checking calls with new combinations of sizes."""
 
     accuracy: float | None = None
     trusted: Callable[[str], None] | None = None
-    """Told the name of a cluster that has earned trust."""
+    """Callback with the name of a cluster that has become trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +90,16 @@ def assemble(
 ) -> Assembled:
     """Return the callable for a schedule. `loaded` holds an entry for each step that is not eager.
 
-    Without `spin`, PyTorch's own idle threads do not spin either for as long as the callable lives.
+    Without `spin`, PyTorch's own idle threads do not busy-wait either while the callable lives.
 
     With `shadow`, a share of each cluster's calls is compared with eager; with `sizes`, those with new combinations of
-    symbolic sizes, until the executable has earned trust.
+    symbolic sizes are, until the executable is trusted.
 
     `bodies`, by the attribute that holds each, are called in place of programs that eager operators of the graph call.
 
     `weights`, by placeholder, are what eager steps read in place of that argument, as clusters do.
 
-    `original` runs the whole program in eager where inputs overlap in memory in a way the graph was not captured for.
+    `original` runs the whole program in eager if inputs overlap in memory in a way that the graph was not captured for.
     """
     program = generate(graph, steps, timed=timed, weights=weights)
     laps = [0.0] * len(steps) if timed else []
@@ -118,8 +118,8 @@ def assemble(
     filename = f"<hub {graph.name} {id(namespace):x}>"
     linecache.cache[filename] = (len(program.source), None, program.source.splitlines(keepends=True), filename)
     exec(compile(program.source, filename, "exec"), namespace)
-    # What is left in the namespace does not hold it, but for checks of new sizes while they last: a plan that is no longer
-    # held is freed at once, and not by some later collection.
+    # The rest of the namespace does not hold `run`, except for checks of new sizes while they last. A plan that is no
+    # longer held is therefore freed at once, and not by a later garbage collection.
     run = namespace.pop("run")
     weakref.finalize(run, linecache.cache.pop, filename, None).atexit = False
     return Assembled(run, program.source, laps)
@@ -145,7 +145,7 @@ def _watched(
 
 
 def fail_from_now_on(run: Run, name: str, error: BaseException) -> None:
-    """Make the next call of a running plan's cluster meet an error, and so go on as after any failure in service."""
+    """Make the next call of a running plan's cluster raise an error, handled like any failure while the model runs."""
 
     def failing(*_: Any) -> Sequence[Any]:
         raise error
@@ -154,7 +154,7 @@ def fail_from_now_on(run: Run, name: str, error: BaseException) -> None:
 
 
 def trust_sizes(run: Run, name: str) -> None:
-    """Let a running plan's executable serve all sizes: enough combinations of them were right elsewhere."""
+    """Let a running plan's executable run all sizes: enough combinations of them were right elsewhere."""
     watched = run.__globals__.get(name)
     if isinstance(watched, NewSizes):
         watched.trust()
@@ -178,14 +178,14 @@ def _fallback(item: Loaded, report: Report | None, *, strict: bool) -> Callable[
         namespace: dict[str, Any], error: BaseException, versions: tuple[int, ...] | bool, *inputs: Any
     ) -> Sequence[Any]:
         if _is_recording() and not isinstance(error, InputRefused):
-            raise error  # no backend is at fault for what a CUDA graph may not hold, and eager could not go on either
+            raise error  # the backend is not at fault for what a CUDA graph cannot hold, and eager could not go on either
         if _has_no_versions(error):
-            # Tensors made in inference mode came from outside of it. From now on nobody asks: asking raises every time.
+            # Tensors made in inference mode came from outside of it. Do not read versions again: each read would raise.
             namespace["counts_writes"] = lambda: False
             versions = False
             try:
                 return namespace[name](*inputs)
-            except BaseException as raised:  # noqa: BLE001 - handled as if it had come from the generated code
+            except BaseException as raised:  # noqa: BLE001 - handled as if the generated code had raised it
                 error = raised
         if not is_plugins(error):
             raise error
@@ -222,14 +222,14 @@ def _counts_writes() -> bool:
 
 
 def _has_no_versions(error: BaseException) -> bool:
-    """Return True for what reading the version of a tensor raises that was made in inference mode."""
+    """Return True for the error from reading the version of a tensor that was made in inference mode."""
     return isinstance(error, RuntimeError) and "do not track version counter" in text_of(error)
 
 
 def _written(cluster: Cluster, versions: tuple[int, ...] | bool, inputs: Sequence[Any]) -> str:
-    """Return the first input that was written to since its version was read; "" for none, and where none was read.
+    """Return the first input that was written to since its version was read; "" if there is none or no version was read.
 
-    What is written past PyTorch, to the memory itself, is not counted.
+    Writes that bypass PyTorch, directly to memory, are not counted.
     """
     tensors = [(name, value) for name, value in zip(cluster.input_names, inputs, strict=True) if _is_counted(value)]
     if isinstance(versions, bool) or len(versions) != len(tensors):
@@ -242,7 +242,7 @@ def _is_counted(value: Any) -> bool:
 
 
 def _spoilt(item: Loaded, name: str, error: BaseException) -> ContractError:
-    """Return the error of a call that eager cannot repeat, because its inputs are no longer what they were."""
+    """Return the error of a call that eager cannot repeat, because its inputs have changed."""
     spoilt = ContractError(
         f"the executable wrote to its input {name} before it failed, and eager cannot repeat the call: {text_of(error)}",
         backend=item.backend,
@@ -254,24 +254,25 @@ def _spoilt(item: Loaded, name: str, error: BaseException) -> ContractError:
 
 
 def _is_about_one_call(error: BaseException) -> bool:
-    """Return whether an executable is as good as before: it refused these values, or there was no memory for this call.
+    """Return whether an executable is still good: it refused these values, or there was no memory for this call.
 
-    Memory is the machine's, and others take it: a verdict would put the backend away for a neighbour's peak. One that
-    always wants too much costs time in every call, and no result; a plugin may also raise its own error from the cause.
+    Memory is shared with the rest of the machine, and a verdict would disable the backend because of another program's
+    peak. An executable that always needs too much costs time in every call, but no result. A plugin may also raise its own
+    error from the cause.
     """
     return isinstance(error, InputRefused) or any(map(is_lack_of_memory, (error, error.__cause__)))
 
 
 def is_lack_of_memory(error: BaseException | None) -> bool:
-    """Return True for what is raised where there is no memory left."""
-    # PyTorch's allocator for the CPU has no type of its own for this.
+    """Return True for errors raised when there is no memory left."""
+    # PyTorch's CPU allocator has no exception type of its own for this.
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
         isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in text_of(error)
     )
 
 
 def _overlap_check(graph: Graph) -> Callable[[Sequence[Any]], bool]:
-    """Return a check whether an input that is written to shares memory with another input."""
+    """Return a function that checks whether an input that is written to shares memory with another input."""
     position_of = {node.name: position for position, node in enumerate(graph.placeholders)}
     written = tuple(position_of[name] for name in graph.mutated)
 

@@ -1,4 +1,4 @@
-"""Writes a plan as straight-line Python: one line an eager node, one guarded call a cluster."""
+"""Writes a plan as straight-line Python: one line per eager node, one guarded call per cluster."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Step:
     backend: str
     nodes: tuple[str, ...]
     inputs: tuple[str, ...] = ()
-    """What the cluster is called with; unused for eager steps, whose nodes are written out."""
+    """Arguments of the cluster; unused for eager steps, whose nodes are written out."""
     outputs: tuple[str, ...] = ()
     is_eager: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Generated source, with the values that its names stand for, without the clusters' callables."""
+    """Generated source, with the values of its names, but without the clusters' callables."""
 
     source: str
     namespace: Mapping[str, Any]
@@ -43,19 +43,19 @@ class Program:
 def generate(
     graph: Graph, steps: Sequence[Step], *, timed: bool = False, weights: Mapping[str, torch.Tensor] | None = None
 ) -> Program:
-    """Write `run(args)` for a schedule; `args` are the values of the graph's placeholders.
+    """Generate `run(args)` for a schedule; `args` are the values of the graph's placeholders.
 
-    The namespace still lacks, for each cluster `c0`, the names `c0` (called with the inputs, gives the outputs) and
-    `c0_failed` (called with the namespace, the error, the tensors' versions and the inputs, gives the outputs);
-    `counts_writes`, which says whether tensors have versions now; and, where inputs are mutated, `overlaps` and `original`.
-    With `timed`, seconds spent in each step are added up in the list `laps`; steps on accelerators are waited for, with
-    `wait_for`.
+    The namespace still lacks, for each cluster `c0`, the names `c0` (called with the inputs, returns the outputs) and
+    `c0_failed` (called with the namespace, the error, the tensors' versions and the inputs, returns the outputs);
+    `counts_writes`, which returns whether tensors currently have versions; and, if inputs are mutated, `overlaps` and
+    `original`. With `timed`, seconds spent in each step are added up in the list `laps`; steps on accelerators are
+    synchronized with `wait_for`.
 
-    `weights` are read in place of the arguments of the same names, but for those that `run` returns, writes to, or hands on
-    to programs that have plans of their own, which guard them.
+    `weights` are read in place of the arguments of the same names, except for those that `run` returns, writes to, or
+    passes to programs that have plans of their own, which guard them.
 
-    Versions, PyTorch's counts of writes, are read before each call: without them nobody could tell, once an
-    executable has failed, whether it had written to what eager would go on from.
+    Versions, PyTorch's counts of writes, are read before each call. Without them it would be unknown, after a failure,
+    whether the executable had written to the inputs that eager would continue from.
     """
     writer = _Writer(graph, steps, timed=timed, weights=weights or {})
     return Program(writer.write(), writer.namespace)
@@ -202,7 +202,7 @@ class _Writer:
 
 
 def _late_views(graph: Graph) -> list[tuple[list[fx.Node], str]]:
-    """Outputs that are views of a mutated input's new value: they must view the input itself, once it has been written."""
+    """Return outputs that are views of a mutated input's new value. They must view the input itself, once written."""
     target_of = dict(zip(graph.outputs, graph.mutated, strict=False))
     chains = [alias_chain(node) for node in graph.outputs[len(graph.mutated) :] if isinstance(node, fx.Node)]
     return [(chain, target_of[chain[-1]]) for chain in chains if chain[-1] in target_of]

@@ -1,4 +1,4 @@
-"""Writes one readable folder for each planned graph: what was captured, decided, generated, and backends' own dumps."""
+"""Writes a readable folder for each planned graph: the captured program, the plan, generated code, and backends' dumps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write_debug_folder(root: Path, graph: Graph, plan: Plan, source: str, loaded
     """Write the folder `root/GRAPH/`.
 
     It holds fx_graph_readable.py, plan.json, plan.txt, output_code.py (the dispatcher), and for each cluster its program
-    and whatever its executable dumps. What cannot be written is logged and left out.
+    and its executable's dump. What cannot be written is logged and left out.
     """
     folder = root / graph.name
     with contextlib.suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""Checks an executable for symbolic sizes on the first real call of each new combination of sizes, until it is trusted."""
+"""Checks an executable on the first real call of each new combination of symbolic sizes, until it is trusted."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hub.verification.compare import Judge, Snapshot, check_form, check_values
 from hub.verification.reference import Reference
 
 N_TRUSTED = 16
-"""Combinations of sizes that have to be right, one after the other, before an executable is trusted with all of them.
+"""Consecutive combinations of sizes that must be right before an executable is trusted with all of them.
 
-What is wrong with sizes is wrong with a share of them: odd ones, those beyond some number, those that are rounded up. With
-16 that were right, a share of 17 % or more would have shown with a probability of 95 % (0.83 ** 16 = 0.05), and each
-costs one run in eager, which is less than PyTorch takes to capture the program for other sizes.
+Errors with sizes affect a share of them: odd ones, those beyond some number, those that are rounded up. After 16 right
+ones, an error that affects 17 % or more would have shown with a probability of 95 % (0.83 ** 16 = 0.05). Each costs one run
+in eager, which is less than PyTorch takes to capture the program for other sizes.
 """
 
 
@@ -39,9 +39,9 @@ def _numbers(cluster: Cluster) -> tuple[int, ...]:
 
 
 class NewSizes:
-    """An executable whose first call with each new combination of sizes is compared with eager. Safe from any thread.
+    """An executable whose first call with each new combination of sizes is compared with eager. Thread-safe.
 
-    The caller of such a call gets eager's outputs. Once `N_TRUSTED` combinations were right, `trusted` is told.
+    The caller of such a call gets eager's outputs. Once `N_TRUSTED` combinations were right, `trusted` is called.
     """
 
     __slots__ = ("_accuracy", "_backend", "_cluster", "_executable", "_judge", "_known", "_numbers", "_tensors", "_trusted")
@@ -62,7 +62,7 @@ class NewSizes:
         self._judge: Judge | None = None
 
     def _captured(self) -> set[tuple[Any, ...]]:
-        """Return the sizes of the first real call, at which the executable was verified, where capture has seen it."""
+        """Return the sizes of the first real call, at which the executable was verified, if capture has seen it."""
         specs: Any = self._cluster.inputs
         try:
             shapes = (tuple(map(hint, specs[at].shape)) for at in self._tensors)
@@ -71,7 +71,7 @@ class NewSizes:
             return set()
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
-        """Run one call. Raises AccuracyError or ContractError where a new combination of sizes gives something wrong."""
+        """Run one call. Raises AccuracyError or ContractError if a new combination of sizes gives wrong results."""
         sizes = (*[tuple(inputs[at].shape) for at in self._tensors], *[inputs[at] for at in self._numbers])
         if sizes in self._known:
             return self._executable(*inputs)
@@ -86,7 +86,7 @@ class NewSizes:
             raise judge.broken(f"the executable wrote to its input {self._cluster.input_names[written[0]]}")
         try:
             reference = Reference(self._cluster, inputs)
-        except Exception:  # noqa: BLE001 - eager may refuse a call in any way; then there is nothing to compare with
+        except Exception:  # noqa: BLE001 - eager may reject a call in any way; then there is nothing to compare with
             return outputs
         where = f"a live call with sizes that were not verified ({_listed(inputs)})"
         check_form(judge, outputs, reference.outputs, inputs)
@@ -97,7 +97,7 @@ class NewSizes:
         return reference.outputs
 
     def trust(self) -> None:
-        """Compare nothing any more."""
+        """Stop comparing."""
         self._trusted()
 
 

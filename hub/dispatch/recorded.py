@@ -1,4 +1,4 @@
-"""Runs a plan that lies wholly on one GPU as a CUDA graph: every launch of every backend, and of eager, in one go."""
+"""Runs a plan that is wholly on one GPU as a CUDA graph: all launches of all backends, and of eager, at once."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from hub.plugin.graph import Graph
 from hub.plugin.table import elements, is_symbolic, value_of
 
 WARM_CALLS = 2
-"""Calls before recording: the first ones compile kernels, make handles and set libraries up, which no graph may hold."""
+"""Calls before recording: the first ones compile kernels, create handles and set libraries up, which no graph may hold."""
 MOST_RECORDINGS = 3
-"""Times that weights may move before a plan is recorded no more."""
+"""Times that weights may move before recording is disabled."""
 
 Run = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A run that was recorded: it reads its inputs, and writes its outputs, where they were."""
+    """A recorded run, which reads inputs from and writes outputs to fixed memory."""
 
     replay: Callable[[], None]
     outputs: tuple[torch.Tensor, ...]
 
 
 class Recorder(Protocol):
-    """What the device does."""
+    """Device-specific operations for recording."""
 
     def is_recording(self) -> bool:
-        """Return whether somebody, the user say, records already."""
+        """Return whether a recording is already in progress, for example the user's."""
         ...
 
     def record(self, run: Run, inputs: Sequence[Any]) -> Recording:
-        """Record a run, which computes nothing. Raises what the run raises, and for what no graph may hold."""
+        """Record a run, which computes nothing. Raises what the run raises, and for operations that no graph may hold."""
         ...
 
 
 class CudaRecorder:
-    """CUDA graphs of PyTorch."""
+    """Recorder that uses PyTorch's CUDA graphs."""
 
     def is_recording(self) -> bool:
         """See `Recorder`."""
@@ -55,8 +55,8 @@ class CudaRecorder:
         """See `Recorder`."""
         device = next((value.device for value in inputs if isinstance(value, torch.Tensor)), None)
         graph = torch.cuda.CUDAGraph()
-        # The outer stream is put back even where recording fails: PyTorch then leaves its own in place. A stream of another
-        # GPU would record nothing. Only this thread's calls are looked at: a data loader's copies on another are no fault.
+        # The outer stream is restored even if recording fails: PyTorch then leaves its own current. A stream of another GPU
+        # would record nothing. Only this thread's calls are checked: a data loader's copies on another thread are no error.
         with (
             torch.cuda.device(device),
             torch.cuda.stream(torch.cuda.current_stream()),
@@ -69,7 +69,7 @@ class CudaRecorder:
 
 @contextlib.contextmanager
 def _without_collection() -> Generator[None]:
-    """Keep Python's collector from unloading kernels that nobody needs any more, which would spoil what is recorded."""
+    """Keep Python's garbage collector from unloading unused kernels, which would spoil the recording."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -80,7 +80,7 @@ def _without_collection() -> Generator[None]:
 
 
 def unrecordable(graph: Graph) -> str:
-    """Return why a graph's plans cannot be recorded; "" where they can."""
+    """Return why a graph's plans cannot be recorded; "" if they can."""
     if graph.is_training:
         return "it is part of a training step, whose saved values lie elsewhere each time"
     if graph.mutated:
@@ -108,7 +108,7 @@ def _draws(node: fx.Node) -> bool:
 
 
 def _shared_outputs(graph: Graph) -> str:
-    """Return which outputs would no longer share memory, as eager's do: those of a recorded plan are copies."""
+    """Return which outputs would no longer share memory as eager's do: those of a recorded plan are copies."""
     roots = [alias_chain(node)[-1] for node in graph.outputs if isinstance(node, fx.Node)]
     if len(roots) < len(graph.outputs):
         return "an output is no tensor"
@@ -117,10 +117,10 @@ def _shared_outputs(graph: Graph) -> str:
 
 
 class Recorded:
-    """A plan's run that is recorded after a few calls, and from then on launched in one go. One call at a time.
+    """A plan's run that is recorded after a few calls, and from then on launched at once. One call at a time.
 
-    Inputs are copied to where the recorded run reads them, weights are read where they lie, and outputs are copied out: the
-    next call writes over them. Where recording fails, or weights move again and again, the plan runs as it did before.
+    Inputs are copied to where the recorded run reads them, weights are read in place, and outputs are copied out, because
+    the next call overwrites them. If recording fails, or weights move repeatedly, the plan runs as before.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Recorded:
         inner = [value if position in self._weights else value.clone() for position, value in enumerate(args)]
         try:
             self._recording = self._recorder.record(self._run, inner)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the plan runs without
+        except Exception as error:  # noqa: BLE001 - whatever the error, the plan runs without recording
             self._is_given_up = True
             self._give_up(error)
             return None

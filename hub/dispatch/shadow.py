@@ -1,4 +1,4 @@
-"""Shadow mode: a share of live calls is run in eager too, and an executable that is wrong is found out while it serves."""
+"""Shadow mode: runs a share of live calls in eager too, to detect a wrong executable while the model runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hub.verification.reference import Reference
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What shadow mode has seen of one cluster so far."""
+    """Shadow mode's results for one cluster so far."""
 
     n_checked: int
     worst: float
@@ -32,14 +32,14 @@ class Drift:
 
 
 ReportDrift = Callable[[str, str, Drift], None]
-"""Told (backend, cluster, drift) after each checked call that was right."""
+"""Callback with (backend, cluster, drift) after each checked call that was right."""
 
 
 class Shadowed:
-    """An executable of which a share of calls is compared with eager. Safe from any thread.
+    """An executable with a share of its calls compared with eager. Thread-safe.
 
-    The first call is always checked; the others by chance, seeded by the cluster's name, so that a process that makes the
-    same calls checks the same ones.
+    The first call is always checked. The others are chosen at random, seeded by the cluster's name, so that a process that
+    makes the same calls checks the same ones.
     """
 
     __slots__ = ("_chance", "_drift", "_earlier", "_executable", "_judge", "_lock", "_report", "_share")
@@ -59,11 +59,11 @@ class Shadowed:
         self._chance = random.Random(cluster.name)
         self._drift = Drift(n_checked=0, worst=0.0)
         self._earlier: tuple[torch.Tensor, ...] = ()
-        """Outputs of the last checked call. The caller got copies, so that memory given away twice harms nobody."""
+        """Outputs of the last checked call. The caller got copies, so memory that is returned twice does no harm."""
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Run one call. Raises ContractError or AccuracyError, inputs and weights as they were, where it is wrong."""
+        """Run one call. If it is wrong, restore inputs and weights and raise ContractError or AccuracyError."""
         if self._drift.n_checked and self._chance.random() >= self._share:
             return self._executable(*inputs)
         return self._checked(inputs)
@@ -75,7 +75,7 @@ class Shadowed:
                 outputs = tuple(self._executable(*inputs))
         except BaseException as error:
             written = given.restore()
-            if written and isinstance(error, InputRefused):  # it would go on refusing, and writing
+            if written and isinstance(error, InputRefused):  # it would keep refusing, and writing
                 raise self._judge.broken(written) from error
             raise
         if written := given.restore():  # before eager reads it
@@ -97,9 +97,9 @@ class Shadowed:
 
 @contextmanager
 def _state_kept(judge: Judge) -> Generator[None]:
-    """Raise ContractError where an executable changes something of this process, which is then as it was before.
+    """Restore state of this process that an executable changes, and raise ContractError.
 
-    Beside other threads of Python, only what is this thread's own is compared.
+    If other Python threads are running, only this thread's own state is compared.
     """
     with kept_state() as changed:
         yield
@@ -108,10 +108,10 @@ def _state_kept(judge: Judge) -> Generator[None]:
 
 
 class _Given:
-    """What a cluster is given for one call, inputs and weights, as it is now.
+    """Current inputs and weights of a cluster for one call.
 
-    The copies of the weights live for one checked call only: copies kept for longer would also find what is written in
-    calls that nobody checks, and take back what the user has written to a weight meanwhile.
+    The copies of the weights live for one checked call only. Copies kept for longer would also detect writes in unchecked
+    calls, and would undo the user's own writes to a weight in the meantime.
     """
 
     def __init__(self, cluster: Cluster, inputs: Sequence[Any]) -> None:
@@ -120,7 +120,7 @@ class _Given:
         self._snapshot = Snapshot((*inputs, *weights.values()))
 
     def restore(self) -> str:
-        """Return everything its old values; says what the executable wrote to, "" for nothing."""
+        """Restore the old values of everything; return what the executable wrote to, "" for nothing."""
         written = self._snapshot.written()
         self._snapshot.restore(written)
         return f"the executable wrote to {self._names[written[0]]}" if written else ""

@@ -1,8 +1,9 @@
-"""Run sizes that come often by plans of their own, where those are faster than the plan that serves all sizes.
+"""Runs frequent sizes by plans of their own, if those are faster than the plan that runs all sizes.
 
-A plan for one combination of sizes is begun once calls of these sizes have lost as much time, by what such plans gain, as
-planning takes: whoever begins earlier plans for sizes that hardly come again, and whoever waits longer has lost more than
-that. It is made beside the model. Then calls of these sizes go by either plan in turn until it is known which is faster.
+Planning for one combination of sizes begins once calls of these sizes have lost as much time, relative to the expected gain
+of such plans, as planning takes. Earlier planning would be spent on sizes that hardly occur again, and later planning would
+lose more than that. The plan is made in the background. Then calls of these sizes alternate between both plans until it is
+known which is faster.
 """
 
 from __future__ import annotations
@@ -18,33 +19,33 @@ from hub.errors import text_of
 from hub.process.traffic import TRAFFIC
 
 EXPECTED_GAIN = 0.2
-"""Part of a call's time that a plan of its own is taken to gain (`python -m benchmarks.sizes`)."""
+"""Fraction of a call's time that a plan of its own is expected to save (`python -m benchmarks.sizes`)."""
 MIN_PRICE_S = 10.0
-"""Seconds that planning takes at least. The general plan may have been a kept one, which tells nothing."""
+"""Least seconds to assume for planning. The general plan may have come from the cache, which says nothing."""
 MIN_CALLS = 32
-"""Calls of one combination of sizes before a plan of its own is thought of."""
+"""Calls of one combination of sizes before a plan of its own is considered."""
 N_TRIALS = 15
 """Calls by each of two plans that decide between them."""
 MAX_PLANS = 4
-"""Plans for single combinations of sizes; the one that gained least makes room."""
+"""Most plans for single combinations of sizes; a new one replaces the one that gained least."""
 MAX_SIZES = 256
-"""Combinations of sizes that are remembered; the one that came first makes room."""
+"""Most combinations of sizes to remember; a new one replaces the oldest."""
 
 
 class Own(Protocol):
-    """A plan for one combination of sizes, while it is made and after."""
+    """A plan for one combination of sizes, during and after planning."""
 
     def ready(self, args: Sequence[Any]) -> Run | None:
-        """Return what runs it for these arguments; None before it is there, and where the weights have changed."""
+        """Return the callable that runs it for these arguments; None if it is not ready, or the weights have changed."""
         ...
 
     def is_over(self) -> bool:
-        """Return whether planning is over."""
+        """Return whether planning has ended."""
         ...
 
 
 class _Size:
-    """What is known of one combination of sizes."""
+    """Record of one combination of sizes."""
 
     def __init__(self) -> None:
         self.n_calls, self.spent_s = 0, 0.0
@@ -55,7 +56,7 @@ class _Size:
 
 
 class _Chosen:
-    """The plan that calls of one combination of sizes go by, and what it gained."""
+    """The chosen plan for one combination of sizes, and what it gained."""
 
     __slots__ = ("gain_s", "n_calls", "own", "run")
 
@@ -65,7 +66,7 @@ class _Chosen:
 
 
 class Sized:
-    """Runs calls of any sizes. Safe from any thread."""
+    """Dispatcher for calls of any sizes. Thread-safe."""
 
     def __init__(
         self,
@@ -75,10 +76,11 @@ class Sized:
         begin: Callable[[Sequence[Any]], Own | None],
         tell: Callable[[str], object],
     ) -> None:
-        """`places` are those of sizes among the arguments, `price_s` is what planning takes.
+        """Initialize with the general plan's run.
 
-        `begin` begins a plan for these arguments. It gives None where nobody wants one any more, and raises where there
-        can be none. `tell` hears what was chosen, and why.
+        `places` are the positions of sizes among the arguments; `price_s` is the time that planning takes. `begin` starts
+        planning for these arguments. It returns None if no plan is wanted any more, and raises if none is possible. `tell`
+        is called with what was chosen, and why.
         """
         self._general, self._places = general, tuple(places)
         self._price_s = max(price_s, MIN_PRICE_S)
@@ -87,7 +89,7 @@ class Sized:
         self._sizes: dict[tuple[int, ...], _Size] = {}
         self._lock = threading.Lock()
         self._pending: _Size | None = None
-        """What a plan was begun for last."""
+        """Sizes for which planning was last begun."""
 
     def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """Run one call."""
@@ -104,7 +106,7 @@ class Sized:
         run = own if own is not None and is_own else self._general
         start = time.perf_counter()
         if self._is_planning():
-            with TRAFFIC:  # what is timed beside the model waits for gaps between calls
+            with TRAFFIC:  # timings in the background wait for gaps between calls
                 outputs = run(args)
         else:
             outputs = run(args)
@@ -131,7 +133,7 @@ class Sized:
         return size is not None and not size.is_refused and not (size.own is not None and size.own.is_over())
 
     def _consider(self, key: tuple[int, ...], size: _Size, args: Sequence[Any]) -> None:
-        """Begin a plan of its own where it has come to pay, and let go of one that came to nothing."""
+        """Begin planning for these sizes if it pays off, and drop a plan that came to nothing."""
         if size.is_begun:
             is_over = size.own is not None and size.own.is_over()
             if size.is_refused or (is_over and size.own is not None and size.own.ready(args) is None):
@@ -145,20 +147,20 @@ class Sized:
             if self._is_planning() or (len(kept) >= MAX_PLANS and hoped_s <= min(map(_gained_s, kept))):
                 return
             self._pending, size.is_begun = size, True
-        # No daemon: the end of the process waits for it, since a thread must not be cut off in a library.
+        # Not a daemon: the process must wait for it at exit, since a thread must not be cut off inside a library.
         threading.Thread(target=self._begun, args=(size, args), name="hub-sized").start()
 
     def _begun(self, size: _Size, args: Sequence[Any]) -> None:
         try:
             size.own = self._begin(args)
-        except Exception as error:  # noqa: BLE001 - nobody waits for it, and the general plan serves on
+        except Exception as error:  # noqa: BLE001 - no caller waits for it, and the general plan keeps running
             sizes = ", ".join(str(args[place]) for place in self._places)
             self._tell(f"sizes {sizes} stay with the general plan: {text_of(error)}")
         finally:
             size.is_refused = size.own is None
 
     def _choose(self, key: tuple[int, ...], size: _Size, own: Run) -> None:
-        """Go by the faster plan from now on."""
+        """Use the faster plan from now on."""
         general_s, own_s = (statistics.median(size.trials[is_own]) for is_own in (False, True))
         sizes = ", ".join(map(str, key))
         taken = f"took {1e3 * own_s:.3g} ms a call, the general one {1e3 * general_s:.3g} ms"
@@ -172,7 +174,7 @@ class Sized:
             self._tell(text)
 
     def _settle(self, key: tuple[int, ...], chosen: _Chosen) -> bool:
-        """Go by this from now on; return False where another thread has chosen already."""
+        """Use this plan from now on; return False if another thread has already chosen."""
         with self._lock:
             if key in self._chosen:
                 return False

@@ -1,10 +1,10 @@
-"""Keeps OpenMP's idle threads from spinning where a plan shares the cores with other thread pools.
+"""Keeps OpenMP's idle threads from busy-waiting if a plan shares the cores with other thread pools.
 
-libgomp, which PyTorch brings, lets idle threads spin for milliseconds before they sleep: good for what comes next if that
-is OpenMP's too, and half of a two-core machine taken from a neighbour's pool if it is not (a product in OpenVINO after one
-in eager: 680 us, after the same with spinning held back 440 us; `benchmarks/spinning.py`). Its environment variables are
-read once, before any plan exists. But it spins a hundred times shorter as soon as it manages more threads than there are
-cores; so a second team of threads that sleeps for good holds the first one back, and letting it go brings spinning back.
+libgomp, which comes with PyTorch, lets idle threads busy-wait for milliseconds before they sleep. That is good if OpenMP
+also runs what follows; if not, it takes half of a two-core machine from another pool (a product in OpenVINO after one in
+eager: 680 us, after the same without busy-waiting 440 us; `benchmarks/spinning.py`). Its environment variables are read
+once, before any plan exists. But it busy-waits a hundred times shorter as soon as it manages more threads than there are
+cores. So a second team of threads that only sleeps restrains the first one; releasing it restores busy-waiting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from hub.process.forks import freed_in_forks
 
 _lock = freed_in_forks(threading.RLock())
-"""Re-entrant, because garbage may be collected, and a holder with it, wherever something is allocated."""
+"""Re-entrant lock, because a garbage collection, and with it a holder's finalizer, may run at any allocation."""
 _holders = 0
 _release: threading.Event | None = None
 _READY_S = 10.0
@@ -26,11 +26,11 @@ SLEEPER = "hub-calm"
 
 
 class Calm:
-    """Holds spinning back in this process for as long as any such value lives."""
+    """Holder that prevents busy-waiting in this process as long as any instance lives."""
 
     def __init__(self) -> None:
         _hold()
-        # Not __del__, which at the end of the process may find the module's names gone.
+        # Not __del__, which may find the module's names gone when the process ends.
         weakref.finalize(self, _let_go).atexit = False
 
 
@@ -41,7 +41,7 @@ def _hold() -> None:
         if _release is not None or torch.get_num_threads() == 1:
             return
         release = _release = threading.Event()
-    _start_sleeping_team(release)  # without the lock, which the new thread may need to let a holder go
+    _start_sleeping_team(release)  # without the lock, which the new thread may need to release a holder
 
 
 def _let_go() -> None:
@@ -54,11 +54,11 @@ def _let_go() -> None:
 
 
 def _start_sleeping_team(release: threading.Event) -> None:
-    """Start a thread that owns a team of OpenMP threads and sleeps until `release` is set; waits until it has the team."""
+    """Start a thread that owns a team of OpenMP threads and sleeps until `release` is set; wait until it has the team."""
     is_ready = threading.Event()
 
     def own_a_team() -> None:
-        torch.ones(1 << 20)  # large enough to be filled in parallel, which makes the team
+        torch.ones(1 << 20)  # large enough to be filled in parallel, which creates the team
         is_ready.set()
         release.wait()
 

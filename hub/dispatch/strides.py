@@ -1,4 +1,4 @@
-"""Give an executable's outputs the strides that eager's have, where they differ."""
+"""Gives an executable's outputs the strides of eager's outputs, if they differ."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hub.capture.pins import is_dense
 def restrided(
     executable: Callable[..., Sequence[Any]], outputs: Sequence[torch.Tensor], strides: Sequence[tuple[int, ...]]
 ) -> Callable[..., Sequence[Any]]:
-    """Return the executable, wrapped where `outputs` (of one call) are not laid out by eager's `strides`.
+    """Return the executable, wrapped if `outputs` (of one call) do not have eager's `strides`.
 
-    Only dense layouts can be wanted: views with gaps are pinned to eager. Fake tensors are not asked: some operators' say
-    other strides than their kernels give (`max_unpool2d` of channels-last inputs, say).
+    Only dense layouts can be requested: views with gaps are pinned to eager. The strides of fake tensors are not used: for
+    some operators they differ from those of the kernels (for example, `max_unpool2d` of channels-last inputs).
     """
     orders = [_missing_order(output, wanted) for output, wanted in zip(outputs, strides, strict=True)]
     if all(order is None for order in orders):
@@ -30,7 +30,7 @@ def restrided(
 
 
 def _missing_order(output: torch.Tensor, strides: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the dims from the widest stride to the narrowest, ties in order; None where the output is laid out so."""
+    """Return the dims from the widest stride to the narrowest, ties in order; None if the output already matches."""
     if output.numel() < 2:
         return None
     wanted = torch.empty_strided(output.shape, strides, device="meta")
@@ -40,7 +40,7 @@ def _missing_order(output: torch.Tensor, strides: tuple[int, ...]) -> tuple[int,
 
 
 def _is_laid_out_as(wanted: torch.Tensor, output: torch.Tensor) -> bool:
-    """Return True for equal strides where they matter."""
+    """Return True for equal strides in all dims where they matter."""
     steps = zip(output.shape, output.stride(), wanted.stride(), strict=True)
     return all(size == 1 or stride == want for size, stride, want in steps)
 

@@ -1,4 +1,4 @@
-"""Return the ways of handing a graph's nodes to backends that are worth pricing."""
+"""Assignments of a graph's nodes to backends that are worth pricing."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ from hub.plugin.table import operator_name
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A schedule of groups, under a name that says who came first: "onnxruntime + inductor"."""
+    """A schedule of groups, named after its backends in order of first use: "onnxruntime + inductor"."""
 
     name: str
     groups: tuple[Group, ...]
 
     @property
     def clusters(self) -> tuple[Group, ...]:
-        """Group that need compiling."""
+        """Groups that need compiling."""
         return tuple(found for found in self.groups if found.backend != EAGER)
 
     @property
     def eager_nodes(self) -> tuple[str, ...]:
-        """Name of the nodes that stay in eager."""
+        """Names of the nodes that stay in eager."""
         return tuple(name for found in self.groups if found.backend == EAGER for name in found.nodes)
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Backends used, eager left out, in order of first use."""
+        """Backends in use, without eager, in order of first use."""
         return tuple(dict.fromkeys(found.backend for found in self.clusters))
 
 
 def assignments(verdicts: Verdicts, options: Options) -> tuple[Assignment, ...]:
-    """Return, without repeats: each backend taking all it can; each followed by another on what is left; and eager.
+    """Return, without repeats: each backend with all it supports; each followed by another for the rest; and eager.
 
-    Operators that the options force go where they must in every one of them. With one asked-for backend there is one
-    assignment.
+    Forced operators go to their backend in each of them. If the options ask for one backend, there is one assignment.
     """
     names = verdicts.backends
     orders: list[tuple[str, ...]] = [(name,) for name in names]
@@ -54,17 +53,17 @@ def assignments(verdicts: Verdicts, options: Options) -> tuple[Assignment, ...]:
 
 
 def assignment(verdicts: Verdicts, order: Sequence[str], options: Options) -> Assignment:
-    """Return the assignment in which each node goes to the first backend in `order` that takes it, else to eager.
+    """Return the assignment in which each node goes to the first backend in `order` that supports it, else to eager.
 
-    Forced operators go to their backend, whatever the order, as long as it takes them.
+    Forced operators go to their backend, whatever the order, as long as it supports them.
     """
     return _assigned(verdicts, lambda _: order, options)
 
 
 def assignment_by(verdicts: Verdicts, backend_of: Callable[[str], str], options: Options) -> Assignment:
-    """Return the assignment in which each node goes to the backend named for it, if that takes it, else to eager.
+    """Return the assignment in which each node goes to the backend named for it, if that supports it, else to eager.
 
-    Forced operators go to their backend all the same.
+    Forced operators go to their backend nevertheless.
     """
     return _assigned(verdicts, lambda name: (backend_of(name),), options)
 
@@ -84,7 +83,7 @@ def _assigned(verdicts: Verdicts, wishes: Callable[[str], Sequence[str]], option
 
 
 def _keeping_forced(graph: Graph, backend_of: Mapping[str, str], options: Options) -> Mapping[str, str]:
-    """Drop clusters that compute nothing, unless the user forced one of their operators."""
+    """Drop clusters of trivial nodes only, unless the user forced one of their operators."""
     lighter = without_trifles(graph, backend_of)
     if not options.force:
         return lighter

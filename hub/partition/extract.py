@@ -1,4 +1,4 @@
-"""Cuts a set of nodes out of a graph, as a cluster: a program of its own."""
+"""Extracts a set of nodes from a graph as a cluster: a program of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hub.plugin.graph import Cluster, Graph, edges_into, edges_out_of, spec_of
 
 
 def extract(graph: Graph, nodes: Iterable[str], name: str, weights: Mapping[str, torch.Tensor]) -> Cluster:
-    """Return the cluster made of the named nodes. Node names stay as they are.
+    """Return the cluster made of the named nodes. Node names are unchanged.
 
     `weights` holds the values of those placeholders that become constants; other placeholders become inputs. Raises
     PlanError if the set is not convex: if a path leaves it and comes back.

@@ -1,4 +1,4 @@
-"""Turns "which backend takes each node" into convex clusters whose order is a schedule."""
+"""Groups nodes, given each node's backend, into convex clusters whose order is a schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EAGER = "eager"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A convex set of nodes and the backend they are meant for."""
+    """A convex set of nodes and their intended backend."""
 
     backend: str
     nodes: tuple[str, ...]
@@ -27,12 +27,12 @@ class Group:
 
 
 def group(graph: Graph, backend_of: Mapping[str, str]) -> tuple[Group, ...]:
-    """Return few and large clusters in an order in which they can run; every node is in exactly one.
+    """Return few and large clusters in an executable order; every node is in exactly one.
 
     `backend_of` names a backend for each node of `graph.nodes`; a tuple's elements (`getitem`) follow their producer
-    whatever it says. A cluster's results lie on one device. Which backend may start decides how many groups there are, so
-    each start is tried and the fewest groups win; ties go to the first in order of use. Each question is answered once for
-    a graph: the pairs of many backends mostly ask the same again, and so does deciding again after a failure.
+    regardless. A cluster's results are on one device. The number of groups depends on which backend starts, so each start
+    is tried and the fewest groups win; ties go to the first in order of use. Results are cached per graph: the pairs of
+    many backends mostly repeat the same query, and so does planning again after a failure.
     """
     backends = tuple(backend_of[node.name] for node in graph.nodes)
     if backends not in graph.groupings:
@@ -48,18 +48,18 @@ def _fewest_groups(graph: Graph, backend_of: Mapping[str, str]) -> tuple[Group, 
 
 
 _Home = tuple[str, tuple[torch.device, ...]]
-"""A backend, and the devices of the results that it makes: what nodes of one cluster have in common."""
+"""A backend, and the devices of its results, which nodes of one cluster have in common."""
 
 
 def _home(node: fx.Node, backend: str) -> _Home:
-    """Eager has one home for all devices, because nothing is compiled for its groups."""
+    """Return a node's home. Eager has one home for all devices, because its groups are not compiled."""
     return backend, () if backend == EAGER else devices_of(node)
 
 
 def group_alone(
     graph: Graph, name: str, supports: Callable[[fx.Node], Support]
 ) -> tuple[tuple[Group, ...], tuple[str, ...]]:
-    """Return the clusters that one backend alone would get, eager's among them, in order; and the reasons for refusals."""
+    """Return the clusters that one backend alone would get, with eager's, in order, and the reasons for refusals."""
     found: dict[str, Support] = {}
     for node in graph.nodes:
         if node.name in graph.pinned:
@@ -80,9 +80,9 @@ def _fragmentation(groups: Sequence[Group]) -> tuple[int, int]:
 
 
 def _grouped(graph: Graph, home_of: Mapping[fx.Node, _Home], start: Sequence[_Home]) -> tuple[Group, ...]:
-    """Walk the nodes once: each joins the first group of its home that stands at or after every group it reads from.
+    """Walk the nodes once: each joins the first group of its home at or after every group that it reads from.
 
-    Where there is none, it opens one at the end. Edges therefore only point forwards, which makes each group convex and the
+    If there is none, it opens one at the end. Edges therefore only point forwards, which makes each group convex and the
     groups acyclic by construction. Nodes with effects keep their order.
     """
     groups: list[tuple[str, list[str]]] = []
@@ -105,7 +105,7 @@ def _grouped(graph: Graph, home_of: Mapping[fx.Node, _Home], start: Sequence[_Ho
 
 
 def has_order(graph: Graph, node: fx.Node) -> bool:
-    """Return whether a node's effect (random numbers, assertions) must keep its place among other such nodes."""
+    """Return whether a node's effect (random numbers, assertions) must keep its order among such nodes."""
     pin = graph.pinned.get(node.name)
     return pin is not None and pin.is_ordered
 
@@ -124,7 +124,7 @@ def _open(home: _Home, groups: list[tuple[str, list[str]]], last_of: dict[_Home,
 
 
 def without_trifles(graph: Graph, backend_of: Mapping[str, str]) -> Mapping[str, str]:
-    """Send groups that only rearrange memory back to eager, where a view costs microseconds and no boundary."""
+    """Move groups that only rearrange memory back to eager, in which a view costs microseconds and no boundary."""
     result = dict(backend_of)
     for found in group(graph, backend_of):
         if found.backend != EAGER and all(is_trifle(graph.by_name[name]) for name in found.nodes):
@@ -133,5 +133,5 @@ def without_trifles(graph: Graph, backend_of: Mapping[str, str]) -> Mapping[str,
 
 
 def is_trifle(node: fx.Node) -> bool:
-    """Return True for nodes that compute nothing: views and tuple elements."""
+    """Return True for trivial nodes, which compute nothing: views and tuple elements."""
     return node.target is operator.getitem or is_view(node)

@@ -1,4 +1,4 @@
-"""Patterns that plugins would like to have as one cluster: asks for them, checks them, and finds them in a graph."""
+"""Patterns that plugins propose as one cluster: collects them, checks them, and finds them in a graph."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hub.process.tracing import tracing
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """What one plugin proposes, or why it lost its say."""
+    """One plugin's proposals, or the reason why they were dropped."""
 
     plugin: str
     proposals: tuple[Proposal, ...] = ()
@@ -38,7 +38,7 @@ class Offered:
 
 
 def offered_by_plugins(graph: Graph, registry: Registry) -> tuple[Offered, ...]:
-    """Ask every plugin that has something to propose, in this process, in registration order. Raises nothing."""
+    """Ask every plugin that makes proposals, in this process, in registration order. Raises nothing."""
     return tuple(_asked(item, graph) for item in registry.manager.hook.hub_candidates.get_hookimpls())
 
 
@@ -50,10 +50,10 @@ def has_proposers(registry: Registry) -> bool:
 def proposed(
     graph: Graph, offers: Iterable[Offered], verdicts: Verdicts, options: Options
 ) -> tuple[tuple[Group, ...], tuple[Event, ...]]:
-    """Return the usable ones of what plugins proposed, each once, in order, and what was dropped.
+    """Return the usable proposals of plugins, each once, in order, and events about the dropped ones.
 
-    An event of kind "refused" says why a proposal cannot be used; one of kind "failed", which plugin raised or gave
-    something else than proposals. Such a plugin loses all its proposals, and the others lose nothing.
+    An event of kind "refused" gives the reason why a proposal cannot be used. One of kind "failed" names a plugin that
+    raised or returned something other than proposals. Such a plugin loses all its proposals; others are not affected.
     """
     groups: dict[Group, None] = {}
     events: list[Event] = []
@@ -71,7 +71,7 @@ def proposed(
 
 
 class _Implementation(Protocol):
-    """What this module uses of pluggy's HookImpl."""
+    """The part of pluggy's HookImpl that this module uses."""
 
     function: Callable[..., Any]
     argnames: tuple[str, ...]
@@ -79,7 +79,7 @@ class _Implementation(Protocol):
 
 
 class _Unusable(Exception):  # noqa: N818 - a signal inside this module
-    """Says in words why a proposal cannot be used."""
+    """Reason, in words, why a proposal cannot be used."""
 
 
 def _asked(implementation: _Implementation, graph: Graph) -> Offered:
@@ -92,7 +92,7 @@ def _asked(implementation: _Implementation, graph: Graph) -> Offered:
 
 
 def _offers(implementation: _Implementation, graph: Graph) -> tuple[Proposal, ...]:
-    """Ask one plugin. Raises whatever it raises, TypeError for what is no proposal, ContractError for a changed graph."""
+    """Ask one plugin. Raises its exceptions, TypeError for anything but proposals, ContractError for a changed graph."""
     shown = Shown(graph)
     given = {"graph": shown.graph()}
     answer: Any = implementation.function(**{name: given[name] for name in implementation.argnames})
@@ -136,7 +136,7 @@ def _checked(proposal: Proposal, graph: Graph, verdicts: Verdicts, options: Opti
 
 
 def _with_elements(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """Add the elements of the tuples that some of the nodes make."""
+    """Return the nodes with the elements of the tuples that some of them make."""
     found = set(nodes)
     for node in tuple(found):
         found.update(user for user in node.users if user.target is operator.getitem and not _is_tensor(node))
@@ -144,7 +144,7 @@ def _with_elements(nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def _check_whole(members: Sequence[fx.Node]) -> None:
-    """Raise _Unusable for an element of a tuple that is made elsewhere: tuples cross no cluster's edge."""
+    """Raise _Unusable for an element of a tuple that is made elsewhere: tuples cannot cross a cluster's boundary."""
     inside = set(members)
     for node in members:
         for source in node.all_input_nodes:
@@ -169,16 +169,16 @@ def matches(
     """Return the places where a pattern occurs in a graph, without overlaps: node names, all in topological order.
 
     `pattern` is a function of tensors or a module, traced on `example_inputs` into the operators that captured graphs have,
-    or such a graph. Its inputs and weights stand for any value, two inputs for two different ones; shapes and dtypes do not
-    count. Other arguments must be equal (an `eps`, the sizes of a view), unless `ignore_literals`. A match's inner
-    values are read nowhere else. Raises PlanError for a pattern without operators, or one that cannot be traced.
+    or such a graph. Its inputs and weights match any value, two inputs two different ones; shapes and dtypes do not matter.
+    Other arguments must be equal (an `eps`, the sizes of a view), unless `ignore_literals`. A match's inner values are not
+    read elsewhere. Raises PlanError for a pattern without operators, or one that cannot be traced.
     """
     traced = _with_wildcards(pattern if isinstance(pattern, fx.Graph) else _traced(pattern, example_inputs))
     if not any(node.op == "call_function" for node in traced.nodes):
         raise PlanError("the pattern has no operators", hint="give a function that computes something from its inputs")
     try:
         matcher = SubgraphMatcher(traced, ignore_literals=ignore_literals)
-    except AssertionError as error:  # it looks for dead code
+    except AssertionError as error:  # from its check for dead code
         raise PlanError(f"the pattern cannot be looked for: {error}", hint="return every value that it computes") from error
     found = [sorted(_nodes_of(match)) for match in matcher.match(graph.module.graph)]
     return tuple(tuple(node.name for node in nodes) for nodes in sorted(found, key=operator.itemgetter(0)))
@@ -198,7 +198,7 @@ def _traced(pattern: Callable[..., Any], example_inputs: Sequence[Any]) -> fx.Gr
 
 
 class _Pattern(torch.nn.Module):
-    """Makes a function, or a module, into a module that gives a tuple: the form that is exported."""
+    """Module that wraps a function or module and returns a tuple, which is the form that export expects."""
 
     def __init__(self, pattern: Callable[..., Any]) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class _Pattern(torch.nn.Module):
 
 
 def _with_wildcards(pattern: fx.Graph) -> fx.Graph:
-    """Return a copy in which constants are inputs, as weights are in captured graphs."""
+    """Return a copy with constants replaced by inputs, like weights in captured graphs."""
     copied = fx.Graph()
     nodes: dict[fx.Node, fx.Node] = {}
     for node in pattern.nodes:
@@ -222,7 +222,7 @@ def _with_wildcards(pattern: fx.Graph) -> fx.Graph:
 
 
 def _nodes_of(match: InternalMatch) -> Iterator[fx.Node]:
-    """Return a match's own nodes, without what stands for its inputs."""
+    """Yield a match's own nodes, without those that match the pattern's inputs."""
     for inside, found in match.nodes_map.items():
         if inside.op == "call_function":
             yield found

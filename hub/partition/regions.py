@@ -1,8 +1,8 @@
-"""Cuts a graph into consecutive regions where little data crosses, so that repeated layers give equal regions.
+"""Splits a graph into consecutive regions where little data crosses, so that repeated layers give equal regions.
 
-A cut point is a position in the topological order that one tensor crosses. Weights, numbers, inputs before they are first
-read and outputs after they are last read do not count. Where a piece is larger than one block of a network, what lives
-through most of it (masks, position tables, an encoder's output, a U-Net's skips) does not count either.
+A cut point is a position in the topological order that one tensor crosses. Weights, numbers, inputs before their first use
+and outputs after their last use do not count. In a piece larger than one block of a network, values that live through most
+of it (masks, position tables, an encoder's output, a U-Net's skips) do not count either.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hub.plugin.graph import Graph, is_view
 from hub.plugin.table import operator_name, value_of
 
 MOST_HEAVY = 7
-"""Heavy operators in one block: attention has 5 (three products, attention, a product), with an MLP beside it 7, an
-Inception block 7, a residual block of a ResNet 2 to 4. A larger piece is looked into."""
+"""Most heavy operators in one block: attention has 5 (three products, attention, a product), with an MLP 7, an Inception
+block 7, a residual block of a ResNet 2 to 4. A larger piece is split further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Region:
     nodes: tuple[str, ...]
     """Names in topological order."""
     structure: str
-    """`structure_digest` of the nodes: regions with equal ones are one candidate, priced once."""
+    """`structure_digest` of the nodes: regions of equal structure are one candidate, priced once."""
     carried: tuple[str, ...]
-    """Values made in or before it that nodes after it read, long-lived ones included, in topological order."""
+    """Values made in or before it that later nodes read, including long-lived ones, in topological order."""
 
 
 def regions(graph: Graph) -> tuple[Region, ...]:
     """Return the regions in topological order; each node is in exactly one. An empty graph has none.
 
-    Each holds a heavy operator (a product with a weight, a convolution, attention, a recurrent layer, a look-up in a
-    table), unless the graph has none; light nodes stay with the heavy ones before them.
+    Each holds a heavy operator (a product with a weight, a convolution, attention, a recurrent layer, a table look-up),
+    unless the graph has none; light nodes go with the heavy ones before them.
     """
     line = _Line.of(graph)
     found: list[_Piece] = []
@@ -65,18 +65,18 @@ def classes(found: Sequence[Region]) -> Mapping[str, tuple[int, ...]]:
 
 
 _Piece = tuple[int, int]
-"""First position, and the one after the last."""
+"""First position, and the position after the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A graph's nodes in a row, with what decides where to cut."""
+    """A graph's nodes in order, with the data that decides where to cut."""
 
     nodes: tuple[fx.Node, ...]
     lives: Mapping[fx.Node, tuple[int, int]]
     """For each value, where it is made and where it is last read. An input counts from the node that reads it first."""
     heavy_before: tuple[int, ...]
-    """For each position, the heavy operators before it; one more at the end."""
+    """Number of heavy operators before each position, and one more entry at the end."""
 
     @classmethod
     def of(cls, graph: Graph) -> _Line:
@@ -96,9 +96,10 @@ class _Line:
 
 
 def _parts(line: _Line, piece: _Piece) -> Sequence[_Piece]:
-    """Cut a piece where one tensor crosses; where a large one has no such place, what lives longest stops counting.
+    """Cut a piece where one tensor crosses. If a large piece has no such position, ignore its longest-lived values.
 
-    Only what lives through half of the piece or more may stop counting: what lives shorter belongs to a block inside.
+    Only values that live through half of the piece or more may be ignored: those that live shorter belong to a block
+    inside.
     """
     total = line.heavies(*piece)
     lives = [_Life(first, last, line.heavies(first + 1, last)) for first, last in _spans(line, piece)]
@@ -119,18 +120,19 @@ def _is_cut(line: _Line, parts: Sequence[_Piece]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Life:
-    """Where one value of a piece lives: it crosses every position after `first` up to `last`."""
+    """Lifetime of one value in a piece: it crosses every position after `first` up to `last`."""
 
     first: int
     last: int
     heavies: int
-    """Heavy operators that run meanwhile."""
+    """Number of heavy operators that run during it."""
 
 
 def _spans(line: _Line, piece: _Piece) -> Iterator[tuple[int, int]]:
-    """Return where the values that a piece makes or reads live within it.
+    """Yield the lifetimes, within a piece, of the values that it makes or reads.
 
-    Values that live through the whole piece are everybody's, and left out; so are numbers, which cost nothing to carry.
+    Values that live through the whole piece are left out, since all parts share them; so are numbers, which are free to
+    carry.
     """
     start, end = piece
     values = dict.fromkeys(value for node in line.nodes[start:end] for value in (node, *node.all_input_nodes))
@@ -147,12 +149,12 @@ def _is_number(node: fx.Node) -> bool:
 
 
 class _Width:
-    """How many values cross each position of a piece."""
+    """Number of values that cross each position of a piece."""
 
     def __init__(self, line: _Line, piece: _Piece, lives: Iterable[_Life]) -> None:
         self.line = line
         self.start, self.end = piece
-        self.steps = [0] * (self.end - self.start + 1)  # by how much the width changes at each position
+        self.steps = [0] * (self.end - self.start + 1)  # change of the width at each position
         for life in lives:
             self._add(life, 1)
 
@@ -162,13 +164,13 @@ class _Width:
             self._add(life, -1)
 
     def pieces(self) -> Sequence[_Piece]:
-        """Return what lies between the positions that at most one value crosses."""
+        """Return the pieces between the positions that at most one value crosses."""
         widths = enumerate(accumulate(self.steps), self.start)
         inner = [at for at, width in widths if width <= 1 and self.start < at < self.end and self._may_cut(at)]
         return tuple(pairwise((self.start, *inner, self.end)))
 
     def _may_cut(self, at: int) -> bool:
-        """False between a tuple and its elements, which only exist where the tuple is made."""
+        """Return False between a tuple and its elements, which exist only where the tuple is made."""
         node = self.line.nodes[at]
         return node.target is not operator.getitem or isinstance(value_of(node.args[0]), torch.Tensor)
 
@@ -178,7 +180,7 @@ class _Width:
 
 
 def _with_heavy(line: _Line, pieces: Sequence[_Piece]) -> Sequence[_Piece]:
-    """Join light pieces to the one before."""
+    """Join light pieces to the piece before."""
     joined = [pieces[0]]
     for start, end in pieces[1:]:
         if line.heavies(start, end):
@@ -189,7 +191,7 @@ def _with_heavy(line: _Line, pieces: Sequence[_Piece]) -> Sequence[_Piece]:
 
 
 def _joined_at_the_start(line: _Line, pieces: Sequence[_Piece]) -> Sequence[_Piece]:
-    """Join light pieces to the one before, and those at the start of the graph to the first heavy one."""
+    """Join light pieces to the piece before, and those at the start of the graph to the first heavy one."""
     joined = _with_heavy(line, pieces)
     if len(joined) > 1 and not line.heavies(*joined[0]):
         return ((0, joined[1][1]), *joined[2:])
@@ -220,16 +222,17 @@ _ALWAYS_HEAVY = (
     "fft_",
     "_grouped_mm",
 )
-"""Beginnings of the names of operators that are heavy whatever they read."""
+"""Prefixes of the names of operators that are heavy whatever they read."""
 _PRODUCTS = frozenset({"linear", "mm", "addmm", "bmm", "baddbmm", "addbmm", "matmul", "einsum", "mv", "addmv", "bilinear"})
-"""Heavy where an operand is a weight or an input. Products of two computed values, as in a scan's every step, may be tiny;
-in attention they stand between products with weights anyway."""
+"""Operators that are heavy if an operand is a weight or an input. Products of two computed values may be tiny, as in every
+step of a scan; in attention they are between products with weights anyway."""
 _CASTS = frozenset({"aten._to_copy.default", "aten.to.dtype", "aten.contiguous.default", "aten.clone.default"})
 
 
 def is_heavy(node: fx.Node) -> bool:
-    """Return whether a node is worth a region: a product with a weight, a convolution, attention, a recurrent layer, a
-    look-up in a table, or an operator that somebody wrote a kernel for.
+    """Return whether a node is worth a region.
+
+    That is a product with a weight, a convolution, attention, a recurrent layer, a table look-up, or a custom operator.
     """
     if node.op != "call_function" or node.target is operator.getitem:
         return False
@@ -255,11 +258,11 @@ def _is_stored(node: fx.Node) -> bool:
 def coarsened(
     graph: Graph, found: Sequence[Region], most: int, *, cost: Callable[[fx.Node], float] = is_heavy
 ) -> tuple[Region, ...]:
-    """Return at most `most` regions (at least one) by joining neighbours, repeat alike, so that repeats stay repeats.
+    """Return at most `most` regions (at least one) by joining neighbours, equal ones alike, so that repeats stay repeats.
 
-    As in byte-pair encoding (Gage, 1994), the most frequent pair of neighbouring structures is joined wherever it stands,
+    As in byte-pair encoding (Gage, 1994), the most frequent pair of neighbouring structures is joined wherever it occurs,
     as often as needed: first attention with its MLP, then layers two by two. Among equally frequent pairs the cheapest is
-    first, by the sum of `cost` over its nodes (`hub.pricing.roofline.flops`, say), then the earliest.
+    first, by the sum of `cost` over its nodes (for example, `hub.pricing.roofline.flops`), then the earliest.
     """
     labels = {structure: label for label, structure in enumerate(classes(found))}
     blocks = [
@@ -298,7 +301,7 @@ def _next_pair(blocks: Sequence[_Block]) -> tuple[int, int]:
 
 
 def _places(blocks: Sequence[_Block], pair: tuple[int, int]) -> Sequence[int]:
-    """Return where a pair of labels stands, from the left, without overlaps."""
+    """Return the positions of a pair of labels, from the left, without overlaps."""
     places: list[int] = []
     for index, (left, right) in enumerate(pairwise(blocks)):
         if (left.label, right.label) == pair and (not places or places[-1] < index - 1):

@@ -1,4 +1,4 @@
-"""Copies of a graph for plugins to look at: nothing that one changes there changes the graph."""
+"""Copies of a graph for plugins, whose changes do not affect the graph."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Shown:
 
     @property
     def is_changed(self) -> bool:
-        """Return whether the plugin has changed what it was shown."""
+        """Return whether the plugin has changed its copy."""
         return self._facts() != self._before
 
     def _facts(self) -> list[Any]:

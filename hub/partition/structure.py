@@ -1,4 +1,4 @@
-"""Give equal digests to equal pieces of graphs, wherever they stand and whatever their nodes are called."""
+"""Structure digests: equal for equal pieces of graphs, whatever their position and node names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hub.plugin.table import elements, is_symbolic
 def structure_digest(graph: Graph, nodes: Sequence[str]) -> str:
     """Return a digest of the named nodes as a program: equal for repeated layers, and for equal layers of two models.
 
-    It covers operators, attributes, wiring, and of every value its shape, strides, dtype and device; which inputs are
-    weights, which nodes must run in eager, and which values are read outside. It leaves out names and weights' values.
-    Symbolic sizes count by their relations and by the sizes first seen, on which prices depend. Raises KeyError for a
-    name that the graph lacks.
+    It covers operators, attributes, wiring, every value's shape, strides, dtype and device, which inputs are weights, which
+    nodes must run in eager, and which values are read outside. It leaves out names and weights' values. Symbolic sizes
+    count by their relations and by the sizes first seen, which prices depend on. Raises KeyError for a name that the graph
+    lacks.
     """
     members = sorted(graph.by_name[name] for name in nodes)
     text = "\n".join(_Printer(graph, members).lines())
@@ -30,7 +30,7 @@ def structure_digest(graph: Graph, nodes: Sequence[str]) -> str:
 
 
 class _Printer:
-    """Prints one piece, numbering values and symbols in the order of their first appearance."""
+    """Printer for one piece, which numbers values and symbols in the order of their first appearance."""
 
     def __init__(self, graph: Graph, members: Sequence[fx.Node]) -> None:
         self.graph = graph
@@ -42,7 +42,7 @@ class _Printer:
         self.found: list[str] = []
 
     def lines(self) -> Sequence[str]:
-        """Return one line a value, inputs where they are first read."""
+        """Return one line per value, with inputs where they are first read."""
         for node in self.members:
             arguments = map_arg((node.args, node.kwargs), self._reference)
             leaves = any(user not in self.inside for user in node.users)
@@ -86,15 +86,15 @@ class _Printer:
             return str(expression)
         for symbol in self._unknown(expression):
             self.symbols[symbol] = _renamed(symbol, len(self.symbols))
-        renamed = cast("Any", expression).xreplace(self.symbols)  # sympy types it in part
+        renamed = cast("Any", expression).xreplace(self.symbols)  # sympy's types are incomplete
         return f"{renamed}={size.node.hint}"
 
     def _unknown(self, expression: sympy.Basic) -> Sequence[sympy.Symbol]:
-        """New symbols in an order of their own; names decide only inside one expression, where there is no other order."""
+        """Return new symbols in a canonical order; names decide only inside one expression, which has no other order."""
         found = [cast("sympy.Symbol", symbol) for symbol in expression.free_symbols if symbol not in self.symbols]
         return sorted(found, key=str)
 
 
 def _renamed(symbol: sympy.Symbol, position: int) -> sympy.Symbol:
-    """Return a symbol that prints by its position and, by its assumptions, simplifies as the old one does."""
+    """Return a symbol that prints by its position and, because of its assumptions, simplifies as the old one does."""
     return sympy.Symbol(f"d{position}", integer=symbol.is_integer, positive=symbol.is_positive)

@@ -1,4 +1,4 @@
-"""Asks every backend about every node, and keeps the answers with their reasons."""
+"""Collects every backend's verdict on every node, with the reasons."""
 
 from __future__ import annotations
 
@@ -24,70 +24,70 @@ from hub.verification.ties import verdict
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """For each backend, for each node: taken, or refused with a reason. Tuple elements follow their producer."""
+    """Verdict for each backend and node: supported, or refused with a reason. Tuple elements follow their producer."""
 
     graph: Graph
     by_backend: Mapping[str, Mapping[str, Support]]
     events: tuple[Event, ...] = ()
     unasked: Mapping[str, Mapping[str, Support]] = field(default_factory=dict[str, Mapping[str, Support]])
-    """What backends that nobody has asked yet would answer at best: all but what is refused without asking."""
+    """Best possible verdicts of backends that have not been asked yet: everything not refused without asking."""
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Backends that take at least one node, in registration order."""
+        """Backends that support at least one node, in registration order."""
         return tuple(
             name for name, answers in self.by_backend.items() if any(support.accepted for support in answers.values())
         )
 
     def takes(self, backend: str, node: str) -> bool:
-        """Return whether the backend takes the node; eager takes all."""
+        """Return whether the backend supports the node; eager supports all."""
         return backend == EAGER or self.by_backend[backend][node].accepted
 
     def without(self, backend: str, nodes: Iterable[str], reason: str) -> Verdicts:
-        """Return the verdicts after a backend lost some nodes, by failing on them."""
+        """Return the verdicts after a backend lost some nodes because it failed on them."""
         lost = dict.fromkeys(nodes, refused(reason))
         if backend in self.unasked:
             return replace(self, unasked={**self.unasked, backend: {**self.unasked[backend], **lost}})
         return replace(self, by_backend={**self.by_backend, backend: {**self.by_backend[backend], **lost}})
 
     def only(self, backends: Collection[str]) -> Verdicts:
-        """Return the verdicts of some backends that were asked."""
+        """Return only the verdicts of some of the backends that were asked."""
         kept = {name: found for name, found in self.by_backend.items() if name in backends}
         return replace(self, by_backend=kept, unasked={})
 
     def at_best(self) -> Verdicts:
-        """Return the verdicts of those that nobody has asked, as good as they can be."""
+        """Return the best possible verdicts of the backends that were not asked."""
         return replace(self, by_backend=self.unasked, unasked={})
 
     def refusals(self, backend: str, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Return the reasons why a backend does not take some of these nodes, each once, in order."""
+        """Return the reasons why a backend does not support some of these nodes, each once, in order."""
         answers = (self.by_backend[backend][node] for node in nodes)
         return tuple(dict.fromkeys(support.reason for support in answers if not support.accepted))
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What one backend says about one graph."""
+    """One backend's answers about one graph."""
 
     supports: Mapping[str, Support]
     """Its verdict on each node, by name."""
     events: tuple[Event, ...] = ()
     estimates: bool = False
-    """True where it predicts prices of its own."""
+    """True if it predicts prices of its own."""
 
 
 Ask = Callable[[str], Answers]
-"""Return a backend's answers. Raises HubError where the backend cannot be loaded, or dies of the question."""
+"""Function that returns a backend's answers. Raises HubError if the backend cannot be loaded, or dies when asked."""
 
 
 def ask_backends(graph: Graph, registry: Registry, options: Options, ask: Ask | None = None) -> Verdicts:
-    """Return the verdicts of every backend that the options allow and that can be used here, each of them asked."""
+    """Ask every backend that the options allow and that is usable here; return the verdicts."""
     verdicts = before_asking(graph, registry, options)
     return verdicts_of(verdicts, verdicts.unasked, registry, options, ask)
 
 
 def before_asking(graph: Graph, registry: Registry, options: Options) -> Verdicts:
-    """Return what is known before any plugin is loaded: who takes no part and why, and what the others may take at best."""
+    """Return what is known before any plugin is loaded: backends that are excluded, and what others may support at best."""
     events: list[Event] = []
     asked: dict[str, Mapping[str, Support]] = {}
     unasked: dict[str, Mapping[str, Support]] = {}
@@ -103,17 +103,17 @@ def before_asking(graph: Graph, registry: Registry, options: Options) -> Verdict
             may_take = any(support.accepted for support in found.values())
             (unasked if may_take else asked)[name] = found
         elif _is_named(name, options):
-            unasked[name] = {}  # asking says why it cannot be used
+            unasked[name] = {}  # asking will give the reason why it cannot be used
     return Verdicts(graph, asked, tuple(events), unasked)
 
 
 def verdicts_of(
     verdicts: Verdicts, backends: Iterable[str], registry: Registry, options: Options, ask: Ask | None = None
 ) -> Verdicts:
-    """Return the verdicts after some backends were asked.
+    """Return the verdicts after asking some backends.
 
-    A backend that cannot be loaded, or that raises, answers nothing more; an event says so. `ask` puts the question to a
-    backend, elsewhere perhaps; without it, it is put in this process.
+    A backend that cannot be loaded, or that raises, is asked nothing more; an event records it. `ask` queries a backend,
+    possibly in another process; without it, the backend is asked in this process.
     """
     unasked, asked, events = dict(verdicts.unasked), dict(verdicts.by_backend), list(verdicts.events)
     for name in backends:
@@ -125,7 +125,7 @@ def verdicts_of(
             stage = Stage.LOAD if isinstance(error, PluginLoadError | ContractError) else Stage.SUPPORT
             events.append(Event(kind=EventKind.FAILED, stage=stage, backend=name, message=str(error)))
             continue
-        lost = {node: support for node, support in at_best.items() if not support.accepted}  # it failed on them before
+        lost = {node: support for node, support in at_best.items() if not support.accepted}  # nodes it failed on before
         asked[name] = {**answer.supports, **lost}
         events += answer.events
     in_order = {name: asked[name] for name in registry.entries if name in asked}
@@ -133,9 +133,9 @@ def verdicts_of(
 
 
 def answers(graph: Graph, registry: Registry, options: Options, backend: str) -> Answers:
-    """Ask one backend about every node, in this process. Raises HubError where it cannot be loaded.
+    """Ask one backend about every node, in this process. Raises HubError if it cannot be loaded.
 
-    It is shown a copy: eager runs what is cut from the graph too, so that nobody would find out that it was changed.
+    The backend gets a copy of the graph: eager also runs programs cut from the graph, so a change would go unnoticed.
     """
     loaded = registry.backend(backend)
     events: list[Event] = []
@@ -153,7 +153,7 @@ def _is_named(name: str, options: Options) -> bool:
 
 
 def _unfit(info: BackendInfo, graph: Graph, options: Options) -> str | None:
-    """Return the reason why a backend cannot take part in this graph at all."""
+    """Return the reason why a backend cannot be used for this graph at all."""
     if graph.is_training and not info.training:
         return "takes no training graphs"
     if graph.is_dynamic and not info.dynamic_shapes:
@@ -178,7 +178,7 @@ def _answers(
 
 
 def _before_asking(graph: Graph, entry: Entry, node: fx.Node, options: Options) -> Support | None:
-    """Return a refusal that needs no plugin: pinned nodes, forced operators, devices, dtypes, and what is for reference."""
+    """Return a refusal that needs no plugin: pinned nodes, forced operators, devices, dtypes, reference-only devices."""
     info = entry.info
     if node.name in graph.pinned:
         return refused(f"{operator_name(node)}: {graph.pinned[node.name]}")
@@ -194,7 +194,7 @@ def _before_asking(graph: Graph, entry: Entry, node: fx.Node, options: Options) 
 
 
 def _for_reference(entry: Entry, node: fx.Node, options: Options) -> Support | None:
-    """Return a refusal of what could only be bought on price, where a backend runs for reference only."""
+    """Return a refusal if the backend runs for reference only and could be chosen only because of its price."""
     kinds = () if entry.settings is None else entry.settings.reference_on
     device = next((tensor.device.type for tensor in tensors_of(node) if tensor.device.type in kinds), None)
     is_asked_for = entry.name == options.forced(operator_name(node)) or options.backends == (entry.name,)

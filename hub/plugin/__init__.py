@@ -1,8 +1,8 @@
-"""What a plugin may import: this list, `hub.toolkit` for those that write code, and `hub.testing` to be tested with.
+"""The names that a plugin may import, next to `hub.toolkit` for generating code and `hub.testing` for tests.
 
-Everything else of the hub may move or change from one version to the next; these names do not without a new `API_VERSION`
-(`docs/reference/plugin-api.md` says what each is, and what is promised). Names are loaded when first used, so a plugin's
-hooks import neither torch nor anything that needs it.
+Everything else of the hub may move or change from one version to the next. These names change only with a new
+`API_VERSION`; `docs/reference/plugin-api.md` says what each is and what is promised. Each name is loaded on first use, so a
+plugin's hooks import neither torch nor anything that needs it.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "hub.report.numbers": "count duration",
     },
 }
-"""What names are for, the modules that they are in, and the names."""
+"""For each purpose, the modules and the names in them."""
 _HOME = {name: module for homes in SECTIONS.values() for module, names in homes.items() for name in names.split()}
 
 

@@ -1,7 +1,7 @@
 """The contract every plugin fulfils: `BackendInfo` announces, `Backend` decides and compiles, `Executable` runs.
 
 Subclass `Backend` and `Executable`: methods with a body here are optional. A plugin is not trusted: each call below is
-wrapped, and whatever it raises costs the cluster at hand and nothing else.
+guarded, and an exception costs the backend the current cluster and nothing else.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ API_VERSION = (2, 0)
 
 @dataclass(frozen=True, slots=True)
 class BackendInfo:
-    """What a plugin says about a backend at registration, before anything heavy is imported."""
+    """A plugin's description of a backend at registration, before anything heavy is imported."""
 
     name: str
     """Short lower-case name, as users write it in options; equals the last word of the plugin's package."""
     factory: str
-    """"package.module:callable"; called without arguments, once, when the backend is first wanted; gives a `Backend`."""
+    """"package.module:callable". Called once without arguments, when the backend is first needed; returns a `Backend`."""
     summary: str
     requires: tuple[str, ...] = ()
-    """Requirements on distributions of the library under it ("onnxruntime>=1.20"); the first one's version is reported."""
+    """Required distributions of the library that it uses ("onnxruntime>=1.20"); the first one's version is reported."""
     install: str = ""
-    """The pip command that mends a missing requirement."""
+    """The pip command that installs a missing requirement."""
     devices: tuple[str, ...] = ("cpu",)
     dtypes: tuple[str, ...] = ("float32",)
     operators: str = ""
@@ -46,44 +46,44 @@ class BackendInfo:
     dynamic_shapes: bool = False
     training: bool = False
     saveable: bool = False
-    """True where `Executable.save` and `Backend.load` work, so that executables cross processes and live in the cache."""
+    """True if `Executable.save` and `Backend.load` work, so that executables can cross processes and be cached."""
     tunes: bool = False
-    """True where `Backend.tune` searches for faster code."""
+    """True if `Backend.tune` searches for faster code."""
     explains: bool = False
-    """True where `Backend.explain` has something to tell."""
+    """True if `Backend.explain` reports anything."""
     settings: str = ""
     """"package.module:Settings", a `BackendSettings` importable without torch. The factory is then called with an instance
-    of it, once for each that differs; empty means that the backend has nothing to set."""
+    of it, once for each distinct instance. Empty means that the backend has no settings."""
     error_class: float = 0.0
-    """Largest max|error| / max|reference| beyond float32 eager's own that it may introduce; 0 means as exact as float32."""
+    """Largest max|error| / max|reference| that it may add to float32 eager's own; 0 means as exact as float32."""
     saturates: bool = False
-    """True where the user accepts that values beyond the range of its numbers are cut off, infinities and NaN made finite.
-    Its results then count on real inputs only: generated ones may lie outside that range."""
+    """True if the user accepts that values beyond the range of its numbers are clipped, and infinities and NaN made finite.
+    Its results are then checked on real inputs only, because generated inputs may lie outside that range."""
     peers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """For `hub bench`: name -> "package.module:callable". The callable takes (module, inputs) and gives a callable of no
+    """For `hub bench`: name -> "package.module:callable". The callable takes (module, inputs) and returns a callable of no
     arguments that runs the model once through the library's own API, not through the hub."""
     api: tuple[int, int] = API_VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Nodes that a plugin would like to have as one cluster. It is priced like any other candidate."""
+    """Nodes that a plugin wants as one cluster. It is priced like any other candidate."""
 
     backend: str
     nodes: tuple[str, ...]
-    """Names in the graph, in any order; a tuple's elements come along with the node that makes the tuple."""
+    """Names in the graph, in any order; a tuple's elements are included with the node that makes the tuple."""
     name: str = ""
-    """What it is, for messages: "fused attention"."""
+    """Short description for messages: "fused attention"."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompileSettings:
-    """What the hub asks of one compilation."""
+    """The hub's settings for one compilation."""
 
     threads: int
     """Threads the executable may use in one call."""
     spin: bool = False
-    """True where its thread pool may spin between calls: only where it is the whole plan."""
+    """True if its thread pool may busy-wait between calls, which only an executable that is the whole plan may do."""
     accuracy: float | None = None
     """Largest allowed max|error| / max|reference|; None means as exact as float32 eager: no bf16, tf32 or fast math."""
     effort: str = "fast"
@@ -95,12 +95,13 @@ class Executable(Protocol):
 
     @abstractmethod
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Run one call. On the hot path.
+        """Run one call. This is the hot path.
 
-        `inputs` follow `cluster.inputs`: tensors of any stride (never to be written to), or plain ints, floats and bools.
-        Return new tensors in the order of `cluster.outputs`, with their shape, dtype and device, that alias neither inputs
-        nor memory that a later call writes. Raises InputRefused for values that it cannot compute faithfully: eager then
-        runs this call, and the next one comes here again. Whatever else it raises ends its use.
+        `inputs` follow `cluster.inputs`: tensors of any stride, which must not be written to, or plain ints, floats and
+        bools. Return new tensors in the order of `cluster.outputs`, with their shape, dtype and device. They must alias
+        neither the inputs nor memory that a later call writes. Raise InputRefused for values that it cannot compute
+        faithfully: eager runs that call, and the executable gets the next one again. Any other exception disables the
+        executable.
         """
         ...
 
@@ -109,43 +110,47 @@ class Executable(Protocol):
         raise CompileError("this executable cannot be saved")
 
     def dump(self, folder: Path) -> None:
-        """Write whatever helps a person debug: the program received, the program lowered to, sources, logs."""
+        """Write files for debugging: the program received, the program lowered to, sources, logs."""
 
 
 class Backend(Protocol):
-    """A compiler or runtime that can execute clusters. Created once a process; methods may be called from any thread."""
+    """A compiler or runtime that can execute clusters. Created once per process; methods may be called from any thread."""
 
     def probe(self) -> Support:
-        """Run a real one-operator program and say whether the backend works here. Called in a child process.
+        """Run a real one-operator program and return whether the backend works here. Called in a child process.
 
-        A reason beside an acceptance is shown to people as a note.
+        A reason given with an acceptance is shown to the user as a note.
         """
         return ACCEPTED
 
     @abstractmethod
     def supports(self, node: fx.Node) -> Support:
-        """Return whether it takes a call_function node, from `node.target`, its arguments, and `meta["val"]` of its inputs.
+        """Return whether it supports a call_function node: its `node.target`, arguments and `meta["val"]` of its inputs.
 
         Called once for each node while planning; must not touch the device.
         """
         ...
 
     def keeps_order(self, node: fx.Node) -> bool:  # noqa: ARG002 - for overriding methods
-        """Return whether the results of a node that it takes have eager's own order of equal elements, on any finite input.
+        """Return whether a node that it supports orders equal elements exactly as eager does, on any finite input.
 
-        Asked of operators for which PyTorch leaves that order open (`topk`, `sort`, places in a pool), where something
-        reads it; see `hub.verification.ties`. False, the default, leaves such a node to others. Must not touch the device.
+        Called for operators whose order of equal elements PyTorch leaves undefined (`topk`, `sort`, indices of a pool), if
+        the graph reads that order; see `hub.verification.ties`. With False, the default, the node goes to another backend
+        or to eager. Must not touch the device.
         """
         return False
 
     def estimate(self, cluster: Cluster, settings: CompileSettings) -> Cost | None:  # noqa: ARG002 - for overriding methods
-        """Predict one warm call, without compiling. None means "cannot say" and the hub uses its own roofline."""
+        """Predict the cost of one warm call, without compiling.
+
+        None means "unknown": the hub then uses its own roofline.
+        """
         return None
 
     def explain(self, cluster: Cluster, settings: CompileSettings, inputs: Sequence[Any]) -> str:  # noqa: ARG002 - as above
-        """Tell people, in lines, what only the backend knows of a cluster that a plan gives it: "" where that is nothing.
+        """Return lines on a planned cluster that only the backend can provide, or "" if there are none.
 
-        Called by `hub explain` alone, once for each such cluster, on the cluster's real inputs. May use the device.
+        Called only by `hub explain`, once for each such cluster, on the cluster's real inputs. May use the device.
         """
         return ""
 
@@ -156,17 +161,17 @@ class Backend(Protocol):
         budget_s: float,  # noqa: ARG002 - as above
         say: Callable[[str], None],  # noqa: ARG002 - as above
     ) -> str:
-        """Search for faster code for clusters of one model, for about `budget_s`, and return in a line what it found.
+        """Search for faster code for clusters of one model, for about `budget_s`, and return a one-line summary.
 
-        Called by `hub tune` alone, before it plans, and only where `BackendInfo.tunes` is set. What is found is kept as it
-        is found, where `compile` looks for it and `BackendSettings.state` shows it: the call may end by Ctrl-C at any time,
-        and the next one goes on from there. `say` is told of each step, with the best so far. May use the device.
+        Called only by `hub tune`, before it plans, and only if `BackendInfo.tunes` is set. Keep each result as soon as it
+        is found, where `compile` looks for it and `BackendSettings.state` reflects it: Ctrl-C may end the call at any time,
+        and the next call continues from there. Call `say` at each step, with the best result so far. May use the device.
         """
         return ""
 
     @abstractmethod
     def compile(self, cluster: Cluster, settings: CompileSettings) -> Executable:
-        """Compile a cluster all of whose nodes it supports. Raises CompileError with the reason if it cannot."""
+        """Compile a cluster all of whose nodes it supports. Raise CompileError with the reason if it cannot."""
         ...
 
     def load(self, folder: Path, cluster: Cluster, settings: CompileSettings) -> Executable:  # noqa: ARG002 - as above

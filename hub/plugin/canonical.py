@@ -1,4 +1,4 @@
-"""Prints programs so that equal ones give equal text, whatever their names, and different ones never do."""
+"""Canonical text of programs: equal programs give equal text, whatever their names, and different programs never do."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hub.plugin.table import elements, is_symbolic
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """Something that holds for every call: the range of a symbolic size, or a guard over some."""
+    """A fact that holds for every call: the range of a symbolic size, or a guard over some."""
 
     symbols: frozenset[str]
-    """Names of the symbols that it is about."""
+    """Names of the symbols that the relation mentions."""
     text: str
 
 
 def canonical_text(module: fx.GraphModule, relations: Iterable[Relation] = ()) -> str:
-    """Print a program with nodes renamed by position, and of the relations those between its own symbolic sizes.
+    """Print a program with nodes renamed by position, and the relations between its own symbolic sizes.
 
     Constants print by form, not by value; see `constants_read`.
     """
@@ -37,9 +37,9 @@ def canonical_text(module: fx.GraphModule, relations: Iterable[Relation] = ()) -
 
 
 def constants_read(module: fx.GraphModule, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Return each tensor that a node reads, node by node, also those of programs inside the program, with its name.
+    """Yield each tensor that a node reads, with its name, node by node, including those of nested programs.
 
-    One that is read twice comes twice: which node reads which tensor is part of what a program does.
+    A tensor that is read twice is yielded twice: which node reads which tensor is part of what a program does.
     """
     for node in module.graph.find_nodes(op="get_attr"):
         value = _attribute(module, node)
@@ -50,7 +50,7 @@ def constants_read(module: fx.GraphModule, path: str = "") -> Iterator[tuple[str
 
 
 def relations_in(module: fx.GraphModule) -> tuple[Relation, ...]:
-    """Return what PyTorch knows by now of the symbolic sizes in a program: the range of each, and every guard."""
+    """Return what PyTorch knows so far of the symbolic sizes in a program: the range of each, and every guard."""
     size = next(_symbolic_sizes(module), None)
     if size is None:
         return ()
@@ -65,7 +65,7 @@ def relations_in(module: fx.GraphModule) -> tuple[Relation, ...]:
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:
-    """Digest of dtype, shape, stride, device and every byte of a tensor."""
+    """Return the digest of dtype, shape, stride, device and every byte of a tensor."""
     detached = tensor.detach()
     form = tuple(detached.stride()) if detached.layout is torch.strided else detached.layout
     header = f"{detached.dtype} {tuple(detached.shape)} {form} {detached.device}"
@@ -79,20 +79,20 @@ def tensor_digest(tensor: torch.Tensor) -> str:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a dense tensor's elements in order, as bytes; without a copy where they lie so."""
+    """Return a dense tensor's elements in order, as bytes; without a copy if they already are contiguous."""
     flat = tensor.contiguous().reshape(-1)
-    if flat.stride() != (1,):  # one element may lie anywhere, and still count as contiguous
+    if flat.stride() != (1,):  # one element counts as contiguous with any stride
         flat = flat.clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8)
 
 
 def text_digest(text: str) -> str:
-    """Digest of a text."""
+    """Return the digest of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class _Reference:
-    """A node in printed arguments, which no text among the arguments can be taken for."""
+    """A node in printed arguments, whose text cannot be confused with that of another argument."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -102,20 +102,20 @@ class _Reference:
 
 
 _NAMED = frozenset({"builtins", "math", "operator", "_operator", "torch"})
-"""Packages whose functions are known by name, given PyTorch's version; others print with their address."""
+"""Packages whose functions are identified by name, given PyTorch's version; others print with their address."""
 
 
 class _Printer:
-    """Prints the nodes of one program."""
+    """Printer for the nodes of one program."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
         self._number: Mapping[fx.Node, int] = {node: index for index, node in enumerate(module.graph.nodes)}
         self._owners: dict[int, int] = {}
-        """By memory: the first input that lies in it."""
+        """By memory: the first input in it."""
 
     def line(self, node: fx.Node) -> str:
-        """Return the line of a node. Nodes come in order."""
+        """Return the line of a node. Must be called in node order."""
         number, value = self._number[node], node.meta.get("val")
         arguments = map_arg((node.args, node.kwargs), self._reference)
         marks = self._input_marks(number, value) if node.op in ("placeholder", "get_attr") else ""
@@ -133,7 +133,7 @@ class _Printer:
         return "" if value is None or isinstance(value, torch.Tensor) else f"{type(value).__name__} {value!r}"
 
     def _input_marks(self, number: int, value: Any) -> str:
-        """Return what else a compiler could assume of an input: where it starts, and with whom it shares memory."""
+        """Return what else a compiler may assume of an input: its storage offset, and which input it shares memory with."""
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             return ""
         memory = value.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage] - fake tensors have no address
@@ -180,7 +180,7 @@ def _names_in(expression: Any) -> frozenset[str]:
 
 
 def _symbolic_sizes(module: fx.GraphModule) -> Iterator[Any]:
-    """Return every symbolic number in the values of a program's nodes."""
+    """Yield every symbolic number in the values of a program's nodes."""
     for node in module.graph.nodes:
         for value in elements(node.meta.get("val")):
             if isinstance(value, torch.Tensor):

@@ -1,6 +1,6 @@
 """Conditions on single nodes that many backends share, for their operator tables. Imports no torch.
 
-Those of one compiler alone stand in its plugin, beside its table.
+Conditions of a single compiler are in its plugin, next to its table.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def on_cpu(node: fx.Node) -> str | None:
-    """Every tensor lies in the CPU's memory, or on the meta device, which has none."""
+    """Require every tensor to be in the CPU's memory, or on the meta device, which has none."""
     bad = next((tensor.device for tensor in tensors_of(node) if tensor.device.type not in ("cpu", "meta")), None)
     return None if bad is None else f"device {bad}, only cpu here"
 
 
 def only_output(*positions: int) -> Condition:
-    """Of an operator with several outputs, nobody reads any but these."""
+    """Require that only these outputs of an operator with several outputs are read."""
 
     def condition(node: fx.Node) -> str | None:
         read: list[Any] = [user.args[1] for user in node.users if len(user.args) == 2]
@@ -41,7 +41,7 @@ def only_output(*positions: int) -> Condition:
 
 
 def plain(*names: str) -> Condition:
-    """The arguments hold numbers known while compiling."""
+    """Require the arguments to hold numbers known at compile time."""
 
     def condition(node: fx.Node) -> str | None:
         for name in names:
@@ -58,30 +58,30 @@ def is_symbolic_number(value: Any) -> bool:
 
 
 def one_of(name: str, *allowed: Any) -> Condition:
-    """The argument is one of the allowed values."""
+    """Require the argument to be one of the allowed values."""
     return attribute(name, lambda value: value in allowed, f"one of {_listed(allowed)}")
 
 
 def floating_result(node: fx.Node) -> str | None:
-    """The result is in floating point."""
+    """Require a floating-point result."""
     dtype = node.meta["val"].dtype
     return None if dtype.is_floating_point else f"result {dtype_name(dtype)}, only floating point here"
 
 
 def has_dims(node: fx.Node) -> str | None:
-    """The first tensor has at least one dim."""
+    """Require the first tensor to have at least one dim."""
     return None if len(value_of(node.args[0]).shape) else "a tensor without dims"
 
 
 def has_elements(node: fx.Node) -> str | None:
-    """No input is known to be empty."""
+    """Require that no input is known to be empty."""
     inputs = (item for source in node.all_input_nodes for item in elements(value_of(source)))
     sizes = (size for item in inputs for size in getattr(item, "shape", ()))
     return "a tensor without elements" if any(not is_symbolic(size) and size == 0 for size in sizes) else None
 
 
 def not_empty(node: fx.Node) -> str | None:
-    """No input and no first result is known to have no elements."""
+    """Require that no input and no first result is known to be empty."""
     for tensor in (*map(value_of, node.all_input_nodes), *elements(value_of(node))[:1]):
         if any(not is_symbolic(size) and size == 0 for size in getattr(tensor, "shape", ())):
             return f"an empty tensor {list(tensor.shape)}"
@@ -89,13 +89,13 @@ def not_empty(node: fx.Node) -> str | None:
 
 
 def static_input(node: fx.Node) -> str | None:
-    """The first tensor has no symbolic dims."""
+    """Require the first tensor to have no symbolic dims."""
     shape = value_of(node.args[0]).shape
     return f"symbolic dims {list(shape)}" if any(map(is_symbolic, shape)) else None
 
 
 def static_dim(name: str) -> Condition:
-    """The dim of the first tensor that an argument names (dim 0 where it is None) has a known size."""
+    """Require a known size for the dim of the first tensor that an argument names (dim 0 if it is None)."""
 
     def condition(node: fx.Node) -> str | None:
         shape = value_of(node.args[0]).shape
@@ -106,7 +106,7 @@ def static_dim(name: str) -> Condition:
 
 
 def same_rank(one: str, other: str) -> Condition:
-    """Two tensors have equally many dims (a convolution's input has its batch dim)."""
+    """Require two tensors to have equally many dims (a convolution's input must have its batch dim)."""
 
     def condition(node: fx.Node) -> str | None:
         ranks = [len(value_of(argument(node, name)).shape) for name in (one, other)]
@@ -116,14 +116,14 @@ def same_rank(one: str, other: str) -> Condition:
 
 
 def integer_indices(node: fx.Node) -> str | None:
-    """Every index is an integer tensor: booleans give a result of a size that depends on data."""
+    """Require every index to be an integer tensor: with booleans, the size of the result depends on data."""
     found = {dtype_name(value_of(index).dtype) for index in argument(node, "indices") if index is not None}
     bad = sorted(found.difference(("int64", "int32")))
     return f"indices of {', '.join(bad)}, only int64 and int32 here" if bad else None
 
 
 def equal_windows(node: fx.Node) -> str | None:
-    """Adaptive windows are all of one size: one window, or static sizes that divide."""
+    """Require adaptive windows of one size: one window, or static sizes that divide."""
     wanted = tuple(argument(node, "output_size"))
     if all(size == 1 for size in wanted):
         return None
@@ -134,10 +134,10 @@ def equal_windows(node: fx.Node) -> str | None:
 
 
 def heads_match(node: fx.Node) -> str | None:
-    """Keys are as many as values, and groups of the queries' heads share a head of them, where attention has groups.
+    """Require as many keys as values, and, if attention has groups, groups of query heads that share one of their heads.
 
-    PyTorch's kernel for CPUs forms groups by the sizes alone, without `enable_gqa`. It checks no size either, and reads
-    beyond its inputs where they do not fit.
+    PyTorch's CPU kernel forms groups from the sizes alone, without `enable_gqa`. It also checks no sizes, and reads out of
+    bounds if they do not match.
     """
     query, key, value = (value_of(argument(node, name)).shape for name in ("query", "key", "value"))
     rows = [each[-2] for each in (key, value)]
@@ -158,11 +158,11 @@ def heads_match(node: fx.Node) -> str | None:
 
 
 not_ceil = attribute("ceil_mode", lambda value: not value, "only False")
-"""A pool's windows do not reach beyond its input."""
+"""Condition: a pool's windows do not reach beyond its input."""
 inference = attribute("training", lambda value: not value, "only inference")
-"""A normalization does not update its statistics."""
+"""Condition: a normalization does not update its statistics."""
 no_dropout = attribute("dropout_p", lambda value: value == 0.0, "only 0")
-"""Attention drops nothing."""
+"""Condition: attention has no dropout."""
 
 
 def _listed(values: Any) -> str:
@@ -170,11 +170,11 @@ def _listed(values: Any) -> str:
 
 
 MOST_STEPS = 64
-"""Steps of an LSTM that are written out: compiling takes longer with each."""
+"""Largest number of LSTM steps that are unrolled: each step adds to the compile time."""
 
 
 def unrollable_lstm(node: fx.Node) -> str | None:
-    """An LSTM without projections, over batched steps of known number, for compilers that get each step written out."""
+    """Require an LSTM without projections, with a known number of batched steps, for compilers that get it unrolled."""
     each = (4 if argument(node, "has_biases") else 2) * (2 if argument(node, "bidirectional") else 1)
     if len(argument(node, "params")) != each * argument(node, "num_layers"):
         return "an LSTM with projections"

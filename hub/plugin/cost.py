@@ -1,4 +1,4 @@
-"""Cost: what one warm call takes, and how we know."""
+"""Cost: how long one warm call takes, and where that number comes from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Cost:
     run_s: float
     """Median seconds of one warm call."""
     spread_s: float = 0.0
-    """Half the width of the 95 % confidence interval of `run_s`, in seconds; 0 where unknown."""
+    """Half the width of the 95 % confidence interval of `run_s`, in seconds; 0 if unknown."""
     transfer_bytes: int = 0
     """Bytes that cross the cluster's boundary in one call, both ways."""
     source: Source = "estimated"

@@ -1,4 +1,4 @@
-"""What is known of one registered backend before it is loaded."""
+"""A registered backend, as known before it is loaded."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One registered backend, or the reason why a plugin brought none."""
+    """One registered backend, or the reason why a plugin registered none."""
 
     info: BackendInfo
     package: str
-    """Distribution that brought it."""
+    """Distribution that registered it."""
     package_version: str
     status: Support
-    """Accepted where every requirement is met; else the exact reason."""
+    """Accepted if every requirement is met; else the exact reason."""
     note: str = ""
-    """What its plugin did to this process while it was imported."""
+    """Changes that importing its plugin made to this process."""
     settings: BackendSettings | None = None
-    """Its own settings; None where it has none."""
+    """The backend's own settings; None if it has none."""
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class Entry:
 
 
 def installed_version(distribution: str) -> str | None:
-    """Return a distribution's version from its metadata, or None where it is not installed."""
+    """Return a distribution's version from its metadata, or None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

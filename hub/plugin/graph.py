@@ -1,7 +1,7 @@
 """Graph and Cluster: frozen values that guard their own invariants.
 
 A `Graph` is a functional ATen FX graph with fake values in `meta["val"]`. A `Cluster` is a convex set of its nodes, cut out
-as a program of its own, which is what plugins get to see.
+as a program of its own, which is what plugins receive.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from hub.plugin.table import WEIGHT, dtype_name, is_symbolic
 
 
 def hint(size: Any) -> int:
-    """Return the size seen while capturing for a symbolic one, and a plain int as it is. Adds no guard.
+    """Return the size seen during capture for a symbolic size, and a plain int unchanged. Adds no guard.
 
-    Raises ValueError for sizes that depend on data and so were never seen.
+    Raises ValueError for sizes that depend on data, which capture does not see.
     """
     if isinstance(size, int):
         return int(size)
@@ -36,11 +36,11 @@ def hint(size: Any) -> int:
 
 
 UNSEEN = 8192
-"""What a size that depends on data is taken for in prices; Inductor assumes the same (`unbacked_symint_fallback`)."""
+"""Size assumed in prices for sizes that depend on data; Inductor assumes the same (`unbacked_symint_fallback`)."""
 
 
 def priced_size(size: Any) -> int:
-    """Return the size that prices are about: the one seen while capturing, `UNSEEN` where none was. Raises nothing."""
+    """Return the size to assume in prices: the size seen during capture, or `UNSEEN` if there is none. Raises nothing."""
     try:
         return hint(size)
     except ValueError:
@@ -49,7 +49,7 @@ def priced_size(size: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What is known of a tensor before it exists: sizes and strides in elements, symbolic ones as SymInt."""
+    """Properties of a tensor before it exists: sizes and strides in elements, symbolic ones as SymInt."""
 
     shape: tuple[Any, ...]
     stride: tuple[Any, ...]
@@ -68,12 +68,12 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements, symbolic sizes taken as prices take them."""
+        """Bytes of the elements, with symbolic sizes as in prices (`priced_size`)."""
         return self.dtype.itemsize * math.prod(map(priced_size, self.shape))
 
     @property
     def is_contiguous(self) -> bool:
-        """Return whether the elements stand in row-major order without gaps, symbolic sizes taken as prices take them."""
+        """Return whether the elements are in row-major order without gaps, with symbolic sizes as in prices."""
         sizes, strides = tuple(map(priced_size, self.shape)), tuple(map(priced_size, self.stride))
         packed = (math.prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
         return all(size == 1 or stride == want for size, stride, want in zip(sizes, strides, packed, strict=True))
@@ -84,7 +84,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ScalarSpec:
-    """A plain number that crosses a cluster's edge: a symbolic size, or arithmetic on sizes."""
+    """A plain number that crosses a cluster's boundary: a symbolic size, or arithmetic on sizes."""
 
     kind: str
     """"int", "float" or "bool"."""
@@ -96,11 +96,11 @@ class ScalarSpec:
 
 
 Spec = TensorSpec | ScalarSpec
-"""What is known of one value at a cluster's edge."""
+"""The spec of one value at a cluster's boundary."""
 
 
 def spec_of(value: Any) -> Spec:
-    """Return the spec of a fake value. Raises CaptureError for what cannot cross a cluster's edge."""
+    """Return the spec of a fake value. Raises CaptureError for a value that cannot cross a cluster's boundary."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             raise CaptureError(f"a {value.layout} tensor cannot cross a cluster's edge")
@@ -119,7 +119,7 @@ _RELATIONS = "hub_relations"
 
 
 class Pin(StrEnum):
-    """Why a node must run in eager, whatever backends say, in words that plans and messages show."""
+    """Reason why a node must run in eager, regardless of backends, as shown in plans and messages."""
 
     FOREIGN = "no ATen operator"
     SIZES = "arithmetic on sizes"
@@ -137,7 +137,7 @@ class Pin(StrEnum):
 
     @property
     def is_ordered(self) -> bool:
-        """Return True for an effect that must keep its place among others."""
+        """Return True for an effect that must keep its place in the order of effects."""
         return self in (Pin.RANDOM, Pin.EFFECT, Pin.WRITE, Pin.ORDERED_PROGRAMS)
 
 
@@ -152,9 +152,9 @@ class Graph:
     module: fx.GraphModule
     name: str
     mutated: tuple[str, ...] = ()
-    """Names of the placeholders that the first outputs are to be copied into, in order."""
+    """Names of the placeholders that the first outputs are copied into, in order."""
     weights: tuple[str, ...] = ()
-    """Names of the placeholders that are parameters or buffers, and so constants for plugins. Empty in training."""
+    """Names of the placeholders that are parameters or buffers, and therefore constants for plugins. Empty in training."""
     pinned: Mapping[str, Pin] = field(default_factory=dict[str, "Pin"])
     """Nodes that must run in eager, by name, with the reason."""
     is_training: bool = False
@@ -174,7 +174,7 @@ class Graph:
 
     @cached_property
     def nodes(self) -> tuple[fx.Node, ...]:
-        """Call nodes in topological order: what clusters are made of."""
+        """Call nodes in topological order: the nodes that clusters consist of."""
         return tuple(node for node in self.module.graph.nodes if node.op not in ("placeholder", "output", "get_attr"))
 
     @cached_property
@@ -197,14 +197,14 @@ class Graph:
 
     @cached_property
     def groupings(self) -> dict[tuple[str, ...], Any]:
-        """Group of nodes that `hub.partition.group` has found, by the backend of each node."""
+        """Groups of nodes that `hub.partition.group` has found, by the backend of each node."""
         return {}
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        """What was known of the symbolic sizes when it was first asked for; empty without any.
+        """Known relations of the symbolic sizes, as of the first read of this property; empty if there are none.
 
-        Compilers ask, and so teach PyTorch, more about sizes; keys must not change by that.
+        Compilers query sizes and thereby add to what PyTorch knows of them; keys must not change because of that.
         """
         meta = self.module.meta
         if _RELATIONS not in meta:
@@ -215,7 +215,7 @@ class Graph:
     def digest(self) -> str:
         """Digest of the structure: operators, attributes, wiring, shapes and their relations, dtypes, layouts.
 
-        Not of weights' values.
+        Weights' values are not part of it.
         """
         return text_digest(canonical_text(self.module, self.relations))
 
@@ -231,13 +231,13 @@ class Cluster:
     name: str
     module: fx.GraphModule
     node_names: tuple[str, ...]
-    """Names of the covered nodes in the graph it was cut from, in topological order; equal to the names inside `module`."""
+    """Names of its nodes in the graph it was cut from, in topological order; equal to the names inside `module`."""
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
     inputs: tuple[Spec, ...]
     outputs: tuple[TensorSpec, ...]
     relations: tuple[Relation, ...] = ()
-    """What its graph knows of symbolic sizes; what is about sizes of others does not count."""
+    """Relations between symbolic sizes that its graph knows; those of sizes outside the cluster do not count."""
 
     @cached_property
     def nodes(self) -> tuple[fx.Node, ...]:
@@ -269,7 +269,7 @@ class Cluster:
         return self.digest_with({})
 
     def digest_with(self, known: MutableMapping[str, str]) -> str:
-        """Return `digest` with digests of constants that are known, by name, and add those that had to be computed."""
+        """Return `digest`, using the digests in `known` by constant's name; add those that had to be computed."""
         read = tuple(constants_read(self.module))
         for name, value in read:
             if name not in known:
@@ -302,11 +302,11 @@ _UNDECLARED_VIEWS = frozenset(
         "aten.unsafe_split_with_sizes.default",
     }
 )
-"""Operators that may give a view although their schema does not say so."""
+"""Operators that may return a view although their schema does not declare it."""
 
 
 def is_view(node: fx.Node) -> bool:
-    """Return whether a node's output may share memory with one of its inputs, by its operator's schema."""
+    """Return whether a node's output may share memory with one of its inputs, according to its operator's schema."""
     if node.target is operator.getitem:
         return False
     if str(node.target) in _UNDECLARED_VIEWS:
@@ -316,7 +316,7 @@ def is_view(node: fx.Node) -> bool:
 
 
 def edges_into(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
-    """Nodes outside a set that the set reads, each once, in order of first use."""
+    """Return the nodes outside a set that the set reads, each once, in order of first use."""
     inside = set(nodes)
     seen: dict[fx.Node, None] = {}
     for node in sorted(inside):
@@ -327,6 +327,6 @@ def edges_into(nodes: Iterable[fx.Node]) -> tuple[fx.Node, ...]:
 
 
 def edges_out_of(nodes: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
-    """Nodes of a set whose value is read outside it, in the set's order."""
+    """Return the nodes of a set whose value is read outside it, in the set's order."""
     inside = set(nodes)
     return tuple(node for node in nodes if any(user not in inside for user in node.users))

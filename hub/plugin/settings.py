@@ -16,9 +16,9 @@ from hub.errors import OptionError
 
 
 class BackendSettings(BaseModel):
-    """What a user can set of one backend; frozen. Plugins subclass it, see `BackendInfo.settings`.
+    """The settings of one backend; frozen. Plugins subclass it, see `BackendInfo.settings`.
 
-    Fields have defaults. Their values come from `options={"NAME": {...}}`, from variables `HUB_NAME_FIELD`, whose text
+    Every field has a default. Values come from `options={"NAME": {...}}`, from variables `HUB_NAME_FIELD`, whose text
     pydantic converts, or from a table `[NAME]` in hub.toml.
     """
 
@@ -27,68 +27,68 @@ class BackendSettings(BaseModel):
 
     @property
     def cache_folder(self) -> Path:
-        """The hub's cache folder under the options that these settings stand in; it may not exist yet.
+        """The hub's cache folder under the options that contain these settings; it may not exist yet.
 
-        What tuning finds goes there (`hub.cache.tuning.tuning_folder`, or the store of measurements).
+        Tuning results are stored there (`hub.cache.tuning.tuning_folder`, or the store of measurements).
         """
         return self._cache_folder or resolve(None, os.environ, Path.cwd()).cache_root
 
     def kept_in(self, cache_folder: Path) -> Self:
-        """Return the same settings beside another cache folder."""
+        """Return the same settings with another cache folder."""
         found = self.model_copy()
         found._cache_folder = cache_folder
         return found
 
     @property
     def requires(self) -> tuple[str, ...] | None:
-        """What has to be installed under these settings; None means what `BackendInfo.requires` says."""
+        """The distributions required under these settings; None means those of `BackendInfo.requires`."""
         return None
 
     @property
     def missing(self) -> str:
-        """What this machine lacks, under these settings, beside distributions: a device, say; "" for nothing."""
+        """Missing parts of this machine under these settings, other than distributions, such as a device; "" for none."""
         return ""
 
     @property
     def state(self) -> str:
-        """What else decides what is compiled under these settings: what tuning has found by now, say; "" for nothing.
+        """Anything else that affects compilation under these settings, such as the tuning results so far; "" for nothing.
 
-        Part of every cache key. Asked often, so it takes a millisecond at most.
+        It is part of every cache key. It is read often, so it must take a millisecond at most.
         """
         return ""
 
     @property
     def remark(self) -> str:
-        """What users should know before they buy, under these settings; "" for nothing."""
+        """A remark for users about these settings, shown before they use the backend; "" for none."""
         return ""
 
     @property
     def reference_on(self) -> tuple[str, ...]:
-        """Kinds of devices on which it runs for reference only under these settings: "cpu", say.
+        """Kinds of devices, such as "cpu", on which the backend runs only for reference under these settings.
 
-        Nobody buys it there, whatever it costs: it gets what is there only where options name no other backend, or force
-        operators to it.
+        The planner never chooses it there, whatever its cost. It gets nodes on such a device only if the options name no
+        other backend, or force operators to it.
         """
         return ()
 
     @property
     def compile_workers(self) -> int | None:
-        """How many of its clusters may be compiled at once under these settings; None means what the hub's option says."""
+        """The number of its clusters that may be compiled at once under these settings; None means the hub's option."""
         return None
 
     @property
     def error_class(self) -> float | None:
-        """How far off results may be under these settings; None means what `BackendInfo.error_class` says."""
+        """The largest relative error under these settings; None means `BackendInfo.error_class`."""
         return None
 
     @property
     def saturates(self) -> bool | None:
-        """Return whether the user accepts what is cut off; None means what `BackendInfo.saturates` says."""
+        """Return whether the user accepts clipped values; None means `BackendInfo.saturates`."""
         return None
 
 
 def checked_settings(backend: str, kind: type[BackendSettings], given: Mapping[str, Setting]) -> BackendSettings:
-    """Return a backend's settings. Raises OptionError, naming setting and origin, for an unknown one or a wrong value."""
+    """Return a backend's settings. Raises OptionError, with setting and origin, for an unknown setting or a wrong value."""
     for key, setting in given.items():
         if key not in kind.model_fields:
             raise OptionError(

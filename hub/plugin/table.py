@@ -1,7 +1,7 @@
-"""Support: a backend's verdict on a node, with the reason; and operator tables, from which verdicts come.
+"""Support: a backend's verdict on a node, with the reason; and operator tables, which produce verdicts.
 
-A table is data: one row an operator, with its conditions beside it. Nothing here imports torch at module level, so that
-`hub list-backends` can count rows in milliseconds.
+A table is data: one row per operator, with its conditions. Nothing here imports torch at module level, so that `hub
+list-backends` can count rows in milliseconds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """A backend's answer about one node or cluster; a refusal always says why."""
+    """A backend's answer about one node or cluster; a refusal always has a reason."""
 
     accepted: bool
     reason: str = ""
-    """Plain words and numbers: "conv2d: kernel 13x13, at most 7x7 here". The middle of very long ones is left out."""
+    """Reason in plain words and numbers: "conv2d: kernel 13x13, at most 7x7 here". Very long reasons lose their middle."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", shortened(self.reason))
@@ -33,7 +33,7 @@ class Support:
 
 
 ACCEPTED = Support(accepted=True)
-"""The answer of a backend that takes a node."""
+"""The answer of a backend that supports a node."""
 
 
 def refused(reason: str) -> Support:
@@ -42,11 +42,11 @@ def refused(reason: str) -> Support:
 
 
 Condition = Callable[["fx.Node"], str | None]
-"""Looks at a node; returns None where it holds, else the reason why not, in plain words and numbers."""
+"""Predicate on a node: returns None if it holds, else the reason why not, in plain words and numbers."""
 
 
 def operator_name(node: fx.Node) -> str:
-    """Return the name under which tables and options know a node's operator: "aten.linear.default"."""
+    """Return the name of a node's operator in tables and options: "aten.linear.default"."""
     return str(node.target) if node.op == "call_function" else node.op
 
 
@@ -69,7 +69,7 @@ def declared_arguments(node: fx.Node) -> tuple[Any, ...]:
 
 
 def value_of(argument_or_node: Any) -> Any:
-    """Return the fake value (tensor, SymInt, tuple ...) behind a node, or the argument itself if it is no node."""
+    """Return the fake value (tensor, SymInt, tuple ...) behind a node, or the argument itself if it is not a node."""
     meta = getattr(argument_or_node, "meta", None)
     return argument_or_node if meta is None else meta.get("val")
 
@@ -80,7 +80,7 @@ def elements(value: Any) -> tuple[Any, ...]:
 
 
 def tensors_of(node: fx.Node) -> Iterator[Any]:
-    """Return the fake tensors that a node reads and writes: inputs in argument order, then outputs."""
+    """Yield the fake tensors that a node reads and writes: inputs in argument order, then outputs."""
     for source in (*node.all_input_nodes, node):
         for item in elements(value_of(source)):
             if hasattr(item, "dtype") and hasattr(item, "shape"):
@@ -88,7 +88,7 @@ def tensors_of(node: fx.Node) -> Iterator[Any]:
 
 
 def devices_of(node: fx.Node) -> tuple[torch.device, ...]:
-    """Return the devices that a node's results lie on, each once; of a tuple's element, those of the whole tuple."""
+    """Return the devices of a node's results, each once; for a tuple's element, those of the whole tuple."""
     source: Any = node.args[0] if node.target is operator.getitem else node
     made = value_of(source if isinstance(value_of(source), (tuple, list)) else node)
     return tuple(dict.fromkeys(item.device for item in elements(made) if hasattr(item, "device")))
@@ -100,11 +100,11 @@ def is_symbolic(size: Any) -> bool:
 
 
 WEIGHT = "hub_weight"
-"""Key in a placeholder's metadata, True for weights: so that a verdict on one node can tell them from inputs."""
+"""Key in a placeholder's metadata, True for weights, so that a verdict on one node can distinguish them from inputs."""
 
 
 def is_weight(argument: Any) -> bool:
-    """Return True for an argument of a node that is a parameter or buffer, and so a constant for plugins in inference."""
+    """Return True for a node's argument that is a parameter or buffer, and so a constant for plugins in inference."""
     return getattr(argument, "op", "") == "get_attr" or bool(getattr(argument, "meta", {}).get(WEIGHT))
 
 
@@ -123,19 +123,19 @@ class Dtypes:
     allowed: tuple[str, ...]
 
     def __call__(self, node: fx.Node) -> str | None:
-        """Return None where it holds, else the dtypes that are not allowed."""
+        """Return None if it holds, else the dtypes that are not allowed."""
         seen = {dtype_name(tensor.dtype) for tensor in tensors_of(node)}
         bad = sorted(seen.difference(self.allowed))
         return f"dtype {', '.join(bad)}, only {', '.join(self.allowed)} here" if bad else None
 
 
 def dtypes(*allowed: str) -> Dtypes:
-    """Every tensor the node reads or writes has one of these dtypes."""
+    """Require every tensor that the node reads or writes to have one of these dtypes."""
     return Dtypes(allowed)
 
 
 def rank(name: str, low: int, high: int) -> Condition:
-    """The tensor argument `name` has between `low` and `high` dims."""
+    """Require the tensor argument `name` to have between `low` and `high` dims."""
 
     def condition(node: fx.Node) -> str | None:
         found = len(value_of(argument(node, name)).shape)
@@ -145,7 +145,7 @@ def rank(name: str, low: int, high: int) -> Condition:
 
 
 def static(name: str) -> Condition:
-    """The tensor argument `name` has no symbolic dims."""
+    """Require the tensor argument `name` to have no symbolic dims."""
 
     def condition(node: fx.Node) -> str | None:
         shape = value_of(argument(node, name)).shape
@@ -155,7 +155,7 @@ def static(name: str) -> Condition:
 
 
 def attribute(name: str, holds: Callable[[Any], bool], wanted: str) -> Condition:
-    """The plain argument `name` satisfies `holds`; `wanted` says in words what is needed."""
+    """Require the plain argument `name` to satisfy `holds`; `wanted` is the requirement in words."""
 
     def condition(node: fx.Node) -> str | None:
         value = argument(node, name)
@@ -165,16 +165,16 @@ def attribute(name: str, holds: Callable[[Any], bool], wanted: str) -> Condition
 
 
 def absent(name: str) -> Condition:
-    """The optional argument `name` is not given."""
+    """Require the optional argument `name` to be omitted."""
     return attribute(name, lambda value: value is None, "only without it")
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorTable:
-    """Operators that a backend takes, each with conditions; `supports` turns it into verdicts.
+    """Operators that a backend supports, each with conditions; `supports` returns the verdicts.
 
-    Keys are overload names ("aten.linear.default"). `everywhere` holds for every row; `declined` says why operators that
-    somebody may look for are left out.
+    Keys are overload names ("aten.linear.default"). `everywhere` holds for every row. `declined` gives reasons for
+    operators that users may expect in the table but that are left out.
     """
 
     rows: Mapping[str, tuple[Condition, ...]]
@@ -188,7 +188,7 @@ class OperatorTable:
         return operator in self.rows
 
     def names(self, operator: str, dtype: str) -> bool:
-        """Return whether an operator's row has `dtypes` conditions of its own, and all that hold for it allow a dtype."""
+        """Return whether an operator's row has its own `dtypes` conditions, and all that apply to it allow a dtype."""
         own = [condition for condition in self.rows.get(operator, ()) if isinstance(condition, Dtypes)]
         shared = [condition for condition in self.everywhere if isinstance(condition, Dtypes)]
         return bool(own) and all(dtype in condition.allowed for condition in (*own, *shared))

@@ -1,6 +1,6 @@
-"""Accelerators that tensors lie on: which ones, waiting for them, their random numbers, and their memory.
+"""Accelerators that hold tensors: detection, synchronization, random state, and memory.
 
-Nothing here imports torch: where nobody has, nothing lies on one.
+Nothing here imports torch: if it has not been imported, no tensor is on an accelerator.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ _FULL = (
     "CUDNN_STATUS_ALLOC_FAILED",
     "RESOURCE_EXHAUSTED: Out of memory",
 )
-"""What PyTorch, the drivers and libraries on them say where an accelerator's memory is full."""
+"""Texts by which PyTorch, drivers and libraries report that an accelerator is out of memory."""
 _HOSTS = ("cpu", "meta")
-"""Devices that have done their work when a call of them returns."""
+"""Devices whose work is done when a call returns."""
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """Return True for a device that computes beside the CPU, which has to wait for it."""
+    """Return True for a device that computes asynchronously, so that the CPU has to wait for it."""
     return device.type not in _HOSTS
 
 
 def accelerators_of(values: Iterable[Any]) -> tuple[torch.device, ...]:
-    """Return the accelerators that tensors among some values lie on, each once, in order; looks into containers."""
+    """Return the accelerators that hold tensors among some values, each once, in order; looks into containers."""
     return tuple(dict.fromkeys(tensor.device for tensor in _tensors_in(values) if is_accelerator(tensor.device)))
 
 
 def wait_for(devices: Iterable[torch.device]) -> None:
-    """Wait until accelerators have done all that they were given; for none it takes no time."""
+    """Wait until accelerators have finished all submitted work; free if there are none."""
     for device in devices:
         torch = sys.modules["torch"]
         own = torch.accelerator.current_accelerator()
-        if own is not None and own.type == device.type:  # others bring no way to wait, or are only simulated here
+        if own is not None and own.type == device.type:  # others have no way to wait, or are only simulated here
             torch.accelerator.synchronize(device)
 
 
 def wait_for_values(values: Iterable[Any]) -> None:
-    """Wait for every accelerator that tensors among some values lie on."""
+    """Wait for every accelerator that holds tensors among some values."""
     wait_for(accelerators_of(values))
 
 
 def name_of(device: torch.device) -> str:
-    """Return what an accelerator calls itself, "NVIDIA A100-SXM4-40GB"; its kind where it does not say."""
+    """Return an accelerator's own name, "NVIDIA A100-SXM4-40GB", or its type if it has none."""
     try:
         return str(sys.modules["torch"].get_device_module(device).get_device_name(device))
-    except Exception:  # noqa: BLE001 - kinds without such a function, and builds of PyTorch without the kind
+    except Exception:  # noqa: BLE001 - device types without such a function, and builds of PyTorch without the type
         return device.type
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RandomState:
-    """Where the random numbers of each CUDA device stand; of none, before anybody has used CUDA.
+    """State of each CUDA device's random number generator; empty before CUDA is first used.
 
-    Equal to others where no device that both know differs: to use CUDA for the first time changes nobody's numbers.
+    Two states are equal if no device in both differs: using CUDA for the first time changes no random numbers.
     """
 
     states: tuple[bytes, ...]
@@ -80,7 +80,7 @@ class RandomState:
 
 
 def random_state() -> RandomState:
-    """Return where the random numbers of all CUDA devices stand. Starts CUDA for nobody."""
+    """Return the state of all CUDA random number generators. Does not initialize CUDA."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return RandomState(())
@@ -88,22 +88,23 @@ def random_state() -> RandomState:
 
 
 def set_random_state(wanted: RandomState) -> None:
-    """Put the random numbers of CUDA devices back to where they stood."""
+    """Restore the state of CUDA random number generators."""
     for index, state in enumerate(wanted.states):
         torch = sys.modules["torch"]
         torch.cuda.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8), index)
 
 
 def is_full(text: str) -> bool:
-    """Return whether an error's text, or the last words of a process, say that an accelerator's memory was full.
+    """Return whether an error's text, or the last output of a process, says that an accelerator is out of memory.
 
-    Only by text: libraries under plugins raise types of their own, and drivers end processes. The one place that reads it.
+    Only the text tells: libraries under plugins raise types of their own, and drivers end processes. All such checks call
+    this function.
     """
     return any(words in text for words in _FULL)
 
 
 def free_unused() -> None:
-    """Return memory of CUDA devices back that PyTorch keeps for tensors to come."""
+    """Free memory of CUDA devices that PyTorch's allocator caches."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

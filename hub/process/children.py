@@ -1,4 +1,4 @@
-"""Child processes that may crash or hang: how they end, in words, and how to end them with all their own children."""
+"""Child processes that may crash or hang: how they ended, in words, and how to end them with all their children."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _told: dict[str, str] = {}
 
 
 def tell_children(variable: str, text: str) -> None:
-    """Have every process that the hub starts from now on find a variable that this process's own environment lacks."""
+    """Set a variable for every process that the hub starts from now on, but not in this process's own environment."""
     _told[variable] = text
 
 
@@ -32,10 +32,10 @@ def environment_of_children() -> dict[str, str]:
 
 
 class Outcome(enum.Enum):
-    """How a child process ended that did not end well."""
+    """Kinds of failure of a child process."""
 
     FAILED = enum.auto()
-    """By itself, or by somebody else's signal."""
+    """By itself, or by another process's signal."""
     OUT_OF_TIME = enum.auto()
     OUT_OF_MEMORY = enum.auto()
     PRINTED_TOO_MUCH = enum.auto()
@@ -43,15 +43,15 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Why a child process is of no use."""
+    """Reason why a child process failed."""
 
     outcome: Outcome
     reason: str
-    """In words: "killed by SIGSEGV", "no answer within 10 s"."""
+    """Reason in words: "killed by SIGSEGV", "no answer within 10 s"."""
 
     @property
     def is_beyond_limit(self) -> bool:
-        """Return whether it was ended for what it took, not for what it did."""
+        """Return whether it was ended for exceeding a limit."""
         return self.outcome in (Outcome.OUT_OF_TIME, Outcome.OUT_OF_MEMORY)
 
     def __str__(self) -> str:
@@ -67,10 +67,10 @@ def run_child(
 ) -> Failed | None:
     """Run a command to its end and return what went wrong, None for exit status 0. Raises OSError.
 
-    `path` is where it looks for modules, if it is a Python. With more than `most_bytes` of memory, or `most_output` bytes
-    printed, it is ended.
+    `path` is its module search path, if it is a Python. If it uses more than `most_bytes` of memory, or prints more than
+    `most_output` bytes, it is ended.
 
-    What it prints goes to a file, not to a pipe: a grandchild that outlives a killed child would keep a pipe open, and the
+    Its output goes to a file, not to a pipe: a grandchild that outlives a killed child would keep a pipe open, and the
     reader waiting.
     """
     with tempfile.TemporaryFile() as log:
@@ -103,7 +103,7 @@ def _printed_too_much(log: IO[bytes], most_output: int | None) -> Failed | None:
 def _watched(
     child: subprocess.Popen[Any], timeout_s: float, most_bytes: int | None, log: IO[bytes], most_output: int | None
 ) -> Failed | None:
-    """Wait for a child to end; return why it is not worth waiting any longer, None where it ended."""
+    """Wait for a child to end; return why waiting any longer is pointless, or None if it ended."""
     end_s = time.monotonic() + timeout_s
     while True:
         left_s = max(0.0, end_s - time.monotonic())
@@ -121,7 +121,7 @@ def _watched(
 
 
 def kill_group(child: subprocess.Popen[Any]) -> None:
-    """End a child that was started in a session of its own, and everything that it started."""
+    """End a child that was started in its own session, and everything that it started."""
     if child.returncode is None:
         end_family(child.pid)
     end_session(child.pid)
@@ -137,7 +137,7 @@ def exit_text(returncode: int) -> str:
 
 
 def last_line(log: IO[bytes]) -> str:
-    """Return ": " and the last line of what a child printed, or nothing where it printed nothing."""
+    """Return ": " and the last line of a child's output, or "" if it printed nothing."""
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - _TAIL_BYTES))
     lines = log.read().decode(errors="replace").strip().splitlines()

@@ -1,4 +1,4 @@
-"""Environment variables, read and set so that other threads of the process are not disturbed."""
+"""Environment variables, read and set without disturbing other threads of the process."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from contextlib import contextmanager
 
 
 def environment_now() -> dict[str, str]:
-    """Return all variables. Other threads may write and delete some meanwhile, over which `dict(os.environ)` raises."""
+    """Return all variables. Other threads may set and delete some meanwhile, on which `dict(os.environ)` raises."""
     found = ((name, os.environ.get(name)) for name in list(os.environ))
     return {name: value for name, value in found if value is not None}
 
 
 @contextmanager
 def seen_by_libraries(values: Mapping[str, str]) -> Generator[None]:
-    """Set variables for what asks the C library (`getenv`), and reset them at the end; `os.environ` stays as it is.
+    """Set variables for code that reads them with the C library (`getenv`), and reset them at the end.
 
-    For native libraries that can be configured in no other way. Other threads of Python neither see these values nor lose
-    one that they set meanwhile: what is restored is what `os.environ` says then.
+    For native libraries that cannot be configured otherwise. `os.environ` is unchanged. Other Python threads neither see
+    these values nor lose one that they set meanwhile: values are restored to what `os.environ` then holds.
     """
     for name, value in values.items():
         os.putenv(name, value)

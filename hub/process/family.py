@@ -1,7 +1,7 @@
-"""A process and everything that it started, wherever that went: found by descent, and ended together.
+"""A process and all its descendants: found through their parents, and ended together.
 
-A child that leaves the session, or whose parent ends, is still a descendant of the nearest process above it that adopts
-orphans. Only Linux has such processes and lists children; elsewhere there are process groups alone.
+A child that leaves the session, or whose parent ends, is still a descendant of the nearest ancestor that adopts orphans.
+Only Linux has such processes and lists children; elsewhere there are only process groups.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 
 PROC = Path("/proc")
 WATCH_S = 0.05
-"""Seconds between two looks at a working process: what it can take in the meantime, beyond its limits."""
+"""Seconds between two checks of a working process, which may exceed its limits in between."""
 _SET_CHILD_SUBREAPER = 36
-"""Of `prctl`, in linux/prctl.h."""
+"""Constant of `prctl`, from linux/prctl.h."""
 _ENDING_S = 2.0
-"""Seconds in which killed processes are waited for: one in the middle of a disk access ends when that does."""
+"""Seconds to wait for killed processes: one in the middle of a disk access ends only after it."""
 _LOOK_S = 0.001
 
 
 def adopt_orphans() -> bool:
-    """Make this process the parent of all that its descendants leave behind; False where the system knows no such way."""
+    """Make this process the parent of its descendants' orphans; return False if the system does not support that."""
     try:
         return ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, *map(ctypes.c_ulong, (1, 0, 0, 0))) == 0
     except (OSError, AttributeError):
@@ -33,7 +33,7 @@ def adopt_orphans() -> bool:
 
 
 def children(pid: int) -> tuple[int, ...]:
-    """Return the processes whose parent a process is; none where it ended, or where the system lists none."""
+    """Return a process's children; none if it has ended, or if the system does not list them."""
     try:
         tasks = list((PROC / str(pid) / "task").iterdir())
     except OSError:
@@ -44,24 +44,24 @@ def children(pid: int) -> tuple[int, ...]:
 def _of_thread(task: Path) -> tuple[int, ...]:
     try:
         return tuple(map(int, (task / "children").read_text().split()))
-    except (OSError, ValueError):  # it has ended since it was listed, or this kernel lists no children
+    except (OSError, ValueError):  # it has ended since it was listed, or this kernel does not list children
         return ()
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Return the children of a process, theirs, and so on."""
+    """Yield the children of a process, their children, and so on."""
     for child in children(pid):
         yield child
         yield from descendants(child)
 
 
 def is_running(pid: int) -> bool:
-    """Return True for a process that is there and has not ended."""
+    """Return True for a process that exists and has not ended."""
     return state_of(pid)[0] not in ("", "Z", "X")
 
 
 def state_of(pid: int) -> tuple[str, str]:
-    """Return the letter of a process's state ("Z": ended, and nobody waited for it) and its name; "" for neither."""
+    """Return the letter of a process's state ("Z": ended but not waited for) and its name; "" if unknown."""
     try:
         start, _, end = (PROC / str(pid) / "stat").read_text().rpartition(")")
     except OSError:
@@ -70,9 +70,9 @@ def state_of(pid: int) -> tuple[str, str]:
 
 
 def end_family(pid: int) -> None:
-    """End a process and everything it started. Nobody may have waited for it: then its number is not its own.
+    """End a process and all its descendants. It must not have been waited for: its id might be another process's.
 
-    It is stopped before its descendants are killed: so it starts none meanwhile, and adopts those whose parents end first.
+    It is stopped before its descendants are killed, so that it starts no more, and adopts those whose parents end first.
     """
     _send(pid, signal.SIGSTOP)
     end_descendants(pid)
@@ -81,7 +81,7 @@ def end_family(pid: int) -> None:
 
 
 def end_descendants(pid: int) -> None:
-    """End everything that a process started, as far as it is still its descendant."""
+    """End all of a process's current descendants."""
     end_s = time.monotonic() + _ENDING_S
     while (found := [item for item in descendants(pid) if is_running(item)]) and time.monotonic() < end_s:
         for item in found:
@@ -90,7 +90,7 @@ def end_descendants(pid: int) -> None:
 
 
 def end_session(pid: int) -> None:
-    """End the process group that a process leads, be it there or not."""
+    """End the process group that a process leads, whether or not that process still exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -101,9 +101,9 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def memory_bytes(pid: int) -> int:
-    """Return the bytes of memory that a process and its descendants hold for themselves; 0 where the system does not say.
+    """Return the bytes of private memory of a process and its descendants; 0 if the system does not report it.
 
-    Only Linux says so without a library; elsewhere this bound is not watched.
+    Only Linux reports it without a library; elsewhere this limit is not enforced.
     """
     return sum(map(_own_bytes, (pid, *descendants(pid))))
 

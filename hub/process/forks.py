@@ -1,4 +1,4 @@
-"""What happens first in a fork of this process: nothing of the hub's may wait for threads that were left in the parent."""
+"""First actions in a fork of this process: no code of the hub may wait for threads that only the parent has."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _actions: list[Callable[[], None]] = []
 _has_runtimes = False
 _has_lost_threads = False
 LOST_THREADS = "this process is a fork of one that had loaded compilers, whose threads do not survive a fork"
-"""Why the hub runs everything in eager here."""
+"""Reason why the hub runs everything in eager in such a fork."""
 
 
 def freed_in_forks(lock: _Lock) -> _Lock:
-    """Return a lock that a fork of this process finds free, whichever other thread of the parent held it."""
+    """Return a lock that is free in a fork of this process, even if another thread of the parent held it."""
     _locks.add(lock)
     return lock
 
 
 def in_forks(action: Callable[[], None]) -> Callable[[], None]:
-    """Have an action run at the start of every fork of this process; return it."""
+    """Register an action to run at the start of every fork of this process; return it."""
     _actions.append(action)
     return action
 
 
 def note_runtimes() -> None:
-    """Note that a backend's library may have threads in this process from now on."""
+    """Record that a backend's library may have threads in this process from now on."""
     global _has_runtimes
     _has_runtimes = True
 
@@ -42,7 +42,7 @@ def has_lost_threads() -> bool:
 
 
 def never_freed(value: object) -> None:
-    """Keep a value until the process is gone, so that nothing joins threads that were left in the parent."""
+    """Keep a value until the process ends, so that its finalizer does not join threads that only the parent has."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
@@ -50,11 +50,11 @@ def _start() -> None:
     global _has_lost_threads
     _has_lost_threads = _has_runtimes
     for lock in list(_locks):
-        is_own = getattr(lock, "_is_owned", bool)  # a thread that forks while it holds a lock goes on holding it
+        is_own = getattr(lock, "_is_owned", bool)  # a thread that forks while it holds a lock still holds it
         if not is_own():
             lock._at_fork_reinit()  # what Python's own modules do with theirs
     for action in _actions:
-        with contextlib.suppress(Exception):  # one that fails must not keep the others from running
+        with contextlib.suppress(Exception):  # a failing action must not keep the others from running
             action()
 
 

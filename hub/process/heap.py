@@ -1,4 +1,4 @@
-"""Memory that the C library keeps after it was freed, and that the system can have back."""
+"""Returns freed memory that the C library keeps to the system."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def trim() -> None:
-    """Return free memory in the heap to the system, where the C library can (glibc).
+    """Return free heap memory to the system, if the C library can (glibc).
 
-    It keeps what lies between live blocks: planning leaves small ones all over the memory of the tensors that it is done
-    with. Takes milliseconds, next to the seconds that a plan takes.
+    The C library keeps free memory between live blocks, and planning leaves small blocks all over the memory of tensors
+    that it no longer needs. Takes milliseconds, compared with seconds for a plan.
     """
     if (function := _malloc_trim()) is not None:
         function(0)

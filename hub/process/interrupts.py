@@ -1,4 +1,4 @@
-"""Ctrl-C where PyTorch must not be interrupted."""
+"""Defers Ctrl-C while PyTorch must not be interrupted."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from types import FrameType
 
 @contextmanager
 def held_back() -> Generator[None]:
-    """Let Ctrl-C wait until the end of what is inside, which takes a second or so; a second Ctrl-C does not wait.
+    """Defer Ctrl-C to the end of the block, which takes about a second; a second Ctrl-C takes effect at once.
 
-    PyTorch's tracing does not always survive an interruption (torch 2.13): it may leave a mode or a dispatch key on, and
-    every tensor that is made later in the process is wrong, or ends it.
+    PyTorch's tracing does not always survive an interruption (torch 2.13): it may leave a mode or a dispatch key enabled,
+    and every tensor made later in the process is then wrong, or ends it.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield  # signals reach the main thread alone; where nobody's function handles them, there is nothing to hold back
+        yield  # only the main thread gets signals; without a Python handler, there is nothing to defer
         return
     held: list[tuple[int, FrameType | None]] = []
 

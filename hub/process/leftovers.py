@@ -1,4 +1,4 @@
-"""What a plugin leaves behind in its process: threads, open files, processes. None of it can be taken back from outside."""
+"""Leftovers of a plugin in its process: threads, open files, processes. None of them can be undone from outside."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def leftovers() -> Counter[str]:
 
 
 def _is_left(child: int) -> bool:
-    """Return True for a child that runs, and for a fork of this process that has ended and for which nobody waited.
+    """Return True for a child that runs, and for an ended fork of this process that was not waited for.
 
-    Other programs that have ended may be orphans of a tool's, which this process adopted, and for which nobody will wait.
+    Other ended programs may be orphans of a tool's, which this process adopted, and which are never waited for.
     """
     state, name = state_of(child)
     return state not in ("", "Z", "X") or (state == "Z" and name == state_of(os.getpid())[1])
@@ -37,7 +37,7 @@ def _is_left(child: int) -> bool:
 def more(before: Counter[str], at_least: int = 1) -> str:
     """Return in words what there is more of now: "8 threads, 64 open files"; "" for nothing.
 
-    Fewer threads or files than `at_least` are not worth a word; a process always is.
+    Fewer threads or files than `at_least` are not reported; a process always is.
     """
     added = leftovers() - before
     return ", ".join(_counted(number, kind) for kind, number in added.items() if number >= at_least or kind == "process")

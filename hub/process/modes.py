@@ -1,4 +1,4 @@
-"""PyTorch's settings, of the whole process, that change which numbers eager gives: read here, and set in every worker."""
+"""PyTorch's process-wide settings that change eager's numbers: read here, and set in every worker."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import torch
 
-_C: Any = cast("Any", torch)._C  # has what the public names below leave out
+_C: Any = cast("Any", torch)._C  # provides what the public names below leave out
 _BACKENDS: Any = torch.backends
 
 _PLACES = (
     ("generic", "all"),
     *((library, operators) for library in ("cuda", "mkldnn") for operators in ("all", "matmul", "conv", "rnn")),
 )
-"""Where PyTorch keeps a precision of float32, from the general to the special: a library, and kinds of operators in it."""
+"""Places of PyTorch's float32 precision settings, from general to specific: a library, and kinds of operators in it."""
 _MIXED = "mixed"
 _KERNELS = ("flash", "mem_efficient", "math", "cudnn")
 """PyTorch's implementations of attention, by the names of their switches."""
@@ -23,27 +23,28 @@ _KERNELS = ("flash", "mem_efficient", "math", "cudnn")
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """The settings at one moment, as plain values. Those of CUDA are there in every build of PyTorch."""
+    """The settings at one moment, as plain values. Those of CUDA exist in every build of PyTorch."""
 
     default_dtype: str
     deterministic: int
-    """0 to 2: no; where it cannot be had, a warning; an error."""
+    """0 to 2: off; warn if no deterministic algorithm is available; raise an error."""
     matmul_precision: str
-    """"highest", "high" or "medium"; "mixed" where PyTorch's older and newer interfaces were set and do not agree."""
+    """"highest", "high" or "medium"; "mixed" if PyTorch's older and newer interfaces were set and do not agree."""
     float32_precision: tuple[str, ...]
-    """At each of `_PLACES`, as it takes effect there: "ieee", "tf32", "bf16" or, where nobody has set any, "none"."""
+    """Effective precision at each of `_PLACES`: "ieee", "tf32", "bf16" or, if none has been set, "none"."""
     reduced_sums: tuple[tuple[bool, bool], tuple[bool, bool], bool]
-    """Whether products of float16 and of bfloat16 may add up in them, each with split sums; whether float16 always may."""
+    """Whether products of float16 and of bfloat16 may accumulate in them, each with split sums; whether float16 always
+    may."""
     cudnn: tuple[bool, bool, bool]
-    """Whether it is used, tries its algorithms out, and takes only deterministic ones."""
+    """Whether cuDNN is enabled, benchmarks its algorithms, and uses only deterministic ones."""
     mkldnn: tuple[bool, bool]
-    """Whether it is used, and only deterministically."""
+    """Whether oneDNN is enabled, and uses only deterministic algorithms."""
     attention: tuple[bool, ...]
-    """Which of `_KERNELS` are on."""
+    """Which of `_KERNELS` are enabled."""
     attention_order: tuple[int, ...]
-    """In which order they are tried."""
+    """Order in which they are tried."""
     attention_sums: bool
-    """Whether attention's plain form may add up in half precision."""
+    """Whether the math implementation of attention may accumulate in half precision."""
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -52,7 +53,7 @@ class Modes:
 
 
 def modes() -> Modes:
-    """Return this process's settings. Starts no device."""
+    """Return this process's settings. Initializes no device."""
     products, cudnn, mkldnn = _BACKENDS.cuda.matmul, _BACKENDS.cudnn, _BACKENDS.mkldnn
     return Modes(
         default_dtype=str(torch.get_default_dtype()),
@@ -79,13 +80,13 @@ def modes() -> Modes:
 
 
 def set_modes(wanted: Modes) -> None:
-    """Make this process's settings those of another one, whatever they were. Starts no device."""
+    """Set this process's settings to those of another process. Initializes no device."""
     with _may_change():
         _set_modes(wanted)
 
 
 def _may_change() -> AbstractContextManager[None]:
-    """PyTorch's own way around `torch.backends.disable_global_flags()`, with which its tests forbid changes for good."""
+    """Return PyTorch's own exception to `torch.backends.disable_global_flags()`, with which its tests forbid changes."""
     return getattr(_BACKENDS, "__allow_nonbracketed_mutation")()
 
 
@@ -105,7 +106,7 @@ def _set_modes(wanted: Modes) -> None:
 
 
 def _set_precisions(wanted: Modes) -> None:
-    """Set the older interface first, since it writes to the newer one, which is what takes effect."""
+    """Set the older interface first, since it writes to the newer one, which takes effect."""
     precision_at = dict(zip(_PLACES, wanted.float32_precision, strict=True))
     torch.set_float32_matmul_precision("highest" if wanted.matmul_precision == _MIXED else wanted.matmul_precision)
     _BACKENDS.cudnn.allow_tf32 = precision_at["cuda", "conv"] == "tf32"

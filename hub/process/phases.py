@@ -1,4 +1,4 @@
-"""What the making of a plan took, stretch by stretch: written down always, in whichever process, and never acted on."""
+"""Phases of planning and their times: always recorded, in every process, and never acted on."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MAX_PHASES = 10_000
-"""Phases that are kept for one graph: whoever rebuilds its plan for ever must not fill the memory."""
+"""Most phases to keep for one graph: a program whose plan is rebuilt endlessly must not fill the memory."""
 
 
 class Work(StrEnum):
-    """What went on, in words that a table shows. The order says whose a moment is in which several went on."""
+    """Kind of work, as shown in a table. If several go on at once, the first in this order counts."""
 
     COMPILE = "compile"
     """A backend's `compile`: its compiler's own work."""
     CAPTURE = "AOTAutograd"
     """PyTorch's functional form of a program."""
     LOAD = "load"
-    """A backend's `load` of what was saved."""
+    """A backend's `load` of a saved executable."""
     VERIFY = "verify"
     SAMPLE = "inputs of clusters"
-    """The graph in eager, for what its clusters are given."""
+    """A run of the graph in eager, to get the clusters' inputs."""
     SAVE = "save"
     CHECK = "checks around it"
-    """Cutting a cluster out, and what a plugin changes or leaves behind."""
+    """Extraction of a cluster, and checks of what a plugin changes or leaves behind."""
     START = "start of workers"
-    """Waiting for a worker: forked, or started anew, with PyTorch imported and the graph read."""
+    """Wait for a worker: forked, or started anew, with PyTorch imported and the graph read."""
     ASK = "import, what it takes"
-    """A backend's library is imported, and it is asked about each node."""
+    """Import of a backend's library, and its verdict on each node."""
     WAIT = "wait for a core"
     TIME = "time alone"
     RACE = "race"
     PROPOSE = "proposals"
     KEEP = "keep the plan"
     DECIDE = "decide"
-    """What else a decision takes."""
+    """All other work for a decision."""
     BUILD = "build the plan"
     ANSWER = "first run"
-    """The call that a new binding is made for: in eager where planning goes on meanwhile."""
+    """The call that a new binding is made for, in eager if planning continues meanwhile."""
     GRAPH = "work on the graph"
-    """Simplifying, pins, weights, options, plugins, digests, what is kept in the cache."""
+    """Simplification, pins, weights, options, plugins, digests, cached plans."""
     DYNAMO = "Dynamo"
-    """What a call takes that is captured, beside the hub."""
+    """The part of a captured call that is not the hub's."""
     PROCESS = "start of planning"
-    """The planning process starts, imports PyTorch, and reads the graph."""
+    """Start of the planning process, which imports PyTorch and reads the graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,19 @@ class Phase:
 
     work: Work
     began_s: float
-    """Seconds of the monotonic clock, which all processes of a machine share since it was started."""
+    """Seconds on the monotonic clock, which all processes of a machine share."""
     ended_s: float
     who: str = ""
-    """The backend, or the plan, that it was for; "" is the hub."""
+    """The backend or plan that it was for; "" is the hub."""
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration in seconds."""
         return self.ended_s - self.began_s
 
 
 class Phases:
-    """The record of one graph. Any thread may add to it."""
+    """The record of one graph. Thread-safe."""
 
     def __init__(self) -> None:
         self._found: list[Phase] = []
@@ -78,12 +78,12 @@ class Phases:
         return tuple(self._found)
 
     def add(self, phases: Iterable[Phase]) -> None:
-        """Add phases that others wrote down."""
+        """Add phases that other processes recorded."""
         self._found += list(phases)[: max(0, MAX_PHASES - len(self._found))]
 
     @contextmanager
     def during(self, work: Work, who: str = "") -> Generator[None]:
-        """Write down what goes on within, also where it fails."""
+        """Record the phase within the block, even if it fails."""
         began_s = time.monotonic()
         try:
             yield

@@ -1,14 +1,14 @@
-"""Lets processes run where the user's own threads leave a core: those that plan and verify beside the user's calls.
+"""Runs processes that plan and verify in the background on cores that the user's own threads leave free.
 
-Two things are in the way of `nice` alone (`benchmarks/behind.py`):
+`nice` alone does not suffice, for two reasons (`benchmarks/behind.py`):
 
 - Linux gives each session a group of its own (`sched_autogroup_enabled`), and shares the cores among groups first. A
-  process in another session takes half of a contended core, whatever its niceness; the group has a niceness of its own.
-- A thread that wakes up goes to an idle core, and one on which any ordinary process runs is not idle. So after each pause
+  process in another session gets half of a contended core, whatever its niceness; the group has a niceness of its own.
+- A thread that wakes up goes to an idle core, and a core that runs any ordinary process is not idle. So after each pause
   the user's threads wake up on one core, and wait for each other there until the system moves one: 60 ms for a call of
-  2 ms. A core that runs only what has the policy SCHED_IDLE counts as idle.
+  2 ms. A core that runs only threads with the policy SCHED_IDLE counts as idle.
 
-A process cannot come back: the system lets only administrators raise a priority.
+The change is permanent: the system lets only administrators raise a priority.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from functools import cache
 from pathlib import Path
 
 NICE = 7
-"""A sixth of a core that the user's threads want, too (Linux: 1.25 ** -7 to 1).
+"""Niceness that gives a sixth of a core that the user's threads want, too (Linux: 1.25 ** -7 to 1).
 
-With 5 it would be a quarter, which a model that is called in a loop feels; with 10, a tenth, planning beside one would take
-several times as long.
+With 5 it would be a quarter, which slows a model that is called in a loop; with 10, a tenth, with which planning next to
+one would take several times as long.
 """
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 _AGAIN_S, _TRIES = 0.12, 10
-"""The system takes one change of a group's niceness in 0.1 s from everybody but administrators."""
+"""Seconds and tries: the system accepts one change of a group's niceness in 0.1 s, except from administrators."""
 
 
 def step_behind(pid: int = 0) -> None:
-    """Let a process, or this one, run behind the user's threads, with its threads, its session, and what it starts.
+    """Run a process, or this one, behind the user's threads, with its threads, its session, and what it starts.
 
-    Where the system has no such means, or does not allow them, nothing changes.
+    If the system does not support or allow that, nothing changes.
     """
     process = _PROC / str(pid or os.getpid())
     is_shared = _groups_share(process)
     for thread in _threads(process):
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, thread, max(NICE, os.getpriority(os.PRIO_PROCESS, thread)))
-        if is_shared:  # elsewhere a core that is wanted would never run it
+        if is_shared:  # elsewhere, a core that is wanted would never run it
             with contextlib.suppress(OSError, AttributeError):
                 os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
     keep_session_behind(pid)
 
 
 def _threads(process: Path) -> list[int]:
-    """Return the threads of a process: on Linux each has a priority of its own."""
+    """Return the threads of a process: on Linux, each has its own priority."""
     try:
         return [int(task.name) for task in (process / "task").iterdir()]
     except OSError:
@@ -57,19 +57,19 @@ def _threads(process: Path) -> list[int]:
 
 
 def place(pid: int, *, is_behind: bool) -> None:
-    """Let a process that has just begun a session run behind the user's threads, or where this process runs."""
+    """Run a process that has just begun a session behind the user's threads, or at this process's priority."""
     (step_behind if is_behind else keep_session_behind)(pid)
 
 
 def keep_session_behind(pid: int = 0) -> None:
-    """Let the session that a process has just begun count no more than the process itself does."""
+    """Give the session that a process has just begun no more weight than the process itself."""
     with contextlib.suppress(OSError, AttributeError):
         if (nice := os.getpriority(os.PRIO_PROCESS, pid)) > 0:
             _set_group(_PROC / str(pid or os.getpid()) / "autogroup", nice)
 
 
 def _set_group(path: Path, nice: int) -> None:
-    """Write a group's niceness. Raise OSError where there are no groups."""
+    """Write a group's niceness. Raise OSError if there are no groups."""
     for _ in range(_TRIES):
         try:
             path.write_text(str(nice), encoding="ascii")
@@ -90,7 +90,7 @@ def _has_groups() -> bool:
 
 
 def _groups_share(process: Path) -> bool:
-    """Return whether the cores are shared among sessions: they are not inside a control group for processors.
+    """Return whether the cores are shared among sessions, which they are not inside a CPU control group.
 
     Containers have one. Only roots have a `release_agent` (version 1), and all but the root a `cpu.weight` (version 2).
     """
@@ -111,6 +111,6 @@ def _groups_share(process: Path) -> bool:
 
 
 def _lineage(path: str) -> list[Path]:
-    """Return the folders of a control group and of those that it is part of."""
+    """Return the folders of a control group and of its ancestors."""
     own = _CGROUPS / path.strip("/")
     return [folder for folder in (own, *own.parents) if folder.is_relative_to(_CGROUPS)]

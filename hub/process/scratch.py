@@ -1,7 +1,7 @@
-"""Temporary files: one folder for each process, which whoever outlives the process removes.
+"""Temporary files: one folder for each process, which is removed even if the process is killed.
 
-A process that ends by itself removes its folder. One that is killed cannot: then its workers do, who see its end, and if
-those are killed as well, the next process that needs such a folder. The owner holds a lock for as long as it lives.
+A process that ends by itself removes its folder. If it is killed, its workers remove it, which notice its end; if those are
+killed as well, the next process that needs such a folder does. The owner holds a lock as long as it lives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hub.process.forks import freed_in_forks, in_forks
 _PREFIX = "hub-"
 _LOCK = "owner"
 _YOUNG_S = 60.0
-"""A folder whose lock nobody holds may be one whose owner has just made it, and is about to take the lock."""
+"""Seconds for which an unlocked folder is not removed, since its owner may have just made it and be about to lock it."""
 _ENDING_S = 5.0
 """Seconds within which a process that closed its pipes is gone."""
 _LOOK_S = 0.01
@@ -30,11 +30,11 @@ _LOOK_S = 0.01
 _lock = freed_in_forks(threading.Lock())
 _root: Path | None = None
 _held: int | None = None
-"""Descriptor of the lock of this process's folder."""
+"""Descriptor of the lock on this process's folder."""
 
 
 def scratch_root() -> Path:
-    """Return this process's folder, made when first asked for, or again where somebody removed it. Raises OSError."""
+    """Return this process's folder, created on first use, or again if it was removed. Raises OSError."""
     global _root, _held
     with _lock:
         if _root is None or not _root.is_dir():
@@ -47,13 +47,13 @@ def scratch_root() -> Path:
 
 
 def scratch_folder(purpose: str) -> Path:
-    """Return a new folder for some purpose, for whoever asks to remove. Raises OSError."""
+    """Return a new folder for some purpose, which the caller has to remove. Raises OSError."""
     return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=scratch_root()))
 
 
 @contextlib.contextmanager
 def scratch(purpose: str) -> Generator[Path]:
-    """Lend a new folder. Raises OSError."""
+    """Provide a new folder for the duration of the block. Raises OSError."""
     folder = scratch_folder(purpose)
     try:
         yield folder
@@ -64,7 +64,7 @@ def scratch(purpose: str) -> Generator[Path]:
 def remove_with_owner(root: Path) -> None:
     """Remove another process's folder, if that process is gone; wait a moment for its end. Raises nothing.
 
-    Whoever still writes there is being ended as well, and makes the removal fail until it is.
+    Processes that still write there are being ended as well, and make the removal fail until they are.
     """
     end_s = time.monotonic() + _ENDING_S
     while root.is_dir() and time.monotonic() < end_s:
@@ -73,9 +73,9 @@ def remove_with_owner(root: Path) -> None:
 
 
 def _remove_abandoned(place: Path) -> None:
-    """Remove what processes left behind that were killed, together with all that could have tidied up after them."""
+    """Remove folders of killed processes, if all processes that could have cleaned up were killed as well."""
     for root in place.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or somebody else removes it
+        with contextlib.suppress(OSError):  # another user's, or another process removes it
             if time.time() - (root / _LOCK).stat().st_mtime > _YOUNG_S:
                 _remove_if_abandoned(root)
 
@@ -83,10 +83,10 @@ def _remove_abandoned(place: Path) -> None:
 def _remove_if_abandoned(root: Path) -> None:
     try:
         descriptor = os.open(root / _LOCK, os.O_RDWR)
-    except OSError:  # somebody has begun to remove it
+    except OSError:  # another process has begun to remove it
         shutil.rmtree(root, ignore_errors=True)
         return
-    with contextlib.suppress(OSError):  # the owner lives
+    with contextlib.suppress(OSError):  # its owner is alive
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(root, ignore_errors=True)
     os.close(descriptor)
@@ -94,7 +94,7 @@ def _remove_if_abandoned(root: Path) -> None:
 
 @in_forks
 def _let_go() -> None:
-    """Forget the folder; in a fork, it goes on being the parent's."""
+    """Forget the folder: in a fork, it still belongs to the parent."""
     global _root, _held
     if _held is not None:
         os.close(_held)
@@ -103,7 +103,7 @@ def _let_go() -> None:
 
 @atexit.register
 def _remove_own() -> None:
-    """Remove this process's folder. Registered first, and so done last: other modules import this one."""
+    """Remove this process's folder. Registered first, and therefore run last: other modules import this one."""
     root = _root
     _let_go()
     if root is not None:

@@ -1,11 +1,11 @@
-"""State that belongs to a process and not to a plugin: compared and restored around plugin code, where that is safe.
+"""Process-wide state: compared and restored around plugin code if that is safe.
 
-It is safe in the hub's own worker processes, and in a user's process that has one thread. Where other threads of Python
-run, they may draw a random number, set a variable or add a filter at any moment: nothing can tell their changes from a
-plugin's, and restoring would undo theirs. There only the state of the calling thread itself is compared and restored, and
-what a plugin changes process-wide is known from the worker that ran it first (`refusal_beside_threads`).
+It is safe in the hub's own worker processes, and in a user's process that has one thread. Other Python threads may draw a
+random number, set a variable or add a filter at any moment. Their changes cannot be distinguished from a plugin's, and
+restoring would undo them. Then only the state of the calling thread itself is compared and restored, and what a plugin
+changes process-wide is known from the worker that ran it first (`refusal_beside_threads`).
 
-Nothing here imports torch or NumPy: plugins are also imported where neither is there, and then has nothing to change.
+Nothing here imports torch or NumPy: plugins are also imported in processes without them, and cannot change them there.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from hub.process.environment import environment_now
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGALRM, signal.SIGCHLD)
 _MOST_NAMES = 5
-"""Environment variables that a message names."""
+"""Most environment variables to name in a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Thing:
-    """One piece of state: how to read it, and how to write it back."""
+    """One piece of state, with functions to read it and to write it back."""
 
     name: str
     read: Callable[[], Any]
     write: Callable[[Any], Any]
     module: str = ""
-    """The module that it belongs to: where nobody has imported that, there is nothing to read."""
+    """Module that it belongs to; unless that is imported, there is nothing to read."""
     details: Callable[[Any, Any], str] = lambda _before, _after: ""
-    """What exactly differs, in a few words, where that can be said."""
+    """Function that describes a difference in a few words, if that is possible."""
     is_told: bool = True
-    """False for what good libraries change as well, and what is harmless once it is restored."""
+    """False for state that good libraries change as well, which is harmless once it is restored."""
     is_own: bool = False
-    """True for state of the calling thread, or that no other thread can write: safe to restore beside other threads."""
+    """True for state of the calling thread, or that no other thread can write: safe to restore while other threads run."""
 
     def told(self, before: Any, after: Any) -> str:
         """Return the name, with what exactly differs."""
@@ -88,9 +88,9 @@ _NO_STACK = (None, 2, 0)
 
 
 def _signal_stack() -> tuple[int | None, int, int]:
-    """Where this thread runs signal handlers. OpenVINO sets one when it compiles, and any thread may free it.
+    """Return this thread's stack for signal handlers. OpenVINO sets one when it compiles, and any thread may free it.
 
-    Python's handlers ask for it: with a stack that is gone, the next Ctrl-C is a segmentation fault.
+    Python's handlers run on it: if the stack has been freed, the next Ctrl-C is a segmentation fault.
     """
     found = _SignalStack()
     if sys.platform != "linux" or ctypes.CDLL(None).sigaltstack(None, ctypes.byref(found)) != 0:
@@ -99,7 +99,7 @@ def _signal_stack() -> tuple[int | None, int, int]:
 
 
 def _set_signal_stack(wanted: tuple[int | None, int, int]) -> None:
-    """Set it; where it has become too small, since the process uses wider registers by now, there is none."""
+    """Set the stack, or none if it has become too small, because the process now uses wider registers."""
     for stack in (wanted, _NO_STACK):
         if ctypes.CDLL(None).sigaltstack(ctypes.byref(_SignalStack(*stack)), None) == 0:
             return
@@ -107,9 +107,9 @@ def _set_signal_stack(wanted: tuple[int | None, int, int]) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Filters:
-    """The filters of warnings. Equal to others where those that hold for all warnings are the same, and none is gone.
+    """The warning filters, equal to others if the filters for all warnings are the same and none is missing.
 
-    Libraries add filters for warnings of their own when they are imported: those are nobody else's business.
+    Libraries add filters for their own warnings on import, which affect nothing else.
     """
 
     entries: Sequence[Any]
@@ -127,7 +127,7 @@ def _is_general(entry: tuple[Any, ...]) -> bool:
 
 
 def _set_filters(wanted: _Filters) -> None:
-    with warnings.catch_warnings():  # makes Python forget which filters it has looked up
+    with warnings.catch_warnings():  # resets Python's cache of filter look-ups
         pass
     warnings.filters[:] = wanted.entries  # pyright: ignore[reportIndexIssue] - a list, whatever its stub says
 
@@ -183,11 +183,11 @@ def _of_torch(name: str, read: str, write: str, *, is_own: bool = False) -> _Thi
 
 
 _THINGS = (
-    # First: some of what is read below makes tensors, which a mode that was left on would get.
+    # First: some of the reads below make tensors, which an enabled mode would intercept.
     _Thing("PyTorch's modes", _modes, _set_modes, "torch.utils._python_dispatch", is_own=True),
     _Thing("the environment", environment_now, _set_environment, details=_changed_variables),
     _Thing("the working directory", Path.cwd, os.chdir),
-    _Thing("signal handlers", _handlers, _set_handlers, is_own=True),  # the main thread alone may set them
+    _Thing("signal handlers", _handlers, _set_handlers, is_own=True),  # only the main thread may set them
     _Thing("the stack of signal handlers", _signal_stack, _set_signal_stack, is_told=False, is_own=True),
     _Thing("Python's random numbers", random.getstate, random.setstate),
     _Thing("filters of warnings", lambda: _Filters(list(warnings.filters)), _set_filters),
@@ -201,57 +201,57 @@ _THINGS = (
     ),
     _Thing("CUDA's random numbers", random_state, set_random_state, "torch"),
     _of_torch("the default dtype", "get_default_dtype", "set_default_dtype"),
-    # PyTorch reads OpenMP's number, which each thread has for itself.
+    # PyTorch reads OpenMP's number, which is per thread.
     _of_torch("the number of threads", "get_num_threads", "set_num_threads", is_own=True),
     _of_torch("whether gradients are on", "is_grad_enabled", "set_grad_enabled", is_own=True),
     _of_torch("whether algorithms are deterministic", "get_deterministic_debug_mode", "set_deterministic_debug_mode"),
-    # Last: it covers two of those above, which are put back by now.
+    # Last: it covers two of those above, which are restored by then.
     _Thing("PyTorch's numeric settings", _numeric, _set_numeric, "hub.process.modes", _changed_settings),
 )
 
 
 WORKER, HERE = "its worker process", "this process"
-"""Whose state it is that a plugin changed, in messages."""
+"""Process whose state a plugin changed, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a plugin answered, and what it changed of the process on the way."""
+    """A plugin's answer, and what it changed in the process."""
 
     answer: object
     changed: str = ""
-    """A sentence for people; "" where it changed nothing."""
+    """Sentence for people; "" if it changed nothing."""
 
 
 def told_changes(changed: Sequence[str], where: str, who: str = "it") -> str:
-    """Return the sentence about what was changed and restored; "" where nothing was."""
+    """Return the sentence about what was changed and restored; "" if nothing was."""
     return f"{who} changed {', '.join(changed)} of {where}, which was restored" if changed else ""
 
 
 OWN_THREADS = "hub-"
-"""How the names of the hub's own threads begin. They change nothing of the process."""
+"""Prefix of the names of the hub's own threads, which do not change process-wide state."""
 _IDLE = ("tqdm_monitor",)
-"""Names of other threads that change nothing of the process: that of progress bars, which many programs have."""
+"""Names of other threads that do not change process-wide state: that of progress bars, which many programs have."""
 
 _POOLS_LOOP = futures_threads._worker.__code__  # pyright: ignore[reportPrivateUsage]
-"""What threads of a `ThreadPoolExecutor` run; innermost in one of them, it waits for work."""
+"""Code that threads of a `ThreadPoolExecutor` run; if it is a thread's innermost frame, the thread waits for work."""
 _is_workers = False
 
 
 def claim_process() -> None:
-    """Declare this process the hub's own, a worker: its threads are the plugins', whose changes are to be found."""
+    """Declare this process the hub's own, a worker: its threads are the plugins', whose changes must be detected."""
     global _is_workers
     _is_workers = True
 
 
 def is_alone() -> bool:
-    """Return whether process-wide state can be compared here: in a worker, or where no other thread of Python runs."""
+    """Return whether process-wide state can be compared here: in a worker, or if no other Python thread runs."""
     own = threading.current_thread()
     return _is_workers or all(thread is own or _is_idle(thread) for thread in threading.enumerate())
 
 
 def _is_idle(thread: threading.Thread) -> bool:
-    """Return whether a thread runs nothing while this one does: one of a pool waits until somebody gives it work."""
+    """Return whether a thread runs nothing while this one does: a pool's thread waits until it gets work."""
     if thread.name.startswith(OWN_THREADS) or thread.name in _IDLE:
         return True
     frame = sys._current_frames().get(thread.ident or 0)  # pyright: ignore[reportPrivateUsage] - there is no other way
@@ -259,7 +259,7 @@ def _is_idle(thread: threading.Thread) -> bool:
 
 
 def refusal_beside_threads(changed: Sequence[str]) -> str:
-    """Return why what makes these changes (found in a worker) must not run in this process now; "" where it may."""
+    """Return why code that makes these changes (found in a worker) must not run in this process now; "" if it may."""
     if not changed or is_alone():
         return ""
     return f"it changes {', '.join(changed)}, which other threads of this process would notice"
@@ -267,7 +267,7 @@ def refusal_beside_threads(changed: Sequence[str]) -> str:
 
 @contextmanager
 def kept_state() -> Generator[list[str]]:
-    """Restore state at the end: the process's where that is safe, else the calling thread's.
+    """Restore state at the end: the process's if that is safe, else the calling thread's.
 
     The list that it yields then names what had changed.
     """

@@ -1,4 +1,4 @@
-"""What PyTorch itself holds while it traces a program, for places at which the hub or a plugin traces one."""
+"""The locks that PyTorch itself holds while it traces a program, for tracing by the hub or a plugin."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from hub.process.forks import freed_in_forks
 
 @contextmanager
 def tracing() -> Generator[None]:
-    """Hold PyTorch's lock of compilations, and its flag that one goes on, for as long as a program is traced.
+    """Hold PyTorch's compilation lock, and set its flag for compilation, while a program is traced.
 
     FX keeps "now tracing" in one flag for the whole process, and `make_fx` patches modules of PyTorch: two threads that
-    trace at once can leave either set for ever. A thread that calls a compiled model meanwhile is refused by Dynamo, unless
-    the flag says that somebody compiles. Other threads see `torch.compiler.is_compiling()` meanwhile: hold it no longer.
+    trace at the same time can leave either set permanently. Meanwhile Dynamo refuses a thread that calls a compiled model,
+    unless the flag says that a compilation is in progress. Other threads see `torch.compiler.is_compiling()` while it is
+    set, so hold it no longer than necessary.
     """
     with freed_in_forks(compile_lock):
         before = torch.compiler.is_compiling()

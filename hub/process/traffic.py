@@ -1,8 +1,8 @@
-"""Which moments a running model leaves alone: its calls are counted in a file that the processes beside it read.
+"""Calls of a running model, counted in a file, so that other processes can time between them.
 
-Timing in the middle of the user's own calls measures who gets the cores. So what is timed beside a running model waits for
-a gap between two of its calls, and forgets what a call fell into. A model that leaves no gaps is not waited for endlessly:
-what was timed beside it is counted, and the plan says so.
+Timing in the middle of the user's own calls measures which process gets the cores. So timings taken while the model runs
+wait for a gap between two of its calls, and discard samples that a call interrupts. A model without gaps is not waited for
+endlessly: the samples taken during calls are counted, and the plan mentions it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import TypeVar
 from hub.process.forks import freed_in_forks
 
 COUNTS = "traffic"
-"""Name of the file, beside the sample of what is planned."""
+"""Name of the file, next to the sample of the program that is planned."""
 PATIENCE_S = 6.0
-"""Seconds that one process waits for gaps, in all; each sample that a call falls into counts as well."""
+"""Seconds that one process waits for gaps in total; each sample that a call interrupts counts as well."""
 _LOOK_S = 0.0005
 _FORM = struct.Struct("=QQ")
-"""Calls that run now, and calls that ever began."""
+"""Number of calls running now, and of calls ever begun."""
 
 T = TypeVar("T")
 
 
 class Traffic:
-    """The calls of models that run in eager while they are planned. Any thread may enter."""
+    """The calls of models that run in eager while they are planned. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = freed_in_forks(threading.Lock())
@@ -50,7 +50,7 @@ class Traffic:
             self._write()
 
     def hide(self) -> None:
-        """Write no more counts."""
+        """Stop writing the counts."""
         with self._lock:
             self._shared = None
 
@@ -76,17 +76,17 @@ TRAFFIC = Traffic()
 
 
 class Gaps:
-    """The moments in which nobody else calls, as far as a file says; all of them where there is none."""
+    """Gaps between the calls that a file records; without a file, all the time."""
 
     def __init__(self) -> None:
         self.path: Path | None = None
         self._shared: mmap.mmap | None = None
         self._patience_s = 0.0
         self.beside = 0
-        """Samples that were taken beside calls, because there were no gaps."""
+        """Samples that were taken during calls, because there were no gaps."""
 
     def watch(self, path: Path | None) -> None:
-        """Look at this file from now on; None watches nothing. One that cannot be read says nothing."""
+        """Read this file from now on; None watches nothing. An unreadable file records no calls."""
         self.path, self._shared = path, None
         self._patience_s, self.beside = PATIENCE_S, 0
         if path is not None:
@@ -94,7 +94,7 @@ class Gaps:
                 self._shared = mmap.mmap(file.fileno(), _FORM.size, access=mmap.ACCESS_READ)
 
     def sample(self, take: Callable[[], T]) -> T:
-        """Return what `take` gives in a gap: it is taken again where a call falls into it, as long as patience lasts."""
+        """Return the result of `take` in a gap; repeat it if a call interrupts, as long as patience lasts."""
         if self._shared is None:
             return take()
         while True:

@@ -1,4 +1,4 @@
-"""Time in which work could be done: without what processes that run behind the user's threads waited for a core."""
+"""Time in which work was possible: without the time for which processes behind the user's threads waited for a core."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import time
 from hub.process.family import PROC, descendants, state_of
 
 LOOK_S = 0.25
-"""Seconds between two looks at who waits."""
+"""Seconds between two checks for waiting processes."""
 MIN_SHARE = 0.05
-"""Share of all time that counts at least: a budget ends, however busy the machine is."""
+"""Least share of all time that counts, so that a budget ends however busy the machine is."""
 
 
 class Worked:
-    """Seconds for which a process worked, or waited for something else than a core."""
+    """Seconds for which a process worked, or waited for something other than a core."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self.seconds = pid, 0.0
         self._now_s, self._cpu_s = time.monotonic(), _cpu_s(pid)
 
     def tick(self) -> float:
-        """Return seconds since the last look in which it waited for a core."""
+        """Return the seconds since the last check for which it waited for a core."""
         now_s, cpu_s = time.monotonic(), _cpu_s(self._pid)
         passed_s, worked_s = now_s - self._now_s, cpu_s - self._cpu_s
         self._now_s, self._cpu_s = now_s, cpu_s
@@ -33,7 +33,7 @@ class Worked:
 
 
 def _cpu_s(pid: int) -> float:
-    """Return the seconds of processor time of a process; 0 where the system does not say."""
+    """Return the processor time of a process in seconds; 0 if the system does not report it."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -41,14 +41,14 @@ def _cpu_s(pid: int) -> float:
 
 
 class _Family:
-    """What this process and those that it started wait for, once somebody looks."""
+    """Waiting times of this process and those that it started, once watched."""
 
     def __init__(self) -> None:
         self.waited_s = 0.0
         self._members: dict[int, Worked] = {}
 
     def watch(self) -> None:
-        """Look, for as long as this process lives."""
+        """Check repeatedly, as long as this process lives."""
         threading.Thread(target=self._look, name="hub-waiting", daemon=True).start()
 
     def _look(self) -> None:
@@ -60,7 +60,7 @@ class _Family:
             self._members = members
             waited = [seconds for member in members.values() if (seconds := member.tick())]
             passed_s = time.monotonic() - start_s
-            if waited:  # several wait in turn for one core: each of them gets on by so much
+            if waited:  # several wait in turn for one core: each of them progresses by that much
                 self.waited_s += min(sum(waited) / len(waited), (1 - MIN_SHARE) * passed_s)
 
 
@@ -68,10 +68,10 @@ _family = _Family()
 
 
 def leave_out_waiting() -> None:
-    """Let `now` leave out, from here on, seconds in which what this process started waited for a core."""
+    """Make `now` exclude, from here on, seconds for which processes that this one started waited for a core."""
     _family.watch()
 
 
 def now() -> float:
-    """Return `time.monotonic()`, without such seconds."""
+    """Return `time.monotonic()` without the excluded seconds."""
     return time.monotonic() - _family.waited_s

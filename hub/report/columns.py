@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def columns(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()) -> list[str]:
-    """Return the lines of a table, a header first, columns as wide as their widest cell.
+    """Return the lines of a table, a header first, with columns as wide as their widest cell.
 
-    Columns named in `right` are flush right, as numbers should be. Lines end without spaces.
+    Columns named in `right` are right-aligned, as numbers should be. Lines have no trailing spaces.
     """
     table = [tuple(headers), *map(tuple, rows)]
     widths = [max(len(row[index]) for row in table) for index in range(len(headers))]

@@ -1,11 +1,11 @@
-"""Numbers and name as people read them."""
+"""Numbers and names in readable form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 _SHOWN_NAMES = 4
-"""Names given one by one before "and 9 more"."""
+"""Names to list before "and 9 more"."""
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
@@ -19,19 +19,19 @@ def duration(seconds: float | None) -> str:
 
 
 def spread(median_s: float, spread_s: float) -> str:
-    """Return a median with half the width of its interval: "36.1 ms +- 1.1 %"; without the interval where that is 0."""
+    """Return a median with half the width of its interval: "36.1 ms +- 1.1 %"; without the interval if that is 0."""
     if not spread_s or not median_s:
         return duration(median_s)
     return f"{duration(median_s)} +- {100 * spread_s / median_s:.1f} %"
 
 
 def megabytes(size_bytes: int) -> str:
-    """Return bytes in the unit that people compare them in: "12 MB", "3.4 GB"."""
+    """Return bytes in a readable unit: "12 MB", "3.4 GB"."""
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.0f} MB"
 
 
 def ratio(value: float, best: float) -> str:
-    """Return how many times as long as the best something takes: "1.07x"; "-" where the best took no time."""
+    """Return a time as a multiple of the best: "1.07x"; "-" if the best took no time."""
     return f"{value / best:.2f}x" if best > 0 else "-"
 
 
@@ -41,13 +41,13 @@ def count(number: int, noun: str) -> str:
 
 
 def names_text(names: Iterable[str]) -> str:
-    """Return some names, and how many more there are."""
+    """Return some names, and the number of others."""
     listed = list(names)
     rest = len(listed) - _SHOWN_NAMES
     return ", ".join(listed) if rest <= 1 else f"{', '.join(listed[:_SHOWN_NAMES])} and {rest} more"
 
 
 def _digits(value: float) -> str:
-    """Three significant digits, never in powers of ten."""
+    """Return three significant digits, never in powers of ten."""
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{decimals}f}"

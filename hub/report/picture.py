@@ -14,7 +14,7 @@ _BOX_LINES = 6
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some characters of a line, and the backend whose colour they have; "" for none."""
+    """Some characters of a line, and the backend that determines their colour; "" for none."""
 
     text: str
     backend: str = ""
@@ -24,7 +24,7 @@ Line = tuple[Piece, ...]
 
 
 def picture(plan: Plan, width: int = 100) -> tuple[Line, ...]:
-    """Return the lines of the picture, boxes left to right, and rows top to bottom, at most `width` characters wide."""
+    """Return the lines of the picture, boxes left to right and rows top to bottom, at most `width` characters wide."""
     return tuple(line for row in _rows(plan.clusters, width) for line in _drawn(row))
 
 
@@ -43,7 +43,7 @@ def _inner_width(cluster: PlannedCluster) -> int:
 
 
 def _rows(clusters: Sequence[PlannedCluster], width: int) -> list[list[PlannedCluster]]:
-    """Break the chain of boxes where the next one would pass the right edge."""
+    """Break the chain of boxes before each box that would exceed the width."""
     rows: list[list[PlannedCluster]] = []
     used = width
     for cluster in clusters:

@@ -1,4 +1,4 @@
-"""What moved between two sets of plans: backends of nodes, cuts between clusters, settings, times."""
+"""Differences between two sets of plans: backends of nodes, cuts between clusters, settings, times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Recut:
-    """A cluster whose nodes lie in several clusters of the other plan."""
+    """A cluster whose nodes are in several clusters of the other plan."""
 
     cluster: str
     others: tuple[str, ...]
@@ -46,14 +46,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class GraphDiff:
-    """What differs for one graph. All empty where the plans are equal."""
+    """Differences for one graph. All fields are empty if the plans are equal."""
 
     graph: str
     only_in: str = ""
-    """ "first" or "second" where the other file has no plan for this graph; then nothing else is told."""
+    """ "first" or "second" if the other file has no plan for this graph; then nothing else is reported."""
     moved: tuple[Moved, ...] = ()
     split: tuple[Recut, ...] = ()
-    """Clusters of the first plan whose nodes lie in several of the second."""
+    """Clusters of the first plan whose nodes are in several of the second."""
     merged: tuple[Recut, ...] = ()
     """Clusters of the second plan whose nodes come from several of the first."""
     removed: tuple[str, ...] = ()
@@ -72,8 +72,8 @@ class GraphDiff:
 def plan_diff(first: Sequence[Plan], second: Sequence[Plan]) -> tuple[GraphDiff, ...]:
     """Return one difference for each graph, in the first's order, then those that only the second has.
 
-    Plans of equal digest belong together, then plans that share a node, each in order. Names of graphs and clusters,
-    reasons, bids, contenders and events are no differences.
+    Plans of equal digest are compared, then plans that share a node, each in order. Names of graphs and clusters, reasons,
+    bids, contenders and events do not count as differences.
     """
     partner = _partners(first, second)
     rest = [plan for index, plan in enumerate(second) if index not in partner.values()]
@@ -143,7 +143,7 @@ def _names(plan: Plan) -> tuple[str, ...]:
 
 
 def _operators(cluster: PlannedCluster, nodes: Sequence[str]) -> tuple[str, ...]:
-    if len(cluster.operators) != len(cluster.nodes):  # people may leave them out
+    if len(cluster.operators) != len(cluster.nodes):  # edited plans may leave them out
         return tuple(nodes)
     operator_of = dict(zip(cluster.nodes, cluster.operators, strict=True))
     return tuple(operator_of[node] for node in nodes)
@@ -175,7 +175,7 @@ def _times(one: Plan, other: Plan) -> Iterator[tuple[str, float | None, float | 
 
 
 def diff_facts(diffs: Sequence[GraphDiff]) -> dict[str, Any]:
-    """Return the differences as plain JSON values; `equal` is true where there is none."""
+    """Return the differences as plain JSON values; `equal` is true if there are none."""
     return {"equal": all(diff.is_empty for diff in diffs), "graphs": [asdict(diff) for diff in diffs if not diff.is_empty]}
 
 

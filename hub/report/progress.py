@@ -1,7 +1,7 @@
-"""Progress: what the planner is doing, on standard error, while somebody waits.
+"""Progress: the planner's current stage, on standard error, while the user waits.
 
-`HUB_PROGRESS` chooses the form: `live` (bars, the default on a terminal), `plain` (a line a stage), `off` (the default
-elsewhere). Nothing here ever raises into the planner: a display that fails goes silent.
+`HUB_PROGRESS` selects the form: `live` (bars, the default on a terminal), `plain` (a line per stage), `off` (the default
+elsewhere). Nothing here ever raises into the planner: a display that fails is silenced.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ VARIABLE = "HUB_PROGRESS"
 
 
 class Progress(Protocol):
-    """Hears about the stages of one piece of work. Any thread may call; raises nothing."""
+    """Receiver of the stages of one piece of work. Thread-safe; raises nothing."""
 
     def stage(self, name: str, total: int | None = None) -> None:
-        """Begin a stage and end the one before: "compile", of `total` steps, None where the number is unknown."""
+        """Begin a stage and end the previous one: "compile", of `total` steps, None if the number is unknown."""
         ...
 
     def advance(self, detail: str = "") -> None:
@@ -38,9 +38,9 @@ class Progress(Protocol):
 
 
 def progress_for(subject: str, environ: Mapping[str, str] | None = None, stream: TextIO | None = None) -> Progress:
-    """Return the form of progress that the environment asks for; an unknown word counts as not given.
+    """Return the form of progress that the environment selects; an unknown word is ignored.
 
-    `subject` is what the work is on, and stands before each stage: "graph0".
+    `subject` is what the work is on, and precedes each stage: "graph0".
     """
     target: TextIO = sys.stderr if stream is None else stream
     wanted = (os.environ if environ is None else environ).get(VARIABLE, "").strip().lower()
@@ -58,7 +58,7 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 class SilentProgress(Progress):
-    """Says nothing."""
+    """Progress without output."""
 
     def stage(self, name: str, total: int | None = None) -> None:
         """Do nothing."""
@@ -71,7 +71,7 @@ class SilentProgress(Progress):
 
 
 class PlainProgress(Progress):
-    """One line at the end of each stage, with its steps counted: for logs, where nothing can be redrawn."""
+    """One line at the end of each stage, with the number of steps: for logs, in which nothing can be redrawn."""
 
     def __init__(self, subject: str, stream: TextIO) -> None:
         self._subject = subject
@@ -81,11 +81,11 @@ class PlainProgress(Progress):
         self._began_s = 0.0
 
     def stage(self, name: str, total: int | None = None) -> None:  # noqa: ARG002 - the steps taken are printed
-        """End the stage before and begin one."""
+        """End the previous stage and begin one."""
         self.done()
         self._name, self._steps, self._began_s = name, 0, time.monotonic()
 
-    def advance(self, detail: str = "") -> None:  # noqa: ARG002 - a line a stage, not a step
+    def advance(self, detail: str = "") -> None:  # noqa: ARG002 - a line per stage, not per step
         """Count one step."""
         self._steps += 1
 
@@ -102,7 +102,7 @@ class PlainProgress(Progress):
 
 
 class _Tolerant:
-    """A stream that may be closed: rich draws from a thread of its own, where nobody could catch the error."""
+    """A stream that may be closed: rich draws from its own thread, in which the error could not be caught."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -124,7 +124,7 @@ class _Tolerant:
 
 
 class LiveProgress(Progress):
-    """A bar a stage, redrawn in place and gone at the end."""
+    """A bar per stage, redrawn in place and removed at the end."""
 
     def __init__(self, subject: str, stream: TextIO) -> None:
         from rich import console, progress  # only terminals need it
@@ -143,7 +143,7 @@ class LiveProgress(Progress):
         self._task: rich.progress.TaskID | None = None
 
     def stage(self, name: str, total: int | None = None) -> None:
-        """End the bar before and begin one; the first one begins the display."""
+        """End the previous bar and begin one; the first one begins the display."""
         self._end_task()
         self._bars.start()
         self._task = self._bars.add_task(f"hub, {self._subject}: {name}", total=total, detail="")
@@ -165,23 +165,23 @@ class LiveProgress(Progress):
 
 
 class Unfailing(Progress):
-    """Passes everything on until the display raises, and nothing after that."""
+    """Progress that forwards everything until the display raises, and nothing after that."""
 
     def __init__(self, inner: Progress) -> None:
         self._inner: Progress = inner
 
     def stage(self, name: str, total: int | None = None) -> None:
-        """Pass on."""
+        """Forward to the display."""
         with self._silenced_by_errors():
             self._inner.stage(name, total)
 
     def advance(self, detail: str = "") -> None:
-        """Pass on."""
+        """Forward to the display."""
         with self._silenced_by_errors():
             self._inner.advance(detail)
 
     def done(self) -> None:
-        """Pass on."""
+        """Forward to the display."""
         with self._silenced_by_errors():
             self._inner.done()
 
@@ -189,6 +189,6 @@ class Unfailing(Progress):
     def _silenced_by_errors(self) -> Generator[None]:
         try:
             yield
-        except Exception:  # noqa: BLE001 - whatever a display raises costs the display only
+        except Exception:  # noqa: BLE001 - an exception in a display costs the display only
             # A closed stream, or a second live display on the same terminal: neither is worth a failed compilation.
             self._inner = SilentProgress()

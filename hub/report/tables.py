@@ -15,12 +15,12 @@ from hub.report.picture import picture
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 _MOST_PICTURED = 12
-"""Clusters beyond which a picture is longer than the table that follows it."""
+"""Most clusters to draw: with more, a picture is longer than the table that follows it."""
 _EVENT_COLOURS = {"refused": "yellow", "failed": "red", "fallback": "red", "note": "dim"}
 
 
 def plan_table(plan: Plan, width: int = 100) -> RenderableType:
-    """Return a plan for the terminal: heading, picture where it has several clusters, and the tables of the text report."""
+    """Return a plan for the terminal: heading, picture if it has several clusters, and the tables of the text report."""
     colours = backend_colours(plan)
     title, *facts = text.heading(plan)
     parts: list[RenderableType] = [_titled(title, facts)]
@@ -36,7 +36,7 @@ def plan_table(plan: Plan, width: int = 100) -> RenderableType:
 
 
 def backend_colours(plan: Plan) -> Mapping[str, str]:
-    """Give each backend of a plan its colour, by order of first use; eager is dim."""
+    """Assign each backend of a plan its colour, by order of first use; eager is dim."""
     others = [name for name in plan.backends if name != EAGER]
     colours = {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(others)}
     return {**colours, EAGER: "dim"}
@@ -45,7 +45,7 @@ def backend_colours(plan: Plan) -> Mapping[str, str]:
 def coloured_table(
     title: str, headers: Sequence[str], rows: Iterable[Sequence[str]], colours: Mapping[str, str]
 ) -> RenderableType:
-    """Return a table with a title, cells that name a backend in its colour, columns of numbers flush right."""
+    """Return a table with a title, cells with a backend's name in its colour, and right-aligned columns of numbers."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for header in headers:
         table.add_column(header, justify="right" if header in text.NUMBERS else "left", overflow="fold")
@@ -66,7 +66,7 @@ def _picture(plan: Plan, colours: Mapping[str, str], width: int) -> Text:
 
 
 def _report(title: str, lines: Sequence[str]) -> RenderableType:
-    """Return what a backend tells, line by line: its tables would be of no use if they were wrapped."""
+    """Return a backend's report, line by line: its tables would be unreadable if they were wrapped."""
     text = Text.assemble((title, "italic"), "\n", "\n".join(f"  {line}" for line in lines), "\n")
     text.no_wrap, text.overflow = True, "ignore"
     return text

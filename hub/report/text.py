@@ -1,4 +1,4 @@
-"""A plan as plain text, which is what `str(plan)` gives."""
+"""A plan as plain text, as returned by `str(plan)`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def heading(plan: Plan) -> list[str]:
-    """Return the lines that say what the plan is for and how it was decided."""
+    """Return the lines that show what the plan is for and how it was decided."""
     facts = (
         ("inputs", ", ".join(plan.inputs) or "none"),
         ("threads", f"{plan.threads}, {'may spin' if plan.spin else 'no spinning'} between calls"),
@@ -48,7 +48,7 @@ def heading(plan: Plan) -> list[str]:
 
 
 def search_text(search: Search) -> str:
-    """Return in a line what the planner looked at: "26 regions of 5 structures, 10 of 15 prices measured, ..."."""
+    """Return a one-line summary of the planner's search: "26 regions of 5 structures, 10 of 15 prices measured, ..."."""
     proof = {None: "", 0.0: ", proven cheapest"}.get(search.gap, f", within {search.gap or 0:.1%} of the cheapest")
     method = {"chain": "; assigned by dynamic programme", "milp": "; assigned by binary programme"}.get(search.method, "")
     return (
@@ -61,11 +61,11 @@ def search_text(search: Search) -> str:
 
 CLUSTER_HEADERS = ("name", "backend", "nodes", "operators", "predicted", "measured", "why")
 NUMBERS = frozenset({"nodes", "predicted", "measured", "one call", "to best", "clusters", "calls"})
-"""Columns that are flush right."""
+"""Columns that are right-aligned."""
 
 
 def cluster_lines(plan: Plan) -> list[str]:
-    """Return the table of clusters in the order in which they run."""
+    """Return the table of clusters in execution order."""
     return columns(CLUSTER_HEADERS, [cluster_cells(cluster) for cluster in plan.clusters], right=NUMBERS)
 
 
@@ -105,7 +105,7 @@ def _first_and_last(lines: Sequence[str]) -> str:
 
 
 def why_not_lines(plan: Plan) -> list[str]:
-    """Return, for each backend, what it bid for clusters that it did not get, equal refusals together."""
+    """Return, for each backend, its bids for clusters that it did not get, with equal refusals together."""
     found: dict[str, dict[str, list[str]]] = {}
     for cluster, backend, text in _lost_bids(plan):
         found.setdefault(backend, {}).setdefault(text, []).append(cluster)
@@ -134,7 +134,7 @@ def _price_text(price: Price, cluster: PlannedCluster) -> str:
 
 
 def reports(plan: Plan) -> list[tuple[str, list[str]]]:
-    """Return title and lines of what backends tell of their clusters."""
+    """Return title and lines of backends' reports on their clusters."""
     return [
         (f"{cluster.name} on {cluster.backend}", cluster.report.splitlines()) for cluster in plan.clusters if cluster.report
     ]
@@ -146,7 +146,7 @@ CONTENDER_HEADERS = ("", "plan", "one call", "to best", "clusters", "calls")
 
 
 def contender_lines(plan: Plan) -> list[str]:
-    """Return the table of whole plans that were timed, the fastest first, the chosen one with a star."""
+    """Return the table of timed whole plans, fastest first, with a star at the chosen one."""
     return columns(CONTENDER_HEADERS, contender_rows(plan), right=NUMBERS) if plan.contenders else []
 
 
@@ -168,6 +168,6 @@ def _contender_cells(contender: Contender, best_s: float) -> tuple[str, ...]:
 
 
 def event_line(event: Event) -> str:
-    """Return one event: kind, stage, whom it concerns, and what happened."""
+    """Return one event: kind, stage, backend or cluster, and what happened."""
     whom = ", ".join(name for name in (event.backend, event.cluster) if name)
     return f"{event.kind} at {event.stage}{f' ({whom})' if whom else ''}: {event.message}"

@@ -1,4 +1,4 @@
-"""Compares what an executable gave with what eager gives: form, memory, inputs and numbers."""
+"""Compares an executable's outputs with eager's: form, memory, inputs and numbers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from hub.verification.reference import MANY_NUDGES, Outputs, Reference
 from hub.verification.tolerance import EAGER_FACTOR, Tolerance
 
 NOTHING = 1e-3
-"""An exact output whose largest value is this part of eager's largest error is nothing but what float64 rounds."""
+"""Ratio to eager's largest error below which an exact output's largest value is mere float64 rounding."""
 EVEN = 30.0
-"""Roundings are this many times as large as usual ones at most, and what moves them by this part of them or more."""
+"""Largest ratio of a rounding to the typical one, and of the typical one to its change when inputs are perturbed."""
 _autograd: Any = cast("Any", torch)._C._autograd
 _set_versions: Callable[[tuple[torch.Tensor, ...], tuple[int, ...]], None] = _autograd._unsafe_set_version_counter
-"""What `torch.autograd._unsafe_preserve_version_counter` calls when it ends."""
+"""The function that `torch.autograd._unsafe_preserve_version_counter` calls when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Whose outputs are compared, and by which budget."""
+    """The backend whose outputs are compared, and the error budget."""
 
     cluster: Cluster
     backend: str
@@ -51,7 +51,7 @@ class Judge:
 
 
 class Snapshot:
-    """Inputs as they are now: finds out later whether somebody wrote to them, and puts them right."""
+    """Inputs in their current state: detects later whether they were written to, and restores them."""
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         self._inputs = tuple(inputs)
@@ -59,7 +59,7 @@ class Snapshot:
         self._versions = [_version(value) for value in inputs]
 
     def written(self) -> tuple[int, ...]:
-        """Return the positions of the inputs that were written to since."""
+        """Return the positions of the inputs that have been written to since."""
         facts = zip(self._inputs, self._kept, self._versions, strict=True)
         return tuple(
             position
@@ -68,18 +68,19 @@ class Snapshot:
         )
 
     def restore(self, positions: Iterable[int]) -> None:
-        """Return these inputs their old values, and their old counts of writes: to whoever counts, nothing has happened."""
+        """Restore the old values and version counters of these inputs, so that the writes leave no trace."""
         with torch.no_grad():
             for position in positions:
                 value, version = self._inputs[position], self._versions[position]
                 value.copy_(self._kept[position])
                 if version is not None:
-                    # Autograd would refuse to go back through an input that it has kept, and executables be built anew.
+                    # Otherwise autograd would refuse to go back through an input that it has saved, and executables would
+                    # be rebuilt.
                     _set_versions((value,), (version,))
 
 
 def _version(value: Any) -> int | None:
-    """Inference tensors keep no count of their writes."""
+    """Return the version counter of a tensor. Inference tensors have none."""
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
 
 
@@ -93,7 +94,7 @@ def _bytes(value: torch.Tensor) -> torch.Tensor:
 
 
 def check_inputs(judge: Judge, snapshot: Snapshot) -> None:
-    """Raise ContractError, with the inputs put right, where the executable wrote to one."""
+    """Restore the inputs and raise ContractError if the executable wrote to one."""
     if written := snapshot.written():
         snapshot.restore(written)
         raise judge.broken(f"the executable wrote to its input {judge.cluster.input_names[written[0]]}")
@@ -103,7 +104,7 @@ def check_inputs(judge: Judge, snapshot: Snapshot) -> None:
 
 
 def check_form(judge: Judge, outputs: Sequence[Any], expected: Outputs, inputs: Sequence[Any]) -> None:
-    """Raise ContractError for a wrong number, type, shape, dtype or device, and for memory shared unlike in eager."""
+    """Raise ContractError for a wrong number, type, shape, dtype or device, and for memory sharing unlike eager's."""
     if len(outputs) != len(expected):
         raise judge.broken(f"{len(outputs)} outputs, {len(expected)} expected")
     names = judge.cluster.output_names
@@ -122,7 +123,7 @@ def check_form(judge: Judge, outputs: Sequence[Any], expected: Outputs, inputs: 
 
 
 def check_memory(judge: Judge, outputs: Sequence[torch.Tensor], expected: Outputs, inputs: Sequence[Any]) -> None:
-    """Raise ContractError for outputs that share memory with inputs or weights, or with each other unlike in eager."""
+    """Raise ContractError if outputs share memory with inputs or weights, or with each other where eager's do not."""
     given, weights = _storages(inputs), _storages(judge.cluster.constants.values())
     for name, got in zip(judge.cluster.output_names, outputs, strict=True):
         if got.numel() and _storage(got) in given:
@@ -136,7 +137,7 @@ def check_memory(judge: Judge, outputs: Sequence[torch.Tensor], expected: Output
 
 
 def check_apart(judge: Judge, earlier: Sequence[torch.Tensor], later: Sequence[torch.Tensor]) -> None:
-    """Raise ContractError where outputs of two calls, both still alive, share memory."""
+    """Raise ContractError if outputs of two calls, both still alive, share memory."""
     taken = _storages(earlier)
     for name, got in zip(judge.cluster.output_names, later, strict=True):
         if got.numel() and _storage(got) in taken:
@@ -144,7 +145,7 @@ def check_apart(judge: Judge, earlier: Sequence[torch.Tensor], later: Sequence[t
 
 
 def check_untouched(judge: Judge, outputs: Sequence[torch.Tensor], copies: Sequence[torch.Tensor]) -> None:
-    """Raise ContractError where outputs of an earlier call are no longer what they were."""
+    """Raise ContractError if outputs of an earlier call have changed."""
     for name, got, copy in zip(judge.cluster.output_names, outputs, copies, strict=True):
         if not is_same(got, copy):
             raise judge.broken(f"a later call wrote to output {name} of an earlier one")
@@ -159,7 +160,7 @@ def _storages(values: Iterable[Any]) -> set[int]:
 
 
 def shared(outputs: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
-    """Return pairs of outputs that begin at one address. Apart from that, outputs may well lie in one block of memory."""
+    """Yield pairs of outputs that begin at the same address. Otherwise, outputs may lie in one block of memory."""
     first: dict[int, int] = {}
     for position, value in enumerate(outputs):
         if value.numel() and (other := first.setdefault(value.data_ptr(), position)) != position:
@@ -172,10 +173,10 @@ def shared(outputs: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
 def real_error(judge: Judge, outputs: Sequence[torch.Tensor], reference: Reference, where: str) -> float:
     """Compare numbers on real inputs, strictly; return the largest max|error| / max|reference|.
 
-    Differences as large as those that one rounding of the inputs makes are allowed, as long as half of the digits agree: a
-    place or a branch chosen otherwise is another answer to whoever reads it, however little decided in eager.
+    Differences as large as those that one rounding of the inputs causes are allowed, as long as half of the digits agree.
+    An index or a branch chosen differently is a different answer to its reader, however close the choice was in eager.
 
-    `where` says for messages which call it was. Raises AccuracyError.
+    `where` names the call in messages. Raises AccuracyError.
     """
     errors = [
         _Output(judge, reference, index, got, where).strict_error() for index, got in enumerate(outputs) if got.numel()
@@ -191,12 +192,12 @@ def check_values(
     *,
     tiny_beside: Sequence[torch.Tensor] | None = None,
 ) -> float:
-    """Compare numbers on any inputs; gives the largest max|error| / max|reference| of what counts. Raises AccuracyError.
+    """Compare numbers on any inputs; return the largest max|error| / max|reference| that counts. Raises AccuracyError.
 
-    More is forgiven than on the sample: four times what eager itself has lost, and differences as large as those that one
-    rounding of the inputs makes, jumps among them. For inputs that are tiny, `tiny_beside` are the outputs on real
-    ones: what is a rounding beside those is allowed, and denormal inputs may be taken for zero. An infinity or NaN that no
-    run of eager gives is never forgiven, but for infinities of the right sign where sums may overflow.
+    More is tolerated than on real inputs: four times eager's own error, and differences as large as those that one rounding
+    of the inputs causes, jumps among them. For tiny inputs, `tiny_beside` are the outputs on real inputs: an error that is
+    a rounding relative to those is allowed, and denormal inputs may be taken for zero. An infinity or NaN that no run of
+    eager gives is never tolerated, except for infinities of the right sign where sums may overflow.
     """
     errors = [
         _Output(judge, reference, index, got, where, None if tiny_beside is None else tiny_beside[index]).forgiving_error()
@@ -208,16 +209,16 @@ def check_values(
 
 @dataclass(frozen=True, slots=True)
 class _Distance:
-    """How far one output is from the exact one, element by element, in float64."""
+    """Distance of one output from the exact one, element by element, in float64."""
 
     error: torch.Tensor
-    """Infinite where one is finite and the other is not; 0 where there is nothing to compare."""
+    """Infinite if one is finite and the other is not; 0 if there is nothing to compare."""
     allowed: torch.Tensor
     exact: torch.Tensor
     scale: torch.Tensor
     """Largest finite value among the elements of one order of magnitude."""
     is_lost: torch.Tensor
-    """True where eager itself is further than half of its digits from the exact element, or where one is no number."""
+    """True if eager itself loses more than half of the digits of the exact element, or if one of them is not a number."""
 
     @property
     def wrong(self) -> torch.Tensor:
@@ -225,13 +226,13 @@ class _Distance:
 
     @property
     def relative(self) -> float:
-        """Largest error, of those that are not wrong, over the largest value."""
+        """Largest error among the elements that are not wrong, over the largest value."""
         largest, scale = float(self.error.masked_fill(self.wrong, 0.0).max()), float(self.scale.max())
         return largest / scale if scale else 0.0
 
 
 class _Output:
-    """One output of one call, beside eager's."""
+    """One output of one call, together with eager's."""
 
     def __init__(
         self,
@@ -247,10 +248,10 @@ class _Output:
         self.dtype = self.want.dtype
 
     def strict_error(self) -> float:
-        """Return the error relative to the largest value. Raise AccuracyError where it is larger than allowed.
+        """Return the error relative to the largest value. Raise AccuracyError if it is larger than allowed.
 
-        What is as near to eager as an executable may be to the exact result beside an eager without error is near enough to
-        the exact one, however large eager's own error: float64 is computed for the others alone.
+        An output may differ from the exact result by a tolerance even if eager has no error. An output that close to eager
+        is close enough to the exact result, whatever eager's own error, so float64 is computed only for the others.
         """
         if not self.want.is_floating_point():
             self._check_equal(self.got != self.want)
@@ -262,21 +263,21 @@ class _Output:
         distance = self._distance(self.want.double() if wide is None else wide, is_reference=is_reference)
         if (budget := self._budget_of_nothing(distance.exact)) is not None:
             return self._judged(distance, distance.error > budget)
-        if bool(distance.is_lost.any()):  # float64 has decided otherwise, say, and is another answer there
+        if bool(distance.is_lost.any()):  # float64 may take another branch, which is a different answer there
             eagers = torch.where(distance.is_lost, self.want.double(), distance.exact)
             distance = self._distance(eagers, is_reference=is_reference)
         wrong = distance.wrong
-        if bool(wrong.any()):  # sums of values much larger than what is left of them cannot be more exact than their inputs
+        if bool(wrong.any()):  # a sum whose terms largely cancel cannot be more exact than its inputs
             noise = (self.judge.tolerance.roundings * self._noise(0.0)).clamp(max=self._half * distance.scale)
             wrong &= distance.error > distance.allowed + noise
         return self._judged(distance, wrong)
 
     def _budget_of_nothing(self, exact: torch.Tensor) -> float | None:
-        """Return what is allowed where the exact output is nothing, and eager's is roundings alone; None where it is more.
+        """Return the tolerance if the exact output is zero and eager's is only roundings; None if it is more than that.
 
-        Sums that cancel give such outputs: the gradient of a bias before a normalization. No program gives eager's
-        roundings. They are in all elements, about as large in each, and others where the inputs move by a rounding;
-        where one of two branches was taken, some elements are something.
+        Sums that cancel give such outputs, such as the gradient of a bias before a normalization. No program reproduces
+        eager's roundings. They are in all elements, about as large in each, and change if the inputs are perturbed by a
+        rounding. If instead one of two branches was taken, only some elements differ from zero.
         """
         want = self.want.double()
         own = float((want - exact).abs().max())
@@ -288,7 +289,7 @@ class _Output:
         return EAGER_FACTOR * own + self.judge.tolerance.slack(self.dtype) if is_noise else None
 
     def forgiving_error(self) -> float:
-        """As `strict_error`, and forgive what `check_values` says."""
+        """Return the error as `strict_error` does, with the tolerances of `check_values`."""
         if torch.equal(self.got, self.want):
             return 0.0
         if not self.want.is_floating_point():
@@ -308,7 +309,7 @@ class _Output:
         return self._judged(distance, wrong)
 
     def _judged(self, distance: _Distance, wrong: torch.Tensor) -> float:
-        """Return the error relative to the largest value. Raises AccuracyError where any element is wrong after all."""
+        """Return the error relative to the largest value. Raises AccuracyError if any element is still wrong."""
         if not bool(wrong.any()):
             wrong = self._is_out_of_nowhere(distance)
         if bool(wrong.any()):
@@ -316,19 +317,19 @@ class _Output:
         return distance.relative
 
     def _near_error(self) -> float | None:
-        """Return the error relative to the largest value where all of it is allowed even if eager were exact; else None."""
+        """Return the error relative to the largest value if it is allowed even for an exact eager; else None."""
         if (error := self._plain_error()) is not None:
             return error
         near = self._distance(self.want.double(), is_reference=True)
         return None if bool(near.wrong.any()) else near.relative
 
     def _plain_error(self) -> float | None:
-        """As `_near_error`, for finite values of one order, without copies in float64: a logits tensor has millions."""
+        """Return what `_near_error` does, for finite values of one order, without copies in float64: logits are large."""
         eps = torch.finfo(self.dtype).eps
         difference = self.got - self.want if eps <= torch.finfo(torch.float32).eps else self.got.float() - self.want.float()
         error, scale = float(difference.abs().max()), float(self.want.abs().max())
         if not scale <= 1 / eps or not error * (1 + eps) <= self._budget(scale, 0.0, has_reference=True):
-            return None  # NaN is not within anything
+            return None  # comparisons with NaN are false
         return error / scale if scale else 0.0
 
     @property
@@ -336,20 +337,20 @@ class _Output:
         return self.dtype is not torch.float64
 
     def _wide(self) -> torch.Tensor | None:
-        """The output in float64, or None where there is no such run."""
+        """Return the output in float64, or None if there is no such run."""
         wide = None if self.reference.wide is None else parts_of(self.reference.wide[self.index]).double()
         return wide if wide is not None and wide.shape == self.want.shape else None
 
     def _distance(self, exact: torch.Tensor, *, is_reference: bool) -> _Distance:
-        """`is_reference` says that `exact` is more exact than eager, or is taken to be."""
+        """Return the distance from `exact`; `is_reference` means that `exact` is, or counts as, more exact than eager."""
         got, want = self.got.double(), self.want.double()
         limit = torch.finfo(self.dtype).max
         is_number = want.isfinite()
         exact = torch.where(is_number & ~(exact.abs() <= limit), want, exact)  # no number of this dtype, but eager has one
         nothing = torch.zeros((), dtype=torch.float64, device=want.device)
         error = torch.where(is_number, _with_infinities((got - exact).abs()), nothing)
-        # Infinite or NaN in eager and in float64 means that it belongs there. In eager alone it means overflow on the way:
-        # then it is one of these for others too, or the number that it should be.
+        # An infinity or NaN both in eager and in float64 is correct. In eager alone it means overflow in an intermediate
+        # value: other programs may then give one as well, or the right number.
         is_right = _is_equal(got, want) | _is_equal(got, exact)
         is_right |= exact.isfinite() & (~got.isfinite() | ((got - exact).abs() <= self._half * exact.abs()))
         error = torch.where(is_number | is_right, error, torch.inf)
@@ -362,7 +363,7 @@ class _Output:
             scales = torch.where(members, scale, scales)
             is_far = own > self._half * scale
             is_lost |= members & is_far
-            for some in (members & is_far, members & ~is_far):  # what has lost its digits excuses nothing else
+            for some in (members & is_far, members & ~is_far):  # elements that lost their digits do not excuse others
                 if bool(some.any()):
                     budget = self._budget(scale, float(own[some].max()), has_reference=is_reference)
                     allowed = torch.where(some, budget, allowed)
@@ -376,18 +377,18 @@ class _Output:
 
     @property
     def _half(self) -> float:
-        """Half of the digits that the output can have, as a part of the number."""
+        """Half of the digits that the output can have, as a fraction of the value."""
         return self.judge.tolerance.half_of_digits(self.dtype)
 
     def _overflows(self, distance: _Distance) -> torch.Tensor:
-        """Return True for infinities of the right sign, so near the largest number that parts of a sum may be too large."""
+        """Return True for infinities of the right sign so near the largest number that partial sums may overflow."""
         is_near = self.want.isfinite() & (distance.exact.abs() > torch.finfo(self.dtype).max / 4)
         return is_near & (self.got.double() == distance.exact.sign() * torch.inf)
 
     def _is_out_of_nowhere(self, distance: _Distance) -> torch.Tensor:
-        """Return True for infinities and NaN where no run of eager has any: lost digits do not excuse them.
+        """Return True for infinities and NaN that occur in no run of eager, which lost digits do not excuse.
 
-        Where parts of a sum may be too large, an infinity of the right sign may be right.
+        If partial sums may overflow, an infinity of the right sign may be right.
         """
         got = self.got.double()
         found = distance.error.isinf() & self.want.isfinite() & ~got.isfinite() & ~self._overflows(distance)
@@ -405,13 +406,13 @@ class _Output:
 
     @property
     def _moves(self) -> float:
-        """How many times what moving the inputs changes in eager; roundings are many, a granted error is one."""
+        """Allowed multiple of what perturbed inputs change in eager: many for roundings, 1 for a granted error."""
         return self.judge.tolerance.roundings if self.judge.accuracy is None else 1.0
 
     def _noise(self, step: float) -> torch.Tensor:
-        """Return how far eager moves where the inputs move by this part of themselves, or by one rounding at least.
+        """Return how far eager's outputs move if the inputs move by this fraction, or by at least one rounding.
 
-        No element is said to move less than half of them do: in a few tries one may stand still by chance.
+        Each element counts as moving at least as far as the median, since one may stand still by chance in a few tries.
         """
         noise = torch.zeros(self.want.shape, dtype=torch.float64, device=self.want.device)
         for outputs in self.reference.nudged(step):
@@ -422,13 +423,13 @@ class _Output:
         return noise.clamp(min=float(finite.median())) if finite.numel() else noise
 
     def _usual_rounding(self, usual: torch.Tensor) -> float:
-        """What is a rounding beside usual values: exp(x) - 1 loses all digits of tiny ones, and nobody sees it there."""
+        """Return the rounding relative to usual values: exp(x) - 1 loses all digits of tiny x, which is harmless there."""
         values = parts_of(usual).double().abs()
         scale = float(values[values.isfinite()].max()) if bool(values.isfinite().any()) else 0.0
         return self._budget(scale, 0.0, has_reference=True)
 
     def _is_unlike_flushed(self, distance: _Distance) -> torch.Tensor:
-        """Return True for elements that are not eager's on flushed inputs either."""
+        """Return True for elements that do not match eager's on flushed inputs either."""
         is_unlike = torch.ones_like(distance.wrong)
         for outputs in self.reference.flushed:
             got, want = self.got.double(), parts_of(outputs[self.index]).double()
@@ -436,14 +437,14 @@ class _Output:
         return is_unlike
 
     def _unequal_if_flushed(self, unequal: torch.Tensor) -> torch.Tensor:
-        """Leave out integers that are eager's on flushed inputs, where these are tiny: x > 0 is false if x counts as 0."""
+        """Leave out integers equal to eager's on flushed inputs, if these are tiny: x > 0 is false if x counts as 0."""
         if self.tiny_beside is not None and bool(unequal.any()):
             for outputs in self.reference.flushed:
                 unequal = unequal & (self.got != outputs[self.index])
         return unequal
 
     def _firmly_unequal(self) -> torch.Tensor:
-        """Return True for integers that differ from eager's, where eager's own do not depend on roundings."""
+        """Return True for integers that differ from eager's, unless eager's own depend on roundings."""
         unequal = self.got != self.want
         if not bool(unequal.any()):
             return unequal
@@ -491,7 +492,7 @@ class _Output:
 
 
 def _with_infinities(distance: torch.Tensor) -> torch.Tensor:
-    """Return infinity in place of NaN."""
+    """Return the tensor with NaN replaced by infinity."""
     return distance.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
@@ -500,9 +501,9 @@ def _is_equal(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _orders(magnitude: torch.Tensor, dtype: torch.dtype) -> Iterator[torch.Tensor]:
-    """Split elements where some are so large that beside them any error of the others would seem small: masks, mostly.
+    """Split elements by magnitude if some, mostly masks, are so large that errors of the others would seem small.
 
-    A rounding of the largest one must not exceed the median of the others, else it is of another order.
+    If a rounding of the largest one exceeds the median of the others, it is of another order.
     """
     eps = torch.finfo(dtype).eps
     everything = torch.ones_like(magnitude, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Verifies an executable at leisure: kinds of inputs for which there was no time, and many calls one after the other."""
+"""Verifies an executable in the background: kinds of inputs left out for lack of time, and many calls in a row."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from hub.verification.reference import Reference
 from hub.verification.verify import Trial
 
 N_CALLS = 200
-"""Calls in a row: what a plugin counts to, it counts to 10 or 100."""
+"""Calls in a row: a plugin that counts calls is likely to act at 10 or 100."""
 ENDURANCE_S = 2.0
-"""Seconds after which it may be fewer, of slow clusters."""
+"""Seconds after which fewer calls suffice, for slow clusters."""
 LEAK_BYTES = 64 << 20
-"""Memory that the second half of the calls may add: allocators keep what they got, in pieces of some megabytes."""
+"""Bytes that the second half of the calls may add: allocators keep memory in pieces of some megabytes."""
 _MIN_CALLS = 20
 _STATUS = Path("/proc/self/status")
 
 
 class Leisure:
-    """A trial that goes on after the first answer. Each step may raise as `verify` does."""
+    """A trial that continues after the first answer. Each step may raise as `verify` does."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._reference: Reference | None = None
 
     def prepare(self, name: str) -> bool:
-        """Run eager on a kind of generated inputs, before the executable: False where there are none, or it raises."""
+        """Run eager on a kind of generated inputs, before the executable. Return False if there are none, or it raises."""
         self._reference = self._trial.reference_of(_kind(name))
         return self._reference is not None
 
     def compare(self, name: str) -> str:
-        """Run the executable on what was prepared. Returns what differs on unusual inputs, or ""."""
+        """Run the executable on the prepared inputs. Return what differs on unusual inputs, or ""."""
         kind, reference, self._reference = _kind(name), self._reference, None
         assert reference is not None, "only what was prepared is compared"
         try:
@@ -55,10 +55,10 @@ class Leisure:
         return ""
 
     def endure(self) -> int:
-        """Make many calls on the real inputs. Returns how many.
+        """Make many calls on the real inputs and return how many.
 
-        Raises ContractError where they change something in the process, leave something behind, or take ever more memory,
-        and AccuracyError where the last result is wrong.
+        Raises ContractError if they change something in the process, leave something behind, or use ever more memory, and
+        AccuracyError if the last result is wrong.
         """
         trial, before = self._trial, leftovers()
         snapshot, copies = Snapshot(trial.inputs), tuple(output.clone() for output in trial.outputs)
@@ -87,7 +87,7 @@ def _kind(name: str) -> Kind:
 
 
 def _own_bytes() -> int:
-    """Return the bytes of memory of this process's own; 0 where the system does not say."""
+    """Return the bytes of this process's private memory; 0 if the system does not report it."""
     try:
         lines = _STATUS.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Knows results again, bit for bit: on inputs on which one process verified an executable, the next needs no eager run."""
+"""Fingerprints of results, bit for bit: on inputs verified by one process, the next process needs no eager run."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hub.plugin.table import dtype_name
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What an executable that can be trusted gave on the real inputs."""
+    """Results of a trusted executable on the real inputs."""
 
     digest: str
-    """Of the outputs' dtypes, shapes and elements."""
+    """Digest of the outputs' dtypes, shapes and elements."""
     error: float
     """Largest max|error| / max|reference| over floating outputs."""
     strides: tuple[tuple[int, ...], ...]
-    """Those of eager's outputs, in elements."""
+    """Strides of eager's outputs, in elements."""
 
 
 def digest_of_outputs(outputs: Sequence[torch.Tensor]) -> str:
-    """Return the digest of outputs; strides count for nothing."""
+    """Return the digest of outputs, regardless of their strides."""
     digest = hashlib.blake2b(digest_size=32)
     for output in outputs:
         plain = output.detach().resolve_conj().resolve_neg().cpu()

@@ -15,16 +15,16 @@ from hub.plugin.graph import Spec, TensorSpec
 from hub.verification.inputs import USUAL_INTEGER, WIDE_INTEGERS
 
 _EXPONENTS = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}
-"""Bits that are all set in infinities and NaN, for dtypes that NumPy adds up slowly or does not know."""
+"""Bits that are all set in infinities and NaN, for dtypes that NumPy sums slowly or does not know."""
 
 
 def finite_only(executable: Callable[..., Sequence[Any]], specs: Sequence[Spec]) -> FiniteOnly:
-    """Return the executable behind a check of its inputs; `specs` are those of the cluster's inputs."""
+    """Return the executable wrapped in a check of its inputs; `specs` are those of the cluster's inputs."""
     return FiniteOnly(executable, specs)
 
 
 class FiniteOnly:
-    """An executable whose calls raise InputRefused where an input holds what is not usual. Safe from any thread."""
+    """An executable that raises InputRefused if an input holds unusual values. Thread-safe."""
 
     __slots__ = ("__weakref__", "_away", "_executable", "_floats", "_integers", "_on_cuda")
 
@@ -43,7 +43,7 @@ class FiniteOnly:
         self._on_cuda = torch.backends.cuda.is_built() and any(device.type == "cuda" for device in devices)
 
     def __call__(self, *inputs: Any) -> Sequence[torch.Tensor]:
-        """Run one call. Raises InputRefused before the executable sees such values, else what the executable raises."""
+        """Run one call. Raises InputRefused before the executable gets such values, else what the executable raises."""
         if self._on_cuda and torch.cuda.is_current_stream_capturing():
             raise InputRefused("a CUDA graph is being recorded, during which nobody can look for infinities and NaN")
         for position in self._floats:
@@ -57,18 +57,18 @@ class FiniteOnly:
         return self._executable(*inputs)
 
     def _check_away(self, positions: Sequence[int], inputs: Sequence[Any]) -> None:
-        """Look at the inputs on one accelerator, and wait for it once: each reading of a result stops its queue."""
+        """Check the inputs on one accelerator, and synchronize with it once: each read of a result stops its queue."""
         checks = torch.stack([_all_usual(inputs[position]) for position in positions])
         if not bool(checks.all()):
             position = next(at for at, check in zip(positions, checks.cpu(), strict=True) if not bool(check))
             raise _refusal(position, is_float=inputs[position].dtype not in WIDE_INTEGERS)
 
     def lift(self) -> None:
-        """Look at nothing from now on: the executable has been found right on unusual inputs, too."""
+        """Disable the check: the executable has been found right on unusual inputs, too."""
         self._floats = self._integers = self._away = ()
 
     def dump(self, folder: Path) -> None:
-        """Write what the executable itself writes."""
+        """Write the executable's own dump."""
         dump = getattr(self._executable, "dump", None)
         if dump is not None:
             dump(folder)
@@ -80,16 +80,16 @@ def _refusal(position: int, *, is_float: bool) -> InputRefused:
 
 
 def _all_usual(value: torch.Tensor) -> torch.Tensor:
-    """Say in a tensor on the same device whether all elements are finite, or are integers within 2^20."""
+    """Return, as a tensor on the same device, whether all elements are finite, or are integers within 2^20."""
     if value.is_floating_point() or value.is_complex():
         return value.isfinite().all()
     return ((value <= USUAL_INTEGER) & (value >= -USUAL_INTEGER)).all()
 
 
 def is_finite(value: torch.Tensor) -> bool:
-    """Return whether all elements are finite. The sum tells in one fast pass, unless it overflows.
+    """Return whether all elements are finite. The sum shows it in one fast pass, unless it overflows.
 
-    NumPy adds up on this thread alone: PyTorch would wake OpenMP's threads, which spin on the cores of other pools.
+    NumPy sums on this thread alone; PyTorch would wake OpenMP's threads, which busy-wait on the cores of other pools.
     """
     if value.device.type != "cpu" or value.dtype not in (torch.float32, torch.float64, *_EXPONENTS):
         return bool(_all_usual(value))
@@ -104,7 +104,7 @@ def is_finite(value: torch.Tensor) -> bool:
 
 
 def is_usual(value: torch.Tensor) -> bool:
-    """Return whether all of an integer tensor's elements lie within 2^20, and so are exact in any arithmetic."""
+    """Return whether all of an integer tensor's elements are within 2^20, and so are exact in any arithmetic."""
     if not value.numel():
         return True
     if value.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""Generated inputs: the kinds of values on which compilers are wrong, laid out in memory as the real inputs are."""
+"""Generated inputs: the kinds of values on which compilers are wrong, with the memory layout of the real inputs."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ from hub.verification.tolerance import longest_sum
 
 Inputs = tuple[Any, ...]
 Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
-"""Return values for a real tensor: a flat tensor of `span(real)` elements of its dtype, on the CPU."""
+"""Function that draws values for a real tensor: a flat CPU tensor of `span(real)` elements of its dtype."""
 
 Make = Callable[[Cluster, Inputs, torch.Generator], Iterator[Inputs]]
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""Floating dtypes whose values are varied; others (float8) keep their real ones."""
+"""Floating dtypes whose values are varied; others (float8) keep their real values."""
 COMPLEX = (torch.complex64, torch.complex128)
 """Complex dtypes whose real and imaginary parts are varied, as floating values are."""
 USUAL_INTEGER = 2**20
-"""Integers up to here, and sums of a few, are exact in float32; larger ones are guarded where they make a difference."""
+"""Largest integer whose sums with a few others are exact in float32; larger ones are guarded if they change results."""
 WIDE_INTEGERS = (torch.int32, torch.int64)
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 _MASKED = "aten._unsafe_masked_index"
-"""Operators whose indices nobody checks, since a mask goes with them: other masks or indices would read foreign memory."""
+"""Operators whose indices are not checked, because a mask goes with them: other masks or indices would read out of
+bounds."""
 _PLACES = 3
-"""Elements of an input that become infinite or NaN."""
+"""Number of elements of an input that become infinite or NaN."""
 _ROOM = 16.0
-"""Times that the square of a huge value, as often as a sum has terms, fits into its dtype: weights multiply it."""
+"""Headroom in the dtype for a sum of squares of huge values, by which each value is divided: weights multiply it."""
 _ZEROS = 0.6
-"""Part of the elements that are equal where ties are tried: among the largest and the smallest ones, too."""
+"""Fraction of elements that are equal when ties are tried, among the largest and the smallest ones, too."""
 _SEED = 4
 _CPU = torch.device("cpu")
-"""Where values are drawn, whatever device the user has made the default: its generator gives the same ones everywhere."""
+"""Device on which values are drawn, whatever the default device: its generator gives the same values everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +53,18 @@ class Kind:
 
     name: str
     make: Make
-    """Return nothing where the cluster has no such input, else attempts, of which the first one eager takes counts."""
+    """Function that returns nothing if the cluster has no such input, else attempts; the first one that eager accepts
+    counts."""
     unusual: tuple[torch.dtype, ...] = ()
-    """Dtypes of the inputs that get values that models hardly meet: where they make a difference, calls are guarded."""
+    """Dtypes of the inputs that get values that models rarely see; if they change results, calls are guarded."""
     has_tiny: bool = False
-    """True where inputs are so small that some machines' arithmetic flushes them to zero."""
+    """True if inputs are so small that some machines' arithmetic flushes them to zero."""
     is_certain: bool = False
-    """True where it is tried however little time is left: no call could be guarded against what it finds."""
+    """True if it is always tried, however little time is left, because no guard could protect calls from what it finds."""
 
 
 def generated(kind: Kind, cluster: Cluster, inputs: Sequence[Any]) -> Iterator[Inputs]:
-    """Return a kind's attempts for a cluster, from its real inputs. Equal arguments give equal values, in every process."""
+    """Yield a kind's attempts for a cluster, from its real inputs. Equal arguments give equal values in every process."""
     attempts = kind.make(cluster, tuple(inputs), torch.Generator(_CPU).manual_seed(_SEED))
     if not any(operator_name(node).startswith(_MASKED) for node in cluster.nodes):
         return attempts
@@ -82,7 +84,7 @@ def _is_of_sizes(attempt: Inputs, inputs: Sequence[Any]) -> bool:
 
 
 def span(value: torch.Tensor) -> int:
-    """Return how many elements of memory lie between a tensor's first and last element, both counted."""
+    """Return the number of elements of memory from a tensor's first to its last element, both included."""
     if value.numel() == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
@@ -94,7 +96,7 @@ def in_layout_of(value: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy in memory of its own, with equal strides, gaps and overlaps; what is no tensor comes back as it is."""
+    """Return a copy in its own memory, with equal strides, gaps and overlaps; other values are returned unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     plain = value.detach().resolve_conj().resolve_neg()
@@ -114,7 +116,7 @@ def _normal(value: torch.Tensor, generator: torch.Generator, *, scale: float = 1
 
 
 def _signed_as(value: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
-    """Return drawn values of the sign that the real ones all have, where they have one: nobody takes logarithms of -1."""
+    """Return drawn values with the sign that all real values share, if they do: no model takes the logarithm of -1."""
     sign = _common_sign(value)
     return (drawn if sign == 0 else drawn.abs() * sign).to(value.dtype)
 
@@ -134,7 +136,7 @@ def _large(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _tiny(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    # The fourth root leaves cubes of such values normal.
+    # The fourth root keeps cubes of such values normal.
     return _normal(value, generator, scale=torch.finfo(value.dtype).tiny ** 0.25)
 
 
@@ -144,7 +146,7 @@ def _denormal(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _huge(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
-    """As large as sums of squares leave room for, and of higher powers, for clusters that are not finite on the former."""
+    """Yield values as large as sums of squares allow; for clusters that are not finite on these, as higher powers allow."""
     terms = longest_sum(cluster)
     for power in (2, 4, 8):
         yield from _floats(_with_room_for(power, terms))(cluster, inputs, generator)
@@ -165,7 +167,7 @@ def _constant(number: float) -> Draw:
 
 
 def _equal(value: torch.Tensor, _: torch.Generator) -> torch.Tensor:
-    """0.7 has no exact binary form, so that sums of it are rounded."""
+    """Return values among which many are 0.7, which has no exact binary form, so that sums of it are rounded."""
     return _signed_as(value, torch.full((span(value),), 0.7, dtype=torch.float64, device=_CPU))
 
 
@@ -187,7 +189,7 @@ def _drawn(value: Any, draw: Draw, generator: torch.Generator) -> Any:
 
 
 def _placed(*numbers: float) -> Make:
-    """Put numbers at a few places of every floating input; the rest of the values are real."""
+    """Put numbers at a few positions of every floating input; the other values are real."""
 
     def make(_: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
         if any(map(_is_varied, inputs)):
@@ -202,7 +204,7 @@ def _with_numbers(value: Any, numbers: Sequence[float], generator: torch.Generat
         parts = parts_of(copy)
         places = torch.randperm(parts.numel(), generator=generator, device=_CPU)[:_PLACES]
         for index, place in enumerate(places):
-            # One by one, since elements may lie in the same memory.
+            # One by one, since elements may share memory.
             parts[tuple(map(int, np.unravel_index(int(place), parts.shape)))] = numbers[index % len(numbers)]
     return copy
 
@@ -211,9 +213,9 @@ def _with_numbers(value: Any, numbers: Sequence[float], generator: torch.Generat
 
 
 def _normals(_: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
-    """Vary everything: integers within the range of the real ones and 0, so that indices stay indices; then less of them.
+    """Vary everything: integers within the range of the real ones and 0, so that indices stay indices; then fewer of them.
 
-    0 is what padding and masks hold, which a first example may lack.
+    0 is the value of padding and masks, which a first example may lack.
     """
     if not any(isinstance(value, torch.Tensor) and value.numel() for value in inputs):
         return
@@ -250,12 +252,12 @@ logical_xor logical_not masked_fill to _to_copy type_as clone contiguous copy vi
 transpose t expand unsqueeze squeeze slice select cat stack flip roll repeat
 """
 _HARMLESS = frozenset(_HARMLESS_NAMES.split())
-"""Operators that any integer may reach. Others take integers for indices, which some of eager's kernels do not check
-(`embedding_dense_backward`), for sizes, or for divisors: the least number divided by -1 stops the process."""
+"""Operators that may get arbitrary integers. Others use integers as indices, which some of eager's kernels do not check
+(`embedding_dense_backward`), as sizes, or as divisors: the least number divided by -1 stops the process."""
 
 
 def _many_zeros(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
-    """Vary every floating input where elements are put in order: of equal ones other than 0, a rounding moves some."""
+    """Vary every floating input if elements are sorted: among equal elements other than 0, a rounding moves some."""
     return _floats(_sparse)(cluster, inputs, generator) if any(map(has_ties, cluster.nodes)) else iter(())
 
 
@@ -265,7 +267,7 @@ def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _integers(draw: Draw, dtypes: Collection[torch.dtype]) -> Make:
-    """Vary integers of some dtypes where nothing but arithmetic reads integers; everything else keeps its real values."""
+    """Vary integers of some dtypes if only arithmetic reads integers; everything else keeps its real values."""
 
     def make(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
         is_drawn = [isinstance(value, torch.Tensor) and value.dtype in dtypes and value.numel() > 0 for value in inputs]
@@ -279,7 +281,7 @@ def _integers(draw: Draw, dtypes: Collection[torch.dtype]) -> Make:
 
 
 def _large_integers(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Both ends of a narrow dtype; of wide ones, what is exact in float32, in which some compilers compute integers."""
+    """Return both ends of a narrow dtype; for wide ones, integers exact in float32, in which some compilers compute."""
     kind = torch.iinfo(value.dtype)
     return _one_of((min(kind.max, USUAL_INTEGER), max(kind.min, -USUAL_INTEGER)), value, generator)
 
@@ -313,7 +315,7 @@ def _booleans(is_true: bool) -> Make:
 
 
 def _of_size(*changes: Change) -> Make:
-    """Change every symbolic size, by the first change that the program takes; values are drawn as for the first kind."""
+    """Change every symbolic size, by the first change that the program accepts; draw values as for the first kind."""
 
     def make(cluster: Cluster, inputs: Inputs, generator: torch.Generator) -> Iterator[Inputs]:
         for forms in other_sizes(cluster.inputs, inputs, changes):
@@ -337,7 +339,7 @@ def _resized(
     empty = torch.empty_strided(shape, stride, dtype=value.dtype, device="meta")
     if _is_varied(value):
         flat = _signed_as(value, torch.randn(span(empty), generator=generator, dtype=torch.float64, device=_CPU))
-    else:  # real values, over and over: indices stay indices
+    else:  # repeat real values: indices stay indices
         real = value.detach().cpu().reshape(-1)
         places = torch.arange(span(empty), device=_CPU) % max(len(real), 1)
         flat = real[places] if len(real) else torch.zeros(span(empty), dtype=value.dtype, device=_CPU)
@@ -358,7 +360,7 @@ KINDS: tuple[Kind, ...] = (
     INFINITIES,
     Kind("extreme integers", _integers(_extreme, WIDE_INTEGERS), unusual=WIDE_INTEGERS),
     Kind("another size", _of_size(lambda _, size: size + 1, lambda _, size: 2 * size), is_certain=True),
-    # Where sizes are arithmetic in float32, or an index runs over one size to the end of another, it shows at these.
+    # These sizes reveal arithmetic on sizes in float32, and an index that runs over one size to the end of another.
     Kind("sizes apart", _of_size(lambda place, size: size + 1 + 2 * place, lambda place, size: (place + 2) * size)),
     Kind("half the size", _of_size(lambda _, size: size // 2)),
     Kind("several times the size", _of_size(lambda _, size: 4 * size + 3, lambda _, size: 5 * size)),
@@ -375,15 +377,15 @@ KINDS: tuple[Kind, ...] = (
     Kind("denormal", _floats(_denormal), has_tiny=True),
     Kind("negative zeros", _floats(_constant(-0.0))),
 )
-"""In order of importance: what is left out where time runs out comes last, apart from what is certain."""
+"""Kinds in order of importance: those skipped when time runs out come last, except for certain ones."""
 
 
 N_DRAWN = 24
-"""Combinations of sizes that are drawn."""
+"""Number of combinations of sizes that are drawn."""
 
 
 def _size_drawn(number: int) -> Change:
-    """Return a change to a size between 2 and twice the one that capture saw, or 40; small ones come as often as large.
+    """Return a change to a size between 2 and twice the captured one, or 40; small and large sizes are equally frequent.
 
     Other numbers give other sizes.
     """
@@ -401,4 +403,4 @@ def _size_drawn(number: int) -> Change:
 DRAWN_SIZES: tuple[Kind, ...] = tuple(
     Kind(f"sizes drawn {number}", _of_size(_size_drawn(number))) for number in range(N_DRAWN)
 )
-"""Combinations of sizes as calls bring them: tried after the first answer alone."""
+"""Combinations of sizes as in real calls, tried only after the first answer."""

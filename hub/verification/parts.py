@@ -1,4 +1,4 @@
-"""Complex numbers as pairs of real ones, so that whatever is done with floating values is done with both parts."""
+"""Complex numbers as pairs of real ones, so that floating-point code applies to both parts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 
 def parts_of(value: torch.Tensor) -> torch.Tensor:
-    """Return complex numbers as pairs of real ones, in a last dim of size 2, and any others as they are."""
+    """Return complex numbers as pairs of real ones, in a last dim of size 2, and all others unchanged."""
     return torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value.detach()
 
 
 def whole_of(parts: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return what is made up of such parts, as `value` is."""
+    """Return the tensor made of such parts: complex if `value` is complex."""
     return torch.view_as_complex(parts) if value.is_complex() else parts

@@ -1,4 +1,4 @@
-"""What eager gives on one set of inputs, and other runs of the same cluster that say how far eager can be trusted."""
+"""Eager's outputs on one set of inputs, and further runs of the same cluster that show how far eager can be trusted."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hub.plugin.graph import Cluster
 from hub.verification.parts import parts_of, whole_of
 
 NUDGES = 3
-"""Runs with inputs moved by a rounding: enough that an element that such a move changes changes in one of them."""
+"""Runs with perturbed inputs: enough that an element that is sensitive to roundings changes in one of them."""
 MANY_NUDGES = 24
-"""Such runs before an infinity or NaN is held against somebody: the root of a difference that should be zero is NaN in half
-of them."""
+"""Such runs before an infinity or NaN counts as wrong: the root of a difference that should be zero is NaN in half of
+them."""
 _SEED = 20_011
 
 Outputs = tuple[torch.Tensor, ...]
 
 
 class Reference:
-    """Eager's outputs; the other runs are made when first asked for, since most results are right without them."""
+    """Eager's outputs. The other runs are made on first use, since most results are right without them."""
 
     def __init__(self, cluster: Cluster, inputs: Sequence[Any]) -> None:
-        """Run the cluster in eager. Raises whatever eager raises on such inputs."""
+        """Run the cluster in eager. Raises what eager raises on such inputs."""
         self.cluster = cluster
         self.inputs = tuple(inputs)
         with torch.no_grad():
@@ -41,35 +41,35 @@ class Reference:
 
     @property
     def strides(self) -> tuple[tuple[int, ...], ...]:
-        """Those of the outputs, in elements."""
+        """Strides of the outputs, in elements."""
         return tuple(output.stride() for output in self.outputs)
 
     @cached_property
     def wide(self) -> Outputs | None:
-        """The outputs as computed in float64, or None where an operator cannot be run so or shapes come out otherwise."""
+        """The outputs as computed in float64; None if an operator cannot be run in float64 or shapes differ."""
         return float64_outputs(self.cluster, self.inputs)
 
     @cached_property
     def flushed(self) -> tuple[Outputs, ...]:
-        """Eager's outputs where denormal values count as zero: in all inputs, and in each alone.
+        """Eager's outputs with denormal values taken as zero: in all inputs, and in each alone.
 
-        Alone, because a quotient of denormals may be made with the reciprocal of the lower one, which is infinite.
+        Each alone, because a quotient of denormals may be computed with the reciprocal of the divisor, which is infinite.
         """
         floating = [position for position, value in enumerate(self.inputs) if is_floating(value)]
         found = (self._eager_on(_flushed_to_zero, only) for only in (floating, *([position] for position in floating)))
         return tuple(outputs for outputs in found if outputs is not None)
 
     def nudged(self, relative: float) -> tuple[Outputs, ...]:
-        """Return eager's outputs where each floating input is moved by up to this part of itself, one rounding at least.
+        """Return eager's outputs with each floating input perturbed by up to this fraction, and by at least one rounding.
 
-        Zeros, and with them ties that no rounding breaks, stay as they are.
+        Zeros are not perturbed, nor are ties between them, which no rounding breaks.
         """
         if relative not in self._nudged:
             self._nudged[relative] = tuple(self.nudges(relative, NUDGES))
         return self._nudged[relative]
 
     def nudges(self, relative: float, count: int) -> Iterator[Outputs]:
-        """As `nudged`, as often as asked for, one after the other: none is kept."""
+        """Yield outputs as `nudged` does, `count` times, and keep none."""
         generator = torch.Generator("cpu").manual_seed(_SEED)
         for _ in range(count):
             found = self._eager_on(lambda value: _moved(value, relative, generator))
@@ -79,7 +79,7 @@ class Reference:
     def _eager_on(
         self, change: Callable[[torch.Tensor], torch.Tensor], only: Collection[int] | None = None
     ) -> Outputs | None:
-        """Return eager's outputs on changed floating inputs, or None where it raises; `only` are their positions."""
+        """Return eager's outputs on changed floating inputs, or None if eager raises; `only` are the inputs' positions."""
         changed = [
             whole_of(change(parts_of(value)), value) if is_floating(value) and (only is None or position in only) else value
             for position, value in enumerate(self.inputs)
@@ -87,7 +87,7 @@ class Reference:
         try:
             with torch.no_grad():
                 return _of_equal_shapes(tuple(self.cluster.module(*changed)), self.outputs)
-        except Exception:  # noqa: BLE001 - any operator may refuse other values; the comparison then does without
+        except Exception:  # noqa: BLE001 - any operator may reject other values; the comparison then does without
             return None
 
 
@@ -97,11 +97,11 @@ def is_floating(value: Any) -> bool:
 
 
 def float64_outputs(cluster: Cluster, inputs: Sequence[Any]) -> Outputs | None:
-    """Return the cluster's outputs as computed in float64, or None where an operator cannot be run so."""
+    """Return the cluster's outputs as computed in float64, or None if an operator cannot be run in float64."""
     try:
         with torch.no_grad():
             return tuple(_Float64(cluster.module).run(*map(_widened, inputs)))
-    except Exception:  # noqa: BLE001 - any operator may refuse float64; the caller then compares with eager alone
+    except Exception:  # noqa: BLE001 - any operator may reject float64; the caller then compares with eager only
         return None
 
 
@@ -129,10 +129,10 @@ def _moved(value: torch.Tensor, relative: float, generator: torch.Generator) -> 
 
 
 def _flushed_to_zero(value: torch.Tensor) -> torch.Tensor:
-    return torch.where(value.abs() < torch.finfo(value.dtype).tiny, value * 0, value)  # which keeps the sign
+    return torch.where(value.abs() < torch.finfo(value.dtype).tiny, value * 0, value)  # * 0 keeps the sign
 
 
 def _of_equal_shapes(found: Outputs, wanted: Outputs) -> Outputs | None:
-    """Values decide over shapes in some programs; other shapes cannot be compared."""
+    """Return `found`, or None if shapes differ: in some programs values decide shapes, which cannot be compared."""
     shapes = [value.shape for value in found]
     return found if shapes == [value.shape for value in wanted] else None

@@ -21,14 +21,14 @@ Form = tuple[tuple[int, ...], tuple[int, ...]] | float
 
 
 Change = Callable[[int, int], int]
-"""Return the size that a symbol gets, from its place among the symbols and its value."""
+"""Function from a symbol's position among the symbols and its value to a new size."""
 
 
 def other_sizes(specs: Sequence[Spec], inputs: Sequence[Any], changes: Sequence[Change]) -> Iterator[tuple[Form, ...]]:
-    """Return forms for all inputs in which symbolic sizes are changed, change by change.
+    """Yield forms for all inputs with changed symbolic sizes, one for each change.
 
-    Sizes outside the range that capture found for a symbol are left out: the program is never called with them. (PyTorch
-    compiles anew for sizes 0 and 1, except for those that depend on data.) Gives nothing where nothing can change.
+    Sizes outside the range that capture found for a symbol are skipped: the program is never called with them. (PyTorch
+    recompiles for sizes 0 and 1, except for those that depend on data.) Yields nothing if no size can change.
     """
     now, environment = _values(specs, inputs), _environment(specs)
     if environment is None:
@@ -44,11 +44,11 @@ def other_sizes(specs: Sequence[Spec], inputs: Sequence[Any], changes: Sequence[
 
 
 def is_well_shaped(cluster: Cluster, inputs: Sequence[Any]) -> bool:
-    """Return whether a program takes inputs of these sizes, found out without their memory.
+    """Return whether a program accepts inputs of these sizes, without allocating them.
 
-    Capture guards sizes with what the program needs of them, but its guards do not travel to worker processes. Recurrent
-    layers are left out: eager's kernels, and their fake forms, trust callers and read beyond inputs that do not fit.
-    Attention's kernels do so too; there it is known what has to fit.
+    Capture guards the sizes that the program requires, but its guards are not sent to worker processes. Recurrent layers
+    are rejected: eager's kernels, and their fake forms, trust their callers and read out of bounds if inputs do not match.
+    Attention's kernels do so as well, but there the required sizes are known.
     """
     if any(operator_name(node).split(".")[-2:-1] in _TRUSTING for node in cluster.nodes):
         return False
@@ -57,13 +57,13 @@ def is_well_shaped(cluster: Cluster, inputs: Sequence[Any]) -> bool:
     try:
         with mode, torch.no_grad():
             outputs = tuple(_Checked(cluster.module).run(*fakes))
-    except Exception:  # noqa: BLE001 - whatever does not fit, or needs values, raises something of its own
+    except Exception:  # noqa: BLE001 - inputs that do not match, or operators that need values, may raise anything
         return False
     return is_announced(cluster.inputs, inputs, cluster.outputs, outputs)
 
 
 class _Checked(fx.Interpreter):
-    """Runs a program, and raises ValueError where attention gets sizes of which its kernels read too much."""
+    """Interpreter that raises ValueError if attention gets sizes with which its kernels read out of bounds."""
 
     def run_node(self, n: fx.Node) -> Any:
         if n.op == "call_function" and "scaled_dot_product" in (name := operator_name(n)):
@@ -74,7 +74,10 @@ class _Checked(fx.Interpreter):
 
 
 def _has_keys_for_values(query: torch.Size, key: torch.Size, value: torch.Size, *, is_kernel: bool) -> bool:
-    """Return whether keys are as many as values; before a kernel, nothing but that has looked at batches and heads."""
+    """Return whether there are as many keys as values; for kernels, also check batches and heads.
+
+    Nothing else checks those before a kernel runs.
+    """
     if not is_kernel:
         return key[-2] == value[-2]
     return key[:-1] == value[:-1] and query[:-3] == key[:-3] and key[-3] > 0 and query[-3] % key[-3] == 0
@@ -83,9 +86,9 @@ def _has_keys_for_values(query: torch.Size, key: torch.Size, value: torch.Size, 
 def is_announced(
     specs: Sequence[Spec], inputs: Sequence[Any], results: Sequence[TensorSpec], outputs: Sequence[torch.Tensor]
 ) -> bool:
-    """Return whether outputs have the sizes that capture foretold for these inputs, as far as it did.
+    """Return whether outputs have the sizes that capture predicted for these inputs, as far as it did.
 
-    Else the inputs break a guard of the capture: a size of 7 gives another number of chunks than 6, say.
+    If not, the inputs break a guard of the capture: for example, size 7 may give another number of chunks than 6.
     """
     values = _values(specs, inputs)
     foretold = ([_evaluated(size, values) for size in result.shape] for result in results)
@@ -97,7 +100,7 @@ def is_announced(
 
 
 def _values(specs: Sequence[Spec], inputs: Sequence[Any]) -> dict[sympy.Symbol, int]:
-    """Return the values that symbols have in these inputs, for those that stand alone as some size or number."""
+    """Return the values of symbols in these inputs, for symbols that are by themselves a size or number."""
     return {
         expression: int(value)
         for spec, given in zip(specs, inputs, strict=True)
@@ -129,7 +132,7 @@ def _is_possible(symbol: sympy.Symbol, value: int, environment: Any) -> bool:
 
 
 def _environment(specs: Sequence[Spec]) -> Any:
-    """The shape environment that the symbols belong to, or None where there are none."""
+    """Return the shape environment that the symbols belong to, or None if there are none."""
     sizes = (cast("Any", size) for spec in specs for size in _sizes(spec) if isinstance(size, torch.SymInt))
     return next((size.node.shape_env for size in sizes), None)
 
@@ -139,7 +142,7 @@ def _sizes(spec: Spec) -> tuple[Any, ...]:
 
 
 def _form(spec: Spec, given: Any, values: Mapping[sympy.Symbol, int]) -> Form | None:
-    """Return one input's form; None where a symbol in it has no known value."""
+    """Return one input's form; None if a symbol in it has no known value."""
     if isinstance(spec, ScalarSpec):
         return _evaluated(spec.value, values) if spec.kind == "int" else given
     shape, stride = (tuple(_evaluated(size, values) for size in sizes) for sizes in (spec.shape, _strides(spec, given)))
@@ -149,7 +152,7 @@ def _form(spec: Spec, given: Any, values: Mapping[sympy.Symbol, int]) -> Form | 
 
 
 def _strides(spec: TensorSpec, given: torch.Tensor) -> tuple[Any, ...]:
-    """The strides as captured; real ones where no size is symbolic."""
+    """Return the strides as captured, or the real ones if no size is symbolic."""
     return spec.stride if spec.is_dynamic else given.stride()
 
 

@@ -1,4 +1,4 @@
-"""What is known of an executable beyond that its first calls were right; kept in its seal from process to process."""
+"""Verification results of an executable beyond its first calls, kept in its seal across processes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far an executable was verified."""
+    """Extent to which an executable was verified."""
 
     untried: tuple[str, ...] = ()
-    """Kinds of generated inputs for which no time was left before the first answer."""
+    """Kinds of generated inputs that were skipped before the first answer for lack of time."""
     differs: bool = False
-    """True where unusual inputs give other results than eager, so that `finite_only` guards it for good."""
+    """True if unusual inputs give results unlike eager's, so that `finite_only` guards it permanently."""
     later: str = ""
-    """What was found out after a first answer, in this process or an earlier one; "" where nothing was tried yet."""
+    """Findings after a first answer, in this process or an earlier one; "" if nothing has been tried yet."""
     is_sure_of_sizes: bool = False
-    """True where enough combinations of sizes were right while it served."""
+    """True if enough combinations of sizes were right while the model ran."""
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> Standing:
-        """Read what `facts` gives."""
+        """Read the form that `facts` returns."""
         return cls(
             tuple(map(str, about.get("untried", ()))),
             bool(about.get("differs")),
@@ -42,4 +42,4 @@ class Standing:
 
 
 UNKNOWN = Standing()
-"""Of an executable that nobody has looked at."""
+"""Standing of an executable that has not been verified."""

@@ -1,6 +1,6 @@
-"""Ties: operators whose order of equal elements PyTorch leaves open, and eager decides all the same.
+"""Ties: operators whose order of equal elements PyTorch leaves undefined, although eager always picks one.
 
-Whatever is computed from places in such an order differs where the order does, so that only eager's own is right.
+Any result computed from indices in such an order depends on it, so only eager's own order is right.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hub.plugin.backend import Backend
 
 Outputs = Callable[["fx.Node"], tuple[int, ...]]
-"""Return the positions of a node's outputs that depend on the order of equal elements."""
+"""Function that returns the positions of a node's outputs that depend on the order of equal elements."""
 
 
 def _always(*positions: int) -> Outputs:
@@ -25,7 +25,7 @@ def _always(*positions: int) -> Outputs:
 
 
 def _unless(name: str, *positions: int, otherwise: tuple[int, ...] = ()) -> Outputs:
-    """The argument `name` settles the order where it is True: only `otherwise` depends on it then."""
+    """Return the positions, or only `otherwise` if the argument `name` is True, which fixes the order."""
     return lambda node: otherwise if argument(node, name) is True else positions
 
 
@@ -38,7 +38,7 @@ _OPEN: Mapping[str, Outputs] = {
     "aten.kthvalue.default": _always(1),
     "aten.median.dim": _always(1),
     "aten.nanmedian.dim": _always(1),
-    "aten.mode.default": _always(0, 1),  # of values that are equally frequent, which one
+    "aten.mode.default": _always(0, 1),  # which of several equally frequent values
     "aten.cummax.default": _always(1),
     "aten.cummin.default": _always(1),
     "aten._unique2.default": _unless("sorted", 0, 1, 2),
@@ -46,19 +46,19 @@ _OPEN: Mapping[str, Outputs] = {
     **{f"aten.adaptive_max_pool{space}d.default": _always(1) for space in (2, 3)},
     **{f"aten.fractional_max_pool{space}d.default": _always(1) for space in (2, 3)},
 }
-"""Operators that leave an order open, with what of their results depends on it."""
+"""Operators that leave an order undefined, with the outputs that depend on it."""
 
 _FIRST = frozenset(f"aten.{name}" for name in ("argmax.default", "argmin.default", "max.dim", "min.dim"))
-"""Of equal elements these take the first, by PyTorch's own documentation: whoever computes them does so, too."""
+"""Operators that take the first of equal elements, as PyTorch documents, so other implementations do so, too."""
 
 
 def has_ties(node: fx.Node) -> bool:
-    """Return whether equal elements make a difference to an operator: it takes some before others."""
+    """Return whether equal elements make a difference to an operator because it orders them."""
     return operator_name(node) in _FIRST or operator_name(node) in _OPEN
 
 
 def reads_order(node: fx.Node) -> bool:
-    """Return whether something reads a result that depends on an order of equal elements that PyTorch leaves open."""
+    """Return whether a result that depends on an undefined order of equal elements is read."""
     outputs = _OPEN.get(operator_name(node))
     if outputs is None:
         return False
@@ -69,14 +69,14 @@ def reads_order(node: fx.Node) -> bool:
 
 
 def _is_read(user: fx.Node, positions: tuple[int, ...]) -> bool:
-    """An element that nothing reads, and one in another position, count for nothing."""
+    """Return whether a user reads one of these positions; outputs that nothing reads do not count."""
     return user.target is not operator.getitem or (user.args[1] in positions and bool(user.users))
 
 
 def verdict(backend: Backend, node: fx.Node) -> Support:
-    """Return a backend's verdict on a node: a refusal where something reads an order of equal elements that it may change.
+    """Return a backend's verdict on a node: a refusal if an order of equal elements is read that it may change.
 
-    Raise what the backend raises.
+    Exceptions of the backend pass through.
     """
     answer = cast("Any", backend.supports(node))
     if isinstance(answer, Support) and answer.accepted and reads_order(node) and backend.keeps_order(node) is not True:

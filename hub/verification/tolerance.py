@@ -1,4 +1,4 @@
-"""How far from the exact result an executable may be: from the dtype, eager's own error and the sums in its cluster."""
+"""Largest error of an executable: from the dtype, eager's own error and the sums in its cluster."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from hub.plugin.graph import Cluster, priced_size
 from hub.plugin.table import argument, elements, operator_name, tensors_of, value_of
 
 EAGER_FACTOR = 4.0
-"""How many times eager's own error against float64 an executable may have, for another order of the same sums."""
+"""Allowed multiple of eager's own error against float64, for another order of the same sums."""
 FUNCTION_ULPS = 32.0
-"""Roundings inside a short chain of operations where eager happens to be lucky: libraries' functions err by 1 to 8 ULP."""
+"""Allowed roundings in a short chain of operations for which eager happens to be exact: library functions err by 1 to 8
+ULP."""
 RESULT_ULPS = 2.0
-"""Roundings of the result itself, to the dtype in which it leaves."""
+"""Allowed roundings of the result itself, to its output dtype."""
 SLACK_TINY = 4.0
-"""Smallest normal numbers, times the terms of a sum, that an executable may lose by flushing denormals to zero."""
+"""Multiple of the smallest normal number, per term of a sum, that may be lost by flushing denormals to zero."""
 
 _ACCUMULATED_IN: Mapping[torch.dtype, torch.dtype] = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-"""In which dtype eager adds up and computes functions, where that is not the tensor's own (`at::opmath_type`)."""
+"""Dtype in which eager accumulates and computes functions, if it is not the tensor's own (`at::opmath_type`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What is allowed in one cluster without an error budget, `docs/explanation/numerics.md` gives the reasons.
+    """Tolerance of one cluster without an error budget; `docs/explanation/numerics.md` gives the reasons.
 
     The largest error against float64 may be 4 e + 2 u + (32 + sqrt(n)) v. Here e is eager's own largest error, u one unit
-    in the last place of the largest value in the output's dtype, v the same in the dtype that eager adds up in, and n the
-    number of terms of the longest sum. That sums of n terms err by sqrt(n) roundings, since roundings have random signs, is
+    in the last place of the largest value in the output's dtype, v the same in the dtype that eager accumulates in, and n
+    the number of terms of the longest sum. Sums of n terms err by sqrt(n) roundings, since roundings have random signs:
     Higham and Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41 (2019).
     """
 
@@ -44,14 +45,14 @@ class Tolerance:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Tolerance:
-        """Return the tolerance of a cluster, sizes taken as prices take them."""
+        """Return the tolerance of a cluster, with symbolic sizes as in prices."""
         return cls(longest_sum(cluster), max(1, len(cluster.nodes)), _coarsest_eps(cluster))
 
     def allowed(self, dtype: torch.dtype, scale: float, eager_error: float, *, has_reference: bool) -> float:
         """Return the largest allowed error of an output of this dtype whose largest value is `scale`.
 
-        Without a float64 reference nobody knows eager's error: then each node may have roundings of its own, which random
-        signs let grow with the square root of their number.
+        Without a float64 reference, eager's error is unknown. Each node may then have roundings of its own, which grow with
+        the square root of the number of nodes because of their random signs.
         """
         own = RESULT_ULPS * torch.finfo(dtype).eps
         inside = (FUNCTION_ULPS + math.sqrt(self.n_terms)) * torch.finfo(_ACCUMULATED_IN.get(dtype, dtype)).eps
@@ -61,16 +62,16 @@ class Tolerance:
 
     @property
     def roundings(self) -> float:
-        """Return how many times what one rounding of the inputs changes in eager may be changed.
+        """Allowed multiple of the change that one rounding of the inputs causes in eager.
 
-        A sum of n terms errs as if each had moved by sqrt(n) roundings, and what is taken from it shows that.
+        A sum of n terms errs as if each term had moved by sqrt(n) roundings, and a difference from such a sum shows it.
         """
         return EAGER_FACTOR + math.sqrt(self.n_terms)
 
     def half_of_digits(self, dtype: torch.dtype) -> float:
-        """Return half of the digits that an output of this dtype can have, as a part of the number.
+        """Return half of the digits that an output of this dtype can have, as a fraction of the value.
 
-        Under autocast a float32 output has no more digits than the bfloat16 values on the way to it.
+        Under autocast, a float32 output has no more digits than the bfloat16 values that it is computed from.
         """
         return max(torch.finfo(dtype).eps, self.coarsest_eps) ** 0.5
 
@@ -80,21 +81,21 @@ class Tolerance:
 
 
 def _coarsest_eps(cluster: Cluster) -> float:
-    """Return the largest `eps` among the floating-point tensors that a cluster computes; 0 where it computes none."""
+    """Return the largest `eps` among the floating-point tensors that a cluster computes; 0 if it computes none."""
     values = (item for node in cluster.nodes for item in elements(value_of(node)))
     tensors = (value for value in values if isinstance(value, torch.Tensor))
     return max((torch.finfo(value.dtype).eps for value in tensors if value.is_floating_point()), default=0.0)
 
 
 def longest_sum(cluster: Cluster) -> int:
-    """Return the number of terms of the longest sum in a cluster; 1 where nothing is added up."""
+    """Return the number of terms of the longest sum in a cluster; 1 if there is none."""
     return max(map(terms_of, cluster.nodes), default=1)
 
 
 def terms_of(node: fx.Node) -> int:
-    """Return how many terms one element of a node's result is a sum of, 1 for operators that add nothing up.
+    """Return how many terms one element of a node's result is a sum of; 1 for operators without sums.
 
-    Raises nothing: for a call that is not understood, sums are as long as the input is larger than the output.
+    Raises nothing: for an unknown call, sums are as long as the input is larger than the output.
     """
     name = operator_name(node)
     base = name.split(".")[1] if name.count(".") else name
@@ -116,23 +117,23 @@ def _numel(tensor: Any) -> int:
 
 
 def _shrinkage(node: fx.Node) -> int:
-    """How many times larger the largest input is than the smallest output."""
+    """Return how many times larger the largest input is than the smallest output."""
     outputs = [_numel(item) for item in elements(value_of(node)) if isinstance(item, torch.Tensor)]
     return max(map(_numel, tensors_of(node)), default=1) // max(1, min(outputs, default=1))
 
 
 def _inner(name: str) -> Callable[[fx.Node], int]:
-    """A product over the last dim of an argument."""
+    """Return the terms of a product over the last dim of an argument."""
     return lambda node: _sizes(argument(node, name))[-1]
 
 
 def _window(node: fx.Node) -> int:
-    """A convolution: weight [out, in / groups, *kernel]."""
+    """Return the terms of a convolution: weight [out, in / groups, *kernel]."""
     return math.prod(_sizes(argument(node, "weight"))[1:])
 
 
 def _scattered_window(node: fx.Node) -> int:
-    """A transposed convolution: weight [in, out / groups, *kernel]."""
+    """Return the terms of a transposed convolution: weight [in, out / groups, *kernel]."""
     sizes = _sizes(argument(node, "weight"))
     return math.prod(sizes) // max(1, sizes[1])
 
@@ -142,12 +143,12 @@ def _any_window(node: fx.Node) -> int:
 
 
 def _attention(node: fx.Node) -> int:
-    """The longer of the two sums: over the head's channels, and over the keys."""
+    """Return the terms of the longer of the two sums: over the head's channels, and over the keys."""
     return max(_sizes(argument(node, "key"))[-2:])
 
 
 def _along(node: fx.Node) -> int:
-    """A function of one dim: softmax, cumulative sums."""
+    """Return the terms of a function of one dim: softmax, cumulative sums."""
     sizes = _sizes(argument(node, "self"))
     return sizes[int(argument(node, "dim"))] if sizes else 1
 
@@ -163,18 +164,18 @@ def _grouped(node: fx.Node) -> int:
 
 
 def _per_channel(node: fx.Node) -> int:
-    """Batch and instance norm that take statistics of their input."""
+    """Return the terms of batch and instance norm that compute statistics of their input."""
     sizes = _sizes(argument(node, "input"))
     return math.prod(sizes) // max(1, sizes[1])
 
 
 def _gates(node: fx.Node) -> int:
-    """One step of a recurrent layer: over input and hidden state."""
+    """Return the terms of one step of a recurrent layer: over input and hidden state."""
     return sum(sizes[-1] for sizes in (_sizes(argument(node, "input")), _sizes(node.all_input_nodes[1])))
 
 
 def _contracted(node: fx.Node) -> int:
-    """einsum: sizes of the labels that the result lacks."""
+    """Return the terms of an einsum: the sizes of the labels that the result lacks."""
     inputs, _, result = str(node.args[0]).replace(" ", "").partition("->")
     size_of: dict[str, int] = {}
     for labels, operand in zip(inputs.split(","), elements(node.args[1]), strict=True):
@@ -183,7 +184,7 @@ def _contracted(node: fx.Node) -> int:
 
 
 def _added(node: fx.Node) -> int:
-    """Scattered sums: at worst all of the source falls on one element of its dim."""
+    """Return the terms of a scattered sum: at worst, all of the source is added to one element of its dim."""
     source = _sizes(argument(node, "src" if "scatter" in operator_name(node) else "source"))
     return source[int(argument(node, "dim"))] if source else 1
 

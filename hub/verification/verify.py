@@ -1,4 +1,4 @@
-"""Compares an executable with eager before it is trusted: on real inputs, and on generated ones."""
+"""The output check: compares an executable with eager before it is trusted, on real and on generated inputs."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ Function = Callable[..., Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What is known of an executable that can be trusted."""
+    """Result of the output check for an executable that can be trusted."""
 
     outputs: tuple[torch.Tensor, ...]
-    """Those of the first trusted call, on the real inputs."""
+    """Outputs of the first trusted call, on the real inputs."""
     error: float
     """Largest max|error| / max|reference| over floating outputs, on the real inputs."""
     strides: tuple[tuple[int, ...], ...]
-    """Those of eager's outputs on the real inputs, in elements."""
+    """Strides of eager's outputs on the real inputs, in elements."""
     is_finite_only: bool = False
-    """True where infinities, NaN or integers beyond 2^20 give other results than eager, or may: `finite_only` guards it."""
+    """True if infinities, NaN or integers beyond 2^20 give or may give results unlike eager's: `finite_only` guards it."""
     kinds: tuple[str, ...] = ()
     """Kinds of generated inputs that were tried and agreed."""
     notes: tuple[str, ...] = ()
-    """What could not be tried, and why; what made `is_finite_only` true."""
+    """What could not be tried, with the reason, and what made `is_finite_only` true."""
     untried: tuple[str, ...] = ()
-    """Kinds for which no time was left."""
+    """Kinds that were not tried for lack of time."""
     differs: bool = False
-    """True where something differs on unusual inputs: that makes `is_finite_only` true for good."""
+    """True if results differ on unusual inputs, which makes `is_finite_only` true permanently."""
     reference: Reference | None = field(default=None, repr=False)
-    """What eager gives on the real inputs, where it was run."""
+    """Eager's outputs on the real inputs, if eager was run."""
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What the next process knows its own executable again by."""
+        """The fingerprint by which the next process recognizes its own executable."""
         return Fingerprint(digest_of_outputs(self.outputs), self.error, self.strides)
 
 
@@ -69,12 +69,12 @@ def verify(
     *,
     reference: Reference | None = None,
 ) -> Verified:
-    """Run an executable once, on real inputs, and compare it with eager: with the `reference`, where one is there.
+    """Run an executable once, on real inputs, and compare it with eager, or with the `reference` if one is given.
 
     Without an `accuracy` budget (largest allowed max|error| / max|reference|), floating outputs must be as close to a
-    float64 run of the cluster as `Tolerance` says. Integers and booleans must be equal. Raises ContractError for a wrong
-    number of outputs, shape, dtype or device, for inputs written to and for outputs that alias inputs, weights or each
-    other; AccuracyError for wrong numbers. Whatever the executable itself raises passes through.
+    float64 run of the cluster as `Tolerance` requires. Integers and booleans must be equal. Raises ContractError for a
+    wrong number of outputs, shape, dtype or device, for inputs that are written to, and for outputs that alias inputs,
+    weights or each other. Raises AccuracyError for wrong numbers. Exceptions of the executable itself pass through.
     """
     trial = Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs), reference)
     return Verified(trial.outputs, trial.error, trial.reference.strides, reference=trial.reference)
@@ -83,10 +83,10 @@ def verify(
 def recognized(
     cluster: Cluster, backend: str, executable: Function, inputs: Sequence[Any], fingerprint: Fingerprint
 ) -> Verified | None:
-    """Run an executable once, on inputs on which another process has verified the same one; None where bits differ.
+    """Run an executable once, on inputs on which another process verified the same one; return None if any bit differs.
 
-    A difference is no fault yet: `verify` says. Raises ContractError for inputs written to and for memory shared with
-    inputs or weights; whatever the executable itself raises passes through.
+    A difference is not yet an error: `verify` decides. Raises ContractError for inputs that are written to and for memory
+    shared with inputs or weights. Exceptions of the executable itself pass through.
     """
     judge = Judge.of(cluster, backend, None)
     snapshot = Snapshot(tuple(inputs))
@@ -110,12 +110,12 @@ def verify_thoroughly(
     budget_s: float,
     saturates: bool = False,
 ) -> Verified:
-    """Verify on real inputs, twice, then on generated ones in order of importance, while `budget_s` seconds last.
+    """Verify on real inputs, twice, then on generated ones in order of importance, for up to `budget_s` seconds.
 
-    With `saturates` (see `BackendInfo`) other numbers than eager's on generated inputs are told, and end or guard nothing.
-    Usual values, and other sizes where there are symbolic ones, are tried in any case. Eager runs first on each; kinds on
-    which it raises are left out. Raises as `verify` does, for any call. Differences and errors on inputs that hold
-    infinities or NaN end nothing, but are told.
+    With `saturates` (see `BackendInfo`), differences from eager on generated inputs are reported, but neither fail the
+    executable nor guard it. Usual values, and other sizes if there are symbolic ones, are always tried. Eager runs first on
+    each kind; kinds on which it raises are skipped. Raises as `verify` does, for any call. Differences and errors on inputs
+    that hold infinities or NaN are reported, but do not fail the executable.
     """
     trial = Trial(Judge.of(cluster, backend, accuracy), executable, tuple(inputs), saturates=saturates)
     trial.run_again("the real inputs, second call")
@@ -126,7 +126,7 @@ def verify_thoroughly(
 
 @dataclass(slots=True)
 class Trial:
-    """An executable while it is tried; makes the first call at once."""
+    """An executable under test; the constructor makes the first call."""
 
     judge: Judge
     executable: Function
@@ -136,7 +136,7 @@ class Trial:
     reference: Reference = field(init=False)
     outputs: tuple[torch.Tensor, ...] = field(init=False)
     copies: tuple[torch.Tensor, ...] = field(init=False)
-    """Of the first outputs, to see whether later calls write to them."""
+    """Copies of the first outputs, to detect later calls that write to them."""
     error: float = field(init=False)
     agreed: list[str] = field(default_factory=list[str])
     refused: list[str] = field(default_factory=list[str])
@@ -146,7 +146,7 @@ class Trial:
     cut_off: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        # The executable first: eager must not be what makes it work, say by loading a library that it lacks.
+        # The executable runs first, so that eager cannot be what makes it work, for example by loading a missing library.
         snapshot = Snapshot(self.inputs)
         self.outputs = tuple(self.executable(*self.inputs))
         check_inputs(self.judge, snapshot)
@@ -163,7 +163,7 @@ class Trial:
         real_error(self.judge, outputs, self.reference, where)
 
     def run_generated(self, kinds: Sequence[Kind], deadline: float) -> None:
-        """Try kinds of generated inputs in order until the deadline (of `time.perf_counter`); certain ones always."""
+        """Try kinds of generated inputs in order until the deadline (of `time.perf_counter`); certain kinds always."""
         longest_s = 0.0
         is_over = False
         for kind in kinds:
@@ -176,7 +176,7 @@ class Trial:
             longest_s = max(longest_s, time.perf_counter() - start)
 
     def reference_of(self, kind: Kind) -> Reference | None:
-        """Return what eager gives on a kind of generated inputs; None where it raises, or where there are none."""
+        """Return eager's outputs on a kind of generated inputs; None if eager raises, or if there are no such inputs."""
         reference, is_anything = None, False
         for inputs in generated(kind, self.judge.cluster, self.inputs):
             is_anything = True
@@ -186,7 +186,7 @@ class Trial:
                 return found
         if reference is None:
             self.impossible += [kind.name] if is_anything else []
-        return reference  # division by a zero that no real call has says little of the rest
+        return reference  # division by a zero that no real call has says little about the rest
 
     def compare(self, kind: Kind, reference: Reference) -> None:
         """Run the executable on a kind of generated inputs. Raises as `verify` does."""
@@ -216,11 +216,11 @@ class Trial:
             self.agreed.append(kind.name)
 
     def _reference(self, inputs: tuple[Any, ...]) -> Reference | None:
-        """Return eager's outputs, or None where it raises, or where sizes are not as captured: nobody makes such calls."""
+        """Return eager's outputs; None if eager raises, or if sizes differ from the captured ones, as in no real call."""
         cluster = self.judge.cluster
         try:
             reference = Reference(cluster, inputs)
-        except Exception:  # noqa: BLE001 - operators may refuse generated values in any way
+        except Exception:  # noqa: BLE001 - operators may reject generated values in any way
             return None
         return reference if is_announced(cluster.inputs, inputs, cluster.outputs, reference.outputs) else None
 
@@ -233,7 +233,7 @@ class Trial:
 
     @property
     def verified(self) -> Verified:
-        """What was found out."""
+        """The results of the output check so far."""
         dtypes = {value.dtype for value in self.inputs if isinstance(value, torch.Tensor)}
         is_unknown = not self.saturates and any(kind.name in self.untried and dtypes & {*kind.unusual} for kind in KINDS)
         notes = (
