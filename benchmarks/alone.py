@@ -46,7 +46,7 @@ def main() -> None:
 def _kept(path: Path) -> dict[str, Any]:
     """Return what was written before on this machine with these versions, with this run's command."""
     machine = this_machine().model_dump(mode="json")
-    before = json.loads(path.read_text()) if path.exists() else {}
+    before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     is_same = {**before.get("machine", {}), "load": None} == {**machine, "load": None}
     return {
         "command": shlex.join(["python", "-m", "benchmarks.alone", *sys.argv[1:]]),

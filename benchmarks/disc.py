@@ -63,7 +63,7 @@ def main() -> None:
     command += " --dynamic" if chosen.dynamic else ""
     facts: dict[str, object] = {"command": command, "machine": this_machine().model_dump(mode="json")}
     figures = _dynamic_figures(chosen) if chosen.dynamic else _fixed_figures(chosen)
-    before = json.loads(chosen.output.read_text()) if chosen.output.is_file() else {}
+    before: dict[str, Any] = json.loads(chosen.output.read_text()) if chosen.output.is_file() else {}
     kept = {name: before[name] for name in ("fixed", "dynamic") if name in before and name != section}
     chosen.output.write_text(json.dumps({**kept, section: facts | figures}, indent=2) + "\n")
 

@@ -28,12 +28,16 @@ import onnx
 import onnxruntime
 import openvino
 import torch
-from openvino import opset16 as ops
+from openvino import opset16
 
 import hub
 from hub.bench.machine import this_machine
 from hub.frontend.ownership import graphs_of
 
+ops: Any = opset16
+ort: Any = onnxruntime
+ov: Any = openvino
+"""They come without types, or with wrong ones."""
 SIZE = 8
 ROUNDS = 40
 CALLS = 500
@@ -94,10 +98,10 @@ def through_onnxruntime(model: Small, x: torch.Tensor) -> Call:
         [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [SIZE, SIZE])],
         [onnx.numpy_helper.from_array(weight, "w"), onnx.numpy_helper.from_array(bias, "b")],
     )
-    options = onnxruntime.SessionOptions()
+    options = ort.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     proto = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 20)])
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     y = torch.empty(SIZE, SIZE)
     binding = session.io_binding()
     binding.bind_input("x", "cpu", 0, numpy.float32, (SIZE, SIZE), x.data_ptr())
@@ -110,7 +114,7 @@ def through_openvino(model: Small, x: torch.Tensor) -> Call:
     weight, bias = (value.detach().numpy() for value in (model.linear.weight, model.linear.bias))
     given = ops.parameter([SIZE, SIZE], openvino.Type.f32)
     product = ops.add(ops.matmul(given, ops.constant(weight), False, True), ops.constant(bias))
-    program = openvino.Model([ops.relu(product)], [given], "small")
+    program = ov.Model([ops.relu(product)], [given], "small")
     settings = {
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "INFERENCE_PRECISION_HINT": "f32",
@@ -125,8 +129,8 @@ def through_openvino(model: Small, x: torch.Tensor) -> Call:
 
 def compiled_for(model: torch.nn.Module, x: torch.Tensor, **options: Any) -> Any:
     """A model compiled by the hub and run once."""
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend="hub", options={"tune": "off", "start": "wait", **options})
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="hub", options={"tune": "off", "start": "wait", **options})  # pyright: ignore[reportUnknownMemberType] - torch's
     compiled(x)
     return compiled
 
@@ -203,7 +207,7 @@ def checks() -> dict[str, float]:
     model, inputs = Wide().eval(), [torch.randn(()) for _ in range(INPUTS)]
     options: Any = {"tune": "off", "start": "wait", "backends": []}
     ways: dict[str, Any] = {
-        "torch.compile": torch.compile(model, backend="hub", options=options),
+        "torch.compile": torch.compile(model, backend="hub", options=options),  # pyright: ignore[reportUnknownMemberType] - torch's
         "hub.compile": hub.compile(model, options=options),
     }
     for way in ways.values():
@@ -216,7 +220,7 @@ def checks() -> dict[str, float]:
         binding = graph.current()
         assert binding is not None
         binding.run = lambda _: result
-    ways["hub.freeze"]._run = lambda _: result
+    ways["hub.freeze"]._run = lambda _: result  # pyright: ignore[reportPrivateUsage, reportUnknownLambdaType]
     calls: dict[str, Call] = {name: (lambda way=way: way(*inputs)) for name, way in ways.items()}
     warm = interleaved_us(calls)
     memory = numpy.zeros(COLD_BYTES, dtype=numpy.uint8)

@@ -29,8 +29,10 @@ def main() -> None:
     parser.add_argument("--dict-tags", action="store_true", help="with the cheaper guards that PyTorch 2.12 turned off")
     given = parser.parse_args()
     if given.dict_tags:
-        torch._dynamo.config.use_recursive_dict_tags_for_guards = True
-        torch._dynamo.config.max_saved_pointers_for_recursive_dict_tags_check = MOST_POINTERS
+        from torch._dynamo import config
+
+        config.use_recursive_dict_tags_for_guards = True
+        config.max_saved_pointers_for_recursive_dict_tags_check = MOST_POINTERS
     model = load_model(given.model)
     stamps: list[tuple[float, float]] = []
     kept: list[Any] = []
@@ -44,7 +46,7 @@ def main() -> None:
 
     CompiledGraph.__call__ = stamped  # so that the stamps stand where PyTorch enters and leaves the graph
     options: Any = {"tune": "off", "start": "wait", "backends": [given.backend]}
-    compiled: Any = torch.compile(model.module, backend="hub", options=options)
+    compiled: Any = torch.compile(model.module, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType] - torch's
     with torch.no_grad():
         print("in place:             ", parts_us(compiled, model.inputs, stamps))
         kept.append((compiled(*model.inputs),))  # from here on the graph hands out this one output, and does nothing

@@ -64,8 +64,8 @@ def forced(model: str, backend: str, *, small: bool) -> Forced:
     """Compile a model of the zoo with one backend alone, and run it. Raises whatever the hub raises."""
     module, inputs = build(model, small=small)
     torch.compiler.reset()
-    options = {"tune": "off", "start": "wait", "backends": [backend]}
-    compiled: Any = torch.compile(module, backend="hub", options=options)
+    options: dict[str, Any] = {"tune": "off", "start": "wait", "backends": [backend]}
+    compiled: Any = torch.compile(module, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType] - torch's
     with torch.no_grad():
         wanted = module(*inputs)
         got = compiled(*inputs)

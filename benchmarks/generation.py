@@ -19,7 +19,7 @@ import json
 import statistics
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -43,16 +43,18 @@ def measured(name: str, way: str, cache: str) -> dict[str, Any]:
     if way == "hub":
         model = hub.compile(model, options={"cache_dir": cache})
     elif way == "inductor":
-        model.forward = torch.compile(model.forward, dynamic=True)
+        model.forward = torch.compile(model.forward, dynamic=True)  # pyright: ignore[reportUnknownMemberType] - torch's
     calls: list[float] = []
     _time_calls(model, calls)
     start = time.perf_counter()
     right = [torch.equal(_tokens(model, name), expected)]
     first_s, stall_s = calls[0], max(calls)
+    from torch._dynamo.utils import counters
+
     for _ in range(MAX_ROUNDS):
-        compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        compiled = counters["stats"]["unique_graphs"]
         right.append(torch.equal(_tokens(model, name), expected))
-        if way != "hub" and torch._dynamo.utils.counters["stats"]["unique_graphs"] == compiled:
+        if way != "hub" and counters["stats"]["unique_graphs"] == compiled:
             break
         if way == "hub" and hub.wait(model, 1.0):
             break
@@ -73,7 +75,7 @@ def _tokens(model: Any, name: str) -> torch.Tensor:
 
 
 def _time_calls(model: Any, calls: list[float]) -> None:
-    kind: Any = type(model)
+    kind = cast("Any", type(model))
     inner = kind.__call__
 
     def timed(self: Any, *args: Any, **kwargs: Any) -> Any:

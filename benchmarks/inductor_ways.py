@@ -43,11 +43,20 @@ BLOCK_S = 0.1
 
 def in_python(*args: Any, **kwargs: Any) -> Any:
     """Compile as Inductor does by default."""
-    with config.patch(cpp_wrapper=False):
+    with config.patch(cpp_wrapper=False):  # pyright: ignore[reportUnknownMemberType] - torch's
         return _compile_fx_inner(*args, **{**kwargs, "cpp_wrapper": False})
 
 
 _compile_fx_inner = compiler.compile_fx.compile_fx_inner
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+def _always(*_: Any) -> bool:
+    return True
+
 
 Way = Callable[[], contextlib.AbstractContextManager[Any]]
 WAYS: Mapping[str, Mapping[str, Way]] = {
@@ -57,19 +66,20 @@ WAYS: Mapping[str, Mapping[str, Way]] = {
     },
     "packing": {
         "the faster": contextlib.nullcontext,
-        "MKL": lambda: mock.patch.object(packing, "is_onednn_faster", lambda *_: False),
-        "oneDNN": lambda: mock.patch.object(packing, "is_onednn_faster", lambda *_: True),
+        "MKL": lambda: mock.patch.object(packing, "is_onednn_faster", _never),
+        "oneDNN": lambda: mock.patch.object(packing, "is_onednn_faster", _always),
     },
 }
 
 
 def built(module: Any, inputs: tuple[Any, ...], way: Way, folder: str) -> tuple[Callable[[], Any], float]:
     """Return a call of the frozen model, made in one of the ways, and the seconds until it runs."""
-    torch._dynamo.reset()
-    options = {"tune": "off", "backends": ("inductor",), "start": "wait", "background": False, "isolate": False}
+    torch.compiler.reset()
+    options: dict[str, Any] = {"tune": "off", "backends": ("inductor",), "start": "wait"}
+    options |= {"background": False, "isolate": False, "cache_dir": f"{folder}/hub"}
     start = time.perf_counter()
     with way(), mock.patch.dict(os.environ, {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}):
-        compiled = torch.compile(module, backend="hub", options={**options, "cache_dir": f"{folder}/hub"})
+        compiled = torch.compile(module, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType] - torch's
         frozen = hub.freeze(compiled, *inputs)
     return lambda: frozen(*inputs), time.perf_counter() - start
 
@@ -106,7 +116,7 @@ def main() -> None:
         model = load_model(name)
         model.module(*model.inputs)  # some models prepare themselves in their first call
         with contextlib.ExitStack() as folders:
-            calls = {}
+            calls: dict[str, tuple[Callable[[], Any], float]] = {}
             for label, way in ways.items():
                 folder = folders.enter_context(tempfile.TemporaryDirectory())
                 built(small, (torch.randn(4, 8),), way, folder)

@@ -33,10 +33,10 @@ WAYS = {"isolated": True, "in place": False}
 def first_result(name: str, batch: int, way: str, tune: str, cache: Path) -> dict[str, float]:
     """Seconds from the model in memory to its first result in this process, and those in which eager was compared with."""
     model = load_model(name, batch=batch)
-    options = {"tune": tune, "start": "wait", "isolate": WAYS[way], "cache_dir": str(cache)}
+    options: dict[str, Any] = {"tune": tune, "start": "wait", "isolate": WAYS[way], "cache_dir": str(cache)}
     start = time.perf_counter()
     with torch.no_grad():
-        compiled: Any = torch.compile(model.module, backend="hub", options=options)
+        compiled: Any = torch.compile(model.module, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType] - torch's
         compiled(*model.inputs)
     first_s = time.perf_counter() - start
     return {"first_s": first_s, "verify_s": sum(plan.verify_s or 0.0 for plan in hub.plans(compiled))}
@@ -83,7 +83,7 @@ def main() -> None:
         print(f"{model:16}{numbers}", flush=True)
     machine = this_machine().model_dump(mode="json")
     command = f"python -m benchmarks.isolation --tune {given.tune} --models {given.models} --rounds {given.rounds}"
-    before = json.loads(given.output.read_text()) if given.output.is_file() else {}
+    before: dict[str, Any] = json.loads(given.output.read_text()) if given.output.is_file() else {}
     before[given.tune] = {"command": command, "machine": machine, "models": found}
     given.output.write_text(json.dumps(before, indent=2) + "\n")
 

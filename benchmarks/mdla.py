@@ -38,11 +38,11 @@ DRAWS, IMAGES, CALLS = 16, 256, 5
 
 def convolution(kind: str) -> dict[str, float]:
     """Mean and largest error of the SDK's convolution, in per cent of the largest value: range and median over draws."""
-    backend = Mdla(Settings(simulator=True, format=kind))
+    backend = Mdla(Settings.model_validate({"simulator": True, "format": kind}))
     means: list[float] = []
     largest: list[float] = []
     for seed in range(DRAWS):
-        torch.manual_seed(seed)
+        torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType] - torch's
         cluster, inputs = whole_cluster(nn.Conv2d(256, 256, 3, padding=1), (torch.randn(1, 256, 16, 16),))
         (got,) = backend.compile(cluster, CompileSettings(threads=1))(*inputs)
         found = measured("y", "Conv", Q8_8, 0, got, cluster.module(*inputs)[0])
@@ -63,11 +63,11 @@ def agreement(name: str, kinds: Sequence[str], folder: Path) -> dict[str, float]
     calibrated(captured.graph, captured.inputs, [(images(IMAGES, 8),)]).save(samples)
     found: dict[str, float] = {}
     for kind in kinds:
-        torch._dynamo.reset()
+        torch.compiler.reset()
         own = {"simulator": True, "format": kind, "calibration": str(samples), "saturate": kind != "auto"}
-        options = {"backends": ["mdla"], "accuracy": 1.0, "tune": "off", "start": "wait", "mdla": own}
+        options: dict[str, Any] = {"backends": ["mdla"], "accuracy": 1.0, "tune": "off", "start": "wait", "mdla": own}
         options["cache_dir"] = str(folder / "cache")
-        compiled: Any = torch.compile(net, backend="hub", options=options)
+        compiled: Any = torch.compile(net, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType] - torch's
         with torch.no_grad():
             got = compiled(x).argmax(1)
         assert "mdla" in hub.plans(compiled)[0].backends, f"{name}, {kind}: the device was not part of the plan"

@@ -57,8 +57,8 @@ class Step:
     def run(self, values: dict[str, Any]) -> None:
         """Read its inputs from values by name, and add its outputs."""
         inputs = [values[name] for name in self.cluster.input_names]
-        is_eager = self.executable is None
-        found = self.cluster.module(*inputs) if is_eager else run(self.executable, self.cluster, inputs)
+        executable = self.executable
+        found = self.cluster.module(*inputs) if executable is None else run(executable, self.cluster, inputs)
         values.update(zip(self.cluster.output_names, found, strict=True))
 
 
@@ -82,7 +82,7 @@ def main() -> None:
 
 def timed(model: str, backends: Sequence[str]) -> dict[str, Any]:
     """Return each backend's parts alone, and each pair's whole; what went wrong stands in their place."""
-    alone = {name: in_a_process("alone", model, name) for name in backends}
+    alone: dict[str, Any] = {name: in_a_process("alone", model, name) for name in backends}
     able = [name for name in backends if alone[name] and max(alone[name]["parts_s"]) < SLOW_S]
     pairs: dict[str, Any] = {}
     for first, second in itertools.permutations(able, 2):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._dynamo import config
 from torch._dynamo.exc import BackendCompilerFailed
 
 from hub.bench import zoo
@@ -63,8 +64,8 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(zoo.MODELS), help="names of the zoo, `NAME@BATCH` for another batch")
     parser.add_argument("--output", type=Path, default=TABLE)
     given = parser.parse_args()
-    torch._dynamo.config.allow_rnn = True
-    written = json.loads(given.output.read_text()) if given.output.exists() else {"clusters": []}
+    config.allow_rnn = True
+    written: dict[str, Any] = json.loads(given.output.read_text()) if given.output.exists() else {"clusters": []}
     with tempfile.TemporaryDirectory() as folder:
         options = resolve({"cache_dir": folder, "tune": "fast", "compile_limit_s": 90.0}, {}, Path.cwd())
         written.setdefault("starts_s", starts(options))
@@ -139,8 +140,8 @@ def measured(name: str, options: Options, folder: Path, table: dict[str, Any]) -
         context = PlanningContext(
             sample, options, threads, found, folder / "artifacts", store, SilentProgress(), session, session
         )
-        session.start([EAGER])
-        session.await_start(EAGER)
+        session.crew.start([EAGER])
+        session.crew.await_start(EAGER)
         seconds = session.eager_prices()
         yield from eager_rows(name, captured.graph, seconds)
         verdicts = ask_backends(captured.graph, found, options, context.answers)

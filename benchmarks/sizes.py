@@ -15,9 +15,9 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -46,7 +46,7 @@ def sizes(n_calls: int) -> list[tuple[int, int]]:
 
 def bert() -> torch.nn.Module:
     """Return the model, with the same weights each time."""
-    torch.manual_seed(0)
+    torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType] - torch's
     settings = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 512}
     return transformers.BertModel(transformers.BertConfig(**settings, vocab_size=VOCABULARY)).eval()
 
@@ -108,7 +108,8 @@ def _difference(ours: Any, eagers: Any) -> float:
 def _tensors(result: Any) -> list[torch.Tensor]:
     if isinstance(result, torch.Tensor):
         return [result]
-    return [one for one in (result.values() if isinstance(result, dict) else result) if isinstance(one, torch.Tensor)]
+    found: Iterable[Any] = cast("dict[str, Any]", result).values() if isinstance(result, dict) else result
+    return [one for one in found if isinstance(one, torch.Tensor)]
 
 
 def main() -> None:

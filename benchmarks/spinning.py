@@ -26,11 +26,15 @@ import onnxruntime
 import openvino
 import torch
 from onnx import helper, numpy_helper
-from openvino import opset16 as ops
+from openvino import opset16
 
 from hub.dispatch.spinning import Calm
 from hub.pricing.timing import median
 
+ops: Any = opset16
+ort: Any = onnxruntime
+ov: Any = openvino
+"""They come without types, or with wrong ones."""
 CALLS = 300
 WARMUP = 20
 ROWS, WIDTH, LAYERS = 64, 768, 6
@@ -102,9 +106,13 @@ def random_values(seed: int, *shape: int) -> Any:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32) / np.float32(WIDTH**0.5)
 
 
+def _tensor(values: Any) -> torch.Tensor:
+    return torch.from_numpy(values)  # pyright: ignore[reportUnknownMemberType] - torch's
+
+
 def eager_product() -> Call:
     """A product by PyTorch, on OpenMP's threads."""
-    x, weight = torch.from_numpy(random_values(0, ROWS, WIDTH)), torch.from_numpy(random_values(1, WIDTH, WIDTH))
+    x, weight = _tensor(random_values(0, ROWS, WIDTH)), _tensor(random_values(1, WIDTH, WIDTH))
     return lambda: torch.mm(x, weight)
 
 
@@ -117,7 +125,7 @@ def openvino_product() -> Call:
         "INFERENCE_NUM_THREADS": str(torch.get_num_threads()),
         "ENABLE_CPU_PINNING": "NO",
     }
-    program = openvino.Model([ops.matmul(x, weight, transpose_a=False, transpose_b=False)], [x])
+    program = ov.Model([ops.matmul(x, weight, transpose_a=False, transpose_b=False)], [x])
     request = openvino.Core().compile_model(program, "CPU", settings).create_infer_request()
     values = random_values(0, ROWS, WIDTH)
     return lambda: request.infer([values], share_inputs=True, share_outputs=True)
@@ -141,12 +149,12 @@ def onnxruntime_products(habit: str) -> Call:
         [helper.make_tensor_value_info(names[-1], onnx.TensorProto.FLOAT, [ROWS, WIDTH])],
         [numpy_helper.from_array(random_values(layer, WIDTH, WIDTH), f"w{layer}") for layer in range(LAYERS)],
     )
-    options = onnxruntime.SessionOptions()
+    options = ort.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     for key, value in HABITS[habit].items():
         options.add_session_config_entry(key, value)
     proto = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     x = random_values(0, ROWS, WIDTH)
     return lambda: session.run(None, {"x": x})
 

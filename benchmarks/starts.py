@@ -51,13 +51,17 @@ CAPTURE_S, SETTLE_S = 1.0, 15.0
 
 def started(name: str, way: str, cache: Path) -> dict[str, Any]:
     """Return seconds from the model in memory to the first answer in this process, and until the plan is settled."""
+    from torch._dynamo import config
+
     model = load_model(name)
-    torch._dynamo.config.allow_rnn = True
-    ways = {name: {"backend": "hub", "options": {"cache_dir": str(cache), **options}} for name, options in HUBS.items()}
+    config.allow_rnn = True
+    ways: dict[str, dict[str, Any]] = {
+        name: {"backend": "hub", "options": {"cache_dir": str(cache), **options}} for name, options in HUBS.items()
+    }
     backends: Mapping[str, dict[str, Any]] = {**ways, "inductor": {"backend": "inductor"}, "dynamo": {"backend": "eager"}}
     start = time.perf_counter()
     with torch.no_grad():
-        compiled: Any = torch.compile(model.module, **backends[way]) if way in backends else model.module
+        compiled: Any = torch.compile(model.module, **backends[way]) if way in backends else model.module  # pyright: ignore[reportUnknownMemberType] - torch's
         if way == "direct":
             compiled = hub.compile(model.module, options=backends[way]["options"])
         compiled(*model.inputs)

@@ -17,10 +17,10 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn import functional
@@ -126,7 +126,7 @@ def _facts(chosen: argparse.Namespace) -> Row:
 
 def _write(file: Path, part: str, section: Row) -> None:
     """Put a part's section into the file, whole or not at all."""
-    before = json.loads(file.read_text()) if file.is_file() else {}
+    before: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     partial = file.with_suffix(".partial")
     partial.write_text(json.dumps({**before, part: section}, indent=2) + "\n")
     partial.replace(file)
@@ -143,7 +143,7 @@ def _runs(part: str, chosen: argparse.Namespace) -> Iterator[Row]:
 
 def _attempted(label: str, run: Callable[[], Row]) -> Row:
     try:
-        row = {"program": label, **run()}
+        row: Row = {"program": label, **run()}
         if not all(map(is_time, row["call_s"].values())):
             raise ValueError(f"no time was taken: {row['call_s']}")
     except Exception as error:  # noqa: BLE001 - one program must not lose the figures of the others
@@ -203,8 +203,8 @@ def attention(chosen: argparse.Namespace) -> Cases:
     def run(length: int, width: int, *, is_causal: bool) -> Row:
         inputs = tuple(torch.randn(4, 16, length, width, device=DEVICE, dtype=torch.bfloat16) for _ in range(3))
 
-        def attend(*given: torch.Tensor) -> torch.Tensor:
-            return functional.scaled_dot_product_attention(*given, is_causal=is_causal)
+        def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
 
         module = Wrapped(attend)
         others = {"eager": _eager(module, inputs)}
@@ -276,9 +276,9 @@ def _inductors(module: torch.nn.Module, inputs: Sequence[Any]) -> dict[str, Cont
     modes = {"inductor": None, "max-autotune": "max-autotune-no-cudagraphs"}
 
     @contextlib.contextmanager
-    def compiled(mode: str | None) -> Iterator[Call]:
+    def compiled(mode: str | None) -> Generator[Call]:
         torch.compiler.reset()
-        run: Any = torch.compile(module, mode=mode)
+        run: Any = torch.compile(module, mode=mode)  # pyright: ignore[reportUnknownMemberType] - torch's
         run(*inputs)
         yield lambda: run(*inputs)
 
@@ -289,7 +289,7 @@ def _within(kernel: SDPBackend, module: torch.nn.Module, inputs: Sequence[Any]) 
     """Return eager with one of PyTorch's kernels for attention and no other."""
 
     @contextlib.contextmanager
-    def alone() -> Iterator[Call]:
+    def alone() -> Generator[Call]:
         with sdpa_kernel(kernel):
             module(*inputs)
             yield lambda: module(*inputs)
@@ -314,9 +314,9 @@ def _tensors(results: Any) -> list[torch.Tensor]:
 
 
 def _kernel_s(call: Call) -> float:
-    from triton.testing import do_bench
+    from triton import testing
 
-    return float(do_bench(call, warmup=50, rep=200, return_mode="median")) / 1e3
+    return float(cast("Any", testing).do_bench(call, warmup=50, rep=200, return_mode="median")) / 1e3
 
 
 # --- Models -----------------------------------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ def _hub_way(chosen: argparse.Namespace) -> dict[str, Any]:
 
 def _warm(module: torch.nn.Module, inputs: Sequence[Any], way: Mapping[str, Any]) -> Any:
     """Compile a module and call it until its CUDA graphs are recorded."""
-    compiled: Any = torch.compile(module, **way)
+    compiled: Any = torch.compile(module, **way)  # pyright: ignore[reportUnknownMemberType] - torch's
     for _ in range(WARM_CALLS):
         compiled(*inputs)
     return compiled

@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--cache-dir", type=Path, help="an empty folder that keeps what is found; else one for each model")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    found = json.loads(given.output.read_text()) if given.output.exists() else {}
+    found: dict[str, Any] = json.loads(given.output.read_text()) if given.output.exists() else {}
     how = {
         "command": shlex.join(["python", "-m", "benchmarks.tuned", *sys.argv[1:]]),
         "machine": this_machine().model_dump(mode="json"),

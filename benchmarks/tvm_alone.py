@@ -10,7 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from plugin_tvm.target import host_target
@@ -34,13 +34,15 @@ def seconds(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> float:
     from tvm import relax
     from tvm.relax.frontend.torch import from_exported_program
 
+    library, building = cast("Any", tvm), cast("Any", relax)
     with torch.no_grad():
         wanted = _first(module(*inputs))
         program: Any = torch.export.export(module, tuple(inputs))
-    imported = relax.get_pipeline("zero")(from_exported_program(program, keep_params_as_input=False))
-    machine = relax.VirtualMachine(relax.build(imported, host_target(torch.get_num_threads())), tvm.cpu())
-    given = [tvm.runtime.tensor(value.numpy()) for value in inputs]
-    torch.testing.assert_close(torch.from_numpy(_first(machine["main"](*given)).numpy()), wanted, rtol=1e-3, atol=1e-4)
+    imported = building.get_pipeline("zero")(from_exported_program(program, keep_params_as_input=False))
+    machine = building.VirtualMachine(building.build(imported, host_target(torch.get_num_threads())), library.cpu())
+    given = [library.runtime.tensor(value.numpy()) for value in inputs]
+    found = torch.from_numpy(_first(machine["main"](*given)).numpy())  # pyright: ignore[reportUnknownMemberType] - torch's
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
     return statistics.median(_timed(lambda: machine["main"](*given)) for _ in range(CALLS))
 
 

@@ -40,7 +40,7 @@ def main() -> None:
     lines, batches = read_batches()
     encoder = trained_encoder()
     print(f"{len(lines)} sentences in {len(batches)} batches of {BATCH}; the trained MiniLM encoder, all float32")
-    compiled: Any = torch.compile(encoder, backend="hub")
+    compiled: Any = torch.compile(encoder, backend="hub")  # pyright: ignore[reportUnknownMemberType] - torch's
     with torch.no_grad():
         print("planning, compiling and embedding through the hub ...", flush=True)
         began_s = time.perf_counter()
@@ -60,7 +60,7 @@ def read_batches() -> tuple[tuple[str, ...], list[Tokens]]:
     """Return the sentences, and their tokens in batches, all padded to one length so that one plan serves them all."""
     lines = tuple(line for line in SENTENCES.read_text(encoding="utf-8").splitlines() if line.strip())
     ids, mask = tokenized(lines)
-    return lines, list(zip(ids.split(BATCH), mask.split(BATCH), strict=True))
+    return lines, list(zip(torch.split(ids, BATCH), torch.split(mask, BATCH), strict=True))
 
 
 def first_batch() -> tuple[SentenceEncoder, Tokens]:
@@ -84,7 +84,7 @@ def show_plans(compiled: Any) -> None:
 def show_nearest(lines: Sequence[str], vectors: torch.Tensor) -> None:
     """Print the nearest other sentence of every third one, by the cosine of the angle between vectors."""
     cosines = (vectors @ vectors.T).fill_diagonal_(-1.0)
-    nearest = cosines.argmax(dim=1).tolist()
+    nearest = [int(place) for place in cosines.argmax(dim=1)]
     rows = [(lines[i], lines[nearest[i]], f"{cosines[i, nearest[i]]:.2f}") for i in range(0, len(lines), 3)]
     print("\nnearest sentences")
     for line in columns(("sentence", "nearest other", "cosine"), rows):

@@ -1,5 +1,7 @@
 """One model on three backends: convolutions on OpenVINO, attention on ONNX Runtime, the rest wherever it is cheapest."""
 
+from typing import Any
+
 import torch
 
 import hub
@@ -18,12 +20,13 @@ class Net(torch.nn.Module):
         """Return class probabilities [B, 10] of images [B, 3, H, W]."""
         x = torch.relu(self.stem(image)).flatten(2).transpose(1, 2)
         x = x + self.attention(x, x, x, need_weights=False)[0]
-        return torch.fft.rfft(self.head(x).mean(1)).abs().softmax(-1)
+        return torch.fft.rfft(self.head(x).mean(1)).abs().softmax(-1)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 model = Net().eval()
 force = {"aten.conv2d": "openvino", "aten.scaled_dot_product_attention": "onnxruntime"}
-compiled = torch.compile(model, backend="hub", options={"force": force})
+options: dict[str, Any] = {"force": force}
+compiled = torch.compile(model, backend="hub", options=options)  # pyright: ignore[reportUnknownMemberType] - torch's
 with torch.no_grad():
     image = torch.randn(4, 3, 96, 96)
     compiled(image)  # answers at once, in eager

@@ -54,9 +54,9 @@ def compile_program(
     del elide  # it shortens what BladeDISC's compiler logs, not what is compiled
     if multi:
         raise CompileError(MULTI_REFUSED, backend="disc")
-    found = compile_file(
-        source, library, checked_settings("disc", Settings, {}), threads=threads or torch.get_num_threads()
-    )
+    settings = checked_settings("disc", Settings, {})
+    assert isinstance(settings, Settings)
+    found = compile_file(source, library, settings, threads=threads or torch.get_num_threads())
     typer.echo(f"{library}: {found.described()}")
 
 

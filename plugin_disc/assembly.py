@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hub.plugin import CompileError
 
+from .bindings import bindings
 from .compiler import NAME, lowered_module
 
 DISASSEMBLER = "objdump"
@@ -21,11 +22,8 @@ _VECTOR = re.compile(r"%[xyz]mm\d")
 
 def llvm_ir(text: str) -> str:
     """Return the LLVM IR of a program, before LLVM's own passes. Raises CompileError."""
-    from torch_mlir import ir  # heavy, and only debugging needs it
-    from torch_mlir.dialects import llvm
-
-    with ir.Context() as context:
-        return llvm.translate_module_to_llvmir(lowered_module(text, context).operation)
+    with bindings("ir").Context() as context:
+        return bindings("dialects.llvm").translate_module_to_llvmir(lowered_module(text, context).operation)
 
 
 def instructions(library: Path) -> str:

@@ -44,7 +44,7 @@ class Disc(Backend):
         except HubError as error:
             return refused(str(error))
         if not torch.equal(result, value + value):
-            return refused(f"1+1 and 2+2 gave {result.tolist()}")
+            return refused(f"1+1 and 2+2 gave {result.tolist()}")  # pyright: ignore[reportUnknownMemberType] - torch's
         return Support(accepted=True, reason=self._compilers())
 
     def _compilers(self) -> str:
@@ -71,8 +71,8 @@ class Disc(Backend):
                 raise CompileError(refusal, hint="leave it out, or name BladeDISC's compiler in `compiler`")
             foreign = compile_program(program(cluster), self._own) if self._own.compiler else None
             level = self._own.cpu_fast_math_level
-            kept = {"kept_bytes": self._kept_bytes(), "log_dir": self._own.log_dir}
-            return build(cluster, settings, level=level, foreign=foreign, **kept)
+            kept_bytes, log_dir = self._kept_bytes(), self._own.log_dir
+            return build(cluster, settings, level=level, foreign=foreign, kept_bytes=kept_bytes, log_dir=log_dir)
         except HubError as error:
             error.backend, error.cluster = NAME, cluster.name
             raise

@@ -21,6 +21,7 @@ from typing import Any
 
 from hub.plugin import CompileError
 
+from .bindings import bindings
 from .logs import Log, logged
 from .loops.program import ENTRY
 
@@ -102,15 +103,13 @@ def _linker() -> str | None:
 
 
 def _engine(text: str, log: Log, needed: Sequence[Path] = ()) -> Any:
-    from torch_mlir import ir  # heavy, and only compiling needs it
-    from torch_mlir.execution_engine import ExecutionEngine
-
+    engine = bindings("execution_engine").ExecutionEngine
     try:
-        with ir.Context() as context, _heard(context, log):
+        with bindings("ir").Context() as context, _heard(context, log):
             log.say(f"passes: {PASSES}")
             module = lowered_module(text, context)
             log.say("machine code by LLVM")
-            return ExecutionEngine(module, opt_level=3, enable_object_dump=True, shared_libs=[str(each) for each in needed])
+            return engine(module, opt_level=3, enable_object_dump=True, shared_libs=[str(each) for each in needed])
     except Exception as error:
         log.say(f"{type(error).__name__}: {error}")
         raise CompileError(f"MLIR refused the program: {str(error)[:2000]}", backend=NAME) from error
@@ -133,12 +132,9 @@ def _heard(context: Any, log: Log) -> Generator[None]:
 
 def lowered_module(text: str, context: Any) -> Any:
     """Return a program as a module of MLIR's LLVM dialect, in a context that is entered. Raises what MLIR raises."""
-    from torch_mlir import ir
-    from torch_mlir.passmanager import PassManager
-
     context.enable_multithreading(False)
-    module = ir.Module.parse(f"module {{\n{text}\n}}")
-    PassManager.parse(PASSES).run(module.operation)
+    module = bindings("ir").Module.parse(f"module {{\n{text}\n}}")
+    bindings("passmanager").PassManager.parse(PASSES).run(module.operation)
     return module
 
 

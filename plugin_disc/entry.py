@@ -101,7 +101,7 @@ def _shapes(face: Face) -> str:
     return "\n".join((head, *body.lines, "llvm.return", "}"))
 
 
-_OPERATIONS = {ast.Add: "arith.addi", ast.Sub: "arith.subi", ast.Mult: "arith.muli"}
+_OPERATIONS: dict[type[ast.operator], str] = {ast.Add: "arith.addi", ast.Sub: "arith.subi", ast.Mult: "arith.muli"}
 _EXTREMES = {"max": "arith.maxsi", "min": "arith.minsi", "Max": "arith.maxsi", "Min": "arith.minsi"}
 
 

@@ -15,7 +15,7 @@ import torch
 
 from .pages import ask_for_large_pages
 
-_use_count: Any = getattr(torch._C, "_storage_Use_Count", None)
+_use_count: Any = getattr(torch._C, "_storage_Use_Count", None)  # pyright: ignore[reportPrivateUsage] - no public way
 """How many tensors, in Python and in C++, have some memory; what CUDA graphs in PyTorch ask before they write to theirs."""
 _NOBODY_ELSE = 2
 """References to a storage in Python where nobody else has one: a variable's, and that of the call which counts them."""
@@ -84,4 +84,4 @@ def _popped(pieces: list[torch.UntypedStorage] | None) -> torch.UntypedStorage |
 
 def _is_free(storage: torch.UntypedStorage, bytes_: int) -> bool:
     """Return True for memory that no tensor has, that is as large as it was, and that no other process sees."""
-    return _use_count(storage._cdata) == 1 and storage.nbytes() == bytes_ and not storage.is_shared()
+    return _use_count(storage._cdata) == 1 and storage.nbytes() == bytes_ and not storage.is_shared()  # pyright: ignore[reportPrivateUsage]

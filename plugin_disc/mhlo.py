@@ -14,6 +14,7 @@ from hub.plugin import Cluster, CompileError
 from hub.toolkit.arguments import decomposed, with_weights
 from hub.toolkit.mlir_text import RESOURCE, blobs
 
+from .bindings import bindings
 from .compiler import NAME
 
 TO_BACKEND = "builtin.module(func.func(torch-match-quantized-custom-ops),torchdynamo-export-to-torch-backend-pipeline)"
@@ -23,14 +24,12 @@ _LISTS = {"array<i64": "i64", "array<i1": "i1"}
 
 def program(cluster: Cluster) -> str:
     """Return the text of a cluster: one function `main` of its inputs and then its weights. Raises CompileError."""
-    from torch_mlir import ir  # heavy, and only this compiler needs it
-    from torch_mlir.passmanager import PassManager
-
+    manager = bindings("passmanager").PassManager
     try:
-        with ir.Context() as context:
+        with bindings("ir").Context() as context:
             module = imported(cluster, context)
             for passes in (TO_BACKEND, TO_STABLEHLO):
-                PassManager.parse(passes).run(module.operation)
+                manager.parse(passes).run(module.operation)
             return _Printer(blobs(str(module))).program(module)
     except CompileError:
         raise
@@ -43,14 +42,11 @@ def program(cluster: Cluster) -> str:
 
 def imported(cluster: Cluster, context: Any) -> Any:
     """Return a cluster in the dialect torch, in an entered context: inputs, then weights. Raises what torch-mlir raises."""
-    from torch_mlir.dialects import torch as torch_dialect
-    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
-    from torch_mlir.extras.fx_importer import FxImporter
-
+    table = bindings("extras.fx_decomp_util").get_decomposition_table()
     context.enable_multithreading(False)
-    torch_dialect.register_dialect(context)
-    importer = FxImporter(context=context)
-    importer.import_graph_module(decomposed(with_weights(cluster).module, get_decomposition_table()), func_name="main")
+    bindings("dialects.torch").register_dialect(context)
+    importer = bindings("extras.fx_importer").FxImporter(context=context)
+    importer.import_graph_module(decomposed(with_weights(cluster).module, table), func_name="main")
     return importer.module
 
 

@@ -77,6 +77,7 @@ def _made_up(spec: Any, generator: torch.Generator) -> Any:
         return hint(spec.value) if spec.kind == "int" else spec.value
     shape, strides = tuple(map(hint, spec.shape)), tuple(map(hint, spec.stride))
     reach = 0 if 0 in shape else 1 + sum(step * (size - 1) for size, step in zip(shape, strides, strict=True))
+    is_float = spec.dtype.is_floating_point
     memory = torch.empty(reach, dtype=spec.dtype)  # filled as a whole: what was expanded cannot be written to
-    filled = memory.normal_ if spec.dtype.is_floating_point else lambda generator: memory.random_(0, 2, generator=generator)
-    return filled(generator=generator).as_strided(shape, strides)
+    filled = memory.normal_(generator=generator) if is_float else memory.random_(0, 2, generator=generator)
+    return filled.as_strided(shape, strides)

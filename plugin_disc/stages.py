@@ -25,6 +25,7 @@ from hub.plugin import (
     serve,
 )
 
+from .bindings import bindings
 from .compiler import NAME
 from .mhlo import TO_BACKEND, TO_STABLEHLO, imported, program
 from .recording import read_cluster
@@ -41,14 +42,12 @@ IDLE_S = 20.0
 
 def _passed(cluster: Cluster, *pipelines: str) -> str:
     """Return the text of a cluster after some pipelines. Raises CompileError."""
-    from torch_mlir import ir
-    from torch_mlir.passmanager import PassManager
-
+    manager = bindings("passmanager").PassManager
     try:
-        with ir.Context() as context:
+        with bindings("ir").Context() as context:
             module = imported(cluster, context)
             for passes in pipelines:
-                PassManager.parse(passes).run(module.operation)
+                manager.parse(passes).run(module.operation)
             return f"{module}\n"
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error)[:2000]}"

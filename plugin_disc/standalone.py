@@ -64,10 +64,13 @@ class Signature:
     @classmethod
     def read(cls, data: bytes) -> Signature:
         """Read what `written` gave. Raises ValueError."""
-        facts: dict[str, Any] = next((json.loads(each.data) for each in constants_in(data) if each.key == KEY), {})
+        facts: dict[str, Any] = next(
+            (json.loads(each.data) for each in constants_in(data) if each.key == KEY), dict[str, Any]()
+        )
         try:
             shapes = {name: tuple((tuple(shape), kind) for shape, kind in facts[name]) for name in ("inputs", "outputs")}
-            return cls(**{**facts, **shapes})
+            given: dict[str, Any] = {**facts, **shapes}
+            return cls(**given)
         except (KeyError, TypeError) as error:
             raise ValueError(f"it does not describe a library of disc-compile: {error}") from error
 

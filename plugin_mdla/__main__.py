@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
-from hub.plugin import OptionError, command
+from hub.plugin import OptionError, command, elements
 
 app = typer.Typer(
     help="Micron's MDLA: ranges, accuracy and time of a model.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -56,7 +57,7 @@ def read_samples(path: Path) -> list[tuple[Any, ...]]:
         raise OptionError(f"cannot read samples {path}: {type(error).__name__}: {error}", backend="mdla") from error
     if not isinstance(found, (list, tuple)):
         raise OptionError(f"{path} holds a {type(found).__name__}, a list of samples expected", backend="mdla")
-    return [tuple(item) if isinstance(item, (list, tuple)) else (item,) for item in found]
+    return [elements(item) for item in cast("Sequence[Any]", found)]
 
 
 if __name__ == "__main__":

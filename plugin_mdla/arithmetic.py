@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
 
 import torch
 from torch.nn import functional
@@ -92,10 +91,7 @@ def _max_pool(layer: Layer, inputs: Operands, weight: torch.Tensor | None, bias:
 def _window_sums(x: torch.Tensor, layer: Layer) -> torch.Tensor:
     top, left, bottom, right = layer.attributes["pads"]
     x = functional.pad(x, (left, right, top, bottom))
-    return cast(
-        "torch.Tensor",
-        functional.avg_pool2d(x, layer.attributes["kernel"], layer.attributes["strides"], divisor_override=1),
-    )
+    return functional.avg_pool2d(x, layer.attributes["kernel"], layer.attributes["strides"], divisor_override=1)
 
 
 def _average(layer: Layer, inputs: Operands, weight: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:  # noqa: ARG001

@@ -52,7 +52,7 @@ class Mdla(Backend):
             (found,) = uncalibrated.compile(_relu(), CompileSettings(threads=1))(value)
         except HubError as error:
             return refused(str(error))
-        return ACCEPTED if torch.equal(found, value.relu()) else refused(f"relu of [-1, 0.5] gave {found.tolist()}")
+        return ACCEPTED if torch.equal(found, value.relu()) else refused(f"relu of [-1, 0.5] gave {found.tolist()}")  # pyright: ignore[reportUnknownMemberType] - torch's
 
     def supports(self, node: fx.Node) -> Support:
         """Look the node up in the operator table."""

@@ -13,6 +13,7 @@ from typing import Any
 from hub.plugin import (
     Cluster,
     ConstantsRefused,
+    elements,
     operator_name,
     tensor_digest,
     value_of,
@@ -89,7 +90,7 @@ class Calibration:
     def _largest(self, name: str, node: Any) -> float:
         found = self.ranges.get(name)
         value = value_of(node)
-        shape = tuple(value[0].shape if isinstance(value, (tuple, list)) else value.shape)
+        shape = tuple(elements(value)[0].shape)
         if found is None:
             raise _foreign(f"it knows no value {name}")
         # Of an input, the cluster does not know which operator made it.

@@ -82,8 +82,8 @@ def short_sums(node: fx.Node) -> str | None:
 def plain_ratio(node: fx.Node) -> str | None:
     """The size grows by a whole number in both directions."""
     old, new = value_of(node.args[0]).shape[2:], node.meta["val"].shape[2:]
-    given = next((value for value in node.args[2:] if isinstance(value, (list, tuple)) and value), None)
-    factors = tuple(given) if given and operator_name(node).endswith(".vec") else ()
+    given = argument(node, "scale_factors") if operator_name(node).endswith(".vec") else None
+    factors = tuple(given or ())
     whole = all(large % small == 0 for small, large in zip(old, new, strict=True))
     if not whole or any(float(factor) != large // small for factor, small, large in zip(factors, old, new, strict=False)):
         return f"nearest neighbours from {list(old)} to {list(new)}, only whole ratios here"

@@ -72,7 +72,8 @@ class BoardSession:
             value.detach().reshape(shape).contiguous().numpy()
             for value, shape in zip(inputs, self._program.inputs.values(), strict=True)
         ]
-        made = dict(zip(device_outputs(self._program), map(torch.from_numpy, self.board.run(shaped)), strict=True))
+        outputs = [torch.from_numpy(output) for output in self.board.run(shaped)]  # pyright: ignore[reportUnknownMemberType]
+        made = dict(zip(device_outputs(self._program), outputs, strict=True))
         found = {**dict(zip(self._program.inputs, inputs, strict=True)), **made}
         return Call(tuple(found[name] for name in self._program.outputs), saturated, not_finite)
 

@@ -36,8 +36,10 @@ def turn_on(debug: str, options: str, clusters: int) -> None:
         raise OptionError(f"options={options!r}: {error}", backend=NAME, hint='write "varfp=1 nfpgas=2"') from None
     settings = read_settings()
     _current = open_device(settings.model_copy(update={"clusters": clusters, "flags": (*settings.flags, *flags)}))
-    if NAME not in torch._dynamo.list_backends(exclude_tags=()):
-        torch._dynamo.register_backend(name=NAME, compiler_fn=compile_groups)
+    from torch._dynamo import register_backend
+
+    if NAME not in torch.compiler.list_backends(exclude_tags=()):  # pyright: ignore[reportUnknownMemberType] - torch's
+        register_backend(name=NAME, compiler_fn=compile_groups)
 
 
 def turn_off() -> None:

@@ -47,7 +47,7 @@ def compilation_group(inputs: Sequence[torch.Tensor], group: str) -> list[torch.
             return [output.clone() for output in cluster.module(*inputs)]
 
 
-@compilation_group.register_fake
+@compilation_group.register_fake  # pyright: ignore[reportUnknownMemberType] - torch's
 def _(inputs: Sequence[torch.Tensor], group: str) -> list[torch.Tensor]:
     _, cluster = _found(group)
     return [inputs[0].new_empty(spec.shape) for spec in cluster.outputs]
@@ -69,8 +69,9 @@ def grouped(graph: Graph, weights: Mapping[str, torch.Tensor], backend: Mdla) ->
     """
     taken = {node.name: _taker(backend, graph, node) for node in graph.nodes}
     for node in graph.nodes:
-        if node.target is operator.getitem and node.args[0].name in taken:  # pyright: ignore
-            taken[node.name] = taken[node.args[0].name]  # pyright: ignore
+        source = node.args[0] if node.target is operator.getitem else None
+        if isinstance(source, fx.Node) and source.name in taken:
+            taken[node.name] = taken[source.name]
     return _Rewriting(graph, weights, backend).program(group(graph, taken))
 
 

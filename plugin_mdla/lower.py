@@ -20,6 +20,7 @@ from hub.plugin import (
     CompileError,
     TensorSpec,
     argument,
+    elements,
     operator_name,
     value_of,
 )
@@ -32,7 +33,7 @@ def lower(cluster: Cluster) -> Program:
     lowering = _Lowering(cluster, is_flat=not any(len(value_of(node).shape) == 4 for node in _tensors(cluster)))
     for node in cluster.module.graph.nodes:
         lowering.take(node)
-    outputs = tuple(lowering.value(node).name for node in cluster.module.graph.output_node().args[0])  # pyright: ignore
+    outputs = tuple(lowering.value(node).name for node in elements(cluster.module.graph.output_node().args[0]))
     used = _needed(lowering.layers, outputs)
     return Program(lowering.inputs, tuple(layer for layer in lowering.layers if layer.name in used), outputs)
 
@@ -124,7 +125,7 @@ class _Lowering:
     def shape_of(self, node: fx.Node) -> Shape:
         """Return the device shape of a node's result, by its own shape."""
         value = value_of(node)
-        return self.device_shape(tuple((value[0] if isinstance(value, (tuple, list)) else value).shape))
+        return self.device_shape(tuple(elements(value)[0].shape))
 
     def device_shape(self, shape: Sequence[int]) -> Shape:
         """Return the shape that a tensor of this shape has on the device."""
@@ -149,7 +150,7 @@ Rule = Callable[[_Lowering, fx.Node], _Value]
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    items = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    items = elements(value)
     return (int(items[0]), int(items[-1]))
 
 

@@ -57,7 +57,7 @@ class Triton(Backend):
         except HubError as error:
             return refused(str(error))
         if not torch.equal(result, value + value):
-            return refused(f"1+1 and 2+2 gave {result.tolist()}")
+            return refused(f"1+1 and 2+2 gave {result.tolist()}")  # pyright: ignore[reportUnknownMemberType] - torch's
         return ACCEPTED if device.type == "cuda" else Support(accepted=True, reason=REFERENCE)
 
     def supports(self, node: fx.Node) -> Support:

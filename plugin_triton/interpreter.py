@@ -7,10 +7,10 @@ import importlib.util
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from .reductions import INTERPRETED
 
@@ -21,7 +21,7 @@ _numbers = itertools.count()
 
 
 @contextlib.contextmanager
-def interpreting() -> Iterator[None]:
+def interpreting() -> Generator[None]:
     """Have one call in the interpreter at a time, which says nothing of infinities and NaN."""
     import numpy as np
 
@@ -30,27 +30,28 @@ def interpreting() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _bools_that_stay_bools() -> Iterator[None]:
+def _bools_that_stay_bools() -> Generator[None]:
     """Have what a comparison of single numbers gives repeated, for a block, as the bool that it is.
 
     Triton 3.9 says of it there that it has the dtype of what was compared, and repeats it as that: `&` takes no floats.
     """
     import numpy as np
     import triton.language as tl
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+    from triton.runtime import interpreter
 
-    before = InterpreterBuilder.create_splat
+    untyped = cast("Any", interpreter)
+    before = untyped.InterpreterBuilder.create_splat
 
     def splat(builder: Any, kind: Any, argument: Any) -> Any:
         if argument.data.dtype != np.bool_:
             return before(builder, kind, argument)
-        return TensorHandle(np.full(kind.shape, argument.data.reshape(-1)[0], dtype=np.bool_), tl.int1)
+        return untyped.TensorHandle(np.full(kind.shape, argument.data.reshape(-1)[0], dtype=np.bool_), tl.int1)
 
-    InterpreterBuilder.create_splat = splat
+    untyped.InterpreterBuilder.create_splat = splat
     try:
         yield
     finally:
-        InterpreterBuilder.create_splat = before
+        untyped.InterpreterBuilder.create_splat = before
 
 
 def loaded(path: Path, *, is_interpreted: bool) -> ModuleType:
@@ -59,16 +60,16 @@ def loaded(path: Path, *, is_interpreted: bool) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
-    import triton
+    from triton import knobs
 
     with _loading:  # `triton.jit` asks a setting of the process
-        before = triton.knobs.runtime.interpret
-        triton.knobs.runtime.interpret = is_interpreted
+        before = knobs.runtime.interpret
+        knobs.runtime.interpret = is_interpreted
         sys.modules[name] = module  # where triton.jit looks for the source
         try:
             spec.loader.exec_module(module)
         finally:
-            triton.knobs.runtime.interpret = before
+            knobs.runtime.interpret = before
             del sys.modules[name]
     if is_interpreted:
         for name, function in INTERPRETED.items():

@@ -83,7 +83,7 @@ def with_launchers(module: ModuleType) -> ModuleType:
     return module
 
 
-def _kind(number: Any) -> Hashable:
+def _kind(number: object) -> Hashable:
     if type(number) is not int:
         return type(number)
     return "one" if number == 1 else (number % _ALIGNED == 0, number in _SINGLE, number < 1 << 63)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -35,7 +35,7 @@ def machine_of(device: torch.device) -> Machine:
 
 def limits_of(device: torch.device) -> Limits:
     """Return what a multiprocessor of a GPU has."""
-    found = torch.cuda.get_device_properties(device)
+    found = cast("Any", torch.cuda).get_device_properties(device)
     return Limits(
         getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block),  # AMD's have no more on demand
         found.shared_memory_per_multiprocessor,

@@ -240,7 +240,6 @@ def _moves_less(found: _Operand, across: Size, *, is_expensive: bool) -> bool:
 
     whole = count(range(len(shape)))
     together = sum(itemsize * count(dims & inner) for itemsize, dims in leaves) * (whole // max(count(inner), 1))
-    before = sum(itemsize * count(dims) for itemsize, dims in leaves) + own * count(
-        set().union(*(dims for _, dims in leaves))
-    )
+    read = {dim for _, dims in leaves for dim in dims}
+    before = sum(itemsize * count(dims) for itemsize, dims in leaves) + own * count(read)
     return tiles * together <= before + tiles * own * whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, cast
 
 from hub.toolkit.builders import reshaped
 from hub.toolkit.reading import in_order
@@ -46,8 +46,9 @@ def _rewritten(value: Any, known: Mapping[Tensor, Tensor]) -> Any:
         return known[value]
     if not isinstance(value, tuple):
         return value
-    parts = tuple(_rewritten(each, known) for each in value)
-    return value if all(old is new for old, new in zip(value, parts, strict=True)) else parts
+    before = cast("tuple[Any, ...]", value)
+    parts = tuple(_rewritten(each, known) for each in before)
+    return before if all(old is new for old, new in zip(before, parts, strict=True)) else parts
 
 
 def _halved(product: Product) -> Product:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hub.plugin import CompileError, OptionError
 
@@ -116,7 +116,7 @@ def _compiled(function: Any, kernel: Kernel, file: File, target: Target) -> Stag
 
     source = source_of(function, kernel, file, target)
     try:
-        found = triton.compile(source, target=target.triton, options=launch_options(kernel.blocks))
+        found = cast("Any", triton).compile(source, target=target.triton, options=launch_options(kernel.blocks))
         stages = {name: found.asm[name] for name in found.asm if name in _TEXTS or isinstance(found.asm[name], bytes)}
         registers, spilled = _counted(stages)
     except CompileError:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -42,9 +42,9 @@ _ABOUT = 60
 
 def bench(launch: Callable[[], Any]) -> float:
     """Return the median seconds of a launch on the GPU, whose cache is emptied in between."""
-    from triton.testing import do_bench
+    from triton import testing
 
-    return float(do_bench(launch, warmup=10, rep=40, return_mode="median")) / 1e3
+    return float(cast("Any", testing).do_bench(launch, warmup=10, rep=40, return_mode="median")) / 1e3
 
 
 @dataclass

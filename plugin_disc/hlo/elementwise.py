@@ -50,6 +50,14 @@ def _floating(function: Function) -> Rule:
     return rule
 
 
+def _reciprocal_root(source: Tensor) -> Tensor:
+    return functions.reciprocal(pointwise("sqrt", source))
+
+
+def _square(source: Tensor) -> Tensor:
+    return mul(source, source)
+
+
 def _negated(source: Tensor) -> Tensor:
     return pointwise("neg", source)
 
@@ -88,7 +96,7 @@ def _power(op: Op) -> Tensor:
     base, exponent = map(computing, _aligned(op))
     if base.dtype in FLOATS:
         known = isinstance(exponent, Fill)
-        found = functions.power(base, exponent.value) if known else pointwise("pow", base, exponent)  # type: ignore[union-attr]
+        found = functions.power(base, exponent.value) if known else pointwise("pow", base, exponent)
         return cast(broadcast(found, base.shape), op.kind)
     if isinstance(exponent, Fill) and 0 <= exponent.value <= 64:
         return functions.power(base, int(exponent.value))
@@ -154,13 +162,13 @@ _FLOATING: dict[str, Function] = {
     "stablehlo.logistic": _logistic,
     "stablehlo.round_nearest_afz": _from_zero,
     "stablehlo.round_nearest_even": apply("round"),
-    "stablehlo.rsqrt": lambda source: functions.reciprocal(pointwise("sqrt", source)),
+    "stablehlo.rsqrt": _reciprocal_root,
     "stablehlo.sine": apply("sin"),
     "stablehlo.sqrt": apply("sqrt"),
     "stablehlo.tan": apply("tan"),
     "stablehlo.tanh": apply("tanh"),
     "stablehlo.atan2": apply("atan2"),
-    "chlo.square": lambda source: mul(source, source),
+    "chlo.square": _square,
     "chlo.is_inf": functions.is_infinite,
     **{f"chlo.{name}": apply(name) for name in _CHLO},
 }

@@ -9,6 +9,7 @@ from hub.toolkit.builders import cast, copied, fill, iota, joined, padded, permu
 from hub.toolkit.sizes import Size, ceil_div, plus, product, times
 from hub.toolkit.tensors import COMPUTED, IN_MEMORY, Fill, Number, Take, Tensor
 
+from ..bindings import bindings
 from .values import Op, Rule, Sizes, Value, same_size
 
 
@@ -127,9 +128,7 @@ def _numbered(op: Op) -> Tensor:
 
 def _gathered(op: Op) -> Tensor:
     """Slice at places that a tensor gives; as StableHLO has it, those that would reach out are moved inside."""
-    from torch_mlir._mlir_libs import _stablehlo
-
-    numbers = _stablehlo.GatherDimensionNumbers(op.attribute("dimension_numbers"))
+    numbers = bindings("_mlir_libs._stablehlo").GatherDimensionNumbers(op.attribute("dimension_numbers"))
     if list(numbers.operand_batching_dims):
         raise op.refused("batching dims")
     source, places = op.tensor(0), cast(op.tensor(1), "i64")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import sympy
 from torch.utils._sympy.functions import FloorDiv
@@ -20,7 +21,7 @@ def _constant(op: Op) -> Value:
     values = constant_values(op)
     if values.dtype.is_floating_point or values.dim() > 1 or values.numel() > SMALL or not values.numel():
         return op.given.tensor(values)
-    return Sizes(tuple(int(value) for value in values.reshape(-1).tolist()), tuple(values.shape), op.kind)
+    return Sizes(tuple(int(value) for value in values.reshape(-1)), tuple(values.shape), op.kind)
 
 
 def _const_shape(op: Op) -> Value:
@@ -103,7 +104,7 @@ def _two(function: Callable[[Size, Size], Size], name: str) -> Rule:
 def _quotient(one: Size, other: Size) -> Size:
     if isinstance(one, int) and isinstance(other, int):
         return one // other
-    return settled(FloorDiv(sympy.sympify(one), sympy.sympify(other)))
+    return settled(FloorDiv(sympy.sympify(one), sympy.sympify(other)))  # pyright: ignore[reportUnknownArgumentType] - sympy's
 
 
 def _largest(one: Size, other: Size) -> Size:
@@ -114,7 +115,14 @@ def _smallest(one: Size, other: Size) -> Size:
     return settled(sympy.Min(one, other))
 
 
-_RELATIONS = {"eq": sympy.Eq, "ne": sympy.Ne, "lt": sympy.Lt, "le": sympy.Le, "gt": sympy.Gt, "ge": sympy.Ge}
+_RELATIONS: dict[str, Any] = {
+    "eq": sympy.Eq,
+    "ne": sympy.Ne,
+    "lt": sympy.Lt,
+    "le": sympy.Le,
+    "gt": sympy.Gt,
+    "ge": sympy.Ge,
+}
 _PREDICATES = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
 
 

@@ -10,6 +10,7 @@ from hub.toolkit.sizes import Size, product
 from hub.toolkit.tensors import Tensor
 
 from ..addresses import has
+from ..bindings import bindings
 from ..loops.products import MIXED_PRODUCT
 from .elementwise import computing
 from .values import Op, Rule, same_size
@@ -18,9 +19,7 @@ from .windows import pairs_of
 
 def _product(op: Op) -> Tensor:
     """Batch dims in front, contracted ones joined; as StableHLO has it, what is left of both follows in order."""
-    from torch_mlir._mlir_libs import _stablehlo
-
-    numbers = _stablehlo.DotDimensionNumbers(op.attribute("dot_dimension_numbers"))
+    numbers = bindings("_mlir_libs._stablehlo").DotDimensionNumbers(op.attribute("dot_dimension_numbers"))
     left, right = map(computing, op.tensors())
     batch = list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)
     inner = list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)
@@ -73,9 +72,7 @@ def _in_loops(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _convolution(op: Op) -> Tensor:
-    from torch_mlir._mlir_libs import _stablehlo
-
-    numbers = _stablehlo.ConvDimensionNumbers(op.attribute("dimension_numbers"))
+    numbers = bindings("_mlir_libs._stablehlo").ConvDimensionNumbers(op.attribute("dimension_numbers"))
     source, weight = map(computing, op.tensors())
     space = len(source.shape) - 2
     ones = [1] * space

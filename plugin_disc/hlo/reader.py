@@ -13,6 +13,7 @@ from hub.toolkit.builders import reshaped
 from hub.toolkit.sizes import Size
 from hub.toolkit.tensors import Source, Tensor
 
+from ..bindings import bindings
 from ..compiler import NAME
 from . import elementwise, layout, numbers, products, windows
 from .text import parsed
@@ -66,8 +67,7 @@ def read(text: str, *, enable_amp: bool = False) -> HloProgram:
     Two open sizes that an operation needs to be equal are one from the beginning; calls are checked for it. With
     `enable_amp`, matrix products take their factors as bfloat16. Raises CompileError, which names the line.
     """
-    from torch_mlir import ir
-
+    ir = bindings("ir")
     with ir.Context() as context, ir.Location.unknown():
         module = parsed(text, context)  # held, or its operations are gone
         function = _entry(module)

@@ -8,6 +8,7 @@ from typing import Any
 from hub.plugin import CompileError
 from hub.toolkit.mlir_text import inlined
 
+from ..bindings import bindings
 from ..compiler import NAME
 
 _LIST = re.compile(r"(\w+) = dense<(\[?)([^\]>\"]*)\]?> : tensor<(\d+)x(i64|i1)>(?=\s*[,}])")
@@ -40,14 +41,11 @@ def _generic(found: re.Match[str]) -> str:
 
 def parsed(text: str, context: Any) -> Any:
     """Return a verified module in a context that is entered. Raises CompileError, which names the line."""
-    from torch_mlir import ir  # heavy, and only compiling needs it
-    from torch_mlir._mlir_libs import _stablehlo
-
     context.enable_multithreading(False)
     context.allow_unregistered_dialects = True  # the attribute of the dialect `tf`, and CHLO
-    _stablehlo.register_dialect(context)
+    bindings("_mlir_libs._stablehlo").register_dialect(context)
     try:
-        return ir.Module.parse(as_stablehlo(text))
+        return bindings("ir").Module.parse(as_stablehlo(text))
     except Exception as error:
         lines = str(error).splitlines()
         said = "; ".join(_PLACE.sub(r"line \1, column \2: ", line.strip()) for line in lines[1:3] or lines)

@@ -17,6 +17,7 @@ from hub.toolkit.rules.call import DTYPES
 from hub.toolkit.sizes import Size
 from hub.toolkit.tensors import Number, Source, Tensor
 
+from ..bindings import bindings
 from ..compiler import NAME
 
 KINDS = {
@@ -79,12 +80,10 @@ class Given:
 
 def shape_and_kind(type_: Any) -> tuple[tuple[int | None, ...], str]:
     """Return the sizes, None where they are left open, and the dtype of a type. Raises CompileError for others."""
-    from torch_mlir import ir
-
     text = str(type_)
     if not text.startswith("tensor<"):
         return (), _kind_of(text)
-    ranked = ir.RankedTensorType(type_)
+    ranked = bindings("ir").RankedTensorType(type_)
     sizes = tuple(None if ranked.is_dynamic_dim(dim) else ranked.get_dim_size(dim) for dim in range(ranked.rank))
     return sizes, _kind_of(str(ranked.element_type))
 
@@ -196,8 +195,7 @@ Rule = Callable[[Op], Value | tuple[Value, ...]]
 
 def constant_values(op: Op, name: str = "value") -> torch.Tensor:
     """Return the numbers of a constant."""
-    from torch_mlir import ir
-
+    ir = bindings("ir")
     attribute = op.attribute(name)
     sizes, kind = shape_and_kind(op.raw.results[0].type)
     shape = [int(size) for size in sizes if size is not None]
@@ -217,7 +215,7 @@ def constant_values(op: Op, name: str = "value") -> torch.Tensor:
 def _listed(attribute: Any, kind: str) -> torch.Tensor:
     import numpy
 
-    return torch.from_numpy(numpy.array(attribute)).to(TORCH[kind])
+    return torch.from_numpy(numpy.array(attribute)).to(TORCH[kind])  # pyright: ignore[reportUnknownMemberType] - torch's
 
 
 def _bfloat16(text: str) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -27,11 +27,11 @@ class Elements:
     def __init__(self, group: Group, writer: Writer, loops: Loops, slot_of: SlotOf) -> None:
         self.group = group
         self.writer = writer
-        self.loops = loops
+        self.loops: Loops = loops
         self._slot_of = slot_of
 
     @contextmanager
-    def at(self, values: Mapping[int, Value], *, lane: int | None, mask: Value | None = None) -> Iterator[None]:
+    def at(self, values: Mapping[int, Value], *, lane: int | None, mask: Value | None = None) -> Generator[None]:
         """Have some loops open, and one of them running along the lanes."""
         outer = self.loops
         self.loops = replace(outer, values={**outer.values, **values}, lane=lane, mask=mask)
