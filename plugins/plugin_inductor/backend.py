@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -39,6 +39,7 @@ class InductorBackend(Backend):
         cluster = relu_cluster()
         try:
             place = trusted_place()
+            found: Any  # torch leaves open what its lists hold
             (found,) = self.compile(cluster, CompileSettings(threads=1))(torch.tensor([-1.0, 0.0, 1.0, 2.0]))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
             return refused(str(error))

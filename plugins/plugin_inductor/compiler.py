@@ -7,14 +7,16 @@ import operator
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor import config, cpp_builder
+from torch._guards import tracing as in_context
+from torch._inductor import config as untyped_config
+from torch._inductor import cpp_builder
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.constant_folding import constant_fold
 from torch._inductor.cudagraph_utils import BoxedDeviceIndex
@@ -22,6 +24,8 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
+from torch.fx.node import map_arg
+from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage] - no public form
 
 from hub.plugin import CompileSettings, environment_now, tracing
 from plugin_inductor.aligned import for_device
@@ -34,8 +38,11 @@ from plugin_inductor.symbols import SizeGuards
 # These modules of torch use torch.jit, which torch itself calls deprecated: they must load where warnings are errors.
 with ignored_warnings(DeprecationWarning):
     from torch._inductor import compile_fx
-    from torch._inductor.freezing import convert_conv_weights_to_channels_last, view_to_reshape
-    from torch._inductor.fx_passes.freezing_patterns import freezing_passes
+    from torch._inductor.freezing import convert_conv_weights_to_channels_last
+    from torch._inductor.fx_passes.freezing_patterns import freezing_passes  # pyright: ignore[reportUnknownVariableType]
+    from torch._inductor.fx_passes.post_grad import view_to_reshape  # pyright: ignore[reportUnknownVariableType]
+
+config: Any = untyped_config
 
 Call = Callable[[list[Any]], Sequence[torch.Tensor]]
 """Takes a list of inputs, which it empties, and gives the outputs."""
@@ -67,11 +74,11 @@ class Program:
     """Keeps the program alive: Inductor dismantles it when its `CompiledFxGraph` dies."""
     source: str = ""
     """Inductor's Python program, C++ or Triton kernels included; empty where there was nothing to compile."""
-    namespace: Mapping[str, Any] = field(default_factory=dict)
+    namespace: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Globals of that program, with its kernels."""
-    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     """Those globals that hold constants."""
-    recipes: Mapping[int, Recipe] = field(default_factory=dict)
+    recipes: Mapping[int, Recipe] = field(default_factory=dict[int, Recipe])
     """How constants in an opaque layout were made, by id of the tensor."""
     weights: tuple[torch.Tensor, ...] = ()
     aligned_inputs: tuple[int, ...] = ()
@@ -86,14 +93,14 @@ def build(lowered: Lowered) -> Program:
     """Compile a lowered cluster, within `compiling`. Uses up `lowered.module`. Raises whatever Inductor raises."""
     program, inputs = lowered.module, list(lowered.inputs)
     with V.set_fake_mode(lowered.mode):
-        program = compile_fx._recursive_joint_graph_passes(
+        program = compile_fx._recursive_joint_graph_passes(  # pyright: ignore[reportPrivateUsage] - no public form
             program, input_device=next(_devices(program), torch.device("cpu"))
         )
         layout_opt = GraphLowering.decide_layout_opt(program, is_inference=True)
         recipes = _freeze(program, inputs, layout_opt=layout_opt) if lowered.weights else {}
         _align_constants(program)
         output = program.graph.output_node()
-        results: Sequence[fx.Node] = output.args[0]  # pyright: ignore
+        results: Sequence[fx.Node] = output.args[0]  # pyright: ignore[reportAssignmentType]
         output.meta["user_visible_output_idxs"] = list(range(len(results)))
         constant_outputs = tuple(position for position, node in enumerate(results) if node.op == "get_attr")
         # Python between kernels takes longer than many kernels do; on GPUs C++ was not tried.
@@ -112,7 +119,7 @@ def build(lowered: Lowered) -> Program:
 
 
 @contextlib.contextmanager
-def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Path | None = None) -> Iterator[None]:
+def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Path | None = None) -> Generator[None]:
     """Everything a compilation needs around it: PyTorch's lock, our configuration, and no trace of the caller's modes.
 
     Raises CompileError where there is no folder that only this user can write to.
@@ -126,9 +133,9 @@ def compiling(settings: CompileSettings, *, has_weights: bool, trace_folder: Pat
         ignored_warnings(Warning),
         torch.inference_mode(False),
         torch.no_grad(),
-        torch._C._DisableAutocast(),
-        torch.utils._python_dispatch._disable_current_modes(),
-        torch._guards.tracing(None),
+        torch._C._DisableAutocast(),  # pyright: ignore[reportPrivateUsage] - the public form takes one device
+        _disable_current_modes(),
+        in_context(None),
         config.patch(chosen),
         _threads(settings.threads),
         _whole_files(),
@@ -169,7 +176,7 @@ _OWN_VARIABLES = ("TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TRITON_")
 
 
 @contextlib.contextmanager
-def environment_kept() -> Iterator[None]:
+def environment_kept() -> Generator[None]:
     """Take back the variables through which Inductor tells child processes and kernels where its things are.
 
     Those that a parent process left count too: what they say of this process's memory is renewed, and so differs.
@@ -190,7 +197,7 @@ def _own_variables() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
+def _threads(count: int) -> Generator[None]:
     """Use as many threads as the program will: libraries and kernels are timed while it is made."""
     before = torch.get_num_threads()
     if before == count:
@@ -204,7 +211,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _whole_files() -> Iterator[None]:
+def _whole_files() -> Generator[None]:
     """Let the C++ compiler write beside its target, which then appears whole or not at all.
 
     Inductor takes a file that is there for finished. A worker can be killed at any time, and half a library or header in
@@ -271,7 +278,7 @@ def _makers(program: fx.GraphModule) -> dict[fx.Node, Recipe]:
         reads = node.all_input_nodes
         if node.op == "call_function" and reads and not node.kwargs and all(source in made for source in reads):
             name = GETITEM if node.target is operator.getitem else str(node.target)
-            recipes[node] = made[node] = Recipe(name, fx.node.map_arg(node.args, made.__getitem__))
+            recipes[node] = made[node] = Recipe(name, map_arg(node.args, made.__getitem__))
     return recipes
 
 
@@ -320,12 +327,12 @@ def _forget(namespace: Mapping[str, Any]) -> None:
     They are there for files to be removed, and for programs without constants to be found again.
     """
     PyCodeCache.modules[:] = [module for module in PyCodeCache.modules if vars(module) is not namespace]
-    path = namespace.get("__file__")
+    path: Any = namespace.get("__file__")
     found = PyCodeCache.modules_no_attr.get(path)
     if found is not None and vars(found) is namespace:
         del PyCodeCache.modules_no_attr[path]
     PyCodeCache.linemaps.pop(path, None)
-    name = namespace.get("__name__")
+    name: Any = namespace.get("__name__")
     module = sys.modules.get(name)
     if module is not None and vars(module) is namespace:
         del sys.modules[name]

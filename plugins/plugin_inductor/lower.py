@@ -53,6 +53,7 @@ def lower(cluster: Cluster) -> Lowered:
     program, signature = aot_export_module(
         module, (*fake_weights, *inputs), trace_joint=False, decompositions={**select_decomp_table(), **DECOMPOSITIONS}
     )
+    assert isinstance(program, fx.GraphModule)
     forget_last_trace()  # before the weights come in, with which it would be kept
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         raise CompileError("the cluster writes to its inputs", backend="inductor", cluster=cluster.name)
@@ -110,7 +111,8 @@ def _copy_aliasing_outputs(program: fx.GraphModule) -> None:
     graph = program.graph
     shared = {_storage(node) for node in graph.find_nodes(op="placeholder")} - {None}
     output = graph.output_node()
-    for node in dict.fromkeys(item for item in output.args[0] if isinstance(item, fx.Node)):  # pyright: ignore
+    outputs: Any = output.args[0]
+    for node in dict.fromkeys(item for item in outputs if isinstance(item, fx.Node)):
         if _storage(node) in shared:
             with graph.inserting_before(output):
                 copy = graph.call_function(torch.ops.aten.clone.default, (node,))
@@ -121,4 +123,6 @@ def _copy_aliasing_outputs(program: fx.GraphModule) -> None:
 
 def _storage(node: fx.Node) -> int | None:
     value = node.meta.get("val")
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    return value.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage] - fake tensors have no address

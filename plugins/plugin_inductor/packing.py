@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from functools import lru_cache
 from typing import Any
 from unittest import mock
@@ -31,12 +31,12 @@ Mamba took 1.04 times as long as with oneDNN everywhere."""
 
 
 @contextlib.contextmanager
-def choosing_libraries() -> Iterator[None]:
+def choosing_libraries() -> Generator[None]:
     """Let Inductor pack weights for the faster of the two, where there are two. For one thread at a time."""
-    if not (torch._C._has_mkldnn and torch._C.has_mkl):
+    if not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()):
         yield
         return
-    device_op_of = mkldnn_fusion._get_mkldnn_device_op
+    device_op_of = mkldnn_fusion._get_mkldnn_device_op  # pyright: ignore[reportPrivateUsage] - no public form
 
     def choosing(device_type: str) -> Any:
         found = device_op_of(device_type)
@@ -82,7 +82,8 @@ def _is_for_onednn(transposed: fx.Node, rows: Any) -> bool:
 def is_onednn_faster(rows: int, inner: int, columns: int, threads: int) -> bool:  # noqa: ARG001 - cached by it
     """Return whether oneDNN is faster than MKL, or about as fast, in a float32 product with PyTorch's threads."""
     onednn, mkl = calls(rows, inner, columns)
-    onednn(), mkl()
+    onednn()
+    mkl()
     start = time.perf_counter()
     times = [(seconds(onednn), seconds(mkl))]
     while len(times) < MAX_ROUNDS and time.perf_counter() - start < MAX_TIMING_S:

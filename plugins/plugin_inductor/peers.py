@@ -8,31 +8,35 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import _inductor
-from torch._inductor import config
+from torch import _inductor as untyped_inductor
+from torch._inductor import config as untyped_config
+
+_inductor: Any = untyped_inductor
+_config: Any = untyped_config
+_compile: Any = torch.compile  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def default(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
     """Return a callable that runs `torch.compile(module)` once without gradients. Compiles at once."""
-    return _compiled(torch.compile(module), inputs)
+    return _compiled(_compile(module), inputs)
 
 
 def max_autotune(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
     """Return the strong form: mode "max-autotune" with weights frozen. Compiles at once, which may take minutes."""
-    with config.patch(freezing=True):
-        return _compiled(torch.compile(module, mode="max-autotune"), inputs)
+    with _config.patch(freezing=True):
+        return _compiled(_compile(module, mode="max-autotune"), inputs)
 
 
 def exported(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
     """Return what Inductor makes of the exported model, weights frozen: nothing guards it. Compiles at once."""
-    with torch.no_grad(), config.patch(freezing=True):
+    with torch.no_grad(), _config.patch(freezing=True):
         program = torch.export.export(module, tuple(inputs)).module()
         return _compiled(_inductor.compile(program, list(inputs)), inputs)
 
 
 def ahead_of_time(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
     """Return the package of AOTInductor, weights frozen, loaded again: no Python runs in a call. Compiles at once."""
-    with torch.no_grad(), config.patch(freezing=True), tempfile.TemporaryDirectory() as folder:
+    with torch.no_grad(), _config.patch(freezing=True), tempfile.TemporaryDirectory() as folder:
         program = torch.export.export(module, tuple(inputs))
         package = _inductor.aoti_compile_and_package(program, package_path=str(Path(folder) / "model.pt2"))
         return _compiled(_inductor.aoti_load_package(package), inputs)

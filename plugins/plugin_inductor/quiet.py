@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 _ANY_MESSAGE = re.compile("(?#hub)")
@@ -13,9 +13,9 @@ _ANY_MESSAGE = re.compile("(?#hub)")
 
 
 @contextlib.contextmanager
-def ignored_warnings(category: type[Warning]) -> Iterator[None]:
+def ignored_warnings(category: type[Warning]) -> Generator[None]:
     """Ignore warnings of a category; `warnings.catch_warnings` would reset all filters, which are the process's."""
-    filters: list[Any] = warnings.filters  # pyright: ignore
+    filters: list[Any] = warnings.filters  # pyright: ignore[reportAssignmentType] - a list, whatever its stub says
     entry = ("ignore", _ANY_MESSAGE, category, None, 0)
     filters.insert(0, entry)
     _look_up_again()
@@ -28,4 +28,5 @@ def ignored_warnings(category: type[Warning]) -> Iterator[None]:
 
 
 def _look_up_again() -> None:
-    warnings._filters_mutated()  # pyright: ignore - makes Python forget what it has looked up
+    # Makes Python forget what it has looked up.
+    warnings._filters_mutated()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

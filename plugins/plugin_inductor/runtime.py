@@ -20,7 +20,9 @@ from plugin_inductor.compiler import Program
 
 _get_num_threads = torch.get_num_threads
 _is_grad_enabled = torch.is_grad_enabled
-_is_autocast_enabled = torch._C._is_any_autocast_enabled
+_is_autocast_enabled = torch._C._is_any_autocast_enabled  # pyright: ignore[reportPrivateUsage] - the public form asks one device
+_set_grad_enabled = torch._C._set_grad_enabled  # pyright: ignore[reportPrivateUsage] - the public form is a class
+_no_autocast = torch._C._DisableAutocast  # pyright: ignore[reportPrivateUsage] - the public form takes one device
 
 
 class InductorExecutable(Executable):
@@ -72,18 +74,18 @@ class InductorExecutable(Executable):
 
     def _run_without_gradients(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
         """Library calls inside the program write into outputs, which autograd forbids. Cheaper than `torch.no_grad`."""
-        torch._C._set_grad_enabled(False)
+        _set_grad_enabled(False)
         try:
             return self._run(inputs)
         finally:
-            torch._C._set_grad_enabled(True)
+            _set_grad_enabled(True)
 
     def _run_in_own_modes(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
         """Run where the caller's autocast or thread count would change what library calls inside the program do."""
         before = _get_num_threads()
         torch.set_num_threads(self._threads)
         try:
-            with torch.no_grad(), torch._C._DisableAutocast():
+            with torch.no_grad(), _no_autocast():
                 return self._run(inputs)
         finally:
             torch.set_num_threads(before)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import operator
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ import sympy
 import torch
 from torch._inductor.codecache import CppWrapperCodeCache
 from torch._inductor.utils import align_inputs_from_check_idxs
+from torch.utils._ordered_set import OrderedSet
 
 from hub.plugin import CompileError
 from plugin_inductor.compiler import GETITEM, Program, Recipe, copying
@@ -73,12 +74,12 @@ def load(folder: Path, weights: Sequence[torch.Tensor]) -> Program:
     weights = tuple(weights)
     constants = {name: _restore(value, weights, tensors) for name, value in manifest["constants"].items()}
     source = (folder / "program.py").read_text(encoding="utf-8")
-    module = ModuleType("hub_inductor_program")
+    module: Any = ModuleType("hub_inductor_program")
     module.__dict__.update({_LOADED: _loaded(folder / "program.so"), "__file__": str(folder / "program.py")})
     exec(compile(source, str(folder / "program.py"), "exec"), module.__dict__)
     module.__dict__.update(constants)  # last, because the program itself sets them to None
     aligned, constant_outputs = tuple(manifest["aligned_inputs"]), tuple(manifest["constant_outputs"])
-    call = align_inputs_from_check_idxs(module.call, aligned, set()) if aligned else module.call  # pyright: ignore
+    call = align_inputs_from_check_idxs(module.call, aligned, OrderedSet()) if aligned else module.call
     return Program(
         call=copying(call, constant_outputs),
         guards=SizeGuards(tuple(Binding(**binding) for binding in manifest["bindings"]), tuple(manifest["conditions"])),
@@ -105,7 +106,7 @@ def _library(program: Program) -> Path:
 
 def _parted(source: str) -> tuple[str, str]:
     """Return Inductor's Python without the C++ in it, which refers to a library that is loaded, and the C++."""
-    lines, texts = source.splitlines(), []
+    lines, texts = source.splitlines(), list[str]()
     for node in reversed(ast.parse(source).body):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))) if name in _TEXTS:
@@ -113,6 +114,8 @@ def _parted(source: str) -> tuple[str, str]:
                 texts.append(text)
             case ast.Assign(targets=[ast.Name(id=name)]) if name == _ENTRY:
                 lines[node.lineno - 1 : node.end_lineno] = [f"{_ENTRY} = {_LOADED}"]
+            case _:
+                pass
     return "\n".join([*lines, ""]), "\n".join(reversed(texts))
 
 
@@ -132,7 +135,7 @@ def _describe(value: Any, program: Program, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, Recipe):
         return {"call": value.operator, "arguments": [describe(argument) for argument in value.arguments]}
     if isinstance(value, (tuple, list)):
-        return {"list": [describe(item) for item in value]}
+        return {"list": list(map(describe, value))}  # pyright: ignore[reportUnknownArgumentType]
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"plain": value}
     if isinstance(value, sympy.Integer):  # a hint of a symbolic size
@@ -172,7 +175,8 @@ def _lies_in(value: torch.Tensor, weight: torch.Tensor) -> bool:
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.storage_offset(), tensor.storage_offset() + reach
+    first = int(tensor.storage_offset())
+    return first, first + reach
 
 
 def _describe_stored(value: torch.Tensor, tensors: list[torch.Tensor]) -> Any:
@@ -180,16 +184,16 @@ def _describe_stored(value: torch.Tensor, tensors: list[torch.Tensor]) -> Any:
     return {"stored": len(tensors) - 1}
 
 
-def _restore(value: Any, weights: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Any:
+def _restore(value: Mapping[str, Any], weights: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Any:
     restore = partial(_restore, weights=weights, tensors=tensors)
     match value:
         case {"plain": plain}:
             return plain
         case {"list": items}:
             return [restore(item) for item in items]
-        case {"stored": index}:
+        case {"stored": int(index)}:
             return tensors[index]
-        case {"weight": index, "size": size, "stride": stride, "offset": offset}:
+        case {"weight": int(index), "size": size, "stride": stride, "offset": offset}:
             weight = weights[index]
             return weight.as_strided(size, stride, weight.storage_offset() + offset)
         case {"call": name, "arguments": arguments}:

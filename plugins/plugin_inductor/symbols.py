@@ -17,9 +17,9 @@ import torch
 from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.numbers import int_oo  # pyright: ignore[reportUnknownVariableType]
 from torch.utils._sympy.printers import PythonPrinter
-from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy  # pyright: ignore[reportUnknownVariableType]
 
 from hub.plugin import (
     ScalarSpec,
@@ -113,7 +113,7 @@ class FreshSizes:
 
     def guards(self) -> SizeGuards:
         """Return every condition that was added to the environment since it was made."""
-        texts = [PythonPrinter().doprint(guard.expr) for guard in self.env.guards[self._n_known :]]
+        texts = [_text(guard.expr) for guard in self.env.guards[self._n_known :]]
         return SizeGuards(tuple(self._bindings), tuple(dict.fromkeys(texts)))
 
     def strides(self) -> tuple[tuple[str, ...], ...]:
@@ -121,7 +121,7 @@ class FreshSizes:
         return tuple(self._texts(spec.stride) if isinstance(spec, TensorSpec) else () for spec in self._specs)
 
     def _texts(self, sizes: Sequence[Any]) -> tuple[str, ...]:
-        return tuple(PythonPrinter().doprint(self._translate(expression(size))) for size in sizes)
+        return tuple(_text(self._translate(expression(size))) for size in sizes)
 
     def _fake(self, spec: Spec, mode: FakeTensorMode) -> Any:
         if isinstance(spec, ScalarSpec):
@@ -134,12 +134,12 @@ class FreshSizes:
         translated = self._translate(expression(size))
         if translated.is_number:
             return int(translated)
-        return self.env.create_symintnode(translated, hint=int(translated.xreplace(self._hints)))
+        return self.env.create_symintnode(translated, hint=int(_replaced(translated, self._hints)))
 
     def _translate(self, expr: sympy.Expr) -> sympy.Expr:
         if expr.is_number or expr in self._symbols:
             return self._symbols.get(expr, expr)
-        return expr.xreplace(self._symbols)
+        return _replaced(expr, self._symbols)
 
     def _bind(self, *, only_alone: bool) -> None:
         for position, kind, dim, size in _places(self._specs):
@@ -153,7 +153,8 @@ class FreshSizes:
             self._bindings.append(Binding(str(symbol), position, kind, dim))
 
     def _create(self, size: torch.SymInt, expr: sympy.Expr) -> sympy.Symbol:
-        bounds = _range(expr, size.node.shape_env.var_to_range)
+        node: Any = size.node
+        bounds = _range(expr, node.shape_env.var_to_range)
         seen = _seen(size, bounds)
         symbol = self.env.create_symbol(
             seen,
@@ -162,9 +163,9 @@ class FreshSizes:
             positive=True if bounds.lower >= 1 else None,
             do_not_specialize_zero_one=True,
         )
-        self.env.constrain_symbol_range(symbol, compiler_min=bounds.lower, compiler_max=bounds.upper)  # pyright: ignore
-        self._hints[symbol] = sympy.Integer(seen)  # pyright: ignore
-        return symbol  # pyright: ignore
+        self.env.constrain_symbol_range(symbol, compiler_min=bounds.lower, compiler_max=bounds.upper)
+        self._hints[symbol] = sympy.Integer(seen)  # pyright: ignore[reportArgumentType]
+        return symbol  # pyright: ignore[reportReturnType]
 
     def _adopt_known_guards(self) -> None:
         """Tell the new environment what capture has learned: Dynamo checks those guards before every call."""
@@ -181,6 +182,15 @@ def expression(size: Any) -> sympy.Expr:
     return sympy.Integer(int(size)) if isinstance(size, int) else size.node.expr
 
 
+def _text(expr: Any) -> str:
+    printer: Any = PythonPrinter()
+    return printer.doprint(expr)
+
+
+def _replaced(expr: Any, values: Mapping[Any, Any]) -> Any:
+    return expr.xreplace(values)
+
+
 def _places(specs: Sequence[Spec]) -> Iterator[tuple[int, str, int, Any]]:
     """Every integer in the inputs: numbers and sizes first, because Inductor reads symbols from strides last."""
     tensors = [(position, spec) for position, spec in enumerate(specs) if isinstance(spec, TensorSpec)]
@@ -194,10 +204,11 @@ def _places(specs: Sequence[Spec]) -> Iterator[tuple[int, str, int, Any]]:
 
 
 def _range(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, ValueRanges[Any]]) -> ValueRanges[Any]:
-    known = {symbol: ranges[symbol] for symbol in expr.free_symbols if symbol in ranges}
-    if len(known) < len(expr.free_symbols):
-        return ValueRanges(0, int_oo)
-    return bound_sympy(expr, known)
+    symbols: Any = expr.free_symbols
+    known = {symbol: ranges[symbol] for symbol in symbols if symbol in ranges}
+    if len(known) < len(symbols):
+        return ValueRanges(0, int_oo)  # pyright: ignore[reportUnknownArgumentType]
+    return bound_sympy(expr, known)  # pyright: ignore[reportUnknownVariableType]
 
 
 def _seen(size: torch.SymInt, bounds: ValueRanges[Any]) -> int:

@@ -119,7 +119,8 @@ class Iree(Backend):
         program = loaded(compiled(_PROBE, self._settings), (0,), where, Weights(()))
         view, tensor = exchange(self._settings.target)
         (result,) = invoked(program, [view(torch.tensor([1.0, 2.0]), where)], 1)
-        return tensor(result, torch.float32, where).tolist()
+        summed: Any = tensor(result, torch.float32, where)  # torch leaves open what its lists hold
+        return summed.tolist()
 
     def _device(self, settings: CompileSettings) -> Any:
         return device(self._settings.target, settings.threads)
@@ -174,9 +175,10 @@ class Iree(Backend):
         if hashlib.sha256(code).hexdigest() != entry["sha256"]:  # IREE runs whatever it is given
             raise ValueError(f"program{place}.vmfb is damaged")
         program = loaded(code, entry["fed"], self._device(settings), weights, condition=entry["condition"])
-        if entry["sizes"] is None:
+        sizes: list[list[int] | float] | None = entry["sizes"]
+        if sizes is None:
             return None, program
-        return tuple(tuple(size) if isinstance(size, list) else size for size in entry["sizes"]), program
+        return tuple(tuple(size) if isinstance(size, list) else size for size in sizes), program
 
 
 def _failure(stage: str, error: Exception, cluster: Cluster, compiler: str = "IREE") -> CompileError:

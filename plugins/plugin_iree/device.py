@@ -27,7 +27,8 @@ def instance() -> Any:
     from iree import runtime
 
     # Else the Python binding prints a page when the process ends: what is kept until then counts as leaked.
-    runtime._binding.disable_leak_checker()
+    native: Any = runtime._binding  # pyright: ignore[reportPrivateUsage] - there is no public way
+    native.disable_leak_checker()
     return runtime.VmInstance()
 
 
@@ -40,15 +41,17 @@ def _made(target: str, threads: int) -> Any:
     from iree import runtime
 
     # Idle workers sleep: --task_worker_spin_us is 0 unless a user says otherwise in IREE_PY_RUNTIME_FLAGS.
-    runtime.flags.parse_flags(f"{_WORKERS}={threads}")
+    flags: Any = runtime.flags
+    flags.parse_flags(f"{_WORKERS}={threads}")
     try:
         return _driver("local-task").create_default_device()
     finally:
-        runtime.flags.parse_flags(f"{_WORKERS}=0")
+        flags.parse_flags(f"{_WORKERS}=0")
 
 
 def _driver(name: str) -> Any:
     """Return a driver of our own: `iree.runtime.get_driver` keeps one by name, which users of IREE would get, too."""
-    from iree.runtime import _binding
+    from iree import runtime
 
-    return _binding.create_hal_driver(name)
+    native: Any = runtime._binding  # pyright: ignore[reportPrivateUsage] - the public form is the one that keeps
+    return native.create_hal_driver(name)

@@ -61,9 +61,11 @@ def lower_open(cluster: Cluster, least: int) -> Lowered:
 
 
 def _table() -> Decompositions:
-    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
+    from torch_mlir.extras import fx_decomp_util
 
-    found = {**completed(get_decomposition_table()), **said_by_pytorch(*SAID), **keeping_nan(), **views_through_one_dim()}
+    torch_mlirs: Any = fx_decomp_util  # whose annotations leave the functions' types open
+    table = completed(torch_mlirs.get_decomposition_table())
+    found = {**table, **said_by_pytorch(*SAID), **keeping_nan(), **views_through_one_dim()}
     return {**found, torch.ops.aten.neg.default: _negated}
 
 
@@ -90,10 +92,12 @@ def _imported(module: fx.GraphModule) -> str:
     from torch_mlir.dialects import torch as torch_dialect
     from torch_mlir.extras.fx_importer import FxImporter
 
-    with ir.Context() as context:
+    mlir: Any = ir
+    dialect: Any = torch_dialect
+    with mlir.Context() as context:
         context.enable_multithreading(False)
-        torch_dialect.register_dialect(context)
-        importer = FxImporter(context=context)
+        dialect.register_dialect(context)
+        importer: Any = FxImporter(context=context)
         importer.import_graph_module(module, func_name="cluster", func_visibility="private")
         return str(importer.module)
 

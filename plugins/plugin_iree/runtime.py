@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from iree import runtime as iree
-from torch.utils.dlpack import to_dlpack
+from torch.utils.dlpack import to_dlpack  # pyright: ignore[reportPrivateImportUsage] - documented there
 
 from hub.plugin import (
     Cluster,
@@ -245,7 +245,7 @@ def fetched(view: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
 
 def _over(memory: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     array = memory.asarray(shape, np.dtype(_numpy(dtype)))
-    return torch.from_numpy(array).view(dtype)
+    return torch.from_numpy(array).view(dtype)  # pyright: ignore[reportUnknownMemberType] - torch's
 
 
 def _numpy(dtype: torch.dtype) -> Any:

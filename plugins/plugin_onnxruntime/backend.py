@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import fx
@@ -33,6 +34,7 @@ class OnnxRuntime(Backend):
         """Compile and run one addition."""
         value = torch.tensor([1.0, 2.0])
         try:
+            result: Any  # torch leaves open what its lists hold
             (result,) = self.compile(_doubling(), CompileSettings(threads=1))(value)
         except HubError as error:
             return refused(str(error))

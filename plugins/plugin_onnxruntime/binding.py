@@ -81,7 +81,7 @@ def _allocate(position: int, spec: TensorSpec, name: str, shape: str | None, ord
     """Lines that bind output `position`: into a new tensor where its sizes are known, else to be allocated by ORT."""
     if shape is None:
         return [f"b.bind_output({name!r}, cpu)"]
-    lines = []
+    lines: list[str] = []
     if order:
         lines.append(f"s{position} = {shape}")
         shape = f"({', '.join(f's{position}[{dim}]' for dim in order)},)"
@@ -99,9 +99,7 @@ def _element(spec: Spec) -> int:
     return ELEMENT[spec.dtype if isinstance(spec, TensorSpec) else number_dtype(spec.value)]
 
 
-def compiled(
-    source: str, session: onnxruntime.InferenceSession, cluster: Cluster
-) -> Callable[..., tuple[torch.Tensor, ...]]:
+def compiled(source: str, session: Any, cluster: Cluster) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Return the function that `run_source` describes, for one session."""
     # The low-level session: the public wrapper's binding costs more than the binding itself, and hides the pointer form.
     inner = session._sess

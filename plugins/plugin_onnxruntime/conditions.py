@@ -49,7 +49,7 @@ def leading_indices(node: fx.Node) -> str | None:
 
 def known_factors(node: fx.Node) -> str | None:
     """Factors, where any are given, are numbers known while compiling."""
-    names = [declared.name for declared in node.target._schema.arguments]  # pyright: ignore
+    names = [declared.name for declared in declared_arguments(node)]
     return plain(*(name for name in names if name.startswith("scale")))(node)
 
 

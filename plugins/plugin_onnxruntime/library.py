@@ -7,12 +7,16 @@ for it. It asks for the variable when it is imported; what the user has set stay
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from hub.plugin import seen_by_libraries
 
 _SWITCH = "ORT_DISABLE_TELEMETRY"
 
 with seen_by_libraries({_SWITCH: os.environ.get(_SWITCH, "1")}):
-    import onnxruntime
+    import onnxruntime as untyped
+
+onnxruntime: Any = untyped
+"""The package, whose own annotations leave most types open."""
 
 __all__ = ["onnxruntime"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .library import onnxruntime
 
@@ -18,7 +19,8 @@ def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], list[t
     """
     with torch.no_grad():
         expected = _tensors(module(*inputs))
-        exported = torch.onnx.export(module.eval(), tuple(inputs), dynamo=True, optimize=True, verbose=False)
+        exporter: Any = torch.onnx  # whose annotations leave types open
+        exported = exporter.export(module.eval(), tuple(inputs), dynamo=True, optimize=True, verbose=False)
     assert exported is not None
     model = io.BytesIO()
     exported.save(model)
@@ -28,9 +30,7 @@ def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], list[t
     return _bound(session, _tensors(inputs), expected)
 
 
-def _bound(
-    session: onnxruntime.InferenceSession, inputs: Sequence[torch.Tensor], like: Sequence[torch.Tensor]
-) -> Callable[[], list[torch.Tensor]]:
+def _bound(session: Any, inputs: Sequence[torch.Tensor], like: Sequence[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
     binding = session.io_binding()
     kept = [value.contiguous() for value in inputs]
     for described, value in zip(session.get_inputs(), kept, strict=True):
@@ -43,7 +43,7 @@ def _bound(
         session.run_with_iobinding(binding)
         return outputs
 
-    run.keeps = kept  # pyright: ignore - bound memory lives as long as the callable
+    run.keeps = kept  # pyright: ignore[reportFunctionMemberAccess] - bound memory lives as long as the callable
     return run
 
 
@@ -53,4 +53,4 @@ def _numpy_type(value: torch.Tensor) -> Any:
 
 def _tensors(values: Any) -> list[torch.Tensor]:
     """The tensors of nested outputs, in order."""
-    return [value for value in torch.utils._pytree.tree_leaves(values) if isinstance(value, torch.Tensor)]
+    return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]

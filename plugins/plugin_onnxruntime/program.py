@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 import torch
@@ -42,8 +43,12 @@ class Edges:
     def from_json(cls, text: str) -> Edges:
         """Read the JSON form. Raises ValueError or KeyError where it is none."""
         found = json.loads(text)
-        orders = {name: tuple(map(tuple, found[name])) for name in ("input_orders", "output_orders")}
-        return cls(inputs=tuple(found["inputs"]), outputs=tuple(found["outputs"]), **orders)
+
+        def orders(name: str) -> tuple[Order, ...]:
+            listed: Sequence[Sequence[int]] = found[name]
+            return tuple(map(tuple, listed))
+
+        return cls(tuple(found["inputs"]), tuple(found["outputs"]), orders("input_orders"), orders("output_orders"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +67,8 @@ class Program:
         with (folder / WEIGHTS_FILE).open("wb") as file:
             for tensor in self.weights.values():
                 file.seek(_aligned(file.tell()))
-                file.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+                content: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+                file.write(memoryview(content))
 
 
 def outside(model: onnx.ModelProto, weights: Mapping[str, torch.Tensor], elements: Mapping[torch.dtype, int]) -> None:

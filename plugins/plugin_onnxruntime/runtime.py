@@ -62,7 +62,7 @@ Again = Callable[[], Program]
 class OnnxExecutable(Executable):
     """One cluster in one session."""
 
-    def __init__(self, session: onnxruntime.InferenceSession, cluster: Cluster, edges: Edges, origin: Again | Path) -> None:
+    def __init__(self, session: Any, cluster: Cluster, edges: Edges, origin: Again | Path) -> None:
         self._session = session
         self._cluster = cluster
         self._origin = origin
@@ -110,7 +110,7 @@ class OnnxExecutable(Executable):
         (folder / "run.py").write_text(self.source)
         (folder / "session.txt").write_text(self._options())
         if isinstance(self._origin, Path):
-            model = onnx.load(str(self._origin / MODEL_FILE), load_external_data=False)
+            model = _onnx_of(self._origin / MODEL_FILE)
         else:
             program = self._origin()
             model = program.model
@@ -152,7 +152,7 @@ def restore(folder: Path, cluster: Cluster, settings: CompileSettings) -> OnnxEx
     return OnnxExecutable(_opened(str(folder / MODEL_FILE), session_options(settings), cluster), cluster, edges, folder)
 
 
-def session_options(settings: CompileSettings) -> onnxruntime.SessionOptions:
+def session_options(settings: CompileSettings) -> Any:
     """Options of every session: one pool of the hub's size, which spins between calls only where the hub allows it.
 
     Within a call it always may: not to costs a tenth of a chain of products, and takes no cores from others
@@ -169,14 +169,14 @@ def session_options(settings: CompileSettings) -> onnxruntime.SessionOptions:
     return options
 
 
-def _opened_on(program: Program, options: onnxruntime.SessionOptions, cluster: Cluster) -> onnxruntime.InferenceSession:
+def _opened_on(program: Program, options: Any, cluster: Cluster) -> Any:
     """Open a session on a program in memory. ORT copies the constants (1.23 to 1.31 do), so ours need not outlive this."""
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(array_of(tensor)) for tensor in program.weights.values()]
     options.add_external_initializers(list(program.weights), values)
     return _opened(program.model.SerializeToString(), options, cluster)
 
 
-def _opened(model: bytes | str, options: onnxruntime.SessionOptions, cluster: Cluster) -> onnxruntime.InferenceSession:
+def _opened(model: bytes | str, options: Any, cluster: Cluster) -> Any:
     try:
         return onnxruntime.InferenceSession(
             model, options, providers=["CPUExecutionProvider"], disabled_optimizers=_inexact(cluster)
@@ -201,4 +201,8 @@ def optimised_text(program: Program, cluster: Cluster) -> str:
         options.optimized_model_filepath = str(path)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimised.bin")
         _opened_on(program, options, cluster)
-        return onnx.printer.to_text(onnx.load(str(path), load_external_data=False))
+        return onnx.printer.to_text(_onnx_of(path))
+
+
+def _onnx_of(path: Path) -> onnx.ModelProto:
+    return onnx.load(str(path), load_external_data=False)  # pyright: ignore[reportUnknownMemberType] - onnx's

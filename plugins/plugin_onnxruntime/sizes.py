@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 from torch.utils._sympy.printers import PythonPrinter
 
-from hub.plugin import ScalarSpec, Spec, TensorSpec
+from hub.plugin import Spec, TensorSpec
 
 from .lower.builder import expression
 
@@ -36,13 +36,19 @@ def size_text(size: Any, known: Mapping[Any, str]) -> str | None:
     if not all(symbol in known for symbol in wanted.free_symbols):
         return None
     stand_ins = {symbol: sympy.Symbol(f"_{index}", integer=True) for index, symbol in enumerate(wanted.free_symbols)}
-    text = PythonPrinter().doprint(wanted.xreplace(stand_ins))
+    printer: Any = PythonPrinter()
+    text: str = printer.doprint(wanted.xreplace(stand_ins))
     for symbol, stand_in in stand_ins.items():
         text = text.replace(stand_in.name, known[symbol])
     return f"int({text})"
 
 
-def shape_text(spec: TensorSpec | ScalarSpec, known: Mapping[Any, str]) -> str | None:
+def shape_text(spec: TensorSpec, known: Mapping[Any, str]) -> str | None:
     """Return the Python text of a tensor's sizes as a tuple; None where one of them is unknown before the call."""
-    sizes = [size_text(size, known) for size in spec.shape]  # pyright: ignore
-    return None if None in sizes else f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"  # pyright: ignore
+    sizes: list[str] = []
+    for size in spec.shape:
+        text = size_text(size, known)
+        if text is None:
+            return None
+        sizes.append(text)
+    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"

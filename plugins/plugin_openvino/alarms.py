@@ -12,10 +12,10 @@ from functools import reduce
 
 import torch
 from openvino import Output
-from openvino import opset16 as ops
 from torch import fx
 
 from hub.plugin import argument, operator_name
+from plugin_openvino.library import ops
 from plugin_openvino.operands import constant, indices, output
 
 _FOLLOWED = frozenset(

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from openvino import Output
-from openvino import opset16 as ops
 from torch import fx
 
-from hub.plugin import argument, is_symbolic, value_of
+from hub.plugin import argument, elements, is_symbolic, value_of
 from plugin_openvino.alarms import Alarms
+from plugin_openvino.library import ops
 from plugin_openvino.operands import Value, constant, convert, indices, output
 
 
@@ -25,8 +25,7 @@ class Call:
     @property
     def result(self) -> Any:
         """The fake tensor that the call gives; the first one, where it gives several."""
-        value = self.node.meta["val"]
-        return value[0] if isinstance(value, (tuple, list)) else value
+        return elements(self.node.meta["val"])[0]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -48,17 +47,16 @@ class Call:
     def dims(self, name: str) -> list[int]:
         """Return an argument that numbers dims of `self`, counted from the front; all dims where it is None or empty."""
         rank, given = self.fake("self").dim(), self.raw(name)
-        if given is None or (isinstance(given, (list, tuple)) and not given):
-            return list(range(rank))
-        return [int(dim) % max(1, rank) for dim in (given if isinstance(given, (list, tuple)) else [given])]
+        dims = () if given is None else elements(given)
+        return [int(dim) % max(1, rank) for dim in dims] if dims else list(range(rank))
 
     def raise_alarm_where(self, condition: Any) -> None:
         """Make a call run eagerly in which any element of the condition, a value of bools, is true."""
         self._alarms.raise_where(output(condition))
 
-    def mark(self, elements: Any) -> None:
+    def mark(self, places: Any) -> None:
         """Note elements of the result, as a value of bools, for which 0 stands in because OpenVINO cannot hold them."""
-        self._alarms.mark(self.node, output(elements))
+        self._alarms.mark(self.node, output(places))
 
     def value(self, raw: Any, dtype: torch.dtype | None = None) -> Output:
         """Return a raw argument (node or number) as an OpenVINO value; a number needs `dtype`."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from openvino import Model, Output, PartialShape, op
-from openvino import opset16 as ops
 from torch import fx
 
 from hub.plugin import (
@@ -23,11 +22,13 @@ from hub.plugin import (
     ConstantsRefused,
     ScalarSpec,
     Spec,
+    elements,
     is_symbolic,
     operator_name,
 )
 from plugin_openvino.alarms import Alarms
 from plugin_openvino.call import Call
+from plugin_openvino.library import ops
 from plugin_openvino.operands import INT32_MAX, OV_TYPES, Value, indices, output
 from plugin_openvino.rules import RULES
 
@@ -69,7 +70,8 @@ def lower(cluster: Cluster) -> Lowered:
     results = [_result(values[node]) for node in leaving]
     if (alarm := alarms.whole()) is not None:
         results.append(op.Result(alarm))
-    return Lowered(Model(results, parameters, cluster.name), tuple(fed), alarm is not None)
+    model = Model(results, parameters, cluster.name)  # pyright: ignore[reportGeneralTypeIssues] - its stub's base is another
+    return Lowered(model, tuple(fed), alarm is not None)
 
 
 def weight_constant(value: torch.Tensor, cluster: str, node: str) -> Output:
@@ -108,7 +110,9 @@ def _parameter(name: str, spec: Spec) -> op.Parameter:
 
 def _lowered(node: fx.Node, values: dict[fx.Node, Value], alarms: Alarms, cluster: str) -> Value:
     if node.target is operator.getitem:
-        return values[node.args[0]][node.args[1]]  # pyright: ignore
+        source, position = node.args
+        several: Any = values[cast("fx.Node", source)]
+        return several[position]
     name = operator_name(node)
     try:
         call = Call(node, values, alarms)
@@ -129,7 +133,7 @@ def _lowered(node: fx.Node, values: dict[fx.Node, Value], alarms: Alarms, cluste
 
 def _outputs(found: Any) -> Value:
     if isinstance(found, tuple):
-        return tuple(None if part is None else output(part) for part in found)
+        return tuple(None if part is None else output(part) for part in elements(found))
     return output(found)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from openvino import Output, Shape, Type, op
-from openvino import opset16 as ops
+
+from plugin_openvino.library import ops
 
 OV_TYPES: Mapping[torch.dtype, Type] = {
     torch.float32: Type.f32,

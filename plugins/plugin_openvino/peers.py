@@ -29,7 +29,7 @@ def whole(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
 def _converted(module: torch.nn.Module, inputs: tuple[Any, ...]) -> ov.Model:
     """Convert with static shapes: first from an exported program, else by tracing, as OpenVINO's guide has it."""
     try:
-        return ov.convert_model(torch.export.export(module, inputs))
+        return ov.convert_model(torch.export.export(module, inputs))  # pyright: ignore[reportUnknownMemberType] - OpenVINO's
     except Exception:  # noqa: BLE001 - exporters and frontends raise anything; tracing is the documented alternative
         shapes = [list(value.shape) for value in inputs]
-        return ov.convert_model(module, example_input=inputs, input=shapes)
+        return ov.convert_model(module, example_input=inputs, input=shapes)  # pyright: ignore[reportUnknownMemberType] - OpenVINO's

@@ -184,7 +184,8 @@ class Lane:
 
     def _copied(self, index: int) -> torch.Tensor:
         """Copy out of memory that belongs to the request and that its next call writes."""
-        return torch.from_numpy(self._request.get_output_tensor(index).data).clone()
+        data: Any = self._request.get_output_tensor(index).data
+        return torch.from_numpy(data).clone()  # pyright: ignore[reportUnknownMemberType] - torch's
 
 
 def has_nan(value: torch.Tensor) -> bool:

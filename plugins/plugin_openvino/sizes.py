@@ -43,8 +43,11 @@ def _places(cluster: Cluster) -> dict[str, str]:
 
 
 def _note(found: dict[str, str], size: Any, place: str) -> None:
-    if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
-        found.setdefault(str(size.node.expr), place)
+    if not isinstance(size, torch.SymInt):
+        return
+    symbolic: Any = size  # its class says nothing of its node
+    if symbolic.node.expr.is_symbol:
+        found.setdefault(str(symbolic.node.expr), place)
 
 
 def _function(cluster: Cluster, symbols: dict[str, str]) -> Callable[[Sequence[Any]], Shapes]:
@@ -58,4 +61,5 @@ def _function(cluster: Cluster, symbols: dict[str, str]) -> Callable[[Sequence[A
 
 
 def _printed(size: Any) -> str:
-    return PythonPrinter().doprint(size.node.expr) if is_symbolic(size) else str(int(size))
+    printer: Any = PythonPrinter()
+    return printer.doprint(size.node.expr) if is_symbolic(size) else str(int(size))

@@ -68,8 +68,7 @@ MAX_RANK = 6
 
 
 def _first_result(node: fx.Node) -> Any:
-    value = node.meta["val"]
-    return value[0] if isinstance(value, (tuple, list)) else value
+    return elements(node.meta["val"])[0]
 
 
 def at_most_six_dims(node: fx.Node) -> str | None:
@@ -140,7 +139,7 @@ def known_sizes(name: str) -> Condition:
 
     def condition(node: fx.Node) -> str | None:
         shape, given = value_of(argument(node, "self")).shape, argument(node, name)
-        dims = range(len(shape)) if given is None or given == [] else given if isinstance(given, (list, tuple)) else [given]
+        dims = range(len(shape)) if given is None or given == [] else elements(given)
         bad = [shape[dim] for dim in dims if is_symbolic(shape[dim])]
         return f"size {bad[0]} of a reduced dim is known only at run time" if bad else None
 
@@ -200,9 +199,9 @@ def not_one_column(node: fx.Node) -> str | None:
     Such a convolution, plain or dilated, reads foreign memory for its later rows (OpenVINO 2026.4, 2-D and 3-D); with
     groups, two channels, equal steps or two results in a line it is right.
     """
-    channels, stride = value_of(argument(node, "weight")).shape[1], argument(node, "stride")
+    channels, stride = value_of(argument(node, "weight")).shape[1], elements(argument(node, "stride"))
     last = _first_result(node).shape[-1]
-    if channels != 1 or argument(node, "groups") != 1 or not isinstance(stride, (list, tuple)) or len(stride) < 2:
+    if channels != 1 or argument(node, "groups") != 1 or len(stride) < 2:
         return None
     is_transposed = operator_name(node) == "aten.convolution.default" and argument(node, "transposed")
     if is_transposed or stride[-2] != 1 or stride[-1] == 1 or not (is_symbolic(last) or last == 1):
@@ -230,7 +229,7 @@ def exact_places(node: fx.Node) -> str | None:
     factors = argument(node, "scale_factors")
     if factors is None:
         return "resampled to sizes known only at run time, between which places are rounded otherwise" if is_open else None
-    bad = [factor for factor in factors if not isinstance(factor, float) or factor != int(factor)]
+    bad = [factor for factor in factors if not isinstance(factor, float) or not factor.is_integer()]
     bad = bad or [factor for factor in factors if is_open and frexp(factor)[0] != 0.5]
     wanted = "powers of 2 where sizes are known only at run time" if is_open else "whole numbers"
     return f"scale factor {bad[0]}, only {wanted} here" if bad else None

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -59,6 +59,7 @@ class Tvm(Backend):
     def probe(self) -> Support:
         """Compile and run one addition."""
         try:
+            result: Any  # torch leaves open what its lists hold
             (result,) = self.compile(_doubling(), CompileSettings(threads=1))(torch.tensor([1.0, 2.0]))
         except HubError as error:
             return refused(f"TVM cannot run: {error}")

@@ -27,9 +27,9 @@ class Built:
 
 def built(module: Any, target: Any, *, threads: int, tuned: Schedules | None = None) -> Built:
     """Compile a module for a target. Raises whatever TVM raises."""
-    import tvm
-    from tvm import relax
     from tvm.relax.backend.cpu_generic import pipeline
+
+    from plugin_tvm.library import relax, tvm
 
     found = 0
     called = {str(name.name_hint) for name in calls_in(module)}
@@ -55,7 +55,7 @@ def _lowering() -> list[Any]:
 
 def kernel_names(module: Any) -> list[Any]:
     """Return the kernels of a module, in order of their names."""
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     names = [name for name, function in module.functions.items() if isinstance(function, tirx.PrimFunc)]
     return sorted(names, key=lambda name: str(name.name_hint))

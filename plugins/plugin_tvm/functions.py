@@ -46,7 +46,7 @@ class Value:
 
 def constant(number: float, kind: str) -> Value:
     """Return one number."""
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     if kind == "i1":
         return Value(tirx.const(bool(number), "bool"), kind)
@@ -57,7 +57,7 @@ def constant(number: float, kind: str) -> Value:
 
 def loaded(expression: Any, kind: str) -> Value:
     """Return an element as it is computed with, from what lies in memory."""
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     if kind == "bf16":
         expression = tirx.reinterpret("float32", expression.astype("uint32") << tirx.const(16, "uint32"))
@@ -70,7 +70,7 @@ def loaded(expression: Any, kind: str) -> Value:
 
 def stored(value: Value) -> Any:
     """Return what is written to memory."""
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     if value.kind == "bf16":
         return _brain(value.expression)
@@ -83,7 +83,7 @@ def stored(value: Value) -> Any:
 
 def _brain(expression: Any) -> Any:
     """Return the upper half of a float32, rounded to the nearest, of two to the even one; a NaN stays one."""
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     number = tirx.Var("number", "float32")
     bits = tirx.reinterpret("uint32", number)
@@ -102,7 +102,7 @@ def _rounded(expression: Any, kind: str) -> Value:
 
 def cast(value: Value, kind: str) -> Value:
     """Return an element as another kind: what is not 0 is true; floats lose what is behind the point."""
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     if value.kind == kind:
         return value
@@ -121,7 +121,7 @@ def cast(value: Value, kind: str) -> Value:
 
 def applied(function: str, kind: str, arguments: Sequence[Value]) -> Value:
     """Return a function of elements whose result is of a kind. Raises CompileError for one that has no expression."""
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     first = arguments[0]
     if function == "copy":
@@ -146,7 +146,7 @@ def applied(function: str, kind: str, arguments: Sequence[Value]) -> Value:
 
 def _differs(left: Any, right: Any) -> Any:
     """Return where two floats differ, NaN from everything: TVM's NE, to which it turns what is not EQ, says no there."""
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     if left.same_as(right):
         return _is_nan(left)
@@ -156,7 +156,7 @@ def _differs(left: Any, right: Any) -> Any:
 
 def _is_nan(number: Any) -> Any:
     """Return where a float is NaN, by its bits: what compares a number with itself is simplified away."""
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     if isinstance(number, tirx.FloatImm):
         return tirx.const(math.isnan(float(number.value)), "bool")
@@ -167,7 +167,7 @@ def _is_nan(number: Any) -> Any:
 
 
 def _logic(function: str, parts: Sequence[Any]) -> Any:
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     if function == "not":
         return tirx.Not(parts[0])
@@ -181,7 +181,7 @@ def _logic(function: str, parts: Sequence[Any]) -> Any:
 
 
 def _of_floats(function: str, dtype: str, parts: Sequence[Any]) -> Any:
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     if function in _LLVM:
         return tirx.call_llvm_pure_intrin(dtype, f"llvm.{_LLVM[function]}", *parts)
@@ -199,7 +199,7 @@ def _of_floats(function: str, dtype: str, parts: Sequence[Any]) -> Any:
 
 def _opaque(part: Any, dtype: str) -> Any:
     """Hide a zero from TVM, which takes x * 0 and 0 / x for 0, though x may be infinite or NaN."""
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     if not isinstance(part, tirx.FloatImm) or float(part.value) != 0.0:
         return part
@@ -220,7 +220,7 @@ _INTEGER: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def _of_integers(function: str, dtype: str, parts: Sequence[Any]) -> Any:
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     if function in _INTEGER:
         return _INTEGER[function](*parts)

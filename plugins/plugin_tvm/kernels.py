@@ -57,7 +57,7 @@ def kernel_of(
     `is_memory` says which tensors lie in memory by then, `numbers` where inputs that are plain numbers lie, by name, and
     `shown` which sizes inputs show.
     """
-    from tvm import te
+    from plugin_tvm.library import te
 
     writer = _Writer(is_memory, numbers, Sizes(shown), is_parallel=is_parallel)
     result = writer.written(tensor)
@@ -80,7 +80,7 @@ class _Writer:
 
     def place(self, tensor: Tensor) -> Any:
         """Return what stands for a tensor in memory."""
-        from tvm import te
+        from plugin_tvm.library import te
 
         if tensor not in self.places:
             shape = self.sizes.shape(tensor.shape)
@@ -102,7 +102,7 @@ class _Writer:
                 return self._stage(tensor.shape, lambda *index: stored(self._computed(tensor, index)), "computed")
 
     def _stage(self, shape: Sequence[Size], body: Callable[..., Any], name: str) -> Any:
-        from tvm import te
+        from plugin_tvm.library import te
 
         return te.compute(tuple(self.sizes.shape(shape)), body, name=name)
 
@@ -149,7 +149,7 @@ class _Writer:
 
     def _taken(self, tensor: Take, index: Sequence[Any]) -> list[Any]:
         """Return places; those that data gives are brought into range, so that no foreign memory is read."""
-        from tvm import tirx
+        from plugin_tvm.library import tirx
 
         found: list[Any] = []
         for part, size in zip(tensor.index, tensor.source.shape, strict=True):
@@ -163,7 +163,7 @@ class _Writer:
 
     def _joined(self, join: Join, index: Sequence[Any]) -> Value:
         """Return the piece in which an element lies; whatever follows is read only where no earlier one has it."""
-        from tvm import tirx
+        from plugin_tvm.library import tirx
 
         last: Any = None if join.fill is None else constant(join.fill, join.dtype).expression
         for piece, offsets in reversed(join.pieces):
@@ -177,7 +177,7 @@ class _Writer:
         return Value(last, join.dtype)
 
     def _bounds(self, join: Join, piece: Tensor, offsets: Sequence[Size], index: Sequence[Any]) -> list[Any]:
-        from tvm import tirx
+        from plugin_tvm.library import tirx
 
         found: list[Any] = []
         for dim, (offset, size, whole) in enumerate(zip(offsets, piece.shape, join.shape, strict=True)):
@@ -190,7 +190,7 @@ class _Writer:
     # --- stages ---
 
     def _reduced(self, tensor: Reduce) -> Any:
-        from tvm import te, tirx
+        from plugin_tvm.library import te, tirx
 
         source = tensor.source
         kind = _accumulated(tensor)
@@ -201,7 +201,11 @@ class _Writer:
             return combined(tensor.function, Value(x, kind), Value(y, kind)).expression
 
         start = constant(neutral(tensor.function, kind), kind).expression
-        reducer = te.comm_reducer(combine, lambda _: start, name=tensor.function)
+
+        def first(_: str) -> Any:
+            return start
+
+        reducer = te.comm_reducer(combine, first, name=tensor.function)
 
         def body(*index: Any) -> Any:
             place = [axes[dim].var if dim in axes else part for dim, part in enumerate(index)]
@@ -213,7 +217,7 @@ class _Writer:
         return self._stage(tensor.shape, lambda *index: stored(cast(Value(total(*index), kind), tensor.dtype)), "narrowed")
 
     def _product(self, tensor: Product) -> Any:
-        from tvm import te, tirx
+        from plugin_tvm.library import te, tirx
 
         kind = "f32" if tensor.dtype in ("f16", "bf16") else tensor.dtype
         length = tensor.left.shape[-1]
@@ -264,8 +268,9 @@ class _Writer:
         kind = {"f16": "f32", "bf16": "f32"}.get(tensor.dtype, tensor.dtype)
 
         def write(source: Any, values: Any, *rest: Any) -> None:
-            from tvm import tirx
             from tvm.script.ir_builder import tirx as script
+
+            from plugin_tvm.library import tirx
 
             *places, target = rest
             with self._loops(tensor.shape) as index:
@@ -322,9 +327,10 @@ class _Writer:
         self, shape: Sequence[Size], dtype: str, sources: Sequence[Tensor], write: Callable[..., None], name: str
     ) -> Any:
         """Return a stage of loops that `write` makes over flat memory."""
-        from tvm import te, tirx
         from tvm.script.ir_builder import IRBuilder
         from tvm.script.ir_builder import tirx as script
+
+        from plugin_tvm.library import te, tirx
 
         sizes = self.sizes.shape(shape)
         target = tirx.decl_buffer(sizes, dtype, name)
@@ -350,7 +356,7 @@ def _accumulated(tensor: Reduce) -> str:
 
 
 def _all(conditions: Sequence[Any]) -> Any:
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     found = conditions[0]
     for condition in itertools.islice(conditions, 1, None):
@@ -359,12 +365,12 @@ def _all(conditions: Sequence[Any]) -> Any:
 
 
 def _zero() -> Any:
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     return tirx.IntImm("int64", 0)
 
 
 def _one() -> Any:
-    from tvm import tirx
+    from plugin_tvm.library import tirx
 
     return tirx.IntImm("int64", 1)

@@ -98,7 +98,7 @@ class _Builder:
 
     def built(self, stages: Stages, outputs: Sequence[Tensor], weights: Collection[str]) -> tuple[Any, Names]:
         """Return the module, and what its functions take."""
-        from tvm import relax
+        from plugin_tvm.library import relax
 
         for tensor in stages.kept:
             if not isinstance(tensor, (Source, Reshape)):
@@ -158,7 +158,7 @@ class _Builder:
         tensors: Sequence[Tensor],
         results: Sequence[Tensor],
     ) -> None:
-        from tvm import relax
+        from plugin_tvm.library import relax
 
         parameters = {given: relax.Var(given, self._type(tensor)) for given, tensor in {**sources, **bound}.items()}
         self.values = {tensor: parameters[given] for given, tensor in bound.items()}
@@ -172,18 +172,18 @@ class _Builder:
             builder.emit_func_output(found)
 
     def _sizes(self) -> list[Any]:
-        from tvm import relax
+        from plugin_tvm.library import relax
 
         variables = list(self.sizes.variables.values())
         return [relax.Var("sizes", relax.ShapeType(variables))] if variables else []
 
     def _type(self, tensor: Tensor) -> Any:
-        from tvm import relax
+        from plugin_tvm.library import relax
 
         return relax.TensorType(self.sizes.shape(tensor.shape), MEMORY[tensor.dtype])
 
     def _emitted(self, tensor: Tensor, builder: Any) -> Any:
-        from tvm import relax
+        from plugin_tvm.library import relax
 
         if isinstance(tensor, Reshape):
             shape = relax.ShapeExpr(self.sizes.shape(tensor.shape))

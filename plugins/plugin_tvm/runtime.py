@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tvm_ffi
-from tvm import relax
 from tvm.runtime import cpu
 
 from hub.plugin import (
@@ -27,6 +25,7 @@ from hub.plugin import (
 )
 from hub.toolkit.cluster import weights_of
 from hub.toolkit.layout import memory_order
+from plugin_tvm.library import relax, tvm_ffi
 from plugin_tvm.pool import use_threads
 from plugin_tvm.program import BIND, MAIN, Facts, Names
 

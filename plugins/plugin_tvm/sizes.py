@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,13 +17,13 @@ class Sizes:
     """Sizes of one function: a variable for each symbol, or part of a size, that inputs show."""
 
     def __init__(self, shown: Iterable[Size]) -> None:
-        from tvm import tirx
+        from plugin_tvm.library import tirx
 
         self.variables: Mapping[Size, Any] = {size: tirx.Var(f"n{place}", "int64") for place, size in enumerate(shown)}
 
     def of(self, size: Size) -> Any:
         """Return a size as an int64. Raises CompileError for one that no input shows."""
-        from tvm import tirx
+        from plugin_tvm.library import tirx
 
         if isinstance(size, int):
             return tirx.IntImm("int64", int(size))
@@ -37,15 +38,15 @@ class Sizes:
         return [self.of(size) for size in sizes]
 
     def _computed(self, size: Any) -> Any:
-        from tvm import tirx
+        from plugin_tvm.library import tirx
 
         parts = [self.of(part) for part in size.args]
         if isinstance(size, sympy.Add):
-            return _folded(lambda left, right: left + right, parts)
+            return _folded(operator.add, parts)
         if isinstance(size, sympy.Mul):
-            return _folded(lambda left, right: left * right, parts)
+            return _folded(operator.mul, parts)
         if isinstance(size, sympy.Pow) and size.exp.is_Integer and int(size.exp) > 0:
-            return _folded(lambda left, right: left * right, [self.of(size.base)] * int(size.exp))
+            return _folded(operator.mul, [self.of(size.base)] * int(size.exp))
         if isinstance(size, (FloorDiv, CleanDiv)):
             return tirx.floordiv(*parts)
         if isinstance(size, (Mod, PythonMod)):

@@ -13,8 +13,7 @@ _CHECKED = ("avx", "amx", "fma", "f16c", "bmi", "vaes", "vpclmul", "gfni", "sse"
 @cache
 def host_target(threads: int) -> Any:
     """Return the host as a target with so many cores."""
-    import tvm
-    from tvm.target import codegen
+    from plugin_tvm.library import codegen, tvm
 
     name = str(codegen.llvm_get_system_cpu())
     plain = {"kind": "llvm", "mcpu": name, "num-cores": threads}
@@ -42,4 +41,4 @@ def _flags() -> set[str]:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return set()
-    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set())
+    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set[str]())

@@ -88,7 +88,7 @@ def tasks_of(modules: Iterable[Any]) -> list[Task]:
 
 def steps_of(kernel: Any) -> float | None:
     """Return the steps of a kernel's loops; None where a size is symbolic, or its loops are no schedulable blocks."""
-    from tvm import s_tir
+    from plugin_tvm.library import s_tir
 
     if not has_root(kernel["main"]):
         return None
@@ -111,14 +111,15 @@ def bounded(tasks: Sequence[Task], limits: Peaks) -> Sequence[Task]:
 
 def _least_s(kernel: Any, steps: float, limits: Peaks) -> float:
     """Return the seconds of sums at the peak of multiplying and adding, of other kernels at memory's."""
-    from tvm import s_tir
     from tvm.s_tir.meta_schedule.arg_info import ArgInfo
+
+    from plugin_tvm.library import s_tir
 
     schedule = s_tir.Schedule(kernel)
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     if any(int(variable.iter_type) != 0 for block in blocks for variable in schedule.get(block).iter_vars):
         return 2 * steps / limits.flops_s
-    found = ArgInfo.from_prim_func(kernel["main"])
+    found: Any = ArgInfo.from_prim_func(kernel["main"])
     return sum(math.prod(map(int, info.shape)) * info.dtype.itemsize for info in found) / limits.bytes_s
 
 
@@ -173,9 +174,9 @@ def _measure_plain(task: Task, target: Any, database: Database, threads: int) ->
 
 def _tune_batch(task: Task, target: Any, database: Database, threads: int) -> None:
     """Measure some schedules of one kernel. What TVM raises costs this kernel only."""
-    from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule.tune import tune_tasks
 
+    from plugin_tvm.library import meta_schedule as ms
     from plugin_tvm.measuring import measurer
 
     try:
@@ -236,7 +237,7 @@ def _without_intrinsics() -> Generator[None]:
 
 def _space() -> Any:
     """Return the rules that all CPUs share; those for AVX-512 differ in products of int8."""
-    from tvm.s_tir import meta_schedule as ms
+    from plugin_tvm.library import meta_schedule as ms
 
     return ms.space_generator.PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm")
 

@@ -100,7 +100,8 @@ class Xla(Backend):
         where = one.local_devices()[0]
         loaded = one.compile_and_load(_PROBE, [where], options())
         summand = torch.tensor([1.0, 2.0], device="cuda" if self._target == "cuda" else "cpu")
-        return way.take(loaded.execute([way.give(summand, where)])[0]).tolist()
+        summed: Any = way.take(loaded.execute([way.give(summand, where)])[0])  # torch leaves open what its lists hold
+        return summed.tolist()
 
     def _device(self, cluster: Cluster, settings: CompileSettings) -> Any:
         """Return the device that runs a cluster: the GPU on which its tensors lie, the first one of other targets."""
@@ -139,8 +140,9 @@ class Xla(Backend):
             raise ValueError(f"program{place}.xla is damaged")
         where = self._device(cluster, settings)
         loaded = where.client.deserialize_executable(code, [where], options())
-        sizes = tuple(tuple(size) if isinstance(size, list) else size for size in entry["sizes"])
-        return sizes, Program(loaded, tuple(entry["fed"]))
+        sizes: list[list[int] | float] = entry["sizes"]
+        listed = tuple(tuple(size) if isinstance(size, list) else size for size in sizes)
+        return listed, Program(loaded, tuple(entry["fed"]))
 
 
 def _place(cluster: Cluster) -> int:

@@ -34,19 +34,18 @@ def client(target: str, threads: int) -> Any:
 
 @cache
 def _of_cpu(threads: int) -> Any:
-    importlib.import_module("plugin_xla.jax_import")  # before jaxlib, see there
-    from jaxlib import _jax
-
+    native = importlib.import_module("plugin_xla.jax_import").native
     with seen_by_libraries({_THREADS: str(threads)}):
         # Calls run in the thread that makes them and end with their results: inputs need not be kept alive any longer.
-        return _jax.get_tfrt_cpu_client(asynchronous=False)
+        return native.get_tfrt_cpu_client(asynchronous=False)
 
 
 @cache
 def _of_library(target: str) -> Any:
     importlib.import_module("plugin_xla.jax_import")
-    from jaxlib import xla_client
+    from jaxlib import xla_client as untyped
 
+    xla_client: Any = untyped
     if not xla_client.pjrt_plugin_loaded(target):  # a user of JAX may have loaded it
         xla_client.load_pjrt_plugin_dynamically(target, str(library(target)))
     if not xla_client.pjrt_plugin_initialized(target):
@@ -59,8 +58,9 @@ def options() -> Any:
 
     Without options of its own `compile_and_load` (jaxlib 0.10.2) takes some under which `maximum` loses NaN.
     """
-    from jaxlib import xla_client
+    from jaxlib import xla_client as untyped
 
+    xla_client: Any = untyped
     found = xla_client.CompileOptions()
     found.env_option_overrides = [("xla_cpu_enable_fast_math", False), ("xla_cpu_enable_fast_min_max", False)]
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.dlpack import to_dlpack
+from torch.utils.dlpack import to_dlpack  # pyright: ignore[reportPrivateImportUsage] - documented there
 
 from hub.plugin import RunError
 from plugin_xla.jax_import import SingleDeviceSharding, jax
@@ -87,10 +87,10 @@ def sent(value: torch.Tensor, device: Any) -> Any:
 
 def fetched(value: Any) -> torch.Tensor:
     """Return a copy in the CPU's memory."""
-    host = np.array(value)
+    host: Any = np.array(value)
     if host.dtype == jax.numpy.bfloat16:
-        return torch.from_numpy(host.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(host)
+        return torch.from_numpy(host.view(np.int16)).view(torch.bfloat16)  # pyright: ignore[reportUnknownMemberType] - torch's
+    return torch.from_numpy(host)  # pyright: ignore[reportUnknownMemberType] - torch's
 
 
 _WAYS = {"cpu": Exchange(array, tensor), "cuda": Exchange(on_stream, off_stream), "tpu": Exchange(sent, fetched)}

@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import numpy
@@ -20,18 +20,18 @@ _VARIABLES = ("TF_CPP_MIN_LOG_LEVEL", "TPU_SKIP_MDS_QUERY")
 
 
 @contextlib.contextmanager
-def _own_random_numbers() -> Iterator[None]:
+def _own_random_numbers() -> Generator[None]:
     """Let this thread, and no other, draw `numpy.random.rand` from a generator of its own."""
     own, drawn, shared = threading.get_ident(), numpy.random.RandomState(0).rand, numpy.random.rand
 
     def rand(*sizes: Any) -> Any:
         return (drawn if threading.get_ident() == own else shared)(*sizes)
 
-    numpy.random.rand = rand  # pyright: ignore
+    numpy.random.rand = rand
     try:
         yield
     finally:
-        numpy.random.rand = shared  # pyright: ignore
+        numpy.random.rand = shared
 
 
 _left_out = [name for name in _VARIABLES if name not in os.environ]

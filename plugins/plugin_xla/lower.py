@@ -41,9 +41,10 @@ def lower(cluster: Cluster, sizes: Sizes, target: str) -> Lowered:
 
     For a TPU a call's inputs are copied, and nobody reads the copies again: they are donated, results may take their place.
     """
-    from torch_mlir.extras.fx_decomp_util import get_decomposition_table
+    from torch_mlir.extras import fx_decomp_util
 
-    table = {**completed(get_decomposition_table()), torch.ops.aten._to_copy.default: _wrapped}
+    torch_mlirs: Any = fx_decomp_util  # whose annotations leave the functions' types open
+    table = {**completed(torch_mlirs.get_decomposition_table()), torch.ops.aten._to_copy.default: _wrapped}
     program = specialised(cluster, sizes, table, prepare=_prepare)
     given = len(cluster.inputs) if target == "tpu" else 0
     donated = tuple(place for place, position in enumerate(program.fed) if position < given)
@@ -65,18 +66,19 @@ def _prepare(module: fx.GraphModule) -> None:
 
 def _stablehlo(module: fx.GraphModule, *, is_exact: bool, donated: Sequence[int]) -> str:
     """Return the text, with large constants in place: XLA knows no resources."""
-    from torch_mlir import ir
+    from torch_mlir import passmanager
     from torch_mlir.dialects import torch as torch_dialect
     from torch_mlir.extras.fx_importer import FxImporter
-    from torch_mlir.passmanager import PassManager
 
-    with ir.Context() as context:
+    dialect: Any = torch_dialect
+    manager: Any = passmanager
+    with _mlir().Context() as context:
         context.enable_multithreading(False)
-        torch_dialect.register_dialect(context)
-        importer = FxImporter(context=context)
+        dialect.register_dialect(context)
+        importer: Any = FxImporter(context=context)
         importer.import_graph_module(module, func_name="main")
         for passes in (TO_BACKEND, TO_STABLEHLO):
-            PassManager.parse(passes).run(importer.module.operation)
+            manager.PassManager.parse(passes).run(importer.module.operation)
         if is_exact:
             importer.module.operation.walk(_in_full)
         _donate(importer.module, donated)
@@ -86,8 +88,7 @@ def _stablehlo(module: fx.GraphModule, *, is_exact: bool, donated: Sequence[int]
 
 def _in_full(operation: Any) -> Any:
     """Have products computed in their inputs' own precision: a GPU takes tf32 otherwise, and a TPU bf16."""
-    from torch_mlir import ir
-
+    ir = _mlir()
     if operation.name in _PRODUCTS:
         operation.attributes["precision_config"] = ir.Attribute.parse(
             "[#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]"
@@ -96,13 +97,19 @@ def _in_full(operation: Any) -> Any:
 
 
 def _donate(module: Any, places: Sequence[int]) -> None:
-    from torch_mlir import ir
-
     if not places:
         return
+    ir = _mlir()
     (main,) = (operation for operation in module.body.operations if operation.operation.name == "func.func")
     said = [
         ir.Attribute.parse("{jax.buffer_donor = true}" if place in places else "{}")
         for place, _ in enumerate(main.arguments)
     ]
     main.attributes["arg_attrs"] = ir.ArrayAttr.get(said)
+
+
+def _mlir() -> Any:
+    """Return torch-mlir's bindings of MLIR, which have no types."""
+    from torch_mlir import ir
+
+    return ir

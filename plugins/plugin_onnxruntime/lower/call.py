@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
 
-from hub.plugin import CompileError, argument, value_of
+from hub.plugin import CompileError, argument, declared_arguments, elements, value_of
 
 from .builder import Builder, expression
 
 Result = str | tuple[str, ...]
 """Name of the one output, or names of all outputs ("" for outputs that nobody reads)."""
 Rule = Callable[["Call"], Result]
+AnyRule = TypeVar("AnyRule", bound=Rule)
 
 RULES: dict[str, Rule] = {}
 """The function that lowers each operator, by overload name; the same set as the rows of the support table."""
 
 
-def lowers(*operators: str) -> Callable[[Rule], Rule]:
+def lowers(*operators: str) -> Callable[[AnyRule], AnyRule]:
     """Register a function as the lowering of operators, named without "aten."."""
 
-    def register(rule: Rule) -> Rule:
+    def register(rule: AnyRule) -> AnyRule:
         for operator in operators:
             name = f"aten.{operator}"
             if name in RULES:
@@ -54,7 +55,7 @@ class Call:
     @property
     def declared(self) -> tuple[str, ...]:
         """Name of the operator's arguments, in order."""
-        return tuple(declared.name for declared in self.node.target._schema.arguments)  # pyright: ignore
+        return tuple(declared.name for declared in declared_arguments(self.node))
 
     def name_of(self, node: fx.Node) -> str:
         """Return the ONNX name of a node with one output."""
@@ -127,8 +128,7 @@ class Call:
     @property
     def outs(self) -> tuple[Any, ...]:
         """Fake values of all outputs."""
-        value = self.node.meta["val"]
-        return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+        return elements(self.node.meta["val"])
 
     @property
     def out_dtype(self) -> torch.dtype:
@@ -205,7 +205,7 @@ def number_dtype(value: Any) -> torch.dtype:
 
 def used_outputs(node: fx.Node) -> set[int]:
     """Positions of the outputs of a several-output node that somebody reads."""
-    return {user.args[1] for user in node.users if len(user.args) == 2}  # pyright: ignore
+    return {user.args[1] for user in node.users if len(user.args) == 2}  # pyright: ignore[reportReturnType, reportUnhashable] - of getitem
 
 
 def all_static(sizes: Iterable[Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import onnx
 import torch
@@ -17,6 +17,7 @@ from hub.plugin import (
     ScalarSpec,
     Spec,
     operator_name,
+    output_arguments,
     spec_of,
 )
 
@@ -57,7 +58,8 @@ def _input(builder: Builder, node: fx.Node) -> str:
 
 def _call(builder: Builder, node: fx.Node, names: dict[fx.Node, Result]) -> Result:
     if node.target is operator.getitem:
-        result: Result = names[node.args[0]][node.args[1]]  # pyright: ignore
+        source, position = cast("tuple[fx.Node, int]", node.args)
+        result: Result = names[source][position]
     else:
         result = _lowered(Call(builder, node, names))
     value = node.meta.get("val")
@@ -127,8 +129,8 @@ def _outputs(
     orders = tuple(map(memory_order, cluster.outputs))
     taken: set[str] = set()
     results: list[str] = []
-    for node, order in zip(cluster.module.graph.output_node().args[0], orders, strict=True):  # pyright: ignore
-        name: Any = names[node]  # pyright: ignore
+    for node, order in zip(output_arguments(cluster.module), orders, strict=True):
+        name: Any = names[node]
         if order:
             name = builder.op("Transpose", name, perm=list(order))
         elif name not in computed or name in taken:

@@ -120,7 +120,7 @@ def _gather_nd(call: Call, dims: list[int], nodes: list[Any]) -> str:
 
 
 def _joint_shape(nodes: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(torch.broadcast_shapes(*(value_of(node).shape for node in nodes)))
+    return tuple(torch.broadcast_shapes(*(value_of(node).shape for node in nodes)))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
 
 
 def joint_index(call: Call, nodes: Sequence[Any], shape: Sequence[Any]) -> str:

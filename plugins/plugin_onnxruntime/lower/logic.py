@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -28,7 +29,7 @@ def _compare(kind: str, negated: bool = False) -> Callable[[Call], str]:
 def common_dtype(call: Call, *names: str) -> torch.dtype:
     """Return the dtype in which PyTorch computes with these arguments, numbers counting for less than tensors."""
     values = [value_of(call[name]) for name in names]
-    plain = [
+    plain: list[Any] = [
         value if isinstance(value, torch.Tensor) else type(value)(1) if isinstance(value, (int, float)) else 1
         for value in values
     ]

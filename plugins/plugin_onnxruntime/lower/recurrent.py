@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .call import Call, lowers
 
@@ -50,7 +51,7 @@ def _layer(call: Call, kind: str, layer: int, value: str, states: Sequence[str],
         for part in range(each)
     ]
     bias = call.op("Concat", *weights[2:], axis=1) if call["has_biases"] else ""
-    extra = {"linear_before_reset": 1} if kind == "GRU" else {}
+    extra: dict[str, Any] = {"linear_before_reset": 1} if kind == "GRU" else {}
     outputs = call.ops(
         kind, value, weights[0], weights[1], bias, "", *states, n_outputs=1 + len(states), hidden_size=hidden,
         direction="bidirectional" if directions == 2 else "forward", **extra,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from openvino import opset16 as ops
 from torch import fx
 
 from plugin_openvino.call import Call
+from plugin_openvino.library import ops
 from plugin_openvino.operands import constant
 from plugin_openvino.rules.elementwise import Rule, unary
 

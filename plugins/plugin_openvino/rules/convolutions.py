@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from openvino import Output
-from openvino import opset16 as ops
 
+from hub.plugin import elements
 from plugin_openvino.call import Call
+from plugin_openvino.library import ops
 from plugin_openvino.operands import constant, indices, output
 from plugin_openvino.rules.elementwise import Rule
 
@@ -18,7 +19,7 @@ _F32 = torch.float32
 
 def _spatial(given: Any, count: int) -> list[int]:
     """Return one number for each spatial dim; ATen lets one stand for all."""
-    values = [int(value) for value in (given if isinstance(given, (list, tuple)) else [given])]
+    values = [int(value) for value in elements(given)]
     return values * count if len(values) == 1 else values
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from openvino import opset16 as ops
 
+from hub.plugin import declared_arguments
 from plugin_openvino.call import Call
+from plugin_openvino.library import ops
 from plugin_openvino.operands import constant
 from plugin_openvino.rules.elementwise import Rule
 
@@ -36,7 +37,7 @@ def filled_like(value: float | str) -> Rule:
 
 
 def _arange(call: Call) -> Any:
-    names = {declared.name for declared in call.node.target._schema.arguments}  # pyright: ignore
+    names = {declared.name for declared in declared_arguments(call.node)}
     start = call.value(call.raw("start"), _I64) if "start" in names else constant(0, _I64)
     step = call.value(call.raw("step"), _I64) if "step" in names else constant(1, _I64)
     values = ops.range(start, call.value(call.raw("end"), _I64), step, "i64")

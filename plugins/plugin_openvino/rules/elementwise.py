@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from openvino import Output, Type
-from openvino import opset16 as ops
 from torch import fx
 
-from hub.plugin import value_of
+from hub.plugin import declared_arguments, value_of
 from plugin_openvino.bounds import EXACT_IN_FLOAT32, largest
 from plugin_openvino.call import Call
+from plugin_openvino.library import ops
 from plugin_openvino.operands import constant, convert, output
 
 Rule = Callable[[Call], Any]
@@ -76,7 +76,7 @@ def raise_alarm_beyond(call: Call, value: Output, limit: float) -> None:
 
 
 def _scaled(call: Call, value: Output) -> Output:
-    names = {declared.name for declared in call.node.target._schema.arguments}  # pyright: ignore
+    names = {declared.name for declared in declared_arguments(call.node)}
     if "alpha" not in names or call.raw("alpha") == 1:
         return value
     return output(ops.multiply(value, call.tensor("alpha", call.dtype)))

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from openvino import Output
-from openvino import opset16 as ops
 from torch import fx
 
 from plugin_openvino.call import Call
+from plugin_openvino.library import ops
 from plugin_openvino.operands import constant, indices, output, size_of
 from plugin_openvino.rules.elementwise import Rule
 from plugin_openvino.rules.shapes import transposed

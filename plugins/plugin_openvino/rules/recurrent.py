@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from openvino import Output
-from openvino import opset16 as ops
 
 from plugin_openvino.call import Call
+from plugin_openvino.library import ops
 from plugin_openvino.operands import constant, indices, output, size_of
 from plugin_openvino.rules.elementwise import Rule
 from plugin_openvino.rules.shapes import transposed

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from openvino import Output
-from openvino import opset16 as ops
 
+from hub.plugin import declared_arguments
 from plugin_openvino.bounds import EXACT_IN_FLOAT32, largest
 from plugin_openvino.call import Call
+from plugin_openvino.library import ops
 from plugin_openvino.operands import constant, convert, indices, output
 from plugin_openvino.rules.elementwise import Rule, not_a_number, raise_alarm_beyond, within_int32
 
@@ -18,12 +19,12 @@ _F32 = torch.float32
 
 
 def _axes(call: Call) -> Output:
-    names = {declared.name for declared in call.node.target._schema.arguments}  # pyright: ignore
+    names = {declared.name for declared in declared_arguments(call.node)}
     return indices(call.dims("dim") if "dim" in names else range(call.fake("self").dim()))
 
 
 def _keeps(call: Call) -> bool:
-    names = {declared.name for declared in call.node.target._schema.arguments}  # pyright: ignore
+    names = {declared.name for declared in declared_arguments(call.node)}
     return bool(call.raw("keepdim")) if "keepdim" in names else False
 
 
@@ -94,7 +95,11 @@ def _logsumexp(call: Call) -> Any:
 def _cumsum(call: Call) -> Any:
     value = call.tensor("self", call.dtype)
     axis = constant(call.dim("dim"), torch.int64)
-    return within_int32(call, lambda each: ops.cum_sum(each, axis), value) if call.fake("self").dim() else value
+
+    def summed(each: Output) -> Any:
+        return ops.cum_sum(each, axis)
+
+    return within_int32(call, summed, value) if call.fake("self").dim() else value
 
 
 def _sum(call: Call) -> Any:

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from openvino import Output
-from openvino import opset16 as ops
 
+from hub.plugin import declared_arguments
 from plugin_openvino.call import Call
+from plugin_openvino.library import ops
 from plugin_openvino.operands import INT32_MAX, constant, indices, output, size_of
 from plugin_openvino.rules.elementwise import Rule
 
@@ -72,7 +73,7 @@ def _unsqueeze(call: Call) -> Any:
 
 def _squeeze(call: Call) -> Any:
     """Drop the named dims of size 1; ATen leaves other dims alone, OpenVINO would raise."""
-    name = "dim" if any(declared.name == "dim" for declared in call.node.target._schema.arguments) else None  # pyright: ignore
+    name = "dim" if any(declared.name == "dim" for declared in declared_arguments(call.node)) else None
     shape = call.fake("self").shape
     dims = [
         dim for dim in (call.dims(name) if name else range(len(shape))) if isinstance(shape[dim], int) and shape[dim] == 1
