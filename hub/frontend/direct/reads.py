@@ -146,7 +146,7 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What must hold for a call to use a captured program, as Dynamo's guards say it."""
+    """What must hold for a call to use a captured program, according to Dynamo's guards."""
 
     steps: tuple[Step, ...]
     """Sources that are watched in place of guards."""
