@@ -202,7 +202,7 @@ class CompiledGraph:
         return self._later.wait(None if end_s is None else max(0.0, end_s - time.monotonic()))
 
     def plan_now(self) -> Plan | None:
-        """Return the plan in use. While planning goes on, a note in the plan says how far it is."""
+        """Return the plan in use. While planning goes on, a note in the plan reports its stage."""
         plan, work = self.plan, self._aside
         if plan is None or work is None or not work.is_pending:
             return plan
@@ -377,7 +377,7 @@ class CompiledGraph:
         return self.run_in_eager
 
     def run_in_eager(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Run one call as PyTorch alone would."""
+        """Run one call in eager, as PyTorch does without the hub."""
         return tuple(self.original(*args))
 
     def _weights_as_inputs(self, graph: Graph) -> tuple[int, ...]:

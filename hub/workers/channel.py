@@ -171,7 +171,7 @@ class Worker:
         return self._process.poll()
 
     def kill(self) -> None:
-        """End the worker and everything it started."""
+        """End the worker and everything that it started."""
         self._process.end()
         if self.saving is not None:
             discard_partial(self.saving.folder, self.pid)

@@ -24,7 +24,7 @@ from hub.workers.transfer import Sample, write_sample
 LOAD_LIMIT_S = 120.0
 """Seconds that starting a worker may take: importing PyTorch and reading the graph."""
 RUN_LIMIT_S = 120.0
-"""Seconds that one request to run something may take, beyond its own length."""
+"""Seconds that one request to run code may take, in addition to the time that the request asks for."""
 SHARED = "shared"
 """Name of the worker that answers for all backends, the only one of a crew in which nothing is timed."""
 
@@ -110,7 +110,7 @@ class Crew:
                 self._folder = folder
             return self._folder
 
-    # --- Coming and going ---------------------------------------------------------------------------------------------
+    # --- Start and end ------------------------------------------------------------------------------------------------
 
     def home_of(self, backend: str) -> str:
         """Return the name of the worker that serves a backend."""
@@ -142,7 +142,7 @@ class Crew:
         except PluginError as error:
             fault = WorkerError(f"a worker process cannot read the graph: {error.message}")
             worker = self._workers.pop(name)
-            self._fault = fault if worker.is_alive else None  # one that died says little about the graph
+            self._fault = fault if worker.is_alive else None  # the death of a worker is no evidence against the graph
             worker.kill()
             raise fault from error
         self._ready.add(name)
@@ -242,7 +242,7 @@ class Crew:
         for candidate in candidates:
             worker.ask("hold", self.limits.compile_s, candidate=candidate)
 
-    # --- Questions ----------------------------------------------------------------------------------------------------
+    # --- Requests -----------------------------------------------------------------------------------------------------
 
     def ask(self, name: str, command: str, limit_s: float, /, **facts: Any) -> Any:
         """Return a worker's answer. If it raises, mark it as a suspect and raise the same error."""

@@ -257,7 +257,7 @@ class _Server:
         if not data:
             return False
         requests, answers, log, status, folder = descriptors
-        if (n_threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208 - no Path objects between forks
+        if (n_threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208 - allocate no Path objects in the server
             self.say({"problem": f"the server of workers has {n_threads} threads"})
             _close(descriptors)
             return True

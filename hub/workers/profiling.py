@@ -113,7 +113,7 @@ class _Profiling:
         self._advance(name)
 
     def _time_pairs(self, homes: Mapping[str, Worker]) -> None:
-        """Time each pair in a worker that holds no third backend: the home of one of the two, or a new one."""
+        """Time each pair in a worker that holds no third backend: the worker of one of the two, or a new one."""
         free = dict(homes)
         for first, second in _ring(list(homes)):
             if time.monotonic() > self._end_s:

@@ -78,7 +78,7 @@ class Session:
         """Return whether this graph cannot be sent to workers, because it holds objects that only this process knows."""
         return self.crew.is_unreadable
 
-    # --- Questions ----------------------------------------------------------------------------------------------------
+    # --- Requests -----------------------------------------------------------------------------------------------------
 
     def ask_early(self, backends: Iterable[str], options: Options) -> None:
         """Start what `answers` will need, all at once. Raise WorkerError if the graph cannot be sent to a worker."""

@@ -49,7 +49,7 @@ class Inputs:
 
 
 class Entry:
-    """One form of a call."""
+    """One form of a call, and the graph that serves it."""
 
     __slots__ = (
         "_args",
@@ -85,7 +85,7 @@ class Entry:
         tensors = [leaf for leaf in inputs.leaves if isinstance(leaf, torch.Tensor)]
         if any(one.layout is not torch.strided for one in (*tensors, *weights)):
             raise FreezeError("a sparse tensor is read")
-        if any(one.is_complex() or one.is_neg() for one in weights):  # `stamps` do not see a tensor become its conjugate
+        if any(one.is_complex() or one.is_neg() for one in weights):  # `Stamps` cannot detect a conjugated tensor
             raise FreezeError("a complex weight is read")
         if len({id(one) for one in (*tensors, *weights)}) < len(tensors) + len(weights):
             raise FreezeError("one tensor is given twice, or is a part of the model")

@@ -41,7 +41,7 @@ class Modes:
         names = ((_device, "CURRENT_DEVICE"), (forward_ad, "_current_level"), (eval_frame, "_stance"))
         keyed = tuple((vars(module), (name,), (getattr(module, name),)) for module, name in names)
         self.hold: Callable[[], bool] = native.Comparison((), keyed, (), (), (), (), (), calls, MISSING).holds
-        """Return whether the calling thread is in the same modes."""
+        """Return whether the calling thread has the same modes."""
 
 
 def is_for_eager() -> bool:

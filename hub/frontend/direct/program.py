@@ -326,7 +326,7 @@ def _only_capture(calls: list[Seen], captures: Captures) -> Capture | Unwatched:
 
 
 def _entry(watch: Watch, modes: Modes, inputs: Inputs, call: Seen, result: Any, capture: Capture) -> Entry | Unwatched:
-    """Return an entry for calls of this form, or why there can be none."""
+    """Return an entry for calls of this form, or why none is possible."""
     if capture.more.writes:
         return Unwatched("", capture.more.writes)
     if capture.needs.unwatched is not None:

@@ -107,7 +107,7 @@ class Unwatched:
     reason: str
 
     def __str__(self) -> str:
-        """Return the reason, with the guard behind it."""
+        """Return the reason, followed by the guard."""
         return f"{self.reason} (guard {self.guard})" if self.guard else self.reason
 
 

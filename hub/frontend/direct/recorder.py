@@ -66,7 +66,7 @@ class _Made:
 
 
 class Captures:
-    """The programs that Dynamo captured from one piece of code. Dynamo compiles in one thread at a time."""
+    """The programs that Dynamo captured from one code object. Dynamo compiles in one thread at a time."""
 
     def __init__(self, code: types.CodeType, functions: Sequence[Any] = ()) -> None:
         self._all: tuple[Capture, ...] = ()
