@@ -1,4 +1,4 @@
-"""Put `flex_attention` into plain operators, which backends take, before a program is captured."""
+"""Expand `flex_attention` into plain operators, which backends take, before a program is captured."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hub.plugin.graph import hint
 
 _LN2 = math.log(2.0)
 _MODIFIED = "hub_modified_scores"
-"""Beginning of the names of attributes that hold what masks and changes scores."""
+"""Prefix of the names of attributes that hold the programs that mask and modify scores."""
 
 
 def expand_attention(module: fx.GraphModule) -> None:
-    """Replace each `flex_attention` of a Dynamo graph, in programs inside it too, by the operators it means. In place.
+    """Replace each `flex_attention` of a Dynamo graph and its nested programs by equivalent plain operators, in place.
 
-    What cannot be traced stays: it runs in eager, as an operator that no backend takes. Raises nothing but what Dynamo
-    needs to see.
+    If one cannot be traced, it stays and runs in eager, as an operator that no backend takes. Raise only RestartAnalysis,
+    which Dynamo needs to see.
     """
     for program in module.modules():
         if not isinstance(program, fx.GraphModule):
@@ -47,7 +47,7 @@ def _expand(program: fx.GraphModule, node: fx.Node) -> None:
         layout = _layout(node)
     except RestartAnalysis:
         raise
-    except Exception:  # noqa: BLE001 - the user's own functions, traced as eager would not trace them
+    except Exception:  # noqa: BLE001 - the user's own functions, which eager would not trace
         return
     name = f"{_MODIFIED}_{node.name}"
     program.add_module(name, modified)
@@ -58,7 +58,7 @@ def _expand(program: fx.GraphModule, node: fx.Node) -> None:
 
 
 def _traced(function: Callable[..., Any], query: Any, key: Any, buffers: Sequence[Any]) -> fx.GraphModule:
-    """Return a program of plain operators that takes scores [B, H, L, S] and the captured values."""
+    """Return `function` as a program of plain operators that takes scores [B, H, L, S] and the captured values."""
     query, key, *known = (_example(item) for item in (query, key, *buffers))
     with query.fake_mode, torch.no_grad():
         sizes = (query.size(0), query.size(1), query.size(2), key.size(2))
@@ -72,7 +72,7 @@ def _example(item: Any) -> Any:
 
 
 def _modified(score_mod: Callable[..., Any], mask_mod: Callable[..., Any], n_of_scores: int) -> Callable[..., torch.Tensor]:
-    """Return what eager does to scores [B, H, L, S]: each is changed, then hidden where the mask is False."""
+    """Return a function that does to scores [B, H, L, S] what eager does: modify them, then set them to -inf if masked."""
 
     def modified(scores: torch.Tensor, *buffers: Any) -> torch.Tensor:
         places = [torch.arange(0, size, device=scores.device) for size in scores.shape]
@@ -87,7 +87,7 @@ def _modified(score_mod: Callable[..., Any], mask_mod: Callable[..., Any], n_of_
 
 
 def _layout(node: fx.Node) -> tuple[int, ...]:
-    """Return the dims of the output from the outermost in memory to the innermost, as eager lays it out."""
+    """Return the dims of eager's output, from the outermost in memory to the innermost."""
     strides = node.meta["example_value"][0].stride()
     return tuple(sorted(range(len(strides)), key=lambda dim: -hint(strides[dim])))
 
@@ -105,12 +105,12 @@ def _attention(
     layout: Sequence[int],
     *buffers: Any,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute attention over [B, H, L, E] as eager's `flex_attention` does, for one place in a traced program.
+    """Compute attention over [B, H, L, E] as eager's `flex_attention` does, for one node in a traced program.
 
-    Returns the output, the logarithms of the sums and the greatest scores, both to base 2. Rows that see nothing are 0.
+    Return the output, the logsumexp of the scores and the maximum scores, both to base 2. Fully masked rows are 0.
     """
     kind = query.device.type
-    if torch.is_autocast_enabled(kind):  # eager casts what it is given, and computes as if there were no autocast
+    if torch.is_autocast_enabled(kind):  # eager casts its inputs, and computes without autocast
         dtype = torch.get_autocast_dtype(kind)
         with torch.autocast(kind, enabled=False):
             return _attention(query.to(dtype), key.to(dtype), value.to(dtype), modified, scale, layout, *buffers)
@@ -125,7 +125,7 @@ def _attention(
 
 
 def _for_each_head(stored: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """Return keys or values with as many batch entries and heads as there are in the query."""
+    """Return keys or values expanded to the batch size and number of heads of the query."""
     batch, heads = query.shape[:2]
     shared = heads // stored.size(1)
     if shared == 1:

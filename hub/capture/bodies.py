@@ -1,4 +1,4 @@
-"""Cut the bodies of control-flow operators out of a captured graph, as graphs of their own."""
+"""Extract the bodies of control-flow operators from a captured graph, as graphs of their own."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _ROLES: Mapping[str, Mapping[int, str]] = {
     "while_loop": {0: "cond", 1: "body"},
     "while_loop_stack_output": {0: "cond", 1: "body"},
 }
-"""Control-flow operators, by name: which of their arguments are programs, and what each is called.
+"""Control-flow operators by name: the positions of arguments that are programs, and the role of each.
 
-Programs that are called under a transform of `torch.func` (those of `flex_attention`) are none of these: executables
-take no batched tensors.
+Programs that are called under a transform of `torch.func` (those of `flex_attention`) are not included: executables take
+no batched tensors.
 """
 _NO_ROLES: Mapping[int, str] = {}
 _OPERANDS = {"cond": 3, "invoke_subgraph": 2, "while_loop": 2, "while_loop_stack_output": 2}
-"""Those that call their bodies with exactly their operands: the first argument from which on these stand.
+"""Operators that call their bodies with exactly their operands: the position of the first operand.
 
-A weight among these is a weight of the body.
+A weight among the operands is a weight of the body.
 """
 
 
@@ -48,13 +48,13 @@ class Body:
     """Name of the attribute of the graph's module that holds it."""
     graph: Graph
     is_single: bool
-    """True where it returns one value, False where it returns a tuple."""
+    """True if it returns one value, False if it returns a tuple."""
 
 
 def bodies_of(graph: Graph) -> tuple[Body, ...]:
-    """Return the bodies in a graph that can be planned, in order of first use. Bodies of bodies belong to these.
+    """Return the bodies in a graph that can be planned, in order of first use. Nested bodies belong to their own body.
 
-    A body that writes to its inputs, or in which a mode changes, is left out: it runs as it is.
+    A body that writes to its inputs, or in which a mode changes, is left out. It runs unplanned.
     """
     reads = Counter(source for node in graph.nodes for source in node.all_input_nodes if source.op == "get_attr")
     found: dict[str, Body] = {}
@@ -78,7 +78,7 @@ def _programs(node: fx.Node) -> Iterator[tuple[str, fx.Node]]:
 
 
 def _operands(node: fx.Node) -> Sequence[Any]:
-    """Return what the bodies of an operator are called with, as far as that is the operator's own operands."""
+    """Return the operator's operands if its bodies are called with exactly these; else ()."""
     first = _OPERANDS.get(cast("Any", node.target).name(), len(node.args))
     return tuple(chain.from_iterable(map(elements, node.args[first:])))
 
@@ -97,13 +97,13 @@ def _body(graph: Graph, name: str, target: str, program: fx.GraphModule, operand
 
 
 def _with_flat_output(program: fx.GraphModule) -> tuple[fx.GraphModule, bool]:
-    """Return a copy whose output is a tuple, and whether the program's own is not."""
+    """Return a copy whose output is a tuple, and whether the original output is a single value."""
     flat = fx.Graph()
     given = flat.graph_copy(program.graph, {})
     is_single = not isinstance(given, (tuple, list))
     flat.output((given,) if is_single else tuple(cast("Sequence[Any]", given)))
     for node in flat.find_nodes(op="placeholder"):
-        node.meta = copy.copy(node.meta)  # whether it is a weight differs from one graph to the other
+        node.meta = copy.copy(node.meta)  # it may be a weight in only one of the two graphs
     return fx.GraphModule(program, flat), is_single
 
 
@@ -123,5 +123,5 @@ def _has_value(node: fx.Node) -> bool:
 
 
 def as_called(run: Callable[..., Sequence[Any]], *, is_single: bool) -> Callable[..., Any]:
-    """Return what an operator calls in place of its body: it gives values in the body's own form."""
+    """Return the callable that an operator calls in place of its body. It returns values in the body's own form."""
     return (lambda *args: run(*args)[0]) if is_single else run

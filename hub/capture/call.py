@@ -1,4 +1,4 @@
-"""Captures the programs of one call of a model, and leaves every other compiled model in the process as it was."""
+"""Capture the programs of one call of a model, without an effect on other compiled models in the process."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from torch._dynamo.guards import DeletedGuardManagerWrapper
 from hub.capture.frames import Frames, captured_for_hub
 
 OWN_SLOT = "_hub_program"
-"""Where what `hub.compile` returns keeps what runs its calls: set once."""
+"""Attribute of what `hub.compile` returns that holds the object that runs its calls. Set once."""
 _NO_LIMIT = 2**31
 _SETTINGS = {
-    "automatic_dynamic_shapes": False,  # the sizes of this call, whatever came before, and without being remembered
+    "automatic_dynamic_shapes": False,  # use only the sizes of this call, and do not remember them
     "recompile_limit": _NO_LIMIT,
     "accumulated_recompile_limit": _NO_LIMIT,
 }
-_compile = cast("Any", torch).compile  # its annotations leave much open
+_compile = cast("Any", torch).compile  # its annotations are incomplete
 _APART: Mapping[str, Any] = (
     {"isolate_recompiles": True} if "isolate_recompiles" in inspect.signature(_compile).parameters else {}
 )
-"""From PyTorch 2.13 on, compiled code can be kept apart from that of other callers."""
+"""Options of `torch.compile` that keep compiled code separate from that of other callers, from PyTorch 2.13 on."""
 
 
 def capture_call(
@@ -39,9 +39,9 @@ def capture_call(
     backend: Callable[..., Any],
     **how: Any,
 ) -> Frames:
-    """Call `model` once, without gradients, and hand each captured program to `backend`; return what became of its frames.
+    """Call `model` once, without gradients, and pass each captured program to `backend`. Return the record of its frames.
 
-    What PyTorch compiled before is neither used nor dropped, and nothing of this call is kept. `how` is for
+    Code that PyTorch compiled before is neither used nor dropped, and nothing of this call is kept. `how` is passed to
     `torch.compile`.
     """
     plain = uncompiled(model)
@@ -83,12 +83,12 @@ class _Program:
 
 
 def program_behind(model: Any) -> Any | None:
-    """Return what runs the calls of what `hub.compile` returned (`hub.frontend.direct.program`); None for anything else."""
+    """Return the `hub.frontend.direct.program.Program` of what `hub.compile` returned; None for other objects."""
     return getattr(model, OWN_SLOT, None)
 
 
 def uncompiled(model: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what `torch.compile` or `hub.compile` was given, from what it returned; anything else as it is."""
+    """Return the original model of what `torch.compile` or `hub.compile` returned; other objects unchanged."""
     if (program := program_behind(model)) is not None:
         return uncompiled(program.function)
     if isinstance(model, OptimizedModule):
@@ -100,10 +100,10 @@ def uncompiled(model: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _forget(frames: Frames, backend: Callable[..., Any]) -> None:
-    """Drop what PyTorch compiled for this backend, as it does itself where an object is gone that the code depends on.
+    """Drop the code that PyTorch compiled for this backend, as PyTorch does when an object that the code uses is freed.
 
-    An emptied entry still counts among those of its function: where capture stops in its middle, PyTorch 2.11 and 2.12
-    compile a function eight times only, and 2.13, which counts this call apart, 256 times.
+    An emptied entry still counts toward the limit of its function: if capture stops in its middle, PyTorch 2.11 and 2.12
+    compile a function eight times only, and 2.13, which counts this call separately, 256 times.
     """
     for key, wrapper in list(cached_backends.items()):
         if getattr(wrapper, "compiler_fn", None) is backend:
@@ -114,7 +114,7 @@ def _forget(frames: Frames, backend: Callable[..., Any]) -> None:
 
 
 def forget_compiled(code: types.CodeType, why: str, backend: Callable[..., Any] | None = None) -> None:
-    """Drop what PyTorch compiled of some code, all of it or that of one backend. PyTorch itself keeps it for good."""
+    """Drop what PyTorch compiled from a code object, for all backends or for one. PyTorch itself keeps it for good."""
     for entry in _debug_get_cache_entry_list(code):
         kept = cast("Any", entry)
         is_own = backend is None or getattr(kept.backend, "compiler_fn", None) is backend

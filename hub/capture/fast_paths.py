@@ -1,4 +1,4 @@
-"""What PyTorch's modules do in one opaque operator where no gradient is wanted, said in operators that backends know."""
+"""Decompositions of opaque operators, which PyTorch's modules call without gradients, into operators that backends know."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from torch.nn import functional
 
 _OVER_POSITIONS, _OVER_KEYS, _OVER_ALL = 0, 1, 2
-"""What a mask says: which position does not see which, [L, L], which keys of a batch nobody sees, [B, L], or both,
+"""Kinds of masks: which position does not attend to which, [L, L], which keys of a batch are masked, [B, L], or both,
 [B, H, L, L]."""
 
 
@@ -36,7 +36,7 @@ def _encoder_layer(
     mask: torch.Tensor | None = None,
     mask_type: int | None = None,
 ) -> torch.Tensor:
-    """`nn.TransformerEncoderLayer` over [B, L, D], as `aten::_transformer_encoder_layer_fwd` computes it."""
+    """Compute `nn.TransformerEncoderLayer` over [B, L, D] as `aten::_transformer_encoder_layer_fwd` does."""
     if src.is_nested or src.dim() != 3 or (mask is not None and mask_type not in (_OVER_POSITIONS, _OVER_KEYS, _OVER_ALL)):
         return NotImplemented
 
@@ -67,7 +67,7 @@ def _encoder_layer(
 def _attended(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, hidden: torch.Tensor | None, mask_type: int | None
 ) -> torch.Tensor:
-    """Attention over [B, H, L, D]. Where a row sees nothing it is NaN, which `scaled_dot_product_attention` would hide."""
+    """Compute attention over [B, H, L, D]. A fully masked row is NaN, which `scaled_dot_product_attention` would hide."""
     if hidden is None:
         return functional.scaled_dot_product_attention(query, key, value)
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
@@ -80,4 +80,4 @@ def _attended(
 SAID: Mapping[OpOverload, Callable[..., Any]] = {
     torch.ops.aten._transformer_encoder_layer_fwd.default: _encoder_layer,
 }
-"""By operator, the same in others; NotImplemented leaves the operator as it is."""
+"""Decompositions by operator. One that returns NotImplemented keeps the operator."""

@@ -1,13 +1,13 @@
-"""How PyTorch captures Python frames for the hub: recurrent modules too, and with a record of where capture stopped.
+"""Make PyTorch capture Python frames for the hub: recurrent modules, too, and with a record of where capture stopped.
 
-Dynamo leaves `nn.RNN`, `nn.GRU` and `nn.LSTM` to eager unless `torch._dynamo.config.allow_rnn` is set. It reads that before
-any backend is called; a model that is one such module never reaches its backend. `torch.compile` has no way for a backend
-to set it: of a backend's attributes it reads none (`backend_ctx_ctor` works with `torch._dynamo.optimize` alone), and
-compile callbacks are lost at each `torch.compiler.reset()`. So the one function in which Dynamo captures a frame is
-wrapped: frames of other backends pass through unchanged, and for the hub's the settings hold while that frame is captured.
-Nothing else is captured meanwhile: Dynamo holds its lock, and from PyTorch 2.13 on settings are those of one thread.
+Dynamo runs `nn.RNN`, `nn.GRU` and `nn.LSTM` in eager unless `torch._dynamo.config.allow_rnn` is set. It reads that setting
+before it calls any backend, so a model that is one such module never reaches its backend. A backend cannot set it:
+`torch.compile` reads no attributes of backends (`backend_ctx_ctor` works with `torch._dynamo.optimize` alone), and each
+`torch.compiler.reset()` drops compile callbacks. So this module wraps the one function in which Dynamo captures a frame.
+Frames of other backends pass through unchanged. For the hub's backends the settings hold while that frame is captured.
+Nothing else is captured meanwhile: Dynamo holds its lock, and from PyTorch 2.13 on settings are thread-local.
 
-In training recurrent modules stay in eager, as PyTorch leaves them, unless the user sets `allow_rnn`: its decomposition for
+In training recurrent modules stay in eager, as in PyTorch, unless the user sets `allow_rnn`: PyTorch's decomposition for
 gradients unrolls them over time (two layers and 32 steps took three minutes to compile).
 """
 
@@ -35,23 +35,23 @@ from hub.errors import HubWarning
 Backend = TypeVar("Backend", bound=Callable[..., Any])
 
 MAX_STOPS = 20
-"""Stops that are recorded for one compiled model; its first one is what a user has to look at."""
+"""Maximum number of stops recorded for one compiled model. The first one matters most to a user."""
 
 _breaks: list[Any] = cast("Any", dynamo_utils).graph_break_reasons
-"""Dynamo's list of every place in this process at which capture stopped."""
+"""Dynamo's list of all graph breaks in this process."""
 _CAPTURE = "hub_capture"
-"""Attribute of a backend function of the hub's: how frames are captured for it."""
+"""Attribute of the hub's backend functions that holds how frames are captured for them."""
 _FRAMES = "hub_frames"
-"""Attribute of the object that stands for one call of `torch.compile`."""
+"""Attribute of the wrapper object of one call of `torch.compile` that holds its record."""
 _warned: set[str] = set()
-"""Recurrent modules that run in eager and of which this process has been told."""
+"""Kinds of recurrent modules that run in eager and that this process has warned about."""
 _left: weakref.WeakKeyDictionary[CodeType, int] = weakref.WeakKeyDictionary()
-"""Code that stays in eager in training because of a recurrent module, and how often PyTorch has asked about it.
+"""Code that stays in eager in training because of a recurrent module, and the number of PyTorch's attempts to capture it.
 
-PyTorch would mark it as code never to be captured, in inference neither; and it counts how often it asks.
+PyTorch would mark such code as never to be captured, not even in inference. It also counts its attempts.
 """
 _NOT_CAPTURED = ConvertFrameReturn(apply_to_code=False)
-"""What PyTorch is told of a frame that is to run in eager this time."""
+"""Result returned to PyTorch for a frame that runs in eager this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,18 @@ class Stop:
     """A place at which capture stopped."""
 
     reason: str
-    """PyTorch's words."""
+    """The reason in PyTorch's words."""
     place: str
-    """ "file.py:12 in forward"; empty where PyTorch names none."""
+    """ "file.py:12 in forward"; empty if PyTorch names none."""
 
 
 @dataclass(slots=True)
 class Frames:
-    """What became of the frames that were captured for one compiled model."""
+    """A record of the frames that were captured for one compiled model."""
 
     tried: int = 0
     has_programs: bool = False
-    """True once the hub was given one."""
+    """True once the hub has received a program."""
     stops: list[Stop] = field(default_factory=list[Stop])
     in_eager: str = ""
     """Kind of a recurrent module that stays in eager because gradients are recorded."""
@@ -78,11 +78,11 @@ class Frames:
     """Code whose compiled form PyTorch may keep for this model."""
 
     def __reduce__(self) -> tuple[type[Frames], tuple[()]]:
-        """Return how to make the record of a copied or unpickled model, for which nothing has been captured yet."""
+        """Copy and pickle as an empty record: nothing has been captured yet for a copied or unpickled model."""
         return Frames, ()
 
     def begin(self, code: CodeType, in_eager: str) -> None:
-        """Count a frame, and warn of a recurrent module that stays in eager."""
+        """Count a frame, and warn if a recurrent module stays in eager."""
         self.tried += 1
         self.codes.append(weakref.ref(code))
         if in_eager:
@@ -90,7 +90,7 @@ class Frames:
             _warn_of(in_eager)
 
     def stop(self, stop: Stop) -> None:
-        """Record a place once."""
+        """Record a stop, each one once."""
         if stop not in self.stops and len(self.stops) < MAX_STOPS:
             self.stops.append(stop)
 
@@ -102,28 +102,28 @@ class _Capture:
 
 
 def captured_for_hub(backend: Backend, *, frames: Frames | None = None, **settings: Any) -> Backend:
-    """Return `backend`, after saying that frames are captured for the hub where PyTorch captures them for it.
+    """Mark a backend as one of the hub's, for which frames are captured as this module describes. Return it.
 
-    `frames` is the record for a backend of one model; without one, `frames_of` has it. `settings` are Dynamo's.
+    `frames` is the record for a backend of one model; if it is None, `frames_of` provides it. `settings` are Dynamo's.
     """
     setattr(backend, _CAPTURE, _Capture(settings, frames))
     return backend
 
 
 def frames_of(wrapper: object) -> Frames:
-    """Return the record of one call of `torch.compile`, given the object that stands for it."""
+    """Return the record of one call of `torch.compile`, given its wrapper object."""
     return vars(wrapper).setdefault(_FRAMES, Frames())
 
 
 def _innermost(backend: object) -> object:
-    """Return the object that stands for a call of `torch.compile`, from what Dynamo has wrapped around it."""
+    """Return the wrapper object of a call of `torch.compile`, without the layers that Dynamo adds around it."""
     while (inner := getattr(backend, "_torchdynamo_orig_backend", None)) is not None:
         backend = inner
     return backend
 
 
 def _capture_of(wrapper: object) -> _Capture | None:
-    """Return how frames are captured for a backend of the hub's; None for another backend."""
+    """Return how frames are captured for one of the hub's backends; None for other backends."""
     backend = getattr(wrapper, "compiler_fn", wrapper)
     while isinstance(backend, functools.partial):
         backend = cast("functools.partial[Any]", backend).func
@@ -131,7 +131,7 @@ def _capture_of(wrapper: object) -> _Capture | None:
 
 
 def _wrapped(capture: Callable[..., Any]) -> Callable[..., Any]:
-    """Return Dynamo's function that captures one frame, with more settings where it does so for the hub."""
+    """Wrap Dynamo's function that captures one frame, so that it applies the settings for the hub's backends."""
     names = list(inspect.signature(capture).parameters)
     code, variables, cells, backend, one_graph = map(names.index, ("code", "locals", "closure", "compiler_fn", "one_graph"))
 
@@ -168,7 +168,7 @@ def _wrapped(capture: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _stop(reason: str, stack: Iterable[Any]) -> Stop:
-    """Return a stop, with the lines of the reason that are for users: what was met, and an explanation."""
+    """Return a stop with those lines of the reason that are for users: the construct, and an explanation."""
     lines = [line.strip().removeprefix("Explanation: ") for line in reason.strip().splitlines()[:2]]
     frames = list(stack)
     place = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
@@ -176,14 +176,14 @@ def _stop(reason: str, stack: Iterable[Any]) -> Stop:
 
 
 def _trained(variables: Mapping[str, Any], cells: Iterable[Any] | None) -> str:
-    """Return the kind of the first recurrent module within reach of a frame whose weights are trained; "" for none."""
+    """Return the kind of the first recurrent module with trained weights that a frame can reach; "" if there is none."""
     modules = (value for value in (*variables.values(), *_contents(cells or ())) if isinstance(value, nn.Module))
     layers = (part for module in modules for part in module.modules() if isinstance(part, nn.RNNBase))
     return next((type(part).__name__ for part in layers if any(weight.requires_grad for weight in part.parameters())), "")
 
 
 def _contents(cells: Iterable[Any]) -> Iterator[Any]:
-    """Yield what the cells of a closure hold, without those that are not filled yet."""
+    """Yield the contents of the cells of a closure, except empty ones."""
     for cell in cells:
         with suppress(ValueError):
             yield cell.cell_contents

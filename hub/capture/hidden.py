@@ -1,4 +1,4 @@
-"""Finds what operators do to memory without their schemas saying so: pre-dispatch functionalization does not see it."""
+"""Find undeclared views and writes of operators, which pre-dispatch functionalization does not see."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _HIDDEN_VIEWS = frozenset(
         "unsafe_split_with_sizes",
     }
 )
-"""Functions of a Dynamo graph that may give views of what they are given, and are not declared to."""
+"""Functions of a Dynamo graph that may return views of their inputs without declaring it."""
 
 
 def written_hidden_view(module: fx.GraphModule) -> str | None:
-    """Return the name of a function in a Dynamo graph whose results may be views, where they or what they view are written.
+    """Return the name of a function in a Dynamo graph with an undeclared view that is, or whose base is, written to.
 
-    The write would be lost: None where there is no such thing. What may share memory is taken widely, by the inputs that
-    values come from through the first arguments of calls.
+    The write would be lost. Return None if there is no such function. The check is conservative: values may share memory
+    if they come from the same input through the first arguments of calls.
     """
     views = [node for node in module.graph.nodes if _name(node) in _HIDDEN_VIEWS and not _casts(node)]
     if not views:
@@ -42,7 +42,7 @@ def written_hidden_view(module: fx.GraphModule) -> str | None:
 
 
 def hidden_write(captured: fx.GraphModule) -> str | None:
-    """Return the name of an operator that writes to its arguments and is not declared to, None where there is none."""
+    """Return the name of an operator that writes to its arguments without declaring it, None if there is none."""
     for node in captured.graph.nodes:
         if node.target is torch.ops.aten.instance_norm.default and argument(node, "use_input_stats"):
             found = (argument(node, "running_mean"), argument(node, "running_var"))
@@ -58,7 +58,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _casts(node: fx.Node) -> bool:
-    """Return True for a cast that changes the dtype, and so copies."""
+    """Return whether a node is a cast that changes the dtype, and so copies."""
     source = node.args[0] if node.args else None
     before, after = (getattr(_value(item), "dtype", None) for item in (source, node))
     return _name(node) == "type_as" and before is not None and before != after
@@ -76,7 +76,7 @@ def _writes(node: fx.Node) -> bool:
 
 
 def _bases(node: fx.Node) -> Iterator[fx.Node]:
-    """Return the inputs that a value comes from through first arguments; all members of a first argument that is a list."""
+    """Yield the inputs that a value comes from through first arguments. All members of a list argument count."""
     seen: set[fx.Node] = set()
     open_nodes = [node]
     while open_nodes:

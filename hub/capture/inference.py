@@ -1,4 +1,4 @@
-"""Captures a program for inference: pre-dispatch functional ATen, so that `linear`, `layer_norm` and friends survive."""
+"""Capture a program for inference as pre-dispatch functional ATen, so that `linear`, `layer_norm` and friends survive."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def capture_inference(
 ) -> Graph:
     """Return the functional ATen graph of a flat FX program, with symbolic sizes kept.
 
-    `inputs` are real or fake tensors, SymInts and plain numbers, in placeholder order; `weight_positions` says which of
-    them are parameters or buffers; `phases` hears what AOTAutograd took. Raises CaptureError, with the cause, where
+    `inputs` are real or fake tensors, SymInts and plain numbers, in placeholder order. `weight_positions` are the positions
+    of parameters and buffers. `phases` records the time that AOTAutograd takes. Raise CaptureError, with the cause, if
     AOTAutograd cannot express the program.
     """
     if torch._C._is_any_autocast_enabled():  # pyright: ignore[reportPrivateUsage] - the public form asks one device
@@ -47,18 +47,18 @@ def capture_inference(
                 module, tuple(inputs), trace_joint=False, pre_dispatch=True, decompositions=dict(SAID)
             )
     except RestartAnalysis:
-        raise  # Dynamo's own: it captures the program anew, with less of it symbolic
+        raise  # for Dynamo, which captures the program again, with less of it symbolic
     except Exception as error:
         raise CaptureError(
             f"AOTAutograd cannot express the program: {type(error).__name__}: {error}",
             hint="it runs in eager; `TORCH_LOGS=aot` shows more",
         ) from error
     if signature.input_tokens:
-        # Checks of values (of a singular matrix, say) take and give a token each, which no caller of the graph has.
+        # Checks of values (of a singular matrix, say) take and return a token each, which no caller of the graph has.
         raise CaptureError(f"{len(signature.input_tokens)} effects inside the program are ordered by tokens")
     captured = cast("fx.GraphModule", exported)
     if mode := _mode_change(captured):
-        # The pre-dispatch form keeps such calls as nodes around operators that are not yet cast; AOTAutograd casts them.
+        # The pre-dispatch form keeps such calls as nodes around operators without casts. AOTAutograd inserts the casts.
         raise CaptureError(f"{mode} inside the program has no functional pre-dispatch form")
     if writer := hidden_write(captured):
         raise CaptureError(f"{writer} writes to its arguments without declaring it")
@@ -80,10 +80,10 @@ def capture_inference(
 
 
 def _view_beside_a_write(written: Sequence[Any], returned: Sequence[Any]) -> str | None:
-    """Return the name of an output that shares memory with a written input, and is no view of the value written back.
+    """Return the name of an output that shares memory with a written input but is not a view of the value written back.
 
-    `v = x.unsqueeze(0); v.relu_(); return v`: the graph returns relu's result, and writes a view of it to x. From x, the
-    output could only be made by the inverse view, which AOTAutograd's wrappers know and no graph says.
+    `v = x.unsqueeze(0); v.relu_(); return v`: the graph returns relu's result, and writes a view of it to x. The output
+    could be made from x only by the inverse view, which AOTAutograd's wrappers know but no graph contains.
     """
     owners = {alias_chain(node)[-1] for node in written} - {*written}
     found = (node for node in returned if isinstance(node, fx.Node) and node not in written)
@@ -91,13 +91,13 @@ def _view_beside_a_write(written: Sequence[Any], returned: Sequence[Any]) -> str
 
 
 def _leaves_gradients_otherwise(module: fx.GraphModule) -> bool:
-    """Return whether a program ends in another gradient mode than the one it is captured in, and so begins in."""
+    """Return whether a program ends in another gradient mode than it begins in, the one of the capture."""
     switches = module.graph.find_nodes(op="call_function", target=SET_GRAD_ENABLED)
     return bool(switches) and switches[-1].args[0] is not torch.is_grad_enabled()
 
 
 def _functorch_transform(module: fx.GraphModule) -> str | None:
-    """Return the name of the first functorch operation in a program, None where there is none."""
+    """Return the name of the first functorch operation in a program, None if there is none."""
     for node in module.graph.nodes:
         if node.op == "call_function" and getattr(node.target, "__module__", "").startswith("torch._functorch"):
             return node.target.__name__
@@ -105,7 +105,7 @@ def _functorch_transform(module: fx.GraphModule) -> str | None:
 
 
 def _mode_change(captured: fx.GraphModule) -> str | None:
-    """Return the name of the first call that changes a global mode (autocast, say) rather than computing, or None."""
+    """Return the name of the first call that changes a global mode such as autocast, None if there is none."""
     for node in captured.graph.nodes:
         is_operator = isinstance(node.target, OperatorBase) or node.meta.get("val") is not None
         if node.op == "call_function" and not is_operator and node.target is not SET_GRAD_ENABLED:

@@ -1,9 +1,9 @@
 """Normalizations of half-precision tensors with float32 parameters, as autocast makes them, on a CPU.
 
-Eager gives their statistics in float32. PyTorch's shape propagation announces them in the input's dtype, and for
-`native_group_norm_backward` the gradient in float32 where eager gives it in half precision. A graph captured so has tensors
-of other dtypes than it says: its backward reads float32 memory as bfloat16. Computed in float32, with the first result
-rounded, as eager's own kernels do it inside, what is announced is what comes.
+Eager returns their statistics in float32. PyTorch's shape propagation declares them in the input's dtype. For
+`native_group_norm_backward` it declares the gradient in float32, while eager returns it in half precision. In a graph
+captured so, tensors have other dtypes than declared: its backward reads float32 memory as bfloat16. The decompositions here
+compute in float32 and round the first result, as eager's own kernels do internally, so that the dtypes are as declared.
 """
 
 from __future__ import annotations
@@ -42,4 +42,4 @@ IN_FLOAT32: Mapping[Any, Callable[..., Any]] = {
         aten.native_group_norm_backward.default,
     )
 }
-"""Operator -> its decomposition, which returns NotImplemented for calls that need none."""
+"""Decompositions by operator. They return NotImplemented for calls that need none."""

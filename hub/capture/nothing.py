@@ -16,42 +16,42 @@ from hub.capture.frames import HOW_TO_CAPTURE, IN_TRAINING, Frames
 from hub.errors import CaptureError
 
 _SHOWN = 3
-"""Places at which capture stopped that a message names."""
+"""Maximum number of places at which capture stopped that a message names."""
 _GRAPH_BREAKS = "TORCH_LOGS=graph_breaks shows every place; PyTorch's docs on graph breaks say how to change such code"
 
 
 class Cause(enum.Enum):
-    """Why nothing was captured."""
+    """The cause why nothing was captured."""
 
     SWITCHED_OFF = enum.auto()
     """Compilation is off for the whole process."""
     DISABLED = enum.auto()
-    """`torch.compiler.disable` keeps the model out."""
+    """`torch.compiler.disable` excludes the model."""
     RECURRENT = enum.auto()
-    """A recurrent module was called where gradients are recorded."""
+    """A recurrent module was called while gradients were recorded."""
     STOPPED = enum.auto()
-    """Capture stopped at some places, and nothing else was left."""
+    """Capture stopped at some places, and nothing remained."""
     NO_OPERATORS = enum.auto()
-    """There is nothing to compile: no tensor operators."""
+    """The model has no tensor operators to compile."""
     NOT_TRIED = enum.auto()
     """PyTorch did not try: the model was not called, or it had given up on its code before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """Why nothing was captured, in words too."""
+    """The reason why nothing was captured, with a message and a hint."""
 
     cause: Cause
     reason: str
     hint: str
 
     def error(self) -> CaptureError:
-        """Return the error that says so."""
+        """Return the error that reports it."""
         return CaptureError(f"nothing of the model was captured: {self.reason}", hint=self.hint)
 
 
 def why_nothing(model: Callable[..., Any], frames: Frames) -> Nothing:
-    """Return why no program of `model` was captured, given what became of its frames."""
+    """Return why no program of `model` was captured, given the record of its frames."""
     plain = uncompiled(model)
     if frames.has_programs:
         return Nothing(Cause.NOT_TRIED, "what was captured is gone, since PyTorch was reset", "call it again")
@@ -70,7 +70,7 @@ def why_nothing(model: Callable[..., Any], frames: Frames) -> Nothing:
 
 
 def _switched_off() -> str:
-    """Return what turns torch.compile off in this process; "" where it is on."""
+    """Return the setting that turns torch.compile off in this process; "" if it is on."""
     if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
         return "the environment variable TORCHDYNAMO_DISABLE"
     if config.disable:
@@ -81,7 +81,7 @@ def _switched_off() -> str:
 
 
 def _disabled(plain: Callable[..., Any]) -> str | None:
-    """Return the user's reason in brackets, or "", if `torch.compiler.disable` wraps the model's function; None if not."""
+    """Return the user's reason in brackets, or "", if `torch.compiler.disable` wraps the model's function; else None."""
     function = plain.forward if isinstance(plain, nn.Module) else plain
     if not getattr(function, "_torchdynamo_disable", False):
         return None

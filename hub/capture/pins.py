@@ -1,4 +1,4 @@
-"""Finds the nodes that must run in eager, whatever backends say, with the reason for each."""
+"""Find the nodes that must run in eager even if a backend supports them, with the reason for each."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _CUDA_STATE = frozenset(
         *("cudnn_batch_norm", "cudnn_batch_norm_backward", "_cudnn_rnn", "_cudnn_rnn_backward"),
     )
 )
-"""Operators of CUDA's libraries, with their gradients. Attention's seeds may be tensors on the CPU that nobody writes
-to, where fake values say otherwise, and its sums are padded; reserves mean something to the library alone."""
+"""Operators of CUDA's libraries, with their gradients. Attention's seeds may be tensors on the CPU that are never written,
+contrary to their fake values, and its log-sum-exps are padded. Reserve tensors have a meaning only for the library."""
 
 _UNINITIALISED = frozenset(
     {
-        "aten.empty.memory_format",  # with a memory format: others are zeros by now
+        "aten.empty.memory_format",  # with a memory format: others have become zeros (`simplify`)
         "aten.empty_permuted.default",
         "aten.empty_strided.default",
         "aten.new_empty_strided.default",
@@ -43,8 +43,8 @@ _UNINITIALISED = frozenset(
 def pins(module: fx.GraphModule, *, n_mutated: int, returned: Iterable[int]) -> dict[str, Pin]:
     """Return the names of nodes that only eager can run faithfully, each with its reason.
 
-    `n_mutated` outputs come first and are copied into inputs, so their own identity does not matter. `returned` are the
-    positions of outputs that a caller gets as they are, and may share memory as in eager.
+    The first `n_mutated` outputs are copied into inputs, so their own identity does not matter. `returned` are the
+    positions of outputs that a caller receives without a copy, and that may share memory as in eager.
     """
     found = {node.name: reason for node in module.graph.nodes if (reason := _intrinsic(node))}
     for name in _aliasing_chains(module, n_mutated, returned):
@@ -85,7 +85,7 @@ def _intrinsic(node: fx.Node) -> Pin | None:
 
 
 def _higher_order(node: fx.Node) -> Pin:
-    """Return the reason why an operator that calls programs stays in eager. What orders these programs orders it, too."""
+    """Return why an operator that calls programs stays in eager. If its programs must keep their order, so must it."""
     programs = (source for source in node.all_input_nodes if source.op == "get_attr")
     found = (getattr(node.graph.owning_module, str(source.target), None) for source in programs)
     pinned = (
@@ -95,7 +95,7 @@ def _higher_order(node: fx.Node) -> Pin:
 
 
 def _moves(node: fx.Node) -> bool:
-    """Return whether an input lies on another device than the results do. A number on the CPU may be read from anywhere."""
+    """Return whether an input is on another device than the results. Any device may read a 0-dim tensor on the CPU."""
     places = devices_of(node)
     read = (item for source in node.all_input_nodes for item in elements(source.meta.get("val")))
     away = (item for item in read if isinstance(item, torch.Tensor) and item.device not in places)
@@ -103,7 +103,7 @@ def _moves(node: fx.Node) -> bool:
 
 
 def _draws(node: fx.Node) -> bool:
-    """Return False where an attribute turns the randomness off: attention or an LSTM without dropout."""
+    """Return whether a node draws random numbers. Attention or an LSTM without dropout does not."""
     names = {declared.name for declared in declared_arguments(node)}
     if any(name in names and not argument(node, name) for name in ("train", "training")):
         return False
@@ -119,7 +119,7 @@ def _is_plain_tensor(value: Any) -> bool:
 
 
 def _aliasing_chains(module: fx.GraphModule, n_mutated: int, returned: Iterable[int]) -> list[str]:
-    """Name of the views between shared memory and the outputs that share it, or whose strides only a view can have."""
+    """Return the names of views on the path from shared memory to outputs, or whose strides only a view can have."""
     values = output_arguments(module)
     written = set(values[:n_mutated])
     outputs = [values[position] for position in returned]
@@ -139,10 +139,10 @@ def _is_sparse_view(node: fx.Node) -> bool:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's elements fill memory without gaps or overlaps, in any order of dims. Add no guard."""
+    """Return whether a tensor's elements fill memory without gaps or overlaps, in any order of dims. Add no guards."""
     try:
         sizes = [(hint(stride), hint(size)) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
-    except ValueError:  # a size that depends on data: nothing can be promised
+    except ValueError:  # a size that depends on data
         return False
     expected = 1
     for stride, size in sorted(sizes):
@@ -155,7 +155,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def alias_chain(node: fx.Node) -> list[fx.Node]:
-    """From a value through views (and tuple elements of views) to the value that owns the memory, which comes last."""
+    """Return the chain from a value through views, and tuple elements of views, to the value that owns the memory."""
     chain = [node]
     while True:
         node = chain[-1]
@@ -171,7 +171,7 @@ def alias_chain(node: fx.Node) -> list[fx.Node]:
 
 
 def _viewed(producer: fx.Node, element: fx.Node) -> fx.Node | None:
-    """Return what a view is a view of: of views of several tensors, each element is one of the tensor in its place."""
+    """Return the base of a view. If an operator makes views of several tensors, each element has the base in its place."""
     first = next((item for item in producer.args if isinstance(item, (fx.Node, list, tuple))), None)
     if not isinstance(first, (list, tuple)):
         return first

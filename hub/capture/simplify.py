@@ -1,4 +1,4 @@
-"""Removes nodes that do nothing and defines what is left open, in place, before a captured module becomes a `Graph`."""
+"""Remove nodes that do nothing and define uninitialised tensors, in place, before a captured module becomes a `Graph`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _aten = torch.ops.aten
 
 
 def simplify(module: fx.GraphModule) -> None:
-    """Drop inactive dropout, detach, no-op casts, empty pieces and metadata assertions, then dead code. Meta values stay.
+    """Drop inactive dropout, detach, no-op casts, empty pieces and metadata assertions, then dead code. Keep meta values.
 
-    Uninitialised tensors become zeros: whatever lies in memory may be that, and two runs can then be compared.
+    Uninitialised tensors become zeros: zeros are valid contents, and make two runs comparable.
     """
     for node in list(module.graph.nodes):
         if node.op == "call_function" and node.target in _NOTHING and _NOTHING[node.target](node):
@@ -38,10 +38,10 @@ def _bypass(node: fx.Node) -> None:
 
 
 def _join_no_empties(node: fx.Node) -> None:
-    """Leave out `torch.tensor([])` among joined tensors of more dims: the start of a key and value cache.
+    """Drop `torch.tensor([])` from a concatenation with tensors of more dims: the start of a key and value cache.
 
-    Backends refuse tensors without elements. PyTorch leaves them out, too, but for dtypes and the order of dims in memory:
-    where one may decide on either, it stays.
+    Backends reject tensors without elements. PyTorch ignores them, too, except for the result's dtype and memory format. If
+    one may affect either, keep it.
     """
     pieces = cast("list[fx.Node]", node.args[0])
     kept = [piece for piece in pieces if not _is_empty_row(piece)]
@@ -59,7 +59,7 @@ def _is_empty_row(piece: fx.Node) -> bool:
 
 
 def _has_channels_before_columns(value: torch.Tensor) -> bool:
-    """Return whether dim 1 surely does not come last in memory."""
+    """Return whether dim 1 is certainly not the innermost in memory."""
     try:
         return hint(value.stride(1)) > hint(value.stride(-1))
     except ValueError:  # a size that depends on data
@@ -91,7 +91,7 @@ def _keeps_dtype(node: fx.Node) -> bool:
 SET_GRAD_ENABLED: Any = torch._C._set_grad_enabled  # pyright: ignore[reportPrivateUsage] - the very function in graphs
 
 _DROPPED = (_aten._assert_tensor_metadata.default, SET_GRAD_ENABLED)
-"""Without users. Grad mode changes nothing in an inference graph, whose inputs need no gradients."""
+"""Operators without users, to be dropped. Grad mode has no effect in an inference graph, whose inputs need no gradients."""
 
 _JOINS = (_aten.cat.default, _aten.concat.default)
 
@@ -108,4 +108,4 @@ _UNINITIALISED: dict[Any, Any] = {
     _aten.empty_like.default: _aten.zeros_like.default,
     _aten.new_empty.default: _aten.new_zeros.default,
 }
-"""What gives whatever lies in memory, and what takes its place. The others are pinned to eager."""
+"""Operators that return uninitialised memory, each with its replacement. Others of the kind are pinned to eager."""

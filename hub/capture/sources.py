@@ -1,4 +1,4 @@
-"""Tells which inputs of a Dynamo graph are parameters and buffers of modules."""
+"""Find the inputs of a Dynamo graph that are parameters and buffers of modules."""
 
 from __future__ import annotations
 

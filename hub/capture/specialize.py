@@ -1,4 +1,4 @@
-"""Make the graph of one combination of sizes from a captured graph with symbolic ones, without capturing anew."""
+"""Specialize a captured graph with symbolic sizes for one combination of sizes, without another capture."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _NUMBERS = (int, float, bool)
 def specialized(graph: Graph, args: Sequence[Any]) -> Graph:
     """Return the graph for calls with the sizes of these arguments. It takes the same arguments.
 
-    Arithmetic on sizes becomes numbers. Raise CaptureError where a size depends on data, or an operator has programs of its
-    own.
+    Arithmetic on sizes becomes numbers. Raise CaptureError if a size depends on data, or an operator calls programs.
     """
     if any(isinstance(getattr(graph.module, str(node.target)), fx.GraphModule) for node in _constants(graph)):
         raise CaptureError("an operator calls programs of its own")
@@ -51,13 +50,13 @@ def _constants(graph: Graph) -> list[fx.Node]:
 
 
 class _Writer:
-    """Goes through a graph, and copies what is no arithmetic on sizes, with the values that it has now."""
+    """A rewriter that copies the nodes of a graph with their present values, except arithmetic on sizes."""
 
     def __init__(self, graph: Graph, mode: FakeTensorMode) -> None:
         self._graph, self._mode = graph, mode
         self._new = fx.Graph()
         self._known: dict[fx.Node, Any] = {}
-        """For each node of the graph, its copy or its number."""
+        """The copy or the number of each node of the graph."""
 
     def written(self, args: Sequence[Any]) -> fx.GraphModule:
         given = iter(args)
@@ -93,7 +92,7 @@ def _value(known: Any) -> Any:
 
 
 def _alone(value: torch.Tensor) -> torch.Tensor:
-    """Return a fake tensor of the same form that is no view of another one: those cannot be sent to other processes."""
+    """Return a fake tensor of the same form that is not a view: views cannot be sent to other processes."""
     if value.layout is not torch.strided or value.is_conj() or value.is_neg():
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)

@@ -1,4 +1,4 @@
-"""Captures a program for training: AOTAutograd once, in the hub, giving a forward and a backward graph to plan."""
+"""Capture a program for training: run AOTAutograd once, in the hub, for a forward and a backward graph to plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hub.plugin.graph import Graph
 
 Mode = Literal["inference", "forward", "backward"]
 Compile = Callable[[Graph, Mode], Callable[..., Any]]
-"""Turns a captured graph into a callable that takes its inputs one by one."""
+"""Function that turns a captured graph into a callable, which takes the inputs one by one."""
 
 _numbers = itertools.count()
 _IN_THE_GRAPH = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
@@ -32,14 +32,14 @@ _IN_THE_GRAPH = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.
 def capture_with_autograd(
     module: fx.GraphModule, inputs: Sequence[Any], compile_graph: Compile, weight_positions: Sequence[int] = ()
 ) -> Callable[..., Any]:
-    """Return a callable, differentiable where gradients are wanted, whose graphs were handed to `compile_graph`.
+    """Return a callable whose graphs `compile_graph` compiled. It is differentiable if gradients are needed.
 
-    AOTAutograd's run-time wrappers take care of mutated inputs, aliased outputs and saved activations; the graphs are
-    post-dispatch. `weight_positions` says which inputs are parameters or buffers; an inference graph keeps them as weights.
-    Raises CaptureError where AOTAutograd cannot express the program.
+    AOTAutograd's run-time wrappers handle mutated inputs, aliased outputs and saved activations. The graphs are
+    post-dispatch. `weight_positions` are the positions of parameters and buffers; an inference graph keeps them as weights.
+    Raise CaptureError if AOTAutograd cannot express the program.
     """
     number = next(_numbers)
-    n_inputs = len(inputs)  # AOTAutograd keeps the compilers, and with them the inputs, weights among them, would live on
+    n_inputs = len(inputs)  # not the inputs: AOTAutograd keeps the compilers, which would keep the weights alive
 
     def compiler(mode: Mode) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_one(captured: fx.GraphModule, _: Sequence[Any]) -> Any:
@@ -58,7 +58,7 @@ def capture_with_autograd(
         with _scalars_where_loops_need_them(module):
             return capture(module, inputs)
     except RestartAnalysis:
-        raise  # Dynamo's own: it captures the program anew, with less of it symbolic
+        raise  # for Dynamo, which captures the program again, with less of it symbolic
     except Exception as error:
         raise CaptureError(
             f"AOTAutograd cannot express the program: {type(error).__name__}: {error}",
@@ -67,7 +67,7 @@ def capture_with_autograd(
 
 
 def writes_to_inputs() -> bool:
-    """Return whether AOTAutograd's wrappers write to the inputs of the program being captured, after its graph ran."""
+    """Return whether AOTAutograd's wrappers write to the inputs of the program being captured after its graph has run."""
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context else None
     return metadata is None or metadata.num_mutated_inp_runtime_indices > 0
@@ -75,10 +75,10 @@ def writes_to_inputs() -> bool:
 
 @contextmanager
 def _scalars_where_loops_need_them(module: fx.GraphModule) -> Generator[None]:
-    """Let a graph hold a number read from a tensor, as the gradient of a `while_loop` does: the number of its round.
+    """Allow a graph to hold a number read from a tensor, as the gradient of a `while_loop` does: the number of iterations.
 
-    PyTorch captures that gradient only so; its users set `torch._dynamo.config.capture_scalar_outputs`, with which Dynamo
-    would also capture what the user's own code reads. Other programs stay as they were.
+    PyTorch captures that gradient in no other way. Its users set `torch._dynamo.config.capture_scalar_outputs`, but with
+    that Dynamo would also capture what the user's own code reads. Other programs are not affected.
     """
     context = TracingContext.try_get()
     mode = context.fake_mode if context else None
@@ -104,17 +104,17 @@ def _has_while_loop(module: fx.GraphModule) -> bool:
 def _graph(captured: fx.GraphModule, name: str, mode: Mode, positions: Sequence[int], n_inputs: int) -> Graph:
     simplify(captured)
     placeholders = [node.name for node in captured.graph.find_nodes(op="placeholder")]
-    # AOTAutograd keeps the order of inputs; where it merged some, positions mean nothing and weights stay inputs.
+    # AOTAutograd keeps the order of inputs. If it merged some, the positions are invalid and weights stay inputs.
     weights = tuple(placeholders[position] for position in positions) if len(placeholders) == n_inputs else ()
     pinned = pins(captured, n_mutated=0, returned=_returned_as_they_are() if mode != "backward" else ())
     return Graph(captured, name, weights=weights, pinned=pinned, is_training=mode != "inference")
 
 
 def _returned_as_they_are() -> list[int]:
-    """Return the positions of a forward's outputs that AOTAutograd's wrappers hand to the caller, shared memory and all.
+    """Return the positions of a forward's outputs that AOTAutograd's wrappers return unchanged, with shared memory.
 
-    They make other outputs that share memory anew, from the inputs or the bases that they are views of; but views of which
-    one operator makes several (of `unbind`, say) and views that need no gradient must be such in the graph itself.
+    The wrappers regenerate other outputs that share memory, from the inputs or the bases that they are views of. But if one
+    operator makes several views (such as `unbind`), or views need no gradient, they must be views in the graph itself.
     """
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context else None

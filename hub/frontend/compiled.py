@@ -1,4 +1,4 @@
-"""A captured graph as PyTorch calls it: plans on the first real call, then runs, and notices when weights change."""
+"""A captured graph as PyTorch calls it: plan on the first real call, then run the plan, and notice when weights change."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ from hub.workers.candidate import Candidate
 is_autocast_on = torch._C._is_any_autocast_enabled  # pyright: ignore[reportPrivateUsage] - the public form asks one device
 
 _warned_folders: set[str] = set()
-"""Cache folders that cannot be used of which this process has heard: every graph would say the same."""
+"""Unusable cache folders that this process has warned about: every graph would repeat the warning."""
 MOST_BINDINGS = 4
-"""Sets of weights for which executables with constants are kept: models of one class share a captured graph."""
+"""Maximum number of sets of weights with executables of their own: models of one class share a captured graph."""
 MOST_CHANGES = 3
-"""Changes of weights after which they become inputs: recompiling at each optimizer step would never pay."""
+"""Number of weight changes after which weights become inputs: recompiling at each optimizer step would never pay."""
 
 
 class Binding:
-    """One plan built for one set of weights; it goes with them, whoever still holds this object."""
+    """One plan built for one set of weights. The plan is freed with them, even if this object is still referenced."""
 
     __slots__ = ("__weakref__", "guard", "run")
 
     def __init__(self, positions: Sequence[int], args: Sequence[Any]) -> None:
-        """`positions` are those of the weights among the arguments of a call; `run` is set once the plan is built."""
+        """Guard the weights at `positions` among the arguments of a call. `run` is set once the plan is built."""
         own = weakref.ref(self)
 
         def end() -> None:
@@ -71,12 +71,12 @@ class Binding:
 
 
 def _ended(_: Sequence[Any]) -> tuple[Any, ...]:
-    """Stand in for a plan whose weights are gone: nobody calls it, since the guard holds no more."""
+    """Replace a plan whose weights are freed. It is never called, since the guard no longer holds."""
     raise RuntimeError("a plan was called whose weights are freed")
 
 
 class CompiledGraph:
-    """What the hub hands back to PyTorch for one captured graph. Called with the graph's inputs, one by one."""
+    """The callable that the hub returns to PyTorch for one captured graph. It takes the graph's inputs one by one."""
 
     def __init__(
         self,
@@ -89,23 +89,23 @@ class CompiledGraph:
         is_body: bool = False,
         phases: Phases | None = None,
     ) -> None:
-        """`phases` is what capturing took, and hears what planning takes."""
+        """Wrap a captured graph. `phases` holds the time that capture took, and records the time that planning takes."""
         self.graph = graph
         self.phases = phases or Phases()
         self.bodies: Mapping[str, Callable[..., Any]] = {}
-        """Planned programs that operators of this graph call, by the attribute that holds each."""
+        """Planned programs that operators of this graph call, keyed by the attribute that holds each."""
         self.is_body = is_body
-        """True where an operator of another graph calls it."""
+        """True if an operator of another graph calls it."""
         self.mode: Mode = mode
         self.options = options
         self.original = original
         self.owner = None if owner is None else weakref.ref(owner)
         self.plan: Plan | None = None
         self.weights: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
-        """Parameters and buffers it was called with, by identity: tensors cannot be compared."""
+        """Parameters and buffers it was called with, keyed by identity: tensors cannot be compared."""
         self._bindings: list[Binding] = []
         self._demoted: dict[Group, str] = {}
-        """Candidates that failed while they served, and why: no later binding gets them, whatever a cache remembers."""
+        """Candidates that failed at run time, with the reason. Later bindings skip them, even if a cache holds them."""
         self._changes = 0
         self._lock = freed_in_forks(threading.RLock())
         self._current: Binding | None = None
@@ -113,18 +113,18 @@ class CompiledGraph:
         self._cache_problem = ""
         self._later = Background(self)
         self._aside: Aside | None = None
-        """What plans while the first calls run in eager."""
+        """The planning that goes on while the first calls run in eager."""
         self._n_waited = 0
-        """Calls in eager before there was a plan."""
+        """Number of calls that ran in eager before there was a plan."""
         self._is_news = False
-        """True where a plan came into use of whose events the user has not been told."""
+        """True if a plan is in use whose events have not been reported to the user."""
         self._sized: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
-        """Graphs of the same program for one combination of sizes each, which have plans of their own."""
+        """Graphs of the same program, each for one combination of sizes and with a plan of its own."""
         self.observer: Callable[[CompiledGraph, Sequence[Any], Sequence[Any]], None] | None = None
-        """Told of every call while somebody watches: the graph, its arguments, what it gave."""
+        """Callback for every call, set while calls are recorded. It receives the graph, its arguments and its outputs."""
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
-        """Run one call. Raises HubError only where the options are strict."""
+        """Run one call. Raise HubError only if the options are strict."""
         binding = self._current
         if binding is None or not binding.guard.holds(args) or is_autocast_on() or self.observer is not None:
             return self._call_slowly(args)
@@ -135,16 +135,16 @@ class CompiledGraph:
         return self._current
 
     def run_for(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-        """Return what runs the plan for the weights among these arguments, as they are now: nothing guards them.
+        """Return a callable that runs the plan with the current weights among these arguments. It does not guard them.
 
-        Waits for the plan where the model still runs in eager.
+        Wait for the plan if the model still runs in eager.
         """
         if self._aside is not None:
             self._aside.wait()
         return self._bind(args).run
 
     def _call_slowly(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Run one call that needs a binding first, or that the user makes under autocast, whose casts the graph holds."""
+        """Run one call that needs a binding first, or that is made under autocast: the graph already holds the casts."""
         with torch._C._DisableAutocast():  # pyright: ignore[reportPrivateUsage] - the public form takes one device
             binding = self._current
             if binding is None or not binding.guard.holds(args):
@@ -159,11 +159,11 @@ class CompiledGraph:
         return outputs
 
     def for_sizes(self) -> list[CompiledGraph]:
-        """Return the graphs of single combinations of sizes that have plans of their own, or get some."""
+        """Return the graphs of single combinations of sizes that have, or will get, plans of their own."""
         return sorted(self._sized, key=lambda one: one.graph.name)
 
     def begin_for(self, args: Sequence[Any]) -> CompiledGraph:
-        """Begin a plan for the sizes of these arguments, beside the model. Raise CaptureError where there can be none."""
+        """Begin a plan for the sizes of these arguments while the model runs. Raise CaptureError if that is impossible."""
         own = specialized(self.graph, args)
         if reason := too_large_to_copy(own, args):
             raise CaptureError(reason)
@@ -175,7 +175,7 @@ class CompiledGraph:
         return found
 
     def ready(self, args: Sequence[Any]) -> Run | None:
-        """Return what runs the plan for the weights among these arguments; None before it is there, or for others."""
+        """Return the runner of the plan for the weights among these arguments; None while planning or for other weights."""
         binding = self._known(args) if self.is_over() else None
         return None if binding is None else binding.run
 
@@ -184,25 +184,25 @@ class CompiledGraph:
         return self._aside is None or not self._aside.is_pending
 
     def refresh(self) -> None:
-        """Forget what was built, so that the next call reads every weight anew; the plan stays."""
+        """Discard what was built, so that the next call reads every weight again. Keep the plan."""
         with self._lock:
             self._bindings.clear()
             self._current = None
 
     def leave_to_eager(self) -> None:
-        """Run in eager from now on what was built in the process that this one was forked from."""
+        """Run in eager from now on what was built in the parent process. Called in a fork."""
         never_freed([binding.run for binding in self._bindings])
         self._bindings, self._current = [], None
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the plan and what is verified after the first answer; return False where the time was over first."""
+        """Wait for the plan and for the checks that run after the first answer. Return False if the timeout comes first."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         if self._aside is not None and not self._aside.wait_with(progress_for(self.graph.name), timeout_s):
             return False
         return self._later.wait(None if end_s is None else max(0.0, end_s - time.monotonic()))
 
     def plan_now(self) -> Plan | None:
-        """Return the plan in use; while a better one is looked for, it says where that stands."""
+        """Return the plan in use. While planning goes on, a note in the plan reports its stage."""
         plan, work = self.plan, self._aside
         if plan is None or work is None or not work.is_pending:
             return plan
@@ -211,7 +211,7 @@ class CompiledGraph:
         return plan.with_events(Event(kind=EventKind.NOTE, stage=Stage.TIME, message=text))
 
     def learn_later(self, candidate: Candidate, event: Event, error: BaseException | None = None) -> None:
-        """Note what was found out after the first answer; with an error, the candidate serves no more."""
+        """Record an event that was found after the first answer. If there is an error, drop the candidate."""
         with self._lock:
             if self.plan is not None:
                 others = (old for old in self.plan.events if (old.stage, old.cluster) != (Stage.LATER, event.cluster))
@@ -223,7 +223,7 @@ class CompiledGraph:
             )
 
     def _bind(self, args: Sequence[Any]) -> Binding:
-        """Return a binding for these weights: one that there is, or a new one."""
+        """Return a binding for these weights, an existing or a new one."""
         if (found := self._known(args)) is not None:
             self._tell_news()
             return found
@@ -246,7 +246,7 @@ class CompiledGraph:
         return None
 
     def _drop_stale(self) -> None:
-        """Drop bindings whose own weights have changed since, and count them."""
+        """Drop bindings whose weights have changed, and count them."""
         fresh = [binding for binding in self._bindings if binding.guard.is_fresh()]
         self._changes += len(self._bindings) - len(fresh)
         self._bindings = fresh
@@ -272,13 +272,13 @@ class CompiledGraph:
         return self.options.may_answer_in_eager and self.plan is None and not has_lost_threads()
 
     def _waiting(self, args: Sequence[Any]) -> Binding:
-        """Return a binding for any weights, which runs in eager."""
+        """Return a binding that takes any weights and runs in eager."""
         binding = Binding((), args)
         binding.run = self._counted(self.run_in_eager)
         return binding
 
     def _counted(self, run: Run) -> Run:
-        """Return the same, whose calls are seen by what times plans beside them."""
+        """Wrap `run` so that plans can be timed in the gaps between its calls."""
 
         def counted(args: Sequence[Any]) -> tuple[Any, ...]:
             self._n_waited += 1
@@ -299,7 +299,7 @@ class CompiledGraph:
     def improve(self, values: Sequence[Any], plan: Plan) -> None:
         """Build the best plan so far, and use it from the next call on until a better one comes.
 
-        Where that fails, what runs goes on: the plan in the end tells what failed.
+        If that fails, keep what runs now: the final plan reports the failure.
         """
         try:
             binding = self._bound(values, plan, is_last=False)
@@ -310,13 +310,13 @@ class CompiledGraph:
             self._bindings, self._current = [binding], None
 
     def settle(self, values: Sequence[Any], plan: Plan | None, problem: str) -> None:
-        """Build a plan for these arguments and use it from the next call on; make one first where there is none.
+        """Build a plan for these arguments and use it from the next call on. If `plan` is None, make one first.
 
-        Called by the thread that planned aside, while other threads call the model in eager.
+        Called by the thread that planned in the background, while other threads call the model in eager.
         """
         try:
             binding = self._planned(values, plan)
-        except Exception as error:  # noqa: BLE001 - nobody waits for it here: the plan tells it
+        except Exception as error:  # noqa: BLE001 - no caller could handle it here: the plan reports it
             binding = self._waiting(values)
             binding.run = self._in_eager(error)
         with self._lock:
@@ -330,7 +330,7 @@ class CompiledGraph:
             self._bindings, self._current, self._is_news = [binding], None, True
 
     def _planned(self, args: Sequence[Any], plan: Plan | None) -> Binding:
-        """Return a binding that runs a plan, the one that is given or a new one; in eager where none could be made."""
+        """Return a binding that runs `plan`, or a new plan if it is None. It runs in eager if no plan could be made."""
         try:
             return self._bound(args, plan)
         except Exception as error:
@@ -342,11 +342,11 @@ class CompiledGraph:
             return binding
 
     def _positions(self, graph: Graph) -> list[int]:
-        """Return the places of a graph's weights among the arguments of a call."""
+        """Return the positions of a graph's weights among the arguments of a call."""
         return [index for index, node in enumerate(graph.placeholders) if node.name in graph.weights]
 
     def _bound(self, args: Sequence[Any], plan: Plan | None, *, is_last: bool = True) -> Binding:
-        """Return a binding that runs a plan. Raise where none can be made. Only the last plan is verified further."""
+        """Return a binding that runs a plan. Raise if none can be made. Only the last plan is verified further."""
         graph = self._with_guarded_weights(args)
         positions = self._positions(graph)
         binding = Binding(positions, args)
@@ -371,17 +371,17 @@ class CompiledGraph:
         return binding
 
     def _in_eager(self, error: Exception) -> Run:
-        """Give up on planning: a mistake of the hub's own must not fail the user's model either."""
+        """Give up on planning and return eager: a bug in the hub must not break the user's model."""
         reason = f"planning failed: {text_of(error)}"
         self.plan = eager_plan(self.graph.name, reason, self.mode)
         return self.run_in_eager
 
     def run_in_eager(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Run one call as PyTorch alone would."""
+        """Run one call in eager, as PyTorch does without the hub."""
         return tuple(self.original(*args))
 
     def _weights_as_inputs(self, graph: Graph) -> tuple[int, ...]:
-        """Return the positions of weights that are inputs of a plan for this graph, those left out that it returns."""
+        """Return the positions of weights that are inputs of a plan for this graph, without those that it returns."""
         constants = frozenset((*graph.weights, *(value.name for value in graph.outputs if isinstance(value, fx.Node))))
         names = frozenset(self.graph.weights) - constants
         return tuple(place for place, node in enumerate(graph.placeholders) if node.name in names)
@@ -409,7 +409,7 @@ class CompiledGraph:
         return assembled
 
     def _by_size(self, run: Run, plan: Plan) -> Run:
-        """Return what gives sizes that come often plans of their own, where the model is served beside planning."""
+        """Return a runner that gives frequent sizes plans of their own, if planning may go on while the model runs."""
         options = self.options
         is_plain = self.mode == "inference" and not (self.bodies or self.is_body or options.shadow or options.cuda_graphs)
         places = [at for at, node in enumerate(self.graph.placeholders) if is_size(node)]
@@ -424,7 +424,7 @@ class CompiledGraph:
         return [value for value in values if isinstance(value, torch.Tensor)]
 
     def _recorded(self, run: Run) -> Run:
-        """Return what runs a plan as a CUDA graph, where that is asked for and can be."""
+        """Return a runner that replays the plan as a CUDA graph, if that is requested and possible; else `run` itself."""
         if not self.options.cuda_graphs:
             return run
         reason = "shadow mode looks at live calls" if self.options.shadow else unrecordable(self.graph)
@@ -444,7 +444,7 @@ class CompiledGraph:
                 self.plan = self.plan.with_events(Event(kind=EventKind.NOTE, stage=stage, message=text))
 
     def note_time(self, text: str) -> None:
-        """Note in the plan what was found out by timing."""
+        """Add a note on timing to the plan."""
         self._note(Stage.TIME, text)
 
     def _note_recording(self, text: str) -> None:
@@ -453,7 +453,7 @@ class CompiledGraph:
             raise OptionError(text, hint="leave cuda_graphs out, or strict=True")
 
     def _with_guarded_weights(self, args: Sequence[Any]) -> Graph:
-        """Return the graph with those weights as constants whose changes can be noticed; with none after many changes."""
+        """Return the graph with the weights whose changes can be noticed as constants; with none after many changes."""
         if not self.graph.weights:
             return self.graph
         if self._changes >= MOST_CHANGES or len(self._bindings) >= MOST_BINDINGS:
@@ -484,17 +484,17 @@ class CompiledGraph:
         with self._lock:
             if self.plan is None:
                 return
-            is_news = event not in self.plan.events  # what was found in the background stands there before it is met here
+            is_news = event not in self.plan.events  # background checks may have recorded the same failure before
             self.plan = self.plan.with_events(event) if is_news else self.plan
         if is_news:
             observe(registry(), "hub_fallback", backend=backend, cluster=cluster, reason=message)
         elif not is_final:
-            return  # values that were refused before are no news
+            return  # such values were rejected and reported before
         duration = "from now on" if is_final else "for such calls"
         self._warn_once(f"{backend} failed on {cluster} of {self.graph.name}, which runs in eager {duration}: {message}")
 
     def _demote(self, candidate: Candidate, error: BaseException) -> None:
-        """Keep a candidate that failed out of later bindings, and of what later captures and processes plan."""
+        """Exclude a candidate that failed from later bindings, and from the plans of later captures and processes."""
         with self._lock:
             if candidate.group in self._demoted:
                 return
@@ -502,7 +502,7 @@ class CompiledGraph:
         remember_failure_in_service(candidate, error)
 
     def _drifted(self, backend: str, cluster: str, drift: Drift) -> None:
-        """Note in the plan what shadow mode has seen, in place of what it had seen before."""
+        """Record in the plan what shadow mode found, replacing its previous note on the cluster."""
         event = Event(kind=EventKind.NOTE, stage=Stage.SHADOW, backend=backend, cluster=cluster, message=str(drift))
         with self._lock:
             if self.plan is not None:
@@ -510,7 +510,7 @@ class CompiledGraph:
                 self.plan = self.plan.model_copy(update={"events": (*others, event)})
 
     def _tell_news(self) -> None:
-        """Warn of what happened while the plan was made aside, in a thread of the user's."""
+        """Warn about what happened during background planning. Called in a user's thread."""
         if self._is_news:
             self._is_news = False
             self._warn()
@@ -548,7 +548,7 @@ def _note_of(graph: weakref.ref[CompiledGraph], text: str) -> None:
 
 
 def pending_plan(graph: Graph, mode: Mode, threads: int) -> Plan:
-    """Return the plan of a graph that runs in eager until it is planned."""
+    """Return the plan of a graph that runs in eager until planning is done."""
     nodes = tuple(node.name for node in graph.nodes)
     cluster = PlannedCluster(name="e0", backend=EAGER, nodes=nodes, reason="planning goes on beside the model")
     return Plan(
@@ -562,7 +562,7 @@ def pending_plan(graph: Graph, mode: Mode, threads: int) -> Plan:
 
 
 def eager_plan(name: str, reason: str, mode: Mode = "inference") -> Plan:
-    """Return the plan of a program that could not be captured and runs as PyTorch alone would run it."""
+    """Return the plan of a program that could not be captured and runs in eager."""
     cluster = PlannedCluster(name="e0", backend=EAGER, nodes=(), reason=reason)
     event = Event(kind=EventKind.FALLBACK, stage=Stage.CAPTURE, message=reason)
     return Plan(

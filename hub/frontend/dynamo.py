@@ -40,11 +40,11 @@ def hub_backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """Compile one program that Dynamo captured: what `torch.compile(model, backend="hub")` calls.
+    """Compile one program that Dynamo captured. `torch.compile(model, backend="hub")` calls this.
 
-    Only capture happens here, because guards on sizes count only now; planning waits for the first real call, whose errors
-    then reach the caller as they are. Wrong options raise OptionError at that call. Finding the plugins waits, too: what
-    lasts here lengthens the time after which Dynamo resets random numbers, and in which all threads read "compiling".
+    Only capture happens here, because only now do guards on sizes take effect. Planning waits for the first real call, so
+    that its errors reach the caller unchanged. Wrong options raise OptionError at that call. Plugin discovery waits, too:
+    time spent here delays the moment at which Dynamo resets random numbers, and all threads read "compiling" meanwhile.
     """
     try:
         chosen = _options(options, mode)
@@ -66,8 +66,8 @@ captured_for_hub(hub_backend)
 def restricted(*backends: str) -> Callable[..., Callable[..., Any]]:
     """Return a backend of `torch.compile` that is the hub with these backends alone, and eager for what they do not take.
 
-    Plugins offer one under a name of its own (entry point group `torch_dynamo_backends`). It takes the hub's options;
-    other `backends` among them raise OptionError at the first call.
+    Plugins offer one under its own name (entry point group `torch_dynamo_backends`). It takes the hub's options. If these
+    name other `backends`, the first call raises OptionError.
     """
 
     def backend(
@@ -93,7 +93,7 @@ def restricted(*backends: str) -> Callable[..., Callable[..., Any]]:
 def _captured(
     module: fx.GraphModule, example_inputs: Sequence[Any], chosen: Options, owner: object | None, phases: Phases
 ) -> Callable[..., Any]:
-    """Capture for inference where no input needs gradients, for training elsewhere."""
+    """Capture for inference if no input needs gradients, else for training."""
 
     def compile_graph(graph: Graph, kind: Mode, original: Callable[..., Any] | None = None) -> CompiledGraph:
         return _compiled(graph, kind, chosen, original or graph.module, owner, phases)
@@ -111,7 +111,7 @@ def _captured(
         with phases.during(Work.CAPTURE):
             call = capture_with_autograd(module, example_inputs, compile_one, weights)
         if [one.mode for one in made] == ["inference"] and not writes_to_inputs():
-            made_for_dynamo(made[0])  # what else AOTAutograd's wrapper does shows in arguments and outputs
+            made_for_dynamo(made[0])  # anything else that AOTAutograd's wrapper does shows in arguments and outputs
         return call
 
     if _needs_gradients(example_inputs):
@@ -121,7 +121,7 @@ def _captured(
         made_for_dynamo(compiled)
         return compiled
     except CaptureError:
-        # AOTAutograd's own wrappers handle what the pre-dispatch form cannot say: aliased inputs that are written to, say.
+        # AOTAutograd's own wrappers handle what the pre-dispatch form cannot express, such as writes to aliased inputs.
         return _captured_or_eager(with_autograd, module, chosen, owner)
 
 
@@ -135,7 +135,7 @@ def _compiled(
     *,
     is_body: bool = False,
 ) -> CompiledGraph:
-    """Return a graph as PyTorch calls it, with the bodies of its control flow as such graphs inside it."""
+    """Return the callable for a graph. The bodies of its control flow become callables of their own inside it."""
     compiled = CompiledGraph(graph, kind, options, original, owner, is_body=is_body, phases=phases)
     register(compiled)
     compiled.bodies = {
@@ -149,18 +149,18 @@ def _compiled(
 
 
 def _for_body(options: Options, graph: Graph) -> Options:
-    """Return the options for a body: a plan file that holds no plan of it, because it had not run, leaves it to the hub."""
+    """Return the options for a body. If the plan file has no plan for it (it had not run), the hub plans the body."""
     if options.plan is None:
         return options
     try:
         known = [plan.graph_digest for plan in read_plans(options.plan)]
     except PlanError:
-        return options  # the first call says so
+        return options  # the first call raises the error
     return options if graph.digest in known else options.model_copy(update={"plan": None})
 
 
 def _expect_work(options: Options) -> None:
-    """Start what workers of this process will need, where there will be any, without waiting for it."""
+    """Start what workers of this process will need, if it is likely to use any. Do not wait for it."""
     if options.isolate and may_need_workers(options.cache_root):
         measure_early(options.cache_root, options.threads or torch.get_num_threads())
         POOL.prepare()
@@ -191,7 +191,7 @@ def _captured_or_eager(
 
 
 class _Uncaptured(CompiledGraph):
-    """A program that runs as PyTorch alone would run it, with the reason on record."""
+    """A program that was not captured and runs in eager. Its plan records the reason."""
 
     def __init__(self, module: fx.GraphModule, options: Options, owner: object | None, error: CaptureError) -> None:
         super().__init__(Graph(module, "uncaptured"), "inference", options, module, owner)

@@ -1,4 +1,4 @@
-"""`hub.explain`: plans without running."""
+"""`hub.explain`: plan without running."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ def explain(
     options: Mapping[str, Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[Plan, ...]:
-    """Return the plan of each graph that `model(*inputs, **kwargs)` is captured as, compiling and timing nothing.
+    """Return the plan of each graph that `model(*inputs, **kwargs)` is captured as. Compile and time nothing.
 
-    Prices are estimates, unless an earlier run on this machine left a plan in the cache, which is then given as it is. The
-    model itself runs once, in eager, to find its graphs. Backends with something to tell of their clusters may run those.
-    Other compiled models stay as they are; of one that is compiled already, the model under it is explained. An event says
-    of what `hub.compile` made whether its calls go without Dynamo, and if not, what keeps them there. Raises
-    OptionError for wrong options, PlanError for a plan file that cannot be replayed, and CaptureError, with the cause, if
-    nothing was captured.
+    Prices are estimates, unless an earlier run on this machine left a plan in the cache, which is then returned unchanged.
+    The model itself runs once, in eager, to find its graphs. Backends that explain their clusters may run those. Other
+    compiled models are not affected. If `model` is compiled already, the original model is explained. If `hub.compile` made
+    it, an event reports whether its calls skip Dynamo, and if not, why. Raise OptionError for wrong options, PlanError for
+    a plan file that cannot be replayed, and CaptureError, with the cause, if nothing was captured.
     """
     chosen = resolve(options, os.environ, Path.cwd())
     check_backends(chosen, registry().configured(chosen).entries)

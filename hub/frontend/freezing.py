@@ -1,4 +1,4 @@
-"""`hub.freeze`: runs a compiled model without asking Dynamo at every call.
+"""`hub.freeze`: run a compiled model without calling Dynamo at every call.
 
 Dynamo's guards and its look-up of every parameter take 0.05 to 2 ms a call once their memory has left the caches
 (`benchmarks/dynamo_share.py`): nothing against a second, a tenth of a small network's call. A frozen model checks its
@@ -27,7 +27,7 @@ from hub.process.forks import freed_in_forks, in_forks, never_freed
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What an input has to look like: what the graph was captured for."""
+    """The form of a tensor input that the graph was captured for."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -50,7 +50,7 @@ class _Form:
 
 _frozen: weakref.WeakSet[Frozen] = weakref.WeakSet()
 _watching = freed_in_forks(threading.RLock())
-"""Held while a model's calls are watched: a graph has one observer, and two threads may freeze at once."""
+"""Held while a model's calls are recorded: a graph has only one observer, and two threads may freeze at once."""
 
 
 @in_forks
@@ -60,7 +60,7 @@ def _leave_to_eager() -> None:
 
 
 class Frozen:
-    """A compiled model as it was when it was frozen. Called as the model is; makes no gradients."""
+    """A compiled model in the state in which it was frozen. It is called like the model, and makes no gradients."""
 
     def __init__(self, compiled: Callable[..., Any], inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._compiled = compiled
@@ -71,7 +71,7 @@ class Frozen:
         self.refresh()
 
     def refresh(self) -> None:
-        """Take the model anew as it is now, after weights or attributes have changed. Raises as `freeze` does."""
+        """Freeze the present state of the model, after weights or attributes have changed. Raise as `freeze` does."""
         watched = _Watch(self._compiled)
         inputs, kwargs = pytree.tree_unflatten(self._leaves, self._structure)
         with torch.no_grad():
@@ -90,12 +90,12 @@ class Frozen:
         )
 
     def leave_to_eager(self) -> None:
-        """Run in eager what was built in the process that this one was forked from."""
+        """Run in eager from now on what was built in the parent process. Called in a fork."""
         never_freed(self._run)
         self._run = self._graph.run_in_eager
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Run one call. Inputs of another form than at freezing, or that need gradients, take the compiled model's way."""
+        """Run one call. Pass inputs of another form than at freezing, or that need gradients, to the compiled model."""
         leaves = self._leaves_of(inputs, kwargs)
         if leaves is None:
             return self._compiled(*inputs, **kwargs)
@@ -126,28 +126,27 @@ class Frozen:
 def freeze(compiled: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Frozen:
     """Return a compiled model that checks its inputs only, and not whether the model has changed since.
 
-    `compiled` is what `hub.compile(model)` or `torch.compile(model, backend="hub")` gave; it is called in inference with
-    `inputs` and `kwargs`.
-    Weights, attributes, hooks, flags and globals are taken as they are now; `Frozen.refresh` takes them anew. Raises
-    FreezeError with the reason where a call is more than one captured graph: graph breaks, values computed outside, outputs
-    that are not the graph's.
+    `compiled` is the result of `hub.compile(model)` or `torch.compile(model, backend="hub")`. It is called with `inputs`
+    and `kwargs`, in inference. The present weights, attributes, hooks, flags and globals are frozen; `Frozen.refresh`
+    updates them. Raise FreezeError, with the reason, if a call is more than one captured graph: graph breaks, values
+    computed outside the graph, outputs that are not the graph's.
     """
     return Frozen(compiled, inputs, kwargs)
 
 
 class _Watch:
-    """Records what the captured graphs of a compiled model are called with and what they give."""
+    """A recorder of the arguments and outputs of a compiled model's captured graphs."""
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
         self._compiled = compiled
-        program = program_behind(compiled)  # which would leave Dynamo out
+        program = program_behind(compiled)  # called directly, it would skip Dynamo
         self._call: Callable[..., Any] = compiled if program is None else program.through_dynamo
         self._lock = contextlib.nullcontext() if program is None else program.lock
         self._thread = threading.get_ident()
         self._seen: list[tuple[CompiledGraph, Sequence[Any], Sequence[Any]]] = []
 
     def call(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Call the model twice: what is not captured yet has to be before it can be watched."""
+        """Call the model twice and return the second result: the first call captures what is not captured yet."""
         self._call(*inputs, **kwargs)
         with _watching, self._lock:
             graphs = [graph for graph in graphs_of(self._compiled) if not graph.is_body]
@@ -164,7 +163,7 @@ class _Watch:
             self._seen.append((graph, args, outputs))
 
     def only_call(self) -> tuple[CompiledGraph, Sequence[Any], Sequence[Any]]:
-        """Return the one call of a graph that was seen. Raises FreezeError if there was none or more than one."""
+        """Return the only recorded call of a graph. Raise FreezeError if there was none or more than one."""
         if not self._seen and not graphs_of(self._compiled):
             why = why_no_graphs(self._compiled)
             raise FreezeError(f"nothing of the model was captured: {why.reason}", hint=why.hint)

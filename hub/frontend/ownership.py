@@ -1,4 +1,4 @@
-"""Knows which captured graphs belong to which compiled model, so that `hub.plans(model)` can answer."""
+"""Find the captured graphs that belong to a compiled model, for `hub.plans(model)` and others."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def register(graph: CompiledGraph) -> None:
 
 
 def calling_wrapper() -> object | None:
-    """Return the object that stands for the `torch.compile` call on whose behalf PyTorch now calls the backend.
+    """Return the wrapper object of the `torch.compile` call for which PyTorch now calls the backend.
 
-    PyTorch does not hand it to backends, so it is looked up on the stack; None where it is not found.
+    PyTorch does not pass it to backends, so it is looked up on the stack. Return None if it is not found.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - inspect.stack() reads source files
     for _ in range(_FRAMES):
@@ -49,9 +49,9 @@ def calling_wrapper() -> object | None:
 
 
 def graphs_of(compiled: Any) -> tuple[CompiledGraph, ...]:
-    """Return the captured graphs of what `torch.compile` returned, in order of capture.
+    """Return the captured graphs of a compiled model or function, in order of capture.
 
-    Raises OptionError for something that was not compiled with the hub.
+    Raise OptionError for something that was not compiled with the hub.
     """
     wrapper = _wrapper_of(compiled)
     if wrapper is None:
@@ -73,8 +73,8 @@ def _leave_to_eager() -> None:
 def plans(compiled: Any) -> tuple[Plan, ...]:
     """Return the plans in use by a compiled model or function, one for each captured graph that has run, in order.
 
-    Warns with the cause (HubWarning) if the model ran and nothing of it was captured. Raises OptionError for something that
-    was not made by `torch.compile`.
+    Warn with the cause (HubWarning) if the model ran and nothing of it was captured. Raise OptionError for something that
+    was not made by `hub.compile` or `torch.compile`.
     """
     try:
         return captured_plans(compiled)
@@ -84,7 +84,7 @@ def plans(compiled: Any) -> tuple[Plan, ...]:
 
 
 def captured_plans(compiled: Any) -> tuple[Plan, ...]:
-    """Return what `plans` does. Raises CaptureError, with the cause, if the model ran and nothing of it was captured."""
+    """Return what `plans` does. Raise CaptureError, with the cause, if the model ran and nothing of it was captured."""
     graphs = graphs_of(compiled)
     if not graphs and (why := why_no_graphs(compiled)).cause is not Cause.NOT_TRIED:
         raise why.error()
@@ -92,7 +92,7 @@ def captured_plans(compiled: Any) -> tuple[Plan, ...]:
 
 
 def phases_of(compiled: Any) -> tuple[Phase, ...]:
-    """Return what capturing and planning a compiled model took so far. Raise OptionError as `plans` does."""
+    """Return the phases of capturing and planning a compiled model so far. Raise OptionError as `plans` does."""
     records = dict.fromkeys(graph.phases for graph in graphs_of(compiled))  # the bodies of a graph share its record
     return tuple(phase for record in records for phase in record.found)
 
@@ -103,19 +103,19 @@ def why_no_graphs(compiled: Any) -> Nothing:
 
 
 def refresh(compiled: Any) -> None:
-    """Make the next call read every weight anew, after a write that PyTorch does not count (`w.data.mul_()`, NumPy views).
+    """Make the next call read every weight again, after a write that PyTorch does not count (`w.data.mul_()`, NumPy views).
 
-    Raises OptionError as `plans` does.
+    Raise OptionError as `plans` does.
     """
     for graph in graphs_of(compiled):
         graph.refresh()
 
 
 def wait(compiled: Any, timeout_s: float | None = None) -> bool:
-    """Wait until planning is over, and what is verified after the first answer has acted on the plans in use.
+    """Wait until planning is over, and the checks that run after the first answer have updated the plans in use.
 
-    Shows progress as planning does. Return False where the time was over first. Raise OptionError as `plans` does. Warn
-    (HubWarning) of a model that `hub.compile` made and of which nothing is captured yet.
+    Show progress as planning does. Return False if the timeout comes first. Raise OptionError as `plans` does. Warn
+    (HubWarning) if `hub.compile` made the model and nothing of it is captured yet.
     """
     if program_behind(compiled) is not None and not graphs_of(compiled):
         text = "nothing is captured yet, so nothing is planned"
@@ -134,7 +134,7 @@ def _living() -> Iterator[CompiledGraph]:
 def _belongs(graph: CompiledGraph, wrapper: object, tensors: frozenset[int]) -> bool:
     owner = graph.owner() if graph.owner is not None else None
     if graph.weights and tensors:
-        # Models of one class with equal options, whose wrappers are equal, share captured graphs: weights tell them apart.
+        # Models of one class with equal options have equal wrappers and share captured graphs. Weights distinguish them.
         return any(weight in tensors for weight in graph.weights) and owner in (None, wrapper)
     return owner is wrapper
 

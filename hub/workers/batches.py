@@ -1,4 +1,4 @@
-"""Compiling many clusters at once: which of them in how many workers, in which order, and what happens when one fails."""
+"""Compile many clusters at once: assign them to workers, order them, and handle failures."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hub.workers.queue import Queue
 from hub.workers.turns import Turns
 
 QUEUED_S = 60.0
-"""Seconds that a backend waits at most for a core of its own before it compiles: some other one may hang."""
+"""Maximum seconds that a backend waits for a core of its own before it compiles anyway: another backend may hang."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What all backends of one batch share."""
+    """State shared by all backends of one batch."""
 
     done: Done
     clock: Clock
@@ -34,7 +34,7 @@ class _Batch:
 
 
 class Batches:
-    """Compiles many clusters at once, in workers of a crew."""
+    """Parallel compilation of many clusters in the workers of a crew."""
 
     def __init__(self, crew: Crew, compiler: Compiler) -> None:
         self._crew = crew
@@ -45,9 +45,10 @@ class Batches:
     ) -> Sequence[Candidate]:
         """Compile clusters outside any budget, with as many workers as `most` allows.
 
-        That says how many clusters of each backend are compiled at once. `done` hears of each, from any thread, and
-        `meanwhile` is called in this one while workers compile. After a failure none is started: without that cluster, the
-        plan will be another. What was not started, and what no worker could be had for, is left out.
+        `most` limits how many clusters of each backend are compiled at once. `done` is called with each candidate, from any
+        thread, and `meanwhile` is called in this thread while workers compile. After a failure no compilation starts:
+        without that cluster the plan changes. Return the compiled candidates. Those that were not started, or for which no
+        worker was available, are left out.
         """
         queue = Queue([candidate.backend for candidate in candidates], most)
         tried: list[Candidate] = []
@@ -62,7 +63,7 @@ class Batches:
                     tried.append(candidate)
                     is_failed = candidate.failure is not None
                 except WorkerError:
-                    return  # the others go on; where there are none, whoever needs the clusters meets it again
+                    return  # other workers go on; if there are none, the error recurs when the clusters are needed
                 finally:
                     if is_failed:
                         queue.close()
@@ -81,7 +82,7 @@ class Batches:
                     item.result()
             except BaseException:
                 queue.close()
-                self._crew.kill_all()  # else Ctrl-C would wait for the compilations to end
+                self._crew.kill_all()  # else Ctrl-C would wait until the compilations end
                 raise
         return tried
 
@@ -95,17 +96,17 @@ class Batches:
         first: Collection[str],
         alone_s: float,
     ) -> tuple[Candidate, ...]:
-        """Compile each backend's candidates in its own worker, as many at once as there are cores, or as options say.
+        """Compile each backend's candidates in its own worker, as many at once as there are cores, or as the options set.
 
-        What is needed goes before what only might help, and the backends that come first before the others.
+        Needed candidates go before optional ones, and earlier backends before later ones.
 
-        More at once would each take longer, and the slowest would be left alone in the end. Where there are fewer backends,
-        further workers compile for one what it has saved, up to as many at once as `most` says of it. Return candidates
-        without prices, in order; `done` hears of each, from any thread. What the clock does not let start comes back late;
-        so does what is not ready when it ends, and then its worker is gone.
+        With more at once, each would take longer, and the slowest would run alone in the end. If there are fewer backends
+        than cores, further workers compile a backend's saved candidates, up to `most` at once. Return candidates without
+        prices, in order. `done` is called with each, from any thread. A candidate that the clock does not let start is
+        returned as late. So is one that is not ready when the budget ends; its worker is then killed.
 
         With `first`, the other backends begin only if those named are not done after `alone_s` seconds: one of them may
-        hang. What was not begun is left out.
+        hang. Candidates that were not begun are left out.
         """
         at_once = self._at_once(most)
         ahead: list[Future[list[Candidate]]] = []
@@ -127,16 +128,16 @@ class Batches:
             try:
                 return tuple(candidate for share in shares for candidate in share.result())
             except BaseException as error:  # noqa: BLE001 - raised again below
-                self._crew.kill_all()  # else Ctrl-C would wait for the compilations to end
+                self._crew.kill_all()  # else Ctrl-C would wait until the compilations end
                 failure = error
-        # Where a worker could not be had, what was measured is of no use, but plans by estimates need workers, too.
+        # If a worker was unavailable, the measurements are useless, but plans by estimates need workers, too.
         self._crew.forget_all(is_over=not isinstance(failure, Exception))
         raise failure
 
     def _compile_share(
         self, batch: _Batch, backend: str, candidates: Sequence[Candidate], rank: int, n_workers: int
     ) -> list[Candidate]:
-        """Compile one backend's candidates with so many workers; the lower its rank, the earlier it has its turns."""
+        """Compile one backend's candidates with `n_workers` workers. A lower rank gets earlier turns."""
         names = sorted({name for candidate in candidates for name in candidate.inputs})
         n_saved = sum(candidate.folder is not None for candidate in candidates)
         queue = Queue([backend] * len(candidates), {backend: n_workers})
@@ -176,10 +177,10 @@ class Batches:
         return [tried[place] for place in range(len(candidates))]
 
     def _at_once(self, most: Mapping[str, int]) -> int:
-        """Return how many clusters are compiled at once, of whatever backends."""
+        """Return how many clusters are compiled at once, across all backends."""
         return max(self._crew.options.compile_workers or available_cores(), *most.values(), 1)
 
 
 def _suffix(number: int) -> str:
-    """Return what the name of a backend's further workers ends with; "" for its first."""
+    """Return the suffix of the name of a backend's further workers; "" for the first one."""
     return f" {number + 1}" if number else ""

@@ -1,4 +1,4 @@
-"""A cluster on a backend, from the first thought of it until it serves: what is asked for, and what is known so far."""
+"""A cluster on a backend, from its proposal until it is in use: the request, and the results so far."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from hub.plugin.backend import CompileSettings
 from hub.plugin.cost import Cost
 
 Key = tuple[Group, CompileSettings]
-"""What makes two candidates the same one."""
+"""Identity of a candidate: two candidates with equal keys are the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One cluster for one backend under some settings. Each step returns another one, which knows more."""
+    """One cluster for one backend under some settings. Each step returns a copy with more results."""
 
     name: str
     group: Group
     settings: CompileSettings
     inputs: tuple[str, ...]
-    """Names of the values it reads, weights left out."""
+    """Names of the values that it reads, without weights."""
     folder: Path | None = None
-    """Where it is saved, or would be; None where only its price is wanted."""
+    """The folder where it is or would be saved; None if only its price is wanted."""
     is_needed: bool = True
-    """False where it only helps to find a better plan, and so must not take time from those that are needed."""
+    """False if it may only improve the plan, so that it must not take time from candidates that are needed."""
     report: Report = UNREPORTED
-    """What the last process that compiled or loaded it found out."""
+    """The report of the last process that compiled or loaded it."""
     cost: Cost | None = None
-    """What it took when it was timed alone."""
+    """Its cost when it was timed alone."""
     failure: PluginError | None = None
-    """Why it cannot be had."""
+    """The error that makes it unavailable."""
     is_remembered: bool = False
-    """True where the failure is an earlier process's."""
+    """True if the failure is from an earlier process."""
     is_late: bool = False
-    """True where the failure is only that the time for compiling was over: nothing is wrong with it."""
+    """True if the failure is only that the time for compiling was over: nothing is wrong with it."""
     subject: Subject | None = None
-    """What a failure is kept under, once it serves."""
+    """The key under which a failure at run time is stored."""
 
     @property
     def key(self) -> Key:
-        """What it is known by."""
+        """The candidate's identity."""
         return self.group, self.settings
 
     @property
@@ -55,11 +55,11 @@ class Candidate:
 
     @property
     def saved_in(self) -> Path | None:
-        """Where it is saved; None where it is not, and so has to be compiled again."""
+        """The folder in which it is saved; None if it is not saved, so that it has to be compiled again."""
         return self.folder if self.report.is_saved else None
 
     def late(self) -> Candidate:
-        """Return the same, for which the time was over."""
+        """Return a copy that failed because the time for compiling was over."""
         error = CompileError(
             "not compiled within the budget",
             backend=self.backend,
@@ -70,4 +70,4 @@ class Candidate:
 
 
 Done = Callable[[Candidate], None]
-"""Hears of a candidate once a worker is done with it, from any thread."""
+"""Callback that receives a candidate once a worker is done with it, from any thread."""

@@ -31,16 +31,16 @@ _ENDING_S = 2.0
 _TAIL_LINES = 5
 _TAIL_BYTES = 64 * 1024
 _FATAL = "Fatal Python error"
-"""With which Python begins to tell, when a signal ends it, where all of its threads were."""
+"""Start of the message that Python prints, with the stacks of all threads, when a fatal signal ends it."""
 
 
 _open: weakref.WeakSet[Worker] = weakref.WeakSet()
-"""Workers whose pipes this process holds open."""
+"""Workers whose pipes are open in this process."""
 
 
 @in_forks
 def _let_go() -> None:
-    """Close a fork's copies of the pipes: workers end when their own parent is gone, not when all its forks are."""
+    """Close a fork's copies of the pipes: workers must end when their own parent exits, not when all its forks have."""
     for worker in list(_open):
         worker.let_go()
 
@@ -48,10 +48,10 @@ def _let_go() -> None:
 class Worker:
     """A child process that answers requests one after the other.
 
-    Started as a fresh interpreter, never through multiprocessing's spawn, which would run the user's `__main__` again. Its
-    standard output and error go to a log file, so that a chatty compiler disturbs nobody. With `limits`, a process that
-    goes beyond one while it works is ended, and the request fails with the reason. With `server`, that process forks it,
-    and has imported `module`. Raises WorkerError where the system starts no process.
+    It is started as a fresh interpreter, never through multiprocessing's spawn, which would run the user's `__main__`
+    again. Its standard output and error go to a log file, so that a chatty compiler does not disturb the user. With
+    `limits`, a process that exceeds one while it works is ended, and the request fails with the reason. With `server`, that
+    process forks the worker, and has imported `module`. Raises WorkerError if the system starts no process.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Worker:
         server: ForkServer | None = None,
         is_behind: bool = False,
     ) -> None:
-        """`is_behind` lets a new interpreter run where the user's own threads leave a core, from its beginning."""
+        """Start the process. With `is_behind`, a new interpreter runs behind the user's own threads from the beginning."""
         self.log = log
         self.limits = limits
         self.saving: Saving | None = None
-        """Where its present task saves something."""
+        """The folder that the current task saves to, with its size limit."""
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
         try:
@@ -105,7 +105,7 @@ class Worker:
         return Spawned(process)
 
     def post(self, command: str, **arguments: Any) -> None:
-        """Send a request without waiting for the answer, which `result` gives. Raises WorkerGone if the worker died."""
+        """Send a request without waiting for the answer, which `result` returns. Raise WorkerGone if the worker died."""
         try:
             self._check_open()
             send(self._to_worker, (command, arguments))
@@ -115,8 +115,8 @@ class Worker:
     def result(self, timeout_s: float) -> Any:
         """Return the answer to the oldest unanswered request.
 
-        Raises what the request raised in the worker, or CompileError if the worker died, did not answer in time, took more
-        than its limits allow, or answered with something else than an answer; it is then killed.
+        Raise what the request raised in the worker. Raise CompileError if the worker died, did not answer in time, exceeded
+        its limits, or sent something other than an answer; it is then killed.
         """
         self._watch(timeout_s)
         try:
@@ -132,7 +132,7 @@ class Worker:
         return value
 
     def _watch(self, timeout_s: float) -> None:
-        """Wait for an answer. Raises CompileError, after killing the worker, where it takes too long or too much."""
+        """Wait for an answer. If the worker exceeds its time or its limits, kill it and raise CompileError."""
         end = now() + timeout_s
         while not self.is_ready(max(0.0, min(WATCH_S, end - now()) if self.limits else timeout_s)):
             reason = self.excess()
@@ -142,13 +142,13 @@ class Worker:
                 raise LimitExceeded(text, hint="raise the limit, or exclude the backend")
 
     def excess(self) -> str:
-        """Return which of its limits the worker is beyond; "" for none."""
+        """Return which of its limits the worker exceeds; "" if none."""
         reason = self.limits.excess(self.pid, self.log) if self.limits is not None else ""
         return reason or (self.saving.excess(self.pid) if self.saving is not None else "")
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """The process ID."""
         return self._process.pid
 
     def is_ready(self, within_s: float = 0.0) -> bool:
@@ -156,7 +156,7 @@ class Worker:
         return not self._is_open or is_readable(self._from_worker, within_s)
 
     def ask(self, command: str, timeout_s: float, **arguments: Any) -> Any:
-        """Send a request and return its answer; raises as `result` does."""
+        """Send a request and return its answer. Raise as `result` does."""
         self.post(command, **arguments)
         return self.result(timeout_s)
 
@@ -167,18 +167,18 @@ class Worker:
 
     @property
     def exit_status(self) -> int | None:
-        """How the process ended, negative for a signal; None while it runs."""
+        """The exit status, negative for a signal; None while the process runs."""
         return self._process.poll()
 
     def kill(self) -> None:
-        """End the worker and everything it started."""
+        """End the worker and everything that it started."""
         self._process.end()
         if self.saving is not None:
             discard_partial(self.saving.folder, self.pid)
         self.let_go()
 
     def let_go(self) -> None:
-        """Close this process's ends of the pipes; the worker, another process's, goes on."""
+        """Close this process's ends of the pipes. In a fork, the worker, which belongs to the parent, goes on."""
         if self._is_open:
             self._is_open = False
             _open.discard(self)
@@ -186,7 +186,7 @@ class Worker:
             os.close(self._from_worker)
 
     def _check_open(self) -> None:
-        """Raise OSError where the worker was killed: its descriptors may belong to somebody else by now."""
+        """Raise OSError if the worker was killed: its descriptors may have been reused."""
         if not self._is_open:
             raise BrokenPipeError("the worker was ended")
 
@@ -209,9 +209,9 @@ class Worker:
 
 
 def last_words(text: str) -> list[str]:
-    """Return the lines of a log that say why its process ended.
+    """Return the lines of a log that explain why its process ended.
 
-    What libraries print before they abort stands above Python's list of where its threads were, whose end says nothing.
+    The messages that libraries print before they abort precede Python's stack traces, whose end explains nothing.
     """
     lines = text.splitlines()
     fatal = next((place for place in reversed(range(len(lines))) if lines[place].startswith(_FATAL)), None)
@@ -219,11 +219,12 @@ def last_words(text: str) -> list[str]:
 
 
 def serve(handlers: dict[str, Any]) -> None:
-    """The worker's main loop: answers requests until the other side goes away. Pipe numbers come from the command line.
+    """Run the worker's main loop: answer requests until the other side goes away. The command line names the two pipes.
 
-    Behind them is the folder of temporary files of the process that started this one, which is removed if that is gone. A
-    request with `idle_s` is the last one, unless another one comes within so many seconds. In a process that a plugin
-    forked and let return, it ends. What plugins start stays this process's, so that it can be counted, and ended with it.
+    The next argument is the folder of temporary files of the process that started this one, which is removed if that
+    process is gone. A request with `idle_s` is the last one unless another comes within that many seconds. If a plugin
+    forked and let the fork return, the fork exits here. Processes that plugins start stay descendants of this one, so that
+    they can be counted, and ended with it.
     """
     adopt_orphans()
     requests, answers = int(sys.argv[1]), int(sys.argv[2])
@@ -232,30 +233,30 @@ def serve(handlers: dict[str, Any]) -> None:
         try:
             command, arguments = receive(requests, ANSWER_S)
         except (EOFError, OSError):
-            for root in sys.argv[3:]:  # not in a worker that was forked: the server does so
+            for root in sys.argv[3:]:  # not in a forked worker: there the server does this
                 remove_with_owner(Path(root))
             return
         idle_s = arguments.pop("idle_s", None)
         try:
             answer = (False, handlers[command](**arguments))
-        except BaseException as error:  # noqa: BLE001 - nobody interrupts a worker: all of these are the plugin's
+        except BaseException as error:  # noqa: BLE001 - a worker is never interrupted: all of these come from the plugin
             answer = (True, _portable(error))
         if os.getpid() != own:
-            os._exit(0)  # a fork that came back: the first process answers
+            os._exit(0)  # a fork that returned: the original process answers
         send(answers, _sendable(answer))
 
 
 def _sendable(answer: tuple[bool, Any]) -> tuple[bool, Any]:
-    """Return the answer, or in its place the reason why it cannot be pickled."""
+    """Return the answer or, if it cannot be pickled, an error with the reason."""
     try:
         pickle.dumps(answer)
-    except Exception as error:  # noqa: BLE001 - whatever a plugin put into its answer may raise anything
+    except Exception as error:  # noqa: BLE001 - a plugin's objects may raise anything
         return True, CompileError(f"the answer cannot leave the worker process: {text_of(error)}")
     return answer
 
 
 def _portable(error: BaseException) -> HubError:
-    """Return an error that the parent can unpickle: the hub's own with their facts, others by name and text."""
+    """Return an error that the parent can unpickle: the hub's own errors unchanged, others by name and message."""
     if isinstance(error, HubError):
         return error
     return CompileError(text_of(error))

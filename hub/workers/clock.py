@@ -1,4 +1,4 @@
-"""The time that planning may take: a budget that begins when a first whole plan is ready, and waits for the best ones."""
+"""The time budget of planning. It begins when a first whole plan is ready, and is extended for the best candidates."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Iterable
 from hub.process.working import now
 
 EXPLORE_SHARE = 0.45
-"""Share of the budget after which no piece is compiled any more, so that what their prices suggest can be."""
+"""Share of the budget after which no piece is compiled any more: the rest is for the plans that their prices suggest."""
 COMPILE_SHARE = 0.65
 """Share of the budget after which nothing is compiled any more: the rest is for timing, which decides."""
 LAST_SHARE = 0.9
-"""The same for variants of what won the first round of timing."""
+"""The same share for variants of the winner of the first round of timing."""
 MOST_PATIENCE = 3.0
-"""Times the budget that the best choices may take, where others are ready before them."""
+"""Multiple of the budget that the most promising backends may take if others are ready before them."""
 
 
 class Clock:
-    """Counts a budget down. The compilation of the best choices is not part of it: one of them has to be in any case.
+    """A countdown of the budget. Compiling the most promising whole plans is not part of it: one of them is always needed.
 
-    Any thread may ask. Times are seconds of `working.now`.
+    Thread-safe. Times are seconds of `working.now`.
     """
 
     def __init__(self, budget_s: float) -> None:
@@ -33,45 +33,45 @@ class Clock:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Start the budget, the first time it is called: a whole plan is ready."""
+        """Start the budget if it has not begun: a whole plan is ready."""
         with self._lock:
             if self._began_s is None:
                 self._began_s = now()
 
     def wait_for(self, backends: Iterable[str]) -> None:
-        """Name the backends that may well be the fastest, as far as is known: their whole plans are worth waiting for."""
+        """Set the backends that are likely the fastest, as far as is known: their whole plans are worth waiting for."""
         with self._lock:
             self._awaited = frozenset(backends)
 
     def arrived(self, backend: str) -> None:
-        """End the waiting for this backend: its plan is ready, or will never be."""
+        """Stop waiting for this backend: its plan is ready, or never will be."""
         with self._lock:
             self._awaited -= {backend}
 
     def compiled(self, backend: str, compile_s: float) -> None:
-        """Remember how long a backend took for one of its clusters."""
+        """Record how long a backend took to compile one of its clusters."""
         with self._lock:
             self._slowest_s[backend] = max(compile_s, self._slowest_s.get(backend, 0.0))
 
     def compile_until(self, backend: str) -> float:
-        """When a backend's last compilation has to be ready; infinite before the budget has begun."""
+        """Return the time at which a backend's last compilation must be ready; infinite before the budget has begun."""
         share = MOST_PATIENCE if backend in self._awaited else self._compile_share
         return self._share_ends_s(share)
 
     def begin_last_compilations(self) -> None:
-        """Allows compilations for longer: what is left to do is to time a few variants of a plan that is proven already."""
+        """Allow compilations for longer: only a few variants of a plan that was measured already remain to be timed."""
         self._compile_share = LAST_SHARE
 
     @property
     def left_s(self) -> float:
-        """What is left of the budget; all of it before it has begun. Below zero once it is spent."""
+        """The seconds left of the budget; all of it before it has begun, negative once it is spent."""
         return self.budget_s if self._began_s is None else self._began_s + self.budget_s - now()
 
     def may_start(self, backend: str, *, is_needed: bool) -> bool:
         """Return whether a compilation may start now.
 
-        One that only might help must end in time for sure: a piece of a graph compiles no longer than the graph did, and a
-        worker that has to be stopped takes what it has compiled before with it.
+        An optional one must be certain to end in time. The estimate is the backend's slowest compilation so far, since a
+        piece of a graph compiles no longer than the graph did. A worker that is stopped loses what it has compiled before.
         """
         if is_needed:
             return now() <= self.compile_until(backend)

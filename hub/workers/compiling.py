@@ -1,4 +1,4 @@
-"""Compiling one cluster in a worker: in which one, within which limits, and what becomes of it."""
+"""Compile one cluster in a worker: choose the worker, enforce the limits, and handle the result."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hub.workers.crew import RUN_LIMIT_S, Crew
 from hub.workers.limits import Saving
 
 SAVED_PER_WEIGHT = 8
-"""Bytes that may be saved for each byte of the graph's weights, beside `output_limit_mb`: four bits may become 32."""
+"""Bytes that may be saved per byte of the graph's weights, in addition to `output_limit_mb`: four bits may become 32."""
 
 
 class Compiler:
-    """Compiles clusters, one at a time, in workers of a crew."""
+    """Compilation of single clusters in the workers of a crew."""
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
@@ -35,10 +35,10 @@ class Compiler:
         *,
         suffix: str = "",
     ) -> Candidate:
-        """Compile one cluster; with a suffix, in a further worker, which keeps nothing that is to be timed.
+        """Compile one cluster. With a suffix, use a further worker, which keeps nothing for timing.
 
-        `names` are the inputs of all that the worker will compile. `meanwhile` is called while it compiles. Raise
-        WorkerError where no worker can be had.
+        `names` are the inputs of all clusters that the worker will compile. `meanwhile` is called while it compiles. Raise
+        WorkerError if no worker is available.
         """
         home, most_bytes = self._home(candidate, clock) + suffix, self._most_saved_bytes
         is_kept = self._crew.is_timed and not suffix
@@ -58,7 +58,7 @@ class Compiler:
         except PluginError as error:
             failed = self._gone(self._failed(candidate, home, error), began_s)
             if isinstance(error, ContractError):
-                self._crew.kill(home)  # its weights or its state may not be what they were: the next one gets another
+                self._crew.kill(home)  # its weights or state may have changed: the next cluster gets another worker
             return failed
         worker.saving = None
         if is_kept or clock is None:
@@ -66,12 +66,12 @@ class Compiler:
         return compiled
 
     def _gone(self, candidate: Candidate, began_s: float) -> Candidate:
-        """Return a cluster that is not to be had; nobody tells how much of its time was the compiler's, so all of it is."""
+        """Return an unavailable candidate. Record all its time as compile time: the compiler's own share is unknown."""
         self._crew.phases.add([Phase(Work.COMPILE, began_s, time.monotonic(), candidate.backend)])
         return candidate
 
     def take_over(self, candidate: Candidate, clock: Clock) -> Candidate:
-        """Have a backend's own worker, where it will be timed, load what another one has compiled and saved."""
+        """Make the backend's own worker, which will time the cluster, load what another worker has compiled and saved."""
         if candidate.failure is not None:
             return candidate
         home = self._home(candidate, clock)
@@ -86,8 +86,8 @@ class Compiler:
     def _home(self, candidate: Candidate, clock: Clock | None) -> str:
         """Return the name of the worker that compiles for a backend.
 
-        A compilation may have to be stopped, which ends its worker. So it is never one that runs a whole plan, and, where
-        the cluster only might help, never one that holds what is needed.
+        A compilation may have to be stopped, which ends its worker. So it never uses a worker that runs a whole plan, and
+        an optional cluster never uses a worker that holds needed ones.
         """
         home = self._crew.home_of(candidate.backend)
         if self._crew.is_lent(home):
@@ -96,7 +96,7 @@ class Compiler:
         return f"{home} spare" if is_spare and any(held.is_needed for held in self._crew.held(home)) else home
 
     def _failed(self, candidate: Candidate, home: str, error: PluginError) -> Candidate:
-        """Return a cluster as one that failed in a worker, which is a suspect from now on."""
+        """Return a candidate with its failure, and mark the worker as a suspect."""
         error.backend = error.backend or candidate.backend
         error.cluster = error.cluster or candidate.name
         self._crew.suspect(home)
@@ -108,9 +108,9 @@ class Compiler:
         return self._crew.limits.output_bytes + SAVED_PER_WEIGHT * weights
 
     def _is_compiled(self, worker: Worker, backend: str, clock: Clock | None) -> bool:
-        """Wait for a compilation, and return True; False where the budget ended first, and then the worker is gone.
+        """Wait for a compilation and return True. If the budget ends first, kill the worker and return False.
 
-        Raise LimitExceeded where it takes too long, or too much.
+        Raise LimitExceeded if it exceeds its time or its limits.
         """
         limit_s = self._crew.limits.compile_s
         last_s = now() + limit_s

@@ -1,4 +1,4 @@
-"""The worker processes of one planning session: starting them, what each one holds, and what becomes of it in the end."""
+"""The worker processes of one planning session: their start, the clusters that they hold, and their end."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from hub.workers.transfer import Sample, write_sample
 LOAD_LIMIT_S = 120.0
 """Seconds that starting a worker may take: importing PyTorch and reading the graph."""
 RUN_LIMIT_S = 120.0
-"""Seconds that one request to run something may take, beyond its own length."""
+"""Seconds that one request to run code may take, in addition to the time that the request asks for."""
 SHARED = "shared"
-"""The worker that is asked about all backends; the only one of a crew in which nothing is timed."""
+"""Name of the worker that answers for all backends, the only one of a crew in which nothing is timed."""
 
 
 class Crew:
-    """Owns workers, by name, and a private folder with the graph that all of them read.
+    """The workers of one session, by name, and a private folder with the graph that all of them read.
 
-    Nothing is written and no process started before something is asked. With `is_timed`, each backend has a worker of its
-    own, because they compile in parallel and are timed; without, one does for all, as long as none of them ends it.
+    Nothing is written and no process is started before the first request. With `is_timed`, each backend has a worker of
+    its own, because they compile in parallel and are timed. Without it, all backends share one, unless one of them ends it.
     """
 
     def __init__(self, sample: Sample, threads: int, limits: Limits, options: Options, *, is_timed: bool) -> None:
@@ -45,25 +45,25 @@ class Crew:
         self.modes = modes()
         """PyTorch's settings in this process, for every worker."""
         self.phases = Phases()
-        """What the session took."""
+        """The phases of the session, with their times."""
         self._folder: Path | None = None
         self._fault: WorkerError | None = None
-        """Why no worker can have this graph: found once, and not tried again."""
+        """The reason why this graph cannot be sent to workers. It is found once, and not tried again."""
         self._workers: dict[str, Worker] = {}
         self._ready: set[str] = set()
         self._built: dict[str, list[Candidate]] = {}
-        """By worker: what it holds, so that a new one can take over from one that died."""
+        """The clusters that each worker holds, so that a new one can take over from one that died."""
         self._lent: set[str] = set()
         """Workers that run whole plans."""
         self._asked: set[str] = set()
-        """Workers that were asked something early, and whose result nobody has read yet."""
+        """Workers with an early request whose result has not been read yet."""
         self._suspects: set[str] = set()
-        """Workers in which a plugin failed, and which so may be no good for other sessions."""
+        """Workers in which a plugin failed, so that they may be unfit for other sessions."""
         self._is_over = False
         self._lock = threading.Lock()
 
     def leave(self) -> None:
-        """Let go of all workers, and remove the folder: those that are as good as new rest for other sessions."""
+        """Release all workers, and remove the folder. Workers that are as good as new go back to the pool."""
         self._is_over = True
         for name, worker in self._workers.items():
             if name in self._lent | self._suspects | self._asked or name not in self._ready or not worker.is_alive:
@@ -78,16 +78,16 @@ class Crew:
 
     @property
     def is_unreadable(self) -> bool:
-        """Return whether no worker can have this graph: it holds what only this process knows."""
+        """Return whether this graph cannot be sent to workers, because it holds objects that only this process knows."""
         return self._fault is not None and not isinstance(self._fault.__cause__, OSError)
 
     @property
     def was_needed(self) -> bool:
-        """Return whether workers were asked for: then the graph was written."""
+        """Return whether workers were needed: then the graph was written."""
         return self._folder is not None
 
     def hand_over(self) -> Path | None:
-        """Return the folder with the graph away, for whoever removes it; None where it cannot be written."""
+        """Return the folder with the graph and give up ownership: the caller removes it. None if it cannot be written."""
         with contextlib.suppress(WorkerError):
             folder = self._sent()
             self._folder = None
@@ -95,7 +95,7 @@ class Crew:
         return None
 
     def _sent(self) -> Path:
-        """Return the folder with the graph, written when first asked for. Raise WorkerError where it cannot be written."""
+        """Return the folder with the graph, written at the first call. Raise WorkerError if it cannot be written."""
         with self._lock:
             if self._fault is not None:
                 raise self._fault
@@ -110,22 +110,22 @@ class Crew:
                 self._folder = folder
             return self._folder
 
-    # --- Coming and going ---------------------------------------------------------------------------------------------
+    # --- Start and end ------------------------------------------------------------------------------------------------
 
     def home_of(self, backend: str) -> str:
         """Return the name of the worker that serves a backend."""
         return backend if self.is_timed else SHARED
 
     def start(self, names: Iterable[str]) -> None:
-        """Start workers by name without waiting for them. Raise WorkerError where that, or sending the graph, fails."""
+        """Start workers by name without waiting for them. Raise WorkerError if that, or sending the graph, fails."""
         folder = self._sent()
         for name in names:
             if name not in self._workers or not self._workers[name].is_alive:
-                with self.phases.during(Work.START, name):  # what forks workers may still be importing PyTorch
+                with self.phases.during(Work.START, name):  # the fork server may still be importing PyTorch
                     worker = POOL.lend(name, self.limits)
                 self._workers[name] = worker
                 self._ready.discard(name)
-                with contextlib.suppress(PluginError):  # `await_start` meets its end again
+                with contextlib.suppress(PluginError):  # `await_start` will raise it
                     traffic = None if GAPS.path is None else str(GAPS.path)
                     facts = {"threads": self.threads, "modes": self.modes, "options": self.options, "traffic": traffic}
                     worker.post("load", folder=str(folder), **facts)
@@ -142,7 +142,7 @@ class Crew:
         except PluginError as error:
             fault = WorkerError(f"a worker process cannot read the graph: {error.message}")
             worker = self._workers.pop(name)
-            self._fault = fault if worker.is_alive else None  # one that died says little about the graph
+            self._fault = fault if worker.is_alive else None  # the death of a worker is no evidence against the graph
             worker.kill()
             raise fault from error
         self._ready.add(name)
@@ -153,13 +153,14 @@ class Crew:
         except PluginError:
             if self._workers[name].is_alive:
                 raise
-            self.start([name])  # it may have been about to end, having rested for too long
+            self.start([name])  # it may have reached the end of its idle time
             self._workers[name].result(LOAD_LIMIT_S)
 
     def living(self, name: str) -> Worker:
-        """Return a worker that has read the sample: the one there is, or a new one in place of one that ended.
+        """Return a worker that has read the sample: the present one, or a new one if that has ended.
 
-        The new one holds what is needed of what the old one held: it may have died of a piece, or been too slow for one.
+        The new one holds only the needed clusters of the old one, which may have died of, or been too slow for, an optional
+        one.
         """
         worker = self._workers.get(name)
         if (worker is None or not worker.is_alive) and not self._is_over:
@@ -174,17 +175,17 @@ class Crew:
         return self._workers[name]
 
     def kill(self, name: str) -> None:
-        """Kill a worker: whoever asks for it next gets another."""
+        """Kill a worker. The next request for it starts another."""
         self._workers[name].kill()
 
     def kill_all(self) -> None:
-        """Kill all workers, and start none any more."""
+        """Kill all workers, and start no new ones."""
         self._is_over = True
         for worker in list(self._workers.values()):  # a thread that compiles may be about to add one
             worker.kill()
 
     def forget_all(self, *, is_over: bool) -> None:
-        """Forget all workers, also those that a thread has started meanwhile; with `is_over`, start no new ones."""
+        """Kill and forget all workers, even those that a thread has just started. With `is_over`, start no new ones."""
         self._is_over = is_over
         for worker in list(self._workers.values()):
             worker.kill()
@@ -194,7 +195,7 @@ class Crew:
     # --- Whole plans --------------------------------------------------------------------------------------------------
 
     def lend(self, name: str) -> Worker:
-        """Return a living worker that runs a whole plan from now on, and compiles nothing any more."""
+        """Return a living worker that runs a whole plan from now on, and no longer compiles."""
         self._lent.add(name)
         return self.living(name)
 
@@ -203,59 +204,59 @@ class Crew:
         return name in self._lent
 
     def end(self, worker: Worker) -> None:
-        """Kill a worker, and forget it."""
+        """Kill a worker and forget it."""
         for name, known in list(self._workers.items()):
             if known is worker:
                 worker.kill()
                 del self._workers[name]
 
     def end_lent(self) -> None:
-        """Kill the workers that run whole plans, and forget them."""
+        """Kill the workers that run whole plans and forget them."""
         for name in self._lent & self._workers.keys():
             self._workers.pop(name).kill()
 
     # --- What workers hold --------------------------------------------------------------------------------------------
 
     def keep(self, name: str, candidate: Candidate) -> None:
-        """Note that a worker holds a compiled cluster."""
+        """Record that a worker holds a compiled cluster."""
         self._built.setdefault(name, []).append(candidate)
 
     def held(self, name: str) -> Sequence[Candidate]:
-        """Return what a worker holds."""
+        """Return the clusters that a worker holds."""
         return tuple(self._built.get(name, ()))
 
     def all_held(self) -> Iterator[Candidate]:
-        """Return what all workers hold."""
+        """Return the clusters that all workers hold."""
         return (candidate for held in self._built.values() for candidate in held)
 
     def holder(self, candidate: Candidate) -> str | None:
-        """Return the name of the worker that holds a compiled cluster."""
+        """Return the name of the worker that holds a compiled cluster; None if none does."""
         held = ((home, one.name) for home, candidates in self._built.items() for one in candidates)
         return next((home for home, name in held if name == candidate.name), None)
 
     def load_into(self, name: str, candidates: Sequence[Candidate]) -> None:
-        """Have a worker load these clusters, or compile again what was not saved. Raise PluginError."""
+        """Make a worker load these clusters, or compile again those that were not saved. Raise PluginError if one fails."""
         worker = self._workers[name]
         inputs = sorted({value for candidate in candidates for value in candidate.inputs})
         worker.ask("prepare", RUN_LIMIT_S, names=inputs)
         for candidate in candidates:
             worker.ask("hold", self.limits.compile_s, candidate=candidate)
 
-    # --- Questions ----------------------------------------------------------------------------------------------------
+    # --- Requests -----------------------------------------------------------------------------------------------------
 
     def ask(self, name: str, command: str, limit_s: float, /, **facts: Any) -> Any:
-        """Return a worker's answer. Raise what it raises; then it is a suspect."""
+        """Return a worker's answer. If it raises, mark it as a suspect and raise the same error."""
         self.living(name).post(command, **facts)
         return self._result(name, limit_s)
 
     def ask_early(self, name: str, command: str, /, **facts: Any) -> None:
-        """Ask a worker that was started something without waiting for it; `early_answer` meets its end again."""
+        """Send a request to a started worker without waiting for the answer. `early_answer` raises if the worker ended."""
         with contextlib.suppress(PluginError):
             self._workers[name].post(command, **facts)
             self._asked.add(name)
 
     def early_answer(self, name: str, limit_s: float) -> Any:
-        """Return the answer to `ask_early`, once; None where nothing was asked, or where another worker has come since."""
+        """Return the answer to `ask_early`, once; None if there was no request, or if the worker has been replaced."""
         asked = self._workers.get(name) if name in self._asked else None
         self._asked.discard(name)
         if asked is None:
@@ -264,7 +265,7 @@ class Crew:
         return self._result(name, limit_s) if self._workers[name] is asked else None
 
     def suspect(self, name: str) -> None:
-        """Note that a plugin failed in a worker: no other session gets it."""
+        """Record that a plugin failed in a worker, so that no other session gets it."""
         self._suspects.add(name)
 
     def _result(self, name: str, limit_s: float) -> Any:
@@ -276,5 +277,5 @@ class Crew:
 
 
 def plain(options: Options) -> Options:
-    """Return options without where each was set, which no worker needs."""
+    """Return options without their origins, which no worker needs."""
     return options.model_copy(update={"origins": {}})

@@ -1,7 +1,7 @@
-"""One process that has imported PyTorch, and forks workers: a worker is there in milliseconds instead of seconds.
+"""A process that has imported PyTorch and forks workers, so that a worker starts in milliseconds instead of seconds.
 
-It is started as a fresh interpreter, as workers are where there is none of these, and never runs a plugin: it imports what
-workers need, starts no thread, and waits. A worker that it forks is as clean as one that was spawned.
+It is started as a fresh interpreter, like workers without a fork server, and never runs a plugin: it imports what workers
+need, starts no thread, and waits. A worker that it forks is as clean as one that was spawned.
 
 `python -m hub.workers.forkserver FD` is that process; FD is its end of a socket.
 """
@@ -32,29 +32,29 @@ from hub.process.priority import keep_session_behind, place
 from hub.process.scratch import remove_with_owner, scratch_root
 
 START_S = 120.0
-"""Seconds that starting it may take: importing PyTorch, on a machine that is busy."""
+"""Seconds that its start may take: importing PyTorch, on a busy machine."""
 REST_S = 60.0
-"""Seconds after which it ends where it has no workers and nobody asks for any."""
+"""Seconds without workers and requests after which it ends."""
 FORK_S = 10.0
-"""Seconds that one fork may take, beyond that."""
+"""Seconds that one fork may take once the server has started."""
 _ORPHANS_S = 2.0
 _MESSAGE_BYTES = 1 << 20
 _STATUS_BYTES = 4
 _N_DESCRIPTORS = 5
-"""That go with each request: both ends of the worker's pipes, its log, the pipe for its exit status, and its folder."""
+"""Number of descriptors in a request: the worker's ends of two pipes, its log, the exit status pipe, and its folder."""
 
 
 class Child:
-    """A worker that the server forked, as `subprocess.Popen` shows one that was spawned. Any thread may wait for it."""
+    """A worker that the server forked, with an interface like `subprocess.Popen`. Any thread may wait for it."""
 
     def __init__(self, pid: int, status: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self._status = status
         self._lock = freed_in_forks(threading.Lock())
-        """Held while the exit status is read: it can be read once."""
+        """Held while the exit status is read, which is possible only once."""
         self._is_abandoned = False
-        """True where the server died first: the worker may still run, and nobody but us ends it."""
+        """True if the server died first: the worker may still run, and only this process can end it."""
 
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal; None while it runs."""
@@ -63,7 +63,7 @@ class Child:
         return self.returncode
 
     def wait(self) -> int:
-        """Wait for the end, and return the exit status. Where the server died with it, that is unknown: -SIGKILL."""
+        """Wait for the end, and return the exit status. If the server died, too, the status is unknown: return -SIGKILL."""
         with self._lock:
             if self.returncode is None:
                 data = os.read(self._status, _STATUS_BYTES)
@@ -73,7 +73,7 @@ class Child:
             return self.returncode
 
     def end(self) -> None:
-        """End it and everything it started; once the server has done so, the number may be another process's."""
+        """End it and everything that it started. Do nothing once the server has reaped it: the PID may have been reused."""
         if self.poll() is None or self._is_abandoned:
             end_family(self.pid)
         self.wait()
@@ -89,28 +89,28 @@ class Spawned:
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal; None while it runs."""
         if self._process.returncode is None and _has_ended(self.pid):
-            end_session(self.pid)  # orphans that had left it are the system's by now, and nobody knows them again
+            end_session(self.pid)  # orphans outside its session belong to init already and cannot be found
         return self._process.poll()
 
     def end(self) -> None:
-        """End it and everything it started."""
+        """End it and everything that it started."""
         if self._process.returncode is None:
             end_family(self.pid)
         self._process.wait()
 
 
 def _has_ended(pid: int) -> bool:
-    """Return whether a child has ended; it stays to be waited for, and its number its own."""
+    """Return whether a child has ended, without reaping it, so that its PID is not reused."""
     with contextlib.suppress(ChildProcessError):
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     return False
 
 
 class ForkServer:
-    """The parent's side. Starting does not wait; the first fork does. Raises WorkerError where it cannot be started.
+    """The parent's side. Starting does not wait; the first fork does. Raises WorkerError if it cannot be started.
 
-    The server ends after `rest_s` seconds in which it has no workers and nobody asks for any. With `is_behind`, it and its
-    workers run where the user's own threads leave a core.
+    The server ends after `rest_s` seconds without workers and requests. With `is_behind`, it and its workers run behind the
+    user's own threads.
     """
 
     def __init__(self, module: str, log: Path, *, rest_s: float = REST_S, is_behind: bool = False) -> None:
@@ -135,26 +135,26 @@ class ForkServer:
             theirs.close()
         place(self._process.pid, is_behind=is_behind)
         self.n_forked = 0
-        """Workers that it was asked for."""
+        """Number of workers requested."""
         self._socket = ours
         self._limit_s = START_S
         self._lock = threading.Lock()
         self._owner = os.getpid()
         self._is_out_of_step = False
-        """True where an answer was not waited for: the next one that comes would be taken for another worker's."""
+        """True if the wait for an answer was aborted: the next answer would be taken for another worker's."""
 
     @property
     def is_alive(self) -> bool:
-        """Return True while it runs, and tells how its workers end."""
+        """Return whether it runs, and so reports how its workers end."""
         return self._process.poll() is None
 
     @property
     def can_fork(self) -> bool:
-        """Return True while it can be asked for more workers."""
+        """Return whether it can fork more workers."""
         return self.is_alive and not self._is_out_of_step
 
     def fork(self, requests: int, answers: int, log: Path) -> Child:
-        """Return a new worker that reads and writes these descriptors. Raises WorkerError where the server gives none."""
+        """Return a new worker that reads and writes these descriptors. Raise WorkerError if the server forks none."""
         status_out, status_in = os.pipe()
         self.n_forked += 1
         try:
@@ -180,7 +180,7 @@ class ForkServer:
         return answer
 
     def close(self) -> None:
-        """End the server, and with it its workers. A fork of this process only lets go of it."""
+        """End the server and its workers. In a fork of this process, only close the socket."""
         self._socket.close()
         if os.getpid() == self._owner:
             self._process.kill()
@@ -189,7 +189,7 @@ class ForkServer:
 
 @contextlib.contextmanager
 def _this_folder() -> Generator[int]:
-    """Return the working directory, even where it was removed or cannot be read."""
+    """Open the working directory as a descriptor, even if it was removed or cannot be read."""
     folder = os.open(os.curdir, os.O_PATH | os.O_DIRECTORY)
     try:
         yield folder
@@ -212,12 +212,12 @@ class _Server:
         self.rest_s = rest_s
         self.module: Any = importlib.import_module(module)
         self.statuses: dict[int, int] = {}
-        """Where the exit status of each worker goes."""
+        """The descriptor to which the exit status of each worker is written, by PID."""
 
     def run(self) -> bool:
-        """Fork on request, and tell how workers ended, until the other side is gone or has asked nothing for long.
+        """Fork on request, and report how workers ended, until the other side is gone or has been idle for long.
 
-        Where it is gone, its workers are ended: nobody wants what they compile. Returns whether it may still be there.
+        If it is gone, end its workers: what they compile has no use. Return whether the other side may still exist.
         """
         try:
             return self._serve()
@@ -227,14 +227,14 @@ class _Server:
             self.end_orphans()
 
     def _serve(self) -> bool:
-        adopt_orphans()  # of workers that end by themselves; while they live, they adopt their own
+        adopt_orphans()  # those of workers that have ended; while a worker lives, it adopts its own
         wake_out, wake_in = os.pipe()
         os.set_blocking(wake_in, False)
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _do_nothing)  # what is ignored wakes nobody
+        signal.signal(signal.SIGCHLD, _do_nothing)  # an ignored signal would not wake the poll
         _end_pools()
         gc.collect()
-        gc.freeze()  # what all workers share stays shared
+        gc.freeze()  # keep memory pages shared between all workers
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
         poll.register(wake_out, select.POLLIN)
@@ -249,7 +249,7 @@ class _Server:
                 return True
 
     def answer(self, own: Sequence[int]) -> bool:
-        """Fork a worker for one request; False where there will be no more."""
+        """Fork a worker for one request. Return False if there will be no more requests."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.connection, _MESSAGE_BYTES, _N_DESCRIPTORS)
         except OSError:
@@ -257,13 +257,13 @@ class _Server:
         if not data:
             return False
         requests, answers, log, status, folder = descriptors
-        if (n_threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208 - no Path objects between forks
+        if (n_threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208 - allocate no Path objects in the server
             self.say({"problem": f"the server of workers has {n_threads} threads"})
             _close(descriptors)
             return True
         pid = os.fork()
         if pid == 0:
-            os.setsid()  # first, so that one signal ends whatever the worker starts, from the moment that somebody knows it
+            os.setsid()  # before its PID is known, so that one signal always ends everything that the worker starts
             self.say({"pid": os.getpid()})
             self.become_worker(json.loads(data), requests, answers, log, folder, (*own, status))
         self.statuses[pid] = status
@@ -273,7 +273,7 @@ class _Server:
     def become_worker(
         self, request: Mapping[str, Any], requests: int, answers: int, log: int, folder: int, others: Sequence[int]
     ) -> None:
-        """Turn a fork into what a spawned worker is, run it, and end with it."""
+        """Make a fork equivalent to a spawned worker, run it, and exit with it."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -286,7 +286,7 @@ class _Server:
             _close((log, folder))
             os.environ.clear()
             os.environ.update(request["environment"])
-            sys.path[:] = request["path"]  # plugins may lie where this server did not look
+            sys.path[:] = request["path"]  # plugins may be in folders that this server does not search
             importlib.invalidate_caches()
             sys.argv = [self.module.__name__, str(requests), str(answers)]
             keep_session_behind()
@@ -294,7 +294,7 @@ class _Server:
             code = 0
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 1
-        except BaseException as error:  # noqa: BLE001 - a process ends here, whatever it was
+        except BaseException as error:  # noqa: BLE001 - the process ends here on any error
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
             with contextlib.suppress(Exception):
@@ -303,7 +303,7 @@ class _Server:
             os._exit(code)
 
     def reap(self) -> None:
-        """Tell how workers ended, as far as some have."""
+        """Report the exit status of all workers that have ended."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -311,7 +311,7 @@ class _Server:
                 return
             if ended is None:
                 return
-            end_session(ended.si_pid)  # what it left behind, while its number is still its own
+            end_session(ended.si_pid)  # processes that it left behind, while its PID is still its own
             if ended.si_pid in self.statuses:
                 self.end_orphans()
             pid, status = os.waitpid(ended.si_pid, 0)
@@ -322,7 +322,7 @@ class _Server:
                 os.close(descriptor)
 
     def end_orphans(self) -> None:
-        """End what workers that are gone left behind: it has become this process's."""
+        """End the processes that ended workers left behind, which are now children of this process."""
         end_s = time.monotonic() + _ORPHANS_S
         while (found := [pid for pid in children(os.getpid()) if self._is_orphan(pid)]) and time.monotonic() < end_s:
             for pid in found:
@@ -332,13 +332,13 @@ class _Server:
         return pid not in self.statuses and is_running(pid)
 
     def say(self, answer: Mapping[str, Any]) -> None:
-        """Answer one request; where nobody listens any more, the next read says so."""
+        """Answer one request. If the other side is gone, the next read reports it."""
         with contextlib.suppress(OSError):
             self.connection.send(json.dumps(answer).encode())
 
 
 def _end_pools() -> None:
-    """Make libraries that expect forks end their threads, as they do before each: OpenBLAS starts some when imported."""
+    """Make libraries with fork handlers end their threads, as they do before each fork: OpenBLAS starts some at import."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -355,10 +355,10 @@ def _close(descriptors: Sequence[int]) -> None:
 
 
 def main() -> None:
-    """Serve the socket whose number is on the command line.
+    """Serve the socket whose descriptor is on the command line.
 
-    Behind it are the module, the seconds of rest, and the folder of temporary files of the process that started this one,
-    which is removed if that is gone.
+    The next arguments are the module, the idle seconds, and the folder of temporary files of the process that started this
+    one, which is removed if that process is gone.
     """
     connection = socket.socket(fileno=int(sys.argv[1]))
     is_wanted = _Server(connection, sys.argv[2], float(sys.argv[3])).run()

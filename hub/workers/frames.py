@@ -1,4 +1,4 @@
-"""Pickled messages through a pipe, each behind a header, so that what else is written into the pipe is noticed."""
+"""Pickled messages through a pipe, each with a header, so that anything else written into the pipe is detected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def send(descriptor: int, value: Any) -> None:
-    """Write one message. Raises OSError where nobody reads any more, and whatever pickling raises, before it writes."""
+    """Write one message. Raise OSError if the reader is gone. Errors of pickling are raised before anything is written."""
     data = pickle.dumps(value)
     view = memoryview(_MAGIC + len(data).to_bytes(_LENGTH_BYTES, "little") + data)
     while view:
@@ -26,16 +26,16 @@ def send(descriptor: int, value: Any) -> None:
 
 
 def is_readable(descriptor: int, within_s: float | None) -> bool:
-    """Return whether something, or the end, can be read now or within some seconds; None waits for as long as it takes."""
+    """Return whether data or the end of the pipe can be read within some seconds; None waits without a limit."""
     poll = select.poll()  # select.select refuses descriptors above 1023
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(None if within_s is None else 1e3 * within_s))
 
 
 def receive(descriptor: int, within_s: float, most_bytes: int | None = None) -> Any:
-    """Read one message of at most so many bytes.
+    """Read one message of at most `most_bytes` bytes.
 
-    Raises EOFError at the end, and CompileError for garbage, for a longer message, and for one that does not end in time.
+    Raise EOFError at the end, and CompileError for garbage, for a longer message, and for one that does not end in time.
     """
     deadline = time.monotonic() + within_s
     header = _read(descriptor, _HEADER_BYTES, deadline)

@@ -1,6 +1,6 @@
-"""Plugins in the user's own process, where `isolate=False` asks for that: nothing is tried before it is used."""
+"""Plugins in the user's own process, for `isolate=False`: nothing is tried before it is used."""
 
-# ruff: noqa: ARG002 - methods have the arguments of the protocol
+# ruff: noqa: ARG002 - the protocol defines the arguments
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hub.workers.transfer import Sample
 
 
 class InProcess:
-    """Asks plugins in this process, whose state is put back after each of them. See `Workers` for what each method does."""
+    """Implementation of `Workers` that calls plugins in this process, and restores its state after each call."""
 
     is_apart = False
     is_unreadable = False
@@ -33,21 +33,21 @@ class InProcess:
         """Backends that predict prices of their own."""
 
     def ask_early(self, backends: Iterable[str], options: Options) -> None:
-        """Do nothing: here, backends are asked one after the other."""
+        """Do nothing: in this process, backends are asked one after the other."""
 
     def answers(self, backend: str, options: Options) -> Answers:
-        """Return what a backend says about the graph's nodes. Raise HubError where it cannot be loaded."""
+        """Return a backend's verdicts on the graph's nodes. Raise HubError if it cannot be loaded."""
         found = answers(self._sample.graph, self._registry, options, backend)
         if found.estimates:
             self._estimating.add(backend)
         return found
 
     def offered(self) -> tuple[Offered, ...]:
-        """Return what plugins propose as clusters."""
+        """Return the clusters that plugins propose."""
         return offered_by_plugins(self._sample.graph, self._registry)
 
     def estimate(self, found: Group, settings: CompileSettings) -> Said:
-        """Return what a backend predicts of a cluster. Raise whatever it raises."""
+        """Return a backend's estimate for a cluster. Raise the same errors as the backend."""
         if found.backend not in self._estimating:
             return Said(None)
         cluster = extract(self._sample.graph, found.nodes, "estimate", self._sample.weights)
@@ -56,7 +56,7 @@ class InProcess:
         return Said(answer, told_changes(changed, HERE))
 
     def explain(self, found: Group, name: str, settings: CompileSettings) -> Said:
-        """Return what a backend tells of a cluster on the sample. Raise whatever it raises."""
+        """Return a backend's explanation of a cluster on the sample. Raise the same errors as the backend."""
         cluster = extract(self._sample.graph, found.nodes, name, self._sample.weights)
         values = values_at(self._sample.graph, self._sample.values, cluster.input_names)
         inputs = [values[node] for node in cluster.input_names]
@@ -65,7 +65,7 @@ class InProcess:
         return Said(answer, told_changes(changed, HERE))
 
     def eager_prices(self) -> Mapping[str, float]:
-        """Return nothing: a run of the graph here would draw the user's random numbers."""
+        """Return no prices: running the graph here would advance the user's random number generator."""
         return {}
 
     def tried(self, candidate: Candidate) -> Candidate | None:
@@ -79,5 +79,5 @@ class InProcess:
     def try_out_all(
         self, candidates: Sequence[Candidate], most: Mapping[str, int], done: Done, meanwhile: Callable[[], None]
     ) -> Sequence[Candidate]:
-        """Return nothing: no cluster is compiled ahead of its turn."""
+        """Return no candidates: no cluster is compiled ahead of its turn."""
         return ()

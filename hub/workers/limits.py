@@ -1,4 +1,4 @@
-"""What a worker process may use before it is ended: memory and output, watched from outside while it works."""
+"""Limits of a worker process, beyond which it is ended: memory and output, monitored from outside while it works."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hub.report.numbers import megabytes
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds for one worker process and everything that it starts."""
+    """Limits of one worker process and everything that it starts."""
 
     compile_s: float
     """Seconds that compiling, loading back and verifying one cluster may take."""
     memory_bytes: int
-    """Bytes of memory of its own, without files that are mapped."""
+    """Bytes of its own memory, without mapped files."""
     output_bytes: int
-    """Bytes that it may print while it lives, that one answer of it may have, and that it may save beside weights."""
+    """Bytes that it may print in its lifetime, that one of its answers may have, and that it may save excluding weights."""
 
     def excess(self, pid: int, log: Path) -> str:
-        """Return which bound a process is beyond, or "" where it keeps to all of them."""
+        """Return which limit a process exceeds, or "" if it exceeds none."""
         if (taken := memory_bytes(pid)) > self.memory_bytes:
             return f"it took {megabytes(taken)} of memory, {megabytes(self.memory_bytes)} allowed (`memory_limit_gb`)"
         if (printed := _size(log)) > self.output_bytes:
@@ -33,18 +33,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Where a worker saves an executable, and how large that may be."""
+    """The folder to which a worker saves an executable, and the maximum size of that."""
 
     folder: Path
     most_bytes: int
 
     def excess(self, pid: int) -> str:
-        """Return that what a worker is saving is too large, or "" where it is not."""
+        """Return a message if what a worker is saving is too large, else ""."""
         return beyond(partial_bytes(self.folder, pid), self.most_bytes)
 
 
 def default_memory_bytes() -> int:
-    """Return three quarters of the machine's memory: what is left keeps the user's process and the system going."""
+    """Return three quarters of the machine's memory. The rest is for the user's process and the system."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4
 
 

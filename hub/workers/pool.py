@@ -1,4 +1,4 @@
-"""Worker processes that outlive one planning session: starting one takes seconds, most of them for importing PyTorch."""
+"""Worker processes that outlive one planning session: starting one takes seconds, mostly for importing PyTorch."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from hub.workers.limits import Limits
 
 MODULE = "hub.workers.worker"
 MOST_RESTING = 4
-"""Workers that are kept for later sessions: each holds some 300 MB."""
+"""Maximum number of idle workers kept for later sessions: each holds about 300 MB."""
 REST_S = 60.0
-"""Seconds after which a worker that nobody asks for anything ends by itself."""
+"""Seconds without a request after which an idle worker ends by itself."""
 _REST_LIMIT_S = 30.0
 _CAN_FORK = sys.platform == "linux"
-"""Elsewhere nobody tells how many threads a process has, and system libraries do not survive a fork."""
+"""Whether workers can be forked. Other systems do not report how many threads a process has, and their libraries do not
+survive a fork."""
 _READ_AT_START = (
     *("PYTHON", "LD_", "LC_", "LANG", "TZ", "HOME", "PATH", "TMPDIR", "XDG_", "GLIBC_", "MALLOC_", "VIRTUAL_ENV"),
     *(
@@ -49,9 +50,9 @@ _READ_AT_START = (
         "HIP_",
     ),
 )
-"""How the names of such variables begin."""
+"""Prefixes of environment variables that Python, PyTorch and its libraries read when they start."""
 _WRITTEN_BY_PYTORCH = "TORCHINDUCTOR_CACHE_DIR"
-"""Written when Inductor is imported, where it is not set, and read when it is needed."""
+"""Variable that Inductor sets at its import, if it is not set, and reads when needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +63,23 @@ class _Resting:
 
 
 class Pool:
-    """Lends workers by what they did before, so that a backend's library is imported once. Any thread may ask."""
+    """A thread-safe pool of workers, by the name under which they last worked: a backend's library is imported once."""
 
     def __init__(self, *, is_behind: bool = False) -> None:
-        """`is_behind` lets them run where the user's own threads leave a core."""
+        """Create an empty pool. With `is_behind`, its workers run behind the user's own threads."""
         self._is_behind = is_behind
         self._resting: list[_Resting] = []
         self._server: tuple[str, ForkServer] | None = None
-        """Forks new workers, with what it was started in."""
+        """The fork server for new workers, with the environment that it was started in."""
         self._retired: list[ForkServer] = []
-        """Servers whose workers may still be at work; each ends by itself when it has had none for a while."""
+        """Servers whose workers may still be in use. Each ends by itself after it has had none for a while."""
         self._lock = freed_in_forks(threading.Lock())
         self._folder: Path | None = None
         self._started = 0
         self._owner = os.getpid()
 
     def lend(self, home: str, limits: Limits) -> Worker:
-        """Return a worker that last was `home`, else a new one. Raises WorkerError where none can be started."""
+        """Return an idle worker that last worked as `home`, else a new one. Raise WorkerError if none can be started."""
         surroundings = _surroundings()
         with self._lock:
             fitting = [item for item in self._resting if (item.home, item.surroundings) == (home, surroundings)]
@@ -91,18 +92,18 @@ class Pool:
             log = self._next_log()
             server = self._forking()
         if server is not None:
-            with contextlib.suppress(WorkerError):  # it died, or has grown threads: workers can be spawned without it
+            with contextlib.suppress(WorkerError):  # it died, or has threads: workers can be spawned without it
                 return Worker(MODULE, log, limits=limits, server=server)
         return Worker(MODULE, log, limits=limits, is_behind=self._is_behind)
 
     @property
     def is_started(self) -> bool:
-        """Return whether a worker is there in milliseconds."""
+        """Return whether a worker is available within milliseconds."""
         with self._lock:
             return bool(self._resting) or (self._server is not None and self._server[1].can_fork)
 
     def drop_unused(self) -> None:
-        """End what forks workers, where nobody has asked it for one: it may still be importing PyTorch, for seconds."""
+        """End the fork server if it has forked no worker: it may spend more seconds on importing PyTorch."""
         with self._lock:
             if self._server is None or self._server[1].n_forked or os.getpid() != self._owner:
                 return
@@ -111,14 +112,14 @@ class Pool:
         server.close()
 
     def prepare(self) -> None:
-        """Start what will be needed for the first worker, without waiting for it. Raises nothing."""
+        """Start what the first worker will need, without waiting for it. Raise nothing."""
         surroundings = _surroundings()
         with self._lock:
             if not any(item.surroundings == surroundings and item.worker.is_alive for item in self._resting):
                 self._forking()
 
     def take_back(self, home: str, worker: Worker) -> None:
-        """Let a worker free what it holds, and rest. Whoever needs it next waits for that, and meets its end."""
+        """Make a worker free what it holds, and keep it idle. The next `lend` waits for that, and notices if it died."""
         try:
             worker.post("rest", idle_s=REST_S)
         except PluginError:
@@ -131,7 +132,7 @@ class Pool:
             item.worker.kill()
 
     def close(self) -> None:
-        """End all resting workers. In a fork of the process that started them it does nothing."""
+        """End all idle workers. Do nothing in a fork of the process that started them."""
         if os.getpid() != self._owner:
             return
         with self._lock:
@@ -146,22 +147,22 @@ class Pool:
             shutil.rmtree(folder, ignore_errors=True)
 
     def let_go(self) -> None:
-        """Forget, in a fork, the workers and the server of the parent, which end with it."""
+        """Forget the workers and the servers of the parent, which end with it. Called in a fork."""
         for server in self._take_servers():
             server.close()
         self._resting, self._folder = [], None
         self._owner = os.getpid()
 
     def _take_servers(self) -> list[ForkServer]:
-        """Return all servers, and hold none of them any more."""
+        """Return all servers, and keep none of them."""
         servers = [*self._retired, *((self._server[1],) if self._server is not None else ())]
         self._retired, self._server = [], None
         return servers
 
     def _forking(self) -> ForkServer | None:
-        """Return the process that forks workers, started in this environment; None where this system has none.
+        """Return the fork server, started in this environment; None if this system cannot have one.
 
-        One that is of no use any more is not ended: that would end the workers of every session.
+        A server that is no longer usable is not ended: that would end the workers of every session.
         """
         if not _CAN_FORK:
             return None
@@ -190,7 +191,7 @@ class Pool:
 
 
 def _is_free(worker: Worker) -> bool:
-    """Wait until a worker has freed what it held; False where it has died, or cannot."""
+    """Wait until a worker has freed what it held. Return False if it has died, or cannot."""
     try:
         worker.result(_REST_LIMIT_S)
         os.truncate(worker.log, 0)
@@ -200,14 +201,15 @@ def _is_free(worker: Worker) -> bool:
 
 
 def _surroundings() -> str:
-    """Return, as text, what a new worker would find: a resting one was started under other conditions otherwise."""
+    """Return, as text, the conditions of a new worker: an idle worker fits only if it was started under the same ones."""
     return _text({"inherited": _inherited(), "path": sys.path, "folder": _folder()})
 
 
 def _inherited() -> str:
-    """Return, as text, what a new process would inherit, less what each request for a fork carries.
+    """Return, as text, what a new process would inherit.
 
-    The hub's own settings reach workers with each request, and so do not count; nor does what pytest writes for each test.
+    The hub's own settings are left out, since workers receive them with each request. So are the variables that pytest sets
+    for each test.
     """
     own = {f"HUB_{key.upper()}" for key in KEYS}
     variables = environment_now().items()
@@ -218,7 +220,7 @@ def _inherited() -> str:
 def _read_at_start() -> str:
     """Return, as text, the variables that Python, PyTorch and its libraries read when they are imported or started.
 
-    A worker is told all others when it is forked: a program that writes some in a loop must not cost a server each time.
+    A worker receives all others when it is forked: a program that sets some in a loop must not start a server each time.
     """
     variables = environment_now().items()
     read = {name: value for name, value in variables if name.startswith(_READ_AT_START) and name != _WRITTEN_BY_PYTORCH}
@@ -239,7 +241,7 @@ def _folder() -> str:
 POOL = Pool()
 """The workers of this process."""
 BEHIND = Pool(is_behind=True)
-"""Those that work beside the user's calls."""
+"""Workers that run behind the user's threads, while the model runs."""
 for _pool in (POOL, BEHIND):
     atexit.register(_pool.close)
     in_forks(_pool.let_go)

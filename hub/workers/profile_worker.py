@@ -1,4 +1,4 @@
-"""What a process that measures the machine can be asked: to make two small clusters with a backend, and to time them."""
+"""Requests to a process that measures the machine: compile two small clusters with a backend, and time them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from hub.pricing.timing import median, median_interval, time_call
 from hub.workers.channel import serve
 
 CALLED_S = 0.1
-"""Seconds for which a call of a 4x4 tensor is timed: thousands of calls."""
+"""Seconds for which a call on a 4x4 tensor is timed: thousands of calls."""
 _ROUNDS = 9
 _BLOCK_S = 0.02
-"""Seconds of one block of calls of one backend."""
+"""Seconds of one block of calls to one backend."""
 
 Call = Callable[[], Any]
 
@@ -37,7 +37,7 @@ class _State:
     threads: int = 1
     folder: Path = Path()
     calls: dict[str, tuple[Call, Call]] = field(default_factory=dict[str, tuple[Call, Call]])
-    """By backend: the `relu` of 4x4, and the product."""
+    """Two calls per backend: the `relu` of 4x4, and the product."""
 
 
 _state = _State()
@@ -53,21 +53,21 @@ def begin(threads: int, folder: str) -> None:
 
 
 def peaks() -> tuple[float, float]:
-    """Return operations and bytes a second."""
+    """Return the peak operations per second and bytes per second."""
     return measure_peaks(_state.threads)
 
 
 def moves() -> tuple[float, float]:
-    """Return bytes a second of a layout change and of a dtype change, on 4 MiB: an activation of a vision model."""
+    """Return bytes per second of a layout change and of a dtype change, on 4 MiB: an activation of a vision model."""
     value = torch.ones(1, 64, 128, 128)
     strided = value.to(memory_format=torch.channels_last)
     copied_s = fastest_s(lambda: strided.contiguous(), 20)
     cast_s = fastest_s(lambda: value.half().float(), 20)
-    return 2 * value.nbytes / copied_s, 3 * value.nbytes / cast_s  # 4 + 2 bytes an element there, 2 + 4 back
+    return 2 * value.nbytes / copied_s, 3 * value.nbytes / cast_s  # 4 + 2 bytes per element there, 2 + 4 back
 
 
 def make(backend: str) -> None:
-    """Compile both clusters and save them, or load them where another worker did so. Raises PluginError."""
+    """Compile both clusters and save them, or load them if another worker has saved them. Raise PluginError on failure."""
     entry = registry().entries.get(backend)
     if entry is None:
         raise CompileError("no such backend", backend=backend)
@@ -81,15 +81,15 @@ def make(backend: str) -> None:
 
 
 def time_call_of(backend: str) -> float:
-    """Return seconds to enter and leave a cluster of a backend: its `relu` of 4x4 less eager's, 0 at least."""
+    """Return seconds to enter and leave a cluster of a backend: its `relu` of 4x4 minus eager's, at least 0."""
     taken_s = [time_call(_state.calls[name][0], CALLED_S, warmup=20).median_s for name in (backend, "eager")]
     return max(0.0, taken_s[0] - taken_s[1])
 
 
 def time_mix(first: str, second: str) -> float:
-    """Return how much longer a call takes where calls of two backends alternate than where each has a block of its own.
+    """Return how many seconds longer a call takes if calls of two backends alternate than if each has a block of its own.
 
-    0 where the difference does not persist over the rounds: these machines are noisy.
+    Return 0 if the difference does not persist over the rounds: these machines are noisy.
     """
     one, other = _state.calls[first][1], _state.calls[second][1]
 
@@ -124,7 +124,7 @@ def _executable(cluster: Cluster, backend: str, settings: CompileSettings) -> Ca
 
 
 def _save(executable: Executable, backend: str, folder: Path) -> None:
-    """Save into a folder that appears whole or not at all; where that fails, each worker compiles anew."""
+    """Save into a folder that appears atomically. If that fails, each worker compiles for itself."""
     partial = folder.with_name(f"{folder.name}-{time.monotonic_ns()}")
     partial.mkdir(parents=True)
     try:
@@ -137,7 +137,7 @@ def _save(executable: Executable, backend: str, folder: Path) -> None:
 
 @cache
 def relu_cluster() -> Cluster:
-    """Return `relu` of a float32 tensor [4, 4]: nothing but entering and leaving."""
+    """Return `relu` of a float32 tensor [4, 4]: nothing but the overhead of a call."""
     graph = fx.Graph()
     source = graph.placeholder("x")
     result = graph.call_function(torch.ops.aten.relu.default, (source,), name="relu")
@@ -149,7 +149,7 @@ def relu_cluster() -> Cluster:
 
 @cache
 def product_cluster() -> Cluster:
-    """Return a float32 product [256, 512] by [512, 512]: about 1 ms, so that every thread has work."""
+    """Return a float32 matrix product of [256, 512] and [512, 512]: about 1 ms, so that every thread has work."""
     graph = fx.Graph()
     source, weight = graph.placeholder("x"), graph.placeholder("weight")
     result = graph.call_function(torch.ops.aten.linear.default, (source, weight), name="linear")

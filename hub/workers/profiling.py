@@ -1,4 +1,4 @@
-"""Measures what this machine can do: peaks, what a call of each backend costs, and what it costs that two alternate."""
+"""Measure this machine: peaks, the cost of a call to each backend, and the cost of alternating between two."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _EAGER = "eager"
 def measure_profile(
     threads: int, backends: Sequence[str], advance: Callable[[str], None], budget_s: float = BUDGET_S
 ) -> Profile:
-    """Measure this machine: about 10 s, half of it the start of processes.
+    """Measure this machine. This takes about 10 s, half of it for starting processes.
 
-    Each backend has a worker process of its own; a pair of backends shares one, in which calls of the two alternate. A
-    backend that fails is left out, with the reason in `notes`. Pairs come last, as far as `budget_s` goes; `advance` hears
-    of each step. Raises PluginError only where eager itself fails.
+    Each backend has a worker process of its own. A pair of backends shares one, in which their calls alternate. A backend
+    that fails is left out, with the reason in `notes`. Pairs come last, as far as `budget_s` allows. `advance` is called
+    with each step. Raise PluginError only if eager itself fails.
     """
     with scratch("profile") as folder:
         profiling = _Profiling(threads, folder, advance, time.monotonic() + budget_s)
@@ -42,7 +42,7 @@ def measure_profile(
 
 
 class _Profiling:
-    """The workers of one profile and what they found. Compiling is parallel; what is timed runs alone."""
+    """The workers of one profile and their results. Compilation is parallel; timed code runs alone."""
 
     def __init__(self, threads: int, folder: Path, advance: Callable[[str], None], end_s: float) -> None:
         self._threads = threads
@@ -56,7 +56,7 @@ class _Profiling:
         self._mix_s: dict[str, float] = {}
 
     def measure(self, backends: Sequence[str]) -> Profile:
-        """Return the profile."""
+        """Measure all backends and return the profile."""
         names = [name for name in dict.fromkeys(backends) if name != _EAGER]
         with ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="hub-profile") as pool:
             base = pool.submit(self._started)
@@ -93,7 +93,7 @@ class _Profiling:
         return worker
 
     def _home_of(self, backend: str) -> Worker | None:
-        """Start a worker and compile a backend's clusters there; None, with a note, if that fails."""
+        """Start a worker and compile a backend's clusters there. Return None, with a note, if that fails."""
         try:
             worker = self._started()
             worker.ask("make", _READY_LIMIT_S, backend=backend)
@@ -113,7 +113,7 @@ class _Profiling:
         self._advance(name)
 
     def _time_pairs(self, homes: Mapping[str, Worker]) -> None:
-        """Time each pair in a worker that holds no third backend: the home of one of the two, or a new one."""
+        """Time each pair in a worker that holds no third backend: the worker of one of the two, or a new one."""
         free = dict(homes)
         for first, second in _ring(list(homes)):
             if time.monotonic() > self._end_s:
@@ -129,7 +129,7 @@ class _Profiling:
             self._advance(f"{first} and {second}")
 
     def _place_for(self, free: dict[str, Worker], first: str, second: str) -> tuple[Worker, tuple[str, ...]]:
-        """Return a worker for a pair, and which of the two it still lacks."""
+        """Return a worker for a pair, and which of the two backends it still lacks."""
         for name, other in ((first, second), (second, first)):
             if home := free.pop(name, None):
                 return home, (other,)
@@ -141,7 +141,7 @@ def _one_line(error: PluginError) -> str:
 
 
 def _ring(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return every pair, neighbours first: each of those can use the home of its first backend."""
+    """Return every pair, neighbours first: each of these can use the worker of its first backend."""
     neighbours = [(name, names[(index + 1) % len(names)]) for index, name in enumerate(names)]
     pairs: dict[str, tuple[str, str]] = {}
     for first, second in (*neighbours, *combinations(names, 2)):

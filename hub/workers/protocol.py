@@ -1,4 +1,4 @@
-"""What planning asks of whoever runs plugins: worker processes, or the user's own process."""
+"""The interface between planning and the process that runs plugins: worker processes, or the user's own process."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from hub.workers.candidate import Candidate, Done
 
 
 class Workers(Protocol):
-    """Runs plugins: asks them about a graph, and has them compile clusters. `Session` does so in worker processes."""
+    """A runner of plugins: it asks them about a graph, and has them compile clusters. `Session` does so in workers."""
 
     @property
     def is_apart(self) -> bool:
-        """Return whether plugins run outside the user's process, which then loads what was compiled and tried there."""
+        """Return whether plugins run outside the user's process, which then loads what they compiled and tried."""
         ...
 
     @property
     def is_unreadable(self) -> bool:
-        """Return whether no worker process can have this graph: it holds what only this process knows."""
+        """Return whether this graph cannot be sent to workers, because it holds objects that only this process knows."""
         ...
 
     def ask_early(self, backends: Iterable[str], options: Options) -> None:
-        """Begin to ask several backends at once. Raise WorkerError where nobody can be asked."""
+        """Start requests to several backends at once. Raise WorkerError if no worker is available."""
         ...
 
     def answers(self, backend: str, options: Options) -> Answers:
-        """Return what a backend says about the graph's nodes. Raise HubError where it cannot be loaded, or dies of it."""
+        """Return a backend's verdicts on the graph's nodes. Raise HubError if it cannot be loaded, or dies."""
         ...
 
     def offered(self) -> tuple[Offered, ...]:
-        """Return what plugins propose as clusters. Raise WorkerError where nobody can be asked."""
+        """Return the clusters that plugins propose. Raise WorkerError if no worker is available."""
         ...
 
     def estimate(self, found: Group, settings: CompileSettings) -> Said:
-        """Return what a backend predicts of a cluster, None where it predicts nothing. Raise whatever it raises."""
+        """Return a backend's estimate for a cluster, None if it makes none. Raise the same errors as the backend."""
         ...
 
     def explain(self, found: Group, name: str, settings: CompileSettings) -> Said:
-        """Return what a backend tells of a cluster on the sample. Raise whatever it raises."""
+        """Return a backend's explanation of a cluster on the sample. Raise the same errors as the backend."""
         ...
 
     def eager_prices(self) -> Mapping[str, float]:
-        """Return seconds of each node in eager, where they can be measured without a trace. Raise PluginError."""
+        """Return seconds of each node in eager, if measurable without side effects. Raise PluginError on failure."""
         ...
 
     def tried(self, candidate: Candidate) -> Candidate | None:
-        """Return the same, where it was compiled and verified before the user's process has it; else None."""
+        """Return the candidate with its results if it was compiled and verified outside the user's process; else None."""
         ...
 
     def try_out(self, candidate: Candidate, meanwhile: Callable[[], None]) -> Candidate:
-        """Compile, run, verify and, where possible, save one cluster. Raise WorkerError."""
+        """Compile, run, verify and, if possible, save one cluster. Raise WorkerError if no worker is available."""
         ...
 
     def try_out_all(
         self, candidates: Sequence[Candidate], most: Mapping[str, int], done: Done, meanwhile: Callable[[], None]
     ) -> Sequence[Candidate]:
-        """Do for several clusters at once what `try_out` does for one; what was not started is left out."""
+        """Do for several clusters at once what `try_out` does for one. Clusters that were not started are left out."""
         ...

@@ -1,4 +1,4 @@
-"""Work that several workers take one piece after the other."""
+"""A queue from which several workers take one piece of work after the other."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 class Queue:
-    """Places of pieces of work, given out in order, no more of one backend at once than it may have. Any thread may ask."""
+    """A thread-safe queue of indices of pieces of work, in order, with a limit on concurrent pieces per backend."""
 
     def __init__(self, backends: Sequence[str], most: Mapping[str, int]) -> None:
-        """`backends` has one for each piece."""
+        """Queue one piece of work for each item of `backends`, with at most `most` of each backend at once."""
         self._backends = backends
         self._most = most
         self._waiting = list(range(len(backends)))
@@ -19,7 +19,7 @@ class Queue:
         self._changed = threading.Condition()
 
     def take(self, fits: Callable[[int], bool] = lambda _: True) -> int | None:
-        """Return the first piece that fits and may start, once there is one; None where none that fits is left."""
+        """Wait for the first piece that fits and may start, and return it; None if none that fits is left."""
         with self._changed:
             while fitting := [place for place in self._waiting if fits(place)]:
                 for place in fitting:
@@ -32,7 +32,7 @@ class Queue:
         return None
 
     def done(self, place: int, *, is_left: bool = False) -> None:
-        """Make room for the next piece of the same backend; one that `is_left` waits again for somebody to take it."""
+        """Release the piece's slot for the next one of its backend. With `is_left`, put the piece back into the queue."""
         with self._changed:
             self._running[self._backends[place]] -= 1
             if is_left:
@@ -40,7 +40,7 @@ class Queue:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Hand out nothing any more."""
+        """Drop all waiting pieces."""
         with self._changed:
             self._waiting.clear()
             self._changed.notify_all()

@@ -13,15 +13,15 @@ from hub.workers.crew import RUN_LIMIT_S, Crew
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What some calls of a whole plan, one after the other, took."""
+    """Times of a block of consecutive calls of a whole plan."""
 
     seconds: float
-    """Median of a call."""
+    """Median seconds of a call."""
     laps_s: tuple[float, ...]
     """Seconds of each step."""
     calls: int
     beside: int = 0
-    """Of these, calls that ran beside those of the user's model, which left no gaps."""
+    """Number of these calls that overlapped with calls of the user's model, which left no gaps."""
 
 
 @dataclass(slots=True)
@@ -31,13 +31,13 @@ class PlanRunner:
     name: str
     steps: tuple[Step, ...]
     candidates: tuple[Candidate, ...]
-    """Its clusters, compiled."""
+    """Its compiled clusters."""
     spin: bool
     worker: Worker
 
 
 class PlanRunners:
-    """Builds, times and ends whole plans in workers of a crew."""
+    """Whole plans in workers of a crew: builds, times and ends them."""
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
@@ -47,10 +47,10 @@ class PlanRunners:
     ) -> PlanRunner:
         """Build a whole plan in the worker `home`, which compiled all of it, or in a new one from saved clusters.
 
-        Raise PluginError with the cause.
+        Raise PluginError, with the cause, if that fails.
         """
         if home is not None and not self._crew.is_lent(home):
-            self._crew.living(home)  # a new one in place of one that ended holds what is needed only
+            self._crew.living(home)  # if the worker ended, the new one holds needed clusters only
         if home is None or self._crew.is_lent(home) or not self._holds(home, candidates):
             home = self._new_home(name, candidates)
         runner = PlanRunner(name, tuple(steps), tuple(candidates), spin, self._crew.lend(home))
@@ -58,7 +58,7 @@ class PlanRunners:
         return runner
 
     def revive(self, runner: PlanRunner) -> None:
-        """Build a whole plan again, in a new worker, after its own has gone. Raise PluginError, or WorkerError."""
+        """Build a whole plan again in a new worker, after its own has ended. Raise PluginError or WorkerError."""
         self.end(runner)
         runner.worker = self._crew.lend(self._new_home(runner.name, runner.candidates))
         _build(runner)
@@ -69,11 +69,11 @@ class PlanRunners:
         return Block(timing.median_s, tuple(laps), len(timing.samples_s), timing.beside)
 
     def end(self, runner: PlanRunner) -> None:
-        """End a plan's worker, so that it takes no memory or cores from those that are still timed."""
+        """End a plan's worker, so that it takes no memory or cores from plans that are still timed."""
         self._crew.end(runner.worker)
 
     def end_all(self) -> None:
-        """End the workers of all plans, so that they take no memory or cores from what comes now."""
+        """End the workers of all plans, so that they take no memory or cores from the next steps."""
         self._crew.end_lent()
 
     def _new_home(self, name: str, candidates: Sequence[Candidate]) -> str:

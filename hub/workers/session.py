@@ -1,4 +1,4 @@
-"""A planning session: whatever planning asks of plugins, answered by worker processes outside the user's process."""
+"""A planning session: worker processes outside the user's process answer all requests of planning to plugins."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from hub.workers.runners import PlanRunners
 from hub.workers.transfer import Sample
 
 ASK_LIMIT_S = 120.0
-"""Seconds that a backend may take to load and to say what it supports, at most; less where compiling may take less."""
+"""Maximum seconds that a backend may take to load and to report its support; less if `compile_limit_s` is less."""
 MIN_ASK_S = 10.0
-"""Seconds for it at least: importing a library takes some, however fast it compiles."""
+"""Minimum of that limit: importing a library takes some seconds, however fast it compiles."""
 ESTIMATE_LIMIT_S = 10.0
 """Seconds that a backend may take to predict one price."""
 ALONE_S = 0.2
-"""Seconds for which a cluster is timed alone: it only has to tell which plans are worth timing whole."""
+"""Seconds for which a cluster is timed alone: that only has to show which whole plans are worth timing."""
 DEFAULTS = Options()
-"""The limits of workers that nobody set options for."""
+"""Options of workers if the caller passes none."""
 
 
 class Session:
-    """Answers in workers what planning asks; leaving it lets go of all of them. See `Workers` for the protocol."""
+    """Implementation of `Workers` in worker processes. Leaving its context releases all workers."""
 
     def __init__(
         self,
@@ -49,39 +49,39 @@ class Session:
         options: Options = DEFAULTS,
         is_timed: bool = True,
     ) -> None:
-        """Start nothing yet. With `is_timed`, each backend will have a worker of its own."""
+        """Create a session without starting a process. With `is_timed`, each backend will have a worker of its own."""
         self.crew = Crew(sample, threads, limits, options, is_timed=is_timed)
         self.runners = PlanRunners(self.crew)
-        """Whole plans."""
+        """The runners of whole plans."""
         self._compiler = Compiler(self.crew)
         self._batches = Batches(self.crew, self._compiler)
         self._estimating: set[str] = set()
         """Backends that predict prices of their own."""
         self.is_disturbed = False
-        """True once something was timed beside the user's calls, which left no gaps: it says little of other moments."""
+        """True once a measurement overlapped with the user's calls, which left no gaps: it may not hold at other times."""
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None and not issubclass(kind, Exception):
-            self.crew.kill_all()  # Ctrl-C: nobody waits for workers to tidy up
+            self.crew.kill_all()  # Ctrl-C: do not wait for workers to tidy up
         self.crew.leave()
 
     @property
     def is_apart(self) -> bool:
-        """True: what plugins do, they do outside the user's process."""
+        """Return True: plugins run outside the user's process."""
         return True
 
     @property
     def is_unreadable(self) -> bool:
-        """Return whether no worker can have this graph: it holds what only this process knows."""
+        """Return whether this graph cannot be sent to workers, because it holds objects that only this process knows."""
         return self.crew.is_unreadable
 
-    # --- Questions ----------------------------------------------------------------------------------------------------
+    # --- Requests -----------------------------------------------------------------------------------------------------
 
     def ask_early(self, backends: Iterable[str], options: Options) -> None:
-        """Start what `answers` will need, all at once. Raise WorkerError where no worker can have the graph."""
+        """Start what `answers` will need, all at once. Raise WorkerError if the graph cannot be sent to a worker."""
         if not self.crew.is_timed:
             self.crew.start([SHARED])
             return
@@ -91,7 +91,7 @@ class Session:
             self.crew.ask_early(name, "answers", backend=name, options=plain(options))
 
     def answers(self, backend: str, options: Options) -> Answers:
-        """Return what a backend says about the graph's nodes. Raise HubError where it cannot be loaded, or dies of it."""
+        """Return a backend's verdicts on the graph's nodes. Raise HubError if it cannot be loaded, or dies."""
         home = self.crew.home_of(backend)
         facts = {"backend": backend, "options": plain(options)}
         with self.crew.phases.during(Work.ASK, backend):
@@ -102,7 +102,7 @@ class Session:
         return found
 
     def estimate(self, found: Group, settings: CompileSettings) -> Said:
-        """Return what a backend predicts of a cluster, None where it predicts nothing. Raise HubError where it fails."""
+        """Return a backend's estimate for a cluster, None if it makes none. Raise HubError if it fails."""
         if found.backend not in self._estimating:
             return Said(None)
         facts = {"backend": found.backend, "nodes": found.nodes, "settings": settings}
@@ -110,12 +110,12 @@ class Session:
         return self.crew.ask(self.crew.home_of(found.backend), "estimate", ESTIMATE_LIMIT_S, **facts)
 
     def explain(self, found: Group, name: str, settings: CompileSettings) -> Said:
-        """Return what a backend tells of a cluster on the sample. Raise HubError where it fails, or takes too long."""
+        """Return a backend's explanation of a cluster on the sample. Raise HubError if it fails, or takes too long."""
         facts = {"backend": found.backend, "nodes": found.nodes, "settings": settings}
         return self.crew.ask(self.crew.home_of(found.backend), "explain", RUN_LIMIT_S, name=name, **facts)
 
     def offered(self) -> tuple[Offered, ...]:
-        """Return what plugins propose; where one of them ends the worker, or hangs in it, nobody proposes anything."""
+        """Return the clusters that plugins propose. If one plugin ends the worker, or hangs, return only the fault."""
         try:
             with self.crew.phases.during(Work.PROPOSE):
                 return self.crew.ask(SHARED, "offered", self._ask_limit_s)
@@ -129,14 +129,14 @@ class Session:
     # --- Compiling ----------------------------------------------------------------------------------------------------
 
     def tried(self, candidate: Candidate) -> Candidate | None:
-        """Return the same as it was compiled and verified in this session, preferably saved; None where it was not."""
+        """Return the candidate as compiled and verified in this session, preferably saved; None if it was not."""
         held = [one for one in self.crew.all_held() if one.key == candidate.key]
         return next((one for one in held if one.folder is not None), held[0] if held else None)
 
     def try_out(self, candidate: Candidate, meanwhile: Callable[[], None] = lambda: None) -> Candidate:
-        """Compile, run, verify and, where possible, save one cluster, outside any budget. Raise WorkerError.
+        """Compile, run, verify and, if possible, save one cluster, outside any budget.
 
-        `meanwhile` is called while the worker compiles.
+        `meanwhile` is called while the worker compiles. Raise WorkerError if no worker is available.
         """
         return self._compiler.compile(candidate, sorted(candidate.inputs), None, meanwhile)
 
@@ -147,7 +147,7 @@ class Session:
         done: Done,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Sequence[Candidate]:
-        """Do for several clusters at once what `try_out` does for one; see `Batches`."""
+        """Do for several clusters at once what `try_out` does for one. See `Batches`."""
         return self._batches.try_out_all(candidates, most, done, meanwhile)
 
     def compile_all(
@@ -160,18 +160,18 @@ class Session:
         first: Collection[str] = (),
         alone_s: float = 0.0,
     ) -> tuple[Candidate, ...]:
-        """Compile and verify each backend's candidates in its own worker, within a budget; see `Batches`."""
+        """Compile and verify each backend's candidates in its own worker, within a budget. See `Batches`."""
         return self._batches.compile_all(candidates, done, clock, most, first=first, alone_s=alone_s)
 
     # --- Timing -------------------------------------------------------------------------------------------------------
 
     def price(self, candidate: Candidate, at_least_s: float = ALONE_S) -> Candidate:
-        """Time a compiled cluster alone, in the worker that compiled it."""
+        """Time a compiled cluster alone, in the worker that compiled it. Return it with its cost, or with the failure."""
         try:
             home = self.crew.holder(candidate)
             worker = None if home is None else self.crew.living(home)
             if worker is None or home != self.crew.holder(candidate):
-                return candidate.late()  # it went with a worker that died, and is not worth compiling again
+                return candidate.late()  # it was lost with a worker that died, and is not worth compiling again
             facts = {"name": candidate.name, "spin": candidate.settings.spin}
             with self.crew.phases.during(Work.TIME, candidate.backend):
                 timing = worker.ask("time_cluster", RUN_LIMIT_S, **facts, at_least_s=at_least_s)
@@ -181,7 +181,7 @@ class Session:
         return replace(candidate, cost=measured_cost(timing, candidate.settings.threads))
 
     def eager_prices(self) -> dict[str, float]:
-        """Measure what each node costs in eager, in seconds. Raise PluginError if the worker fails."""
+        """Measure the cost of each node in eager, in seconds. Raise PluginError if the worker fails."""
         with self.crew.phases.during(Work.TIME, EAGER):
             seconds, beside = self.crew.living(self.crew.home_of(EAGER)).ask("profile", RUN_LIMIT_S)
         self.is_disturbed |= beside > 0

@@ -1,4 +1,4 @@
-"""What a worker process can be asked: what plugins say, and to compile, verify and time, apart from the user's process."""
+"""Requests to a worker process: query plugins, and compile, verify and time, outside the user's process."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class _State:
     values: dict[str, Any] = field(default_factory=dict)
     plan: Assembled | None = None
     stepwise: Assembled | None = None
-    """The same plan with the seconds of each step; another one where each step has to be waited for."""
+    """The same plan with times of each step. It is a separate object if timing has to wait for each step."""
     leisure: Leisure | None = None
-    """What is verified after the first answer."""
+    """The checks that run after the first answer."""
     configured: Registry | None = None
     """The registry under the session's options."""
 
@@ -75,15 +75,15 @@ class _State:
 
 _state = _State()
 _LAPPED_CALLS = 5
-"""Calls of a plan in which each step is waited for, beside those that count for the plan."""
+"""Number of calls of a plan that wait for each step, in addition to those that count for the plan."""
 _CALLS = 2
-"""Calls that are watched for what they leave behind, after the first ones, which may start a pool."""
+"""Number of calls that are checked for leftovers, after the first ones, which may start a thread pool."""
 
 
 def load(folder: str, threads: int, modes: Modes, options: Options, traffic: str | None = None) -> None:
-    """Read the sample, set the thread count, the user's settings of PyTorch, and backends' own ones.
+    """Read the sample, and set the thread count, the user's settings of PyTorch, and the backends' own settings.
 
-    `traffic` is where the calls of a model are counted that runs meanwhile.
+    `traffic` is the file that counts the calls of the user's model while it runs; None if it does not run.
     """
     GAPS.watch(None if traffic is None else Path(traffic))
     PATIENCE.begin()
@@ -95,7 +95,7 @@ def load(folder: str, threads: int, modes: Modes, options: Options, traffic: str
 
 
 def rest() -> None:
-    """Free what was loaded and built."""
+    """Free everything that was loaded and built."""
     GAPS.watch(None)
     _state.sample = _state.plan = _state.stepwise = _state.configured = _state.leisure = None
     for held in (_state.built, _state.values):
@@ -106,7 +106,7 @@ def rest() -> None:
 
 
 def answers(backend: str, options: Options) -> Answers:
-    """Ask a backend about every node of the graph. Raises HubError where it cannot be loaded."""
+    """Ask a backend about every node of the graph. Raise HubError if it cannot be loaded."""
     with kept_state() as changed:
         found = verdicts.answers(_state.loaded_sample.graph, _state.registry, options, backend)
     if not (message := told_changes(changed, WORKER)):
@@ -119,7 +119,7 @@ def answers(backend: str, options: Options) -> Answers:
 def estimate(
     backend: str, nodes: Sequence[str], settings: CompileSettings, peaks: Peaks, accelerators: Mapping[str, Peaks]
 ) -> Said:
-    """Ask a backend what a cluster would cost on a machine with such peaks."""
+    """Ask a backend for the cost of a cluster on a machine with these peaks."""
     settle(settings.threads, peaks, accelerators)
     with plugin_edge(backend, None, "estimate"), kept_state() as changed:
         answer = _state.registry.backend(backend).estimate(_cut("estimate", nodes), settings)
@@ -127,7 +127,7 @@ def estimate(
 
 
 def explain(name: str, backend: str, nodes: Sequence[str], settings: CompileSettings) -> Said:
-    """Ask a backend what it has to tell of a cluster on its real inputs."""
+    """Ask a backend to explain a cluster on its real inputs."""
     cluster = _cut(name, nodes)
     prepare(cluster.input_names)
     with plugin_edge(backend, name, "explain"), kept_state() as changed:
@@ -142,21 +142,21 @@ def offered() -> tuple[Offered, ...]:
 
 
 def prepare(names: Sequence[str]) -> None:
-    """Run the graph once in eager, unless all are there, and keep the named values: real inputs of clusters to come."""
+    """Run the graph once in eager, unless all values are known, and keep the named ones: real inputs of later clusters."""
     if missing := set(names) - set(_state.values):
         sample = _state.loaded_sample
         _state.values |= values_at(sample.graph, sample.values, missing)
 
 
 def profile() -> tuple[dict[str, float], int]:
-    """Return what each node costs in eager, in seconds, and how many runs there were beside the user's calls."""
+    """Return the cost of each node in eager, in seconds, and how many runs overlapped with the user's calls."""
     sample, beside = _state.loaded_sample, GAPS.beside
     found = PATIENCE.timed(lambda: profile_eager(sample.graph, sample.values), lambda seconds: sum(seconds.values()))
     return found, GAPS.beside - beside
 
 
 def compile_cluster(candidate: Candidate, is_kept: bool, most_saved_bytes: int | None = None) -> Report:
-    """Compile, run, verify and, where it has a folder, save one cluster; keep it at hand where asked to."""
+    """Compile, run, verify and, if it has a folder, save one cluster. Keep it loaded if `is_kept`."""
     start, phases = time.perf_counter(), Phases()
     with phases.during(Work.CHECK, candidate.backend):
         cluster = _cut(candidate.name, candidate.group.nodes)
@@ -175,7 +175,7 @@ def compile_cluster(candidate: Candidate, is_kept: bool, most_saved_bytes: int |
             _check_leftovers(built.loaded, before, _inputs(cluster))
         except PluginError:
             if candidate.folder is not None:
-                shutil.rmtree(candidate.folder, ignore_errors=True)  # it was saved before, and nobody is to find it
+                shutil.rmtree(candidate.folder, ignore_errors=True)  # it was saved already, and must not be found
             raise
     if is_kept:
         _state.built[candidate.name] = built.loaded
@@ -184,7 +184,7 @@ def compile_cluster(candidate: Candidate, is_kept: bool, most_saved_bytes: int |
 
 
 def _check_leftovers(loaded: Loaded, before: Counter[str], inputs: Sequence[Any]) -> None:
-    """Raise ContractError for what would be left in the user's process: by each call, or by compiling it there again."""
+    """Raise ContractError for leftovers in the user's process: of each call, or of compiling the cluster there again."""
     backend, name = loaded.backend, loaded.cluster.name
     if not _state.registry.entries[backend].info.saveable and (left := more(before, MANY_LEFT)):
         raise ContractError(f"compiling it leaves {left} behind", backend=backend, cluster=name)
@@ -197,9 +197,9 @@ def _check_leftovers(loaded: Loaded, before: Counter[str], inputs: Sequence[Any]
 
 
 def hold(candidate: Candidate) -> None:
-    """Load one cluster that another worker saved, if its files are as they were saved, or compile it again.
+    """Load one cluster that another worker saved, if its files are intact, or compile it again if it was not saved.
 
-    Raises PluginError.
+    Raise PluginError if that fails.
     """
     if (folder := candidate.saved_in) is None:
         compile_cluster(replace(candidate, folder=None), is_kept=True)
@@ -209,12 +209,12 @@ def hold(candidate: Candidate) -> None:
         reason = found.problem or "it was removed meanwhile"
         raise CompileError(f"the saved executable cannot be loaded: {reason}", backend=backend, cluster=name)
     cluster = _cut(name, candidate.group.nodes)
-    with kept_state():  # what it changes was told when the worker that saved it loaded it back
+    with kept_state():  # its changes were reported when the worker that saved it loaded it back
         _state.built[name] = load_cluster(cluster, backend, candidate.settings, folder, _state.registry)
 
 
 def time_cluster(name: str, at_least_s: float, spin: bool) -> Timing:
-    """Time one compiled cluster alone; without `spin`, PyTorch's threads do not spin either."""
+    """Time one compiled cluster alone. Without `spin`, PyTorch's threads do not busy-wait either."""
     loaded = _state.built[name]
     inputs = _inputs(loaded.cluster)
     calm = None if spin else Calm()
@@ -225,7 +225,7 @@ def time_cluster(name: str, at_least_s: float, spin: bool) -> Timing:
 
 
 def build_plan(steps: Sequence[Step], spin: bool) -> float:
-    """Put a whole plan together from compiled clusters, run it twice, and return the second run's seconds."""
+    """Assemble a whole plan from compiled clusters, run it twice, and return the second run's seconds."""
     sample = _state.loaded_sample
     loaded = {step.name: _state.built[step.name] for step in steps if not step.is_eager}
     _state.plan = _state.stepwise = assemble(sample.graph, steps, loaded, strict=True, timed=True, spin=spin)
@@ -240,11 +240,11 @@ def build_plan(steps: Sequence[Step], spin: bool) -> float:
 
 
 def time_plan(at_least_s: float) -> tuple[Timing, list[float]]:
-    """Run the plan for a while; return seconds of each call, and seconds of each step per call."""
+    """Run the plan for at least `at_least_s` seconds. Return the timing of its calls, and seconds of each step per call."""
     plan, stepwise, values = _state.plan, _state.stepwise, _state.loaded_sample.values
     if plan is None or stepwise is None:
         raise RuntimeError("no plan was built")
-    awaited = accelerators_of((plan.run(values), values))  # warms caches up after others had the cores
+    awaited = accelerators_of((plan.run(values), values))  # warms up caches after other work on the cores
     laps: dict[Timing, list[float]] = {}
 
     def take() -> Timing:
@@ -266,12 +266,12 @@ def _median_s(timing: Timing) -> float:
 
 
 def step_back() -> None:
-    """Let the user's own threads go first, as long as this process lives."""
+    """Run behind the user's own threads for the rest of this process."""
     step_behind()
 
 
 def verify_at_leisure(candidate: Candidate) -> None:
-    """Make a cluster ready for what is verified after the first answer."""
+    """Prepare a cluster for the checks that run after the first answer."""
     cluster = _cut(candidate.name, candidate.group.nodes)
     prepare(cluster.input_names)
     _state.leisure = leisure_of(
@@ -280,25 +280,25 @@ def verify_at_leisure(candidate: Candidate) -> None:
 
 
 def prepare_kind(kind: str) -> bool:
-    """Run eager on a kind of generated inputs; False where there are none, or it raises."""
+    """Run eager on a kind of generated inputs. Return False if there are none, or eager raises."""
     return _leisure().prepare(kind)
 
 
 def compare_kind(name: str, backend: str, kind: str) -> str:
-    """Compare the executable on what was prepared. Returns what differs on unusual inputs, or ""."""
+    """Compare the executable with eager on the prepared inputs. Return what differs on unusual inputs, or ""."""
     with _enough_memory(), running(backend, name):
         return _leisure().compare(kind)
 
 
 def endure(name: str, backend: str) -> int:
-    """Make many calls of the executable. Returns how many."""
+    """Make many calls of the executable. Return how many."""
     with _enough_memory(), plugin_edge(backend, name, "run"):
         return _leisure().endure()
 
 
 @contextmanager
 def _enough_memory() -> Generator[None]:
-    """Turn a lack of memory, which is no executable's fault, into CompileError."""
+    """Convert out-of-memory errors, which are not the executable's fault, to CompileError."""
     try:
         yield
     except PluginError as error:

@@ -1,6 +1,6 @@
-"""Writes a captured graph and its input values to a folder for worker processes, and reads them back there.
+"""Write a captured graph and its input values to a folder for worker processes, and read them back there.
 
-The folder is private to one planning session; it is no cache, so pickles in it are the hub's own.
+The folder is private to one planning session. It is not a cache, so the hub itself wrote all pickles in it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hub.partition.extract import extract
 from hub.plugin.graph import Graph
 
 _DEFINITIONS = cast("Mapping[str, Any]", cast("Any", custom_ops).OPDEFS)
-"""What `torch.library.custom_op` defined in this process, by qualified name."""
+"""Operators that `torch.library.custom_op` defined in this process, by qualified name."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Sample:
 
 
 def cut_sample(sample: Sample, nodes: Sequence[str], values: Mapping[str, Any]) -> Sample:
-    """Return a sample with nothing but some nodes, which stand in for a graph that cannot be sent whole.
+    """Return a sample of only some nodes, to replace a graph that cannot be sent whole.
 
-    `values` holds those that the nodes read from other nodes.
+    `values` holds the values that the nodes read from other nodes.
     """
     cluster = extract(sample.graph, nodes, sample.graph.name, {})
     known = {**sample.by_name, **values}
@@ -61,7 +61,7 @@ def cut_sample(sample: Sample, nodes: Sequence[str], values: Mapping[str, Any]) 
 
 
 def write_sample(folder: Path, sample: Sample) -> None:
-    """Write a sample. Raises whatever pickling raises, for instance for operators that only this process knows."""
+    """Write a sample. Raise any error of pickling, for instance for operators that only this process knows."""
     graph = sample.graph
     (folder / "graph.bin").write_bytes(dump_module(graph.module))
     facts = (graph.name, graph.mutated, graph.weights, dict(graph.pinned), graph.is_training)
@@ -75,11 +75,11 @@ def write_sample(folder: Path, sample: Sample) -> None:
 def read_sample(folder: Path) -> Sample:
     """Read a sample back, with symbolic sizes in a ShapeEnv of its own.
 
-    Imports the modules that bring the graph's custom operators. Raises whatever reading raises, for instance where such an
+    Import the modules that register the graph's custom operators. Raise any error of reading, for instance if such an
     operator is still unknown.
     """
     for home in json.loads((folder / "homes.json").read_text()):
-        with contextlib.suppress(Exception):  # without its operators the graph cannot be read, which says more
+        with contextlib.suppress(Exception):  # reading the graph without its operators raises a clearer error
             importlib.import_module(home)
     name, mutated, weights, pinned, is_training = pickle.loads((folder / "facts.bin").read_bytes())
     module = load_module((folder / "graph.bin").read_bytes())
@@ -91,7 +91,8 @@ def read_sample(folder: Path) -> Sample:
 def homes_of_operators(graph: Graph) -> tuple[str, ...]:
     """Return the modules whose import registers the graph's custom operators, as far as PyTorch knows them.
 
-    Some of PyTorch's own are imported only when they are used. The user's main module is none: it must not run twice.
+    This includes modules of PyTorch that are imported only when used. The user's main module is excluded: it must not run
+    twice.
     """
     names = {_qualified_name(node.target) for node in graph.nodes}
     homes = (getattr(_DEFINITIONS.get(name), "_init_fn", None) for name in sorted(names))
@@ -104,7 +105,7 @@ def _qualified_name(target: Any) -> str:
 
 
 def dump_module(module: fx.GraphModule) -> bytes:
-    """Pickles an FX module with the fake values of its nodes, and no other metadata."""
+    """Pickle an FX module with the fake values and stack traces of its nodes, and no other metadata."""
     return GraphPickler.dumps(
         module, Options(ops_filter=None, node_metadata_key_filter=lambda key: key in ("val", "stack_trace"))
     )
@@ -116,5 +117,5 @@ def load_module(data: bytes) -> fx.GraphModule:
     assert isinstance(loaded, fx.GraphModule)
     for module in loaded.modules():
         if isinstance(module, fx.GraphModule):
-            module.recompile()  # the bodies of `cond`, say, come back with their graphs and without their code
+            module.recompile()  # nested modules, such as the bodies of `cond`, come back without their code
     return loaded

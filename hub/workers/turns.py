@@ -1,4 +1,4 @@
-"""Who of many may work now, where only so many can at once: the most important of those that wait."""
+"""A semaphore with priorities: the most important of the waiting threads gets the next turn."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import threading
 from collections.abc import Generator
 
 Rank = tuple[bool, int]
-"""The lower one goes first."""
+"""Priority of a thread; the lower one goes first."""
 
 
 class Turns:
-    """So many turns at once. Any thread may ask for one."""
+    """A thread-safe limit of `count` turns at once."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -22,7 +22,7 @@ class Turns:
 
     @contextlib.contextmanager
     def turn(self, rank: Rank, patience_s: float) -> Generator[None]:
-        """Wait for a turn, and go on without one when the patience ends: whoever has one may hang."""
+        """Wait for a turn. After `patience_s` seconds go on without one: a thread that has a turn may hang."""
         is_mine = self._take(rank, patience_s)
         try:
             yield

@@ -1,6 +1,6 @@
-"""Entry of the worker process: `python -m hub.workers.worker IN OUT`, with two pipe numbers.
+"""Entry point of the worker process: `python -m hub.workers.worker IN OUT`, with two pipe descriptors.
 
-Its tasks live in a module of their own, because what is defined in `__main__` cannot be unpickled elsewhere.
+Its tasks are in a separate module, because objects defined in `__main__` cannot be unpickled elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hub.workers.tasks import HANDLERS
 
 
 def main() -> None:
-    """Answer requests until nobody is there to ask."""
+    """Answer requests until the parent is gone."""
     claim_process()
     serve(HANDLERS)
 

@@ -1,9 +1,10 @@
-"""`hub.compile`: a model's plan without Dynamo at every call, and with all that Dynamo checks.
+"""`hub.compile`: run a model's plan without Dynamo at every call, yet with everything that Dynamo checks.
 
-The way of a call: `program` finds the entry (`entry`) whose inputs these are and whose `watch` says that nothing that the
-program read from Python has changed, and goes to the plan. Everything else goes through Dynamo, which decides anew.
+The path of a call: if the `watch` shows that nothing that the program read from Python has changed, `program` looks for an
+entry (`entry`) that fits the inputs, and runs the plan. If there is none, the code that Dynamo generated may still serve
+(`general`). All other calls go through Dynamo, which decides again.
 
-`recorder` hears of Dynamo's guards, `reads` turns them into what is watched, `modes` compares the thread's own state,
-and `feeding` leads inputs into the graph and its outputs to the result. `compile` is what users call, and `attempt` tries
-for `hub explain` whether a model's calls would go without Dynamo.
+`recorder` receives Dynamo's guards, `reads` turns them into objects to watch, `modes` compares the thread's own state, and
+`feeding` maps inputs to the graph's arguments and its outputs to the result. Users call `compile`. For `hub explain`,
+`attempt` finds out whether a model's calls would skip Dynamo.
 """

@@ -1,4 +1,4 @@
-"""Tries whether a model's calls would go without Dynamo, for `hub explain`."""
+"""Find out whether a model's calls would skip Dynamo, for `hub explain`."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import torch
 from hub.frontend.direct.program import Program
 
 _N_CALLS = 3
-"""Calls after which the next one of their form goes without Dynamo: captured, noted, and one more for models that change
-in their first call."""
+"""Number of calls after which the next one of their form skips Dynamo: one to capture, one to record, and one more for
+models that change in their first call."""
 
 
 def why_dynamo(model: Callable[..., Any], inputs: Sequence[Any]) -> str:
-    """Return why calls of `model(*inputs)` would go through Dynamo; "" where they would not. Calls the model, in eager."""
+    """Return why calls of `model(*inputs)` would go through Dynamo; "" if they would not. Call the model, in eager."""
     with tempfile.TemporaryDirectory(prefix="hub-") as folder:
         options = {"backends": (), "tune": "off", "start": "wait", "background": False, "plan": None, "cache_dir": folder}
         program = Program(model, options, dynamic=None)
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what is wrong with capture is told with the plans
+            warnings.simplefilter("ignore")  # problems with capture are reported with the plans
             for _ in range(_N_CALLS):
                 program(*inputs)
         return program.why_dynamo
 
 
 def calls_text(why: str) -> str:
-    """Return in words how calls go, given what keeps them with Dynamo."""
+    """Return a sentence on whether calls go through Dynamo, given the reason (`why_dynamo`)."""
     return (
         f"calls of hub.compile's model go through Dynamo: {why}" if why else "calls of hub.compile's model leave Dynamo out"
     )

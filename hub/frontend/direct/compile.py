@@ -1,4 +1,4 @@
-"""`hub.compile`: the way to use the hub that costs least at every call."""
+"""`hub.compile`: the use of the hub with the least overhead per call."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ Model = TypeVar("Model", bound=Callable[..., Any])
 
 
 class CompiledModule:
-    """What makes a module's class that of its compiled form: calls go through the hub, all else is the module's own.
+    """Mixin for the class of a compiled module: calls go through the hub, everything else is the module's own.
 
-    A compiled module shares its attributes with the module that it was made of: parameters, hooks, flags, names. What is
-    done to one is done to both.
+    A compiled module shares its attributes with the original module: parameters, hooks, flags, names. A change to one is a
+    change to both.
     """
 
     __slots__ = ()
 
     def __init_subclass__(cls, **_: Any) -> None:
-        """Leave out what the module's own class does with subclasses: this one is none that its author wrote."""
+        """Skip the `__init_subclass__` of the module's own class: its author did not write this subclass."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
@@ -57,7 +57,7 @@ class CompiledModule:
 
 
 class CompiledFunction:
-    """A function whose calls go through the hub. As a method, it is compiled for each object."""
+    """A function whose calls go through the hub. As a method, it is compiled once per object."""
 
     def __init__(self, program: Program) -> None:
         self._hub_program = program
@@ -74,7 +74,7 @@ class CompiledFunction:
         self._method_name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Return the method of an object: compiled for this object alone, whose attributes its calls then watch."""
+        """Return the method of an object. It is compiled for this object alone, and its calls watch its attributes."""
         if instance is None:
             return self
         program = self._hub_program
@@ -85,7 +85,7 @@ class CompiledFunction:
         return attributes.setdefault(name, _CompiledMethod(Program(method, program.options, dynamic=program.dynamic), name))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copy and pickle the function as any other one: by its name, where it has one, and planned anew."""
+        """Copy and pickle the function by its name, as Python does. If it has none, its copy is planned again."""
         program = self._hub_program
         name = getattr(self, "__qualname__", "")
         with contextlib.suppress(AttributeError):
@@ -103,7 +103,7 @@ class _CompiledMethod(CompiledFunction):
         self._method_name = name
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copy and pickle the method as the one of the copied object."""
+        """Copy and pickle the method as the method of the copied object."""
         return getattr, (cast("Any", self._hub_program.function).__self__, self._method_name)
 
 
@@ -130,17 +130,18 @@ def compile(  # noqa: A001
     dynamic: bool | None = None,
     example_inputs: Sequence[Any] | None = None,
 ) -> Any:
-    """Return a model or function that runs the hub's plan without asking Dynamo at every call.
+    """Return a model or function that runs the hub's plan without calling Dynamo at every call.
 
-    A module gives a module of its class, which shares its attributes with it; without `model`, a decorator is returned. The
-    first call answers in eager; the second is captured, and planned while further calls answer in eager; from the third of
-    a form on, calls skip Dynamo while nothing that the model reads has changed. `options` are those of the hub's backend.
+    For a module, return a module of its class that shares its attributes. Without `model`, return a decorator. The first
+    call runs in eager. The second is captured, and planned while further calls run in eager. From the third call of a form
+    on, calls skip Dynamo while nothing that the model reads has changed. `options` are those of the hub's backend.
 
-    `dynamic` is `torch.compile`'s. `example_inputs` holds inputs, each a tuple of arguments or a dict of keyword arguments;
-    the model is captured for each of them now, by calls whose results are thrown away, without gradients in eval mode.
-    Raise OptionError for wrong options, for what is compiled already, and for a module that cannot be given another class.
+    `dynamic` is the same as in `torch.compile`. `example_inputs` holds inputs, each a tuple of arguments or a dict of
+    keyword arguments. The model is captured for each of them now, by calls whose results are discarded, without gradients
+    in eval mode. Raise OptionError for wrong options, for a model that is compiled already, and for a module whose class
+    cannot be changed.
     """
-    resolve(options, environment_now(), Path.cwd())  # a mistake is told here, not in some later call
+    resolve(options, environment_now(), Path.cwd())  # report a mistake here, not in some later call
     if model is None:
         return functools.partial(compile, options=options, dynamic=dynamic, example_inputs=example_inputs)
     _check(model)
@@ -152,14 +153,14 @@ def compile(  # noqa: A001
 
 
 def program_of(compiled: Any) -> Program:
-    """Return the calls behind what `compile` returned. Raises OptionError for anything else."""
+    """Return the `Program` behind what `compile` returned. Raise OptionError for anything else."""
     if (program := program_behind(compiled)) is None:
         raise OptionError(f"{type(compiled).__name__} was not made by hub.compile", hint="pass what hub.compile returned")
     return program
 
 
 def _check(model: Any) -> None:
-    """Raise OptionError for what cannot be compiled, or is already."""
+    """Raise OptionError if the model cannot be compiled, or is compiled already."""
     name = type(model).__name__
     if isinstance(model, type) or not callable(model):
         what = f"the class {model.__name__}" if isinstance(model, type) else f"a {name}"
@@ -177,7 +178,7 @@ def _check(model: Any) -> None:
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return one of `example_inputs` as arguments and keyword arguments. Raises OptionError for anything else."""
+    """Return one of `example_inputs` as arguments and keyword arguments. Raise OptionError for other types."""
     if isinstance(inputs, Mapping):
         return (), cast("Mapping[str, Any]", inputs)
     if not isinstance(inputs, (tuple, list)):
@@ -189,7 +190,7 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 
 def _again(model: Any, options: Mapping[str, Any], dynamic: bool | None) -> Any:
-    """Return the compiled form of what was checked. Copies and files of compiled models name this function."""
+    """Return the compiled form of a checked model. Copies and pickles of compiled models refer to this function by name."""
     program = Program(model, options, dynamic=dynamic)
     if not isinstance(model, torch.nn.Module):
         return CompiledFunction(program)
@@ -200,7 +201,7 @@ def _again(model: Any, options: Mapping[str, Any], dynamic: bool | None) -> Any:
 
 
 def _class_for(kind: type) -> Any:
-    """Return the class of a compiled module. What a metaclass does with the classes of its author is left out."""
+    """Return the class of a compiled module. Bypass a custom metaclass, which expects classes of its author."""
     members: dict[str, Any] = {
         "__slots__": (OWN_SLOT,), "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__,
     }  # fmt: skip
@@ -214,7 +215,7 @@ def _class_for(kind: type) -> Any:
 
 
 def _shared(slot: Any) -> property:
-    """Return an attribute of a compiled module that lies in a slot of the module that it was made of."""
+    """Return a property of a compiled module that reads and writes a slot of the original module."""
     return property(
         lambda compiled: slot.__get__(program_of(compiled).function),
         lambda compiled, value: slot.__set__(program_of(compiled).function, value),

@@ -1,4 +1,4 @@
-"""One form of a call: the inputs it takes, and the way from them through a captured graph to the model's result."""
+"""One form of a call: the inputs that it takes, and the path from them through a captured graph to the model's result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hub.frontend.direct.watch import SAME, Watch, forms_of, have_no_attributes
 
 
 class Inputs:
-    """The inputs of one call, laid out: leaves in a row, and how containers hold them."""
+    """The inputs of one call, flattened: a sequence of leaves, and the structure of the containers around them."""
 
     __slots__ = ("_given", "is_flat", "leaves", "names", "structure")
     leaves: Sequence[Any]
@@ -34,22 +34,22 @@ class Inputs:
             self.leaves, self.structure = _flat(args, kwargs)
 
     def containers(self) -> list[Any]:
-        """Return the lists, dicts and other containers in the inputs that can change."""
+        """Return the lists, dicts and other mutable containers in the inputs."""
         return [] if self.is_flat else containers_in(self._given)
 
     def key(self) -> Any:
-        """Return what calls of one form share. Raises TypeError for inputs that cannot be compared."""
+        """Return a key that calls of one form share. Raise TypeError for inputs that cannot be compared."""
         if any(not isinstance(leaf, (torch.Tensor, *PLAIN)) for leaf in self.leaves):
             raise TypeError
         return self.names, self.structure, tuple(map(_form, self.leaves))
 
     def kind(self) -> Any:
-        """Return what calls share that one symbolic program could serve: 0 and 1 are sizes of their own to Dynamo."""
+        """Return a key shared by calls that one symbolic program could serve. Dynamo specializes the sizes 0 and 1."""
         return self.names, str(self.structure), tuple(map(_kind, self.leaves))
 
 
 class Entry:
-    """One form of a call."""
+    """One form of a call, and the graph that serves it."""
 
     __slots__ = (
         "_args",
@@ -70,11 +70,11 @@ class Entry:
     )
 
     def __init__(self, inputs: Inputs, seen: Seen, result: Any, watch: Watch, modes: Modes) -> None:
-        """Make an entry for a call that was seen. `watch` is of what the program read, tensors beside inputs among it.
+        """Make an entry for a recorded call. `watch` covers what the program read, including tensors that are not inputs.
 
-        Raises FreezeError with the reason where the inputs, or the way to the result, cannot be told from the call.
+        Raise FreezeError with the reason if calls cannot be compared by their inputs, or the result cannot be rebuilt.
         """
-        self._is_flat = inputs.is_flat  # not the inputs themselves: those of a finished call go
+        self._is_flat = inputs.is_flat  # not the inputs themselves: those of a finished call must be freed
         self._names, self._structure = inputs.names, inputs.structure
         self._plain = tuple((at, leaf) for at, leaf in enumerate(inputs.leaves) if not isinstance(leaf, torch.Tensor))
         if strange := [type(leaf).__name__ for _, leaf in self._plain if type(leaf) not in PLAIN]:
@@ -85,7 +85,7 @@ class Entry:
         tensors = [leaf for leaf in inputs.leaves if isinstance(leaf, torch.Tensor)]
         if any(one.layout is not torch.strided for one in (*tensors, *weights)):
             raise FreezeError("a sparse tensor is read")
-        if any(one.is_complex() or one.is_neg() for one in weights):  # `stamps` do not see a tensor become its conjugate
+        if any(one.is_complex() or one.is_neg() for one in weights):  # `Stamps` cannot detect a conjugated tensor
             raise FreezeError("a complex weight is read")
         if len({id(one) for one in (*tensors, *weights)}) < len(tensors) + len(weights):
             raise FreezeError("one tensor is given twice, or is a part of the model")
@@ -101,7 +101,7 @@ class Entry:
         self._rebuild = rebuilt(result, seen.outputs, held={*watch.objects, *map(id, inputs.containers())})
 
     def leaves_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
-        """Return the leaves of a call's inputs where the call has this form, in these modes; None where it has not."""
+        """Return the leaves of a call's inputs if the call has this form, in these modes; else None."""
         if self._is_flat:
             if len(args) != self._structure or tuple(kwargs) != self._names:
                 return None
@@ -122,7 +122,7 @@ class Entry:
         return leaves
 
     def run(self, leaves: Sequence[Any], *, is_same: bool) -> Any:
-        """Run the graph on the leaves that `leaves_of` returned; `is_same` says that no weight was written to."""
+        """Run the graph on the leaves that `leaves_of` returned. `is_same` is True if no weight was written to."""
         args = list(self._args)
         for leaf, position in self._places:
             args[position] = leaves[leaf]
@@ -133,7 +133,7 @@ class Entry:
         return self._rebuild(self._run_unbound(args, is_same=is_same))
 
     def _run_unbound(self, args: Sequence[Any], *, is_same: bool) -> Sequence[Any]:
-        """Run the graph, which looks at every weight, and note what served: it serves while no weight is written to."""
+        """Run the graph, which checks every weight, and keep the binding that it used until a weight is written to."""
         graph, watch = self._graph, self._watch
         if not is_same and not graph.graph.mutated:
             watch.renew()
@@ -150,7 +150,7 @@ def _flat(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], 
 
 
 def _has_plain_keys(structure: Any) -> bool:
-    """Return whether all dicts in a structure have strings as keys."""
+    """Return whether all keys of dicts in a structure are strings."""
     if issubclass(structure.type or object, dict):
         keys: Any = structure.context
         keys = keys[1] if structure.type is collections.defaultdict else keys
@@ -170,5 +170,5 @@ def _kind(leaf: object) -> Any:
 
 
 def _sign(value: float) -> str:
-    """Return what tells 0.0 from -0.0."""
+    """Return a character that distinguishes -0.0 from 0.0."""
     return str(value)[:1]

@@ -1,4 +1,4 @@
-"""Where the arguments of a captured graph come from in a call of the model, and where its outputs go."""
+"""Mapping of a call's inputs to the arguments of a captured graph, and of its outputs to the model's result."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hub.errors import FreezeError
 from hub.frontend.compiled import CompiledGraph
 
 PLAIN = (int, float, bool, str, type(None))
-"""Values beside tensors that can be compared, and handed out again."""
+"""Types, in addition to tensors, whose values can be compared and returned again."""
 
 
 def check_inputs(leaves: Sequence[Any]) -> None:
-    """Raise FreezeError for inputs of which no call could tell whether it is of the same form."""
+    """Raise FreezeError if a later call cannot be compared with these inputs."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if len({id(tensor) for tensor in tensors}) < len(tensors):
         raise FreezeError(
@@ -29,10 +29,10 @@ def check_inputs(leaves: Sequence[Any]) -> None:
 def fed(
     graph: CompiledGraph, args: Sequence[Any], leaves: Sequence[Any], pinned: Collection[int] | None = None
 ) -> tuple[tuple[Any, ...], tuple[tuple[int, int], ...]]:
-    """Return the graph's arguments with gaps, and for each gap which leaf of the inputs goes there, as (leaf, position).
+    """Return the graph's arguments with gaps, and for each gap the leaf of the inputs that fills it, as (leaf, position).
 
-    `pinned` are the identities of the tensors that the caller knows to be the same in every call; None where that is left
-    to the graph's guard of its weights. Raises FreezeError for a tensor that is none of them, and no input.
+    `pinned` holds the identities of tensors that the caller knows to be the same in every call. If it is None, the graph's
+    guard on its weights decides. Raise FreezeError for a tensor that is neither of these nor an input.
     """
 
     def is_fixed(value: torch.Tensor, name: str) -> bool:
@@ -55,17 +55,17 @@ def fed(
 
 
 def containers_in(value: Any) -> list[Any]:
-    """Return the lists, dicts and other containers in a value that can change, outer ones first."""
+    """Return the lists, dicts and other mutable containers in a value, outer ones first."""
     nodes: list[Any] = []
     pytree.tree_flatten(value, is_leaf=lambda node: nodes.append(node) or False)
     return [node for node in nodes if type(node) is not tuple and not pytree.tree_is_leaf(node)]
 
 
 def rebuilt(result: Any, outputs: Sequence[Any], held: Set[int] = frozenset()) -> Callable[[Sequence[Any]], Any]:
-    """Return what turns the graph's outputs into the model's result.
+    """Return a function from the graph's outputs to the model's result.
 
-    `held` are the identities of what the model or its inputs hold. Raises FreezeError for a result with lists or dicts
-    among these, since eager hands out the same object in every call.
+    `held` contains the identities of the objects that the model or its inputs hold. Raise FreezeError if a list or dict of
+    the result is one of them, since eager returns the same object in every call.
     """
     place = {id(output): index for index, output in enumerate(outputs) if isinstance(output, torch.Tensor)}
     if id(result) in place:

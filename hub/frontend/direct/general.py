@@ -1,8 +1,8 @@
 """The code that Dynamo generated for a program, called without Dynamo: any sizes, caches that are written to, any result.
 
-An entry (`entry.py`) knows one form of the inputs and calls the graph itself. This is for the rest: Dynamo's own code does
-all that is beside the graph. Of its guards only those are checked, by Dynamo's own checker, that the watch does not
-imply: those on the call's inputs, mostly.
+An entry (`entry.py`) takes one form of the inputs and calls the graph itself. This module handles the rest: Dynamo's own
+code does everything outside the graph. Dynamo's own checker checks the guards that the watch does not imply: mostly those
+on the call's inputs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hub.frontend.direct.watch import Watch
 
 @contextlib.contextmanager
 def _only(output: Any, guards: Iterable[Guard]) -> Generator[None]:
-    """Let a program that Dynamo compiles in this thread have these guards alone. The caller holds Dynamo's lock."""
+    """Restrict a program that Dynamo compiles in this thread to these guards. The caller holds Dynamo's lock."""
     context = output.tracing_context.guards_context
     all_of_it = context.dynamo_guards
     context.dynamo_guards = GuardsSet(OrderedSet(guards))
@@ -37,7 +37,7 @@ def _only(output: Any, guards: Iterable[Guard]) -> Generator[None]:
 
 
 class Check(CheckFunctionManager):
-    """Dynamo's checker for some guards of a program, made while Dynamo compiles it."""
+    """Dynamo's checker for some guards of a program. It must be made while Dynamo compiles the program."""
 
     def __init__(self, code: types.CodeType, output: Any, guards: Iterable[Guard]) -> None:
         self._living: list[weakref.ref[Any]] = []
@@ -47,25 +47,25 @@ class Check(CheckFunctionManager):
         self._holds = cast("Any", self.guard_manager).root.check
 
     def id_ref(self, obj: object, obj_str: str) -> int:  # noqa: ARG002 - as Dynamo calls it
-        """Note an object that is compared by its identity: once it is gone, another one may have that."""
+        """Return the identity of an object, and end this check when it dies: another object may then get its identity."""
         with contextlib.suppress(TypeError):  # a number, None and the like
             self._living.append(weakref.ref(obj, partial(_end, weakref.ref(self))))
         return id(obj)
 
     def holds(self, scope: Mapping[str, Any]) -> bool:
-        """Return whether the guards hold in a scope: the arguments of a call by name."""
+        """Return whether the guards hold in a scope, the arguments of a call by name."""
         return not self._is_over and self._holds(scope)
 
     def end(self) -> None:
-        """Let no call pass any more."""
+        """Fail for every call from now on."""
         self._is_over = True
 
 
 def checked(code: types.CodeType, output: Any, guards: Iterable[Guard]) -> Check | None:
-    """Return a checker for some guards of a program that Dynamo compiles; None where it makes none of these alone."""
+    """Return a checker for some guards of the program that Dynamo compiles now; None if Dynamo cannot make one."""
     try:
         return Check(code, output, guards)
-    except Exception:  # noqa: BLE001 - calls go through Dynamo then, with all guards: nobody else need know
+    except Exception:  # noqa: BLE001 - calls then go through Dynamo, with all guards
         return None
 
 
@@ -76,23 +76,23 @@ def _end(check: weakref.ref[Check], _: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class General:
-    """One program's code, and what must hold for it beside the watch."""
+    """One program's code, and what must hold for it in addition to the watch."""
 
     check: Check
     modes: Modes
     run: Callable[..., Any]
     are_apart: Callable[[Mapping[str, Any]], bool] | None
-    """Whether no input is a part of the model; None where that makes no difference."""
+    """Return whether no input is a part of the model; None if that makes no difference."""
     may_have_entry: bool
-    """Whether a form of its inputs may go the faster way; False where that was tried."""
+    """Whether a form of its inputs may get an entry, which is faster; False if that was tried."""
 
     def takes(self, scope: Mapping[str, Any]) -> bool:
-        """Return whether the code is right for a call, given as its arguments by name, while the watch holds."""
+        """Return whether the code is valid for a call, given as its arguments by name, while the watch holds."""
         return self.modes.hold() and self.check.holds(scope) and (self.are_apart is None or self.are_apart(scope))
 
 
 def generated(code: types.CodeType, compile_id: Any, names: dict[str, Any]) -> Callable[..., Any] | None:
-    """Return the function that Dynamo made of `code` in one compilation; None where PyTorch has dropped it."""
+    """Return the function that Dynamo made of `code` in one compilation; None if PyTorch has dropped it."""
     for entry in _debug_get_cache_entry_list(code):
         if entry.compile_id == compile_id:
             return types.FunctionType(entry.code, names, code.co_name)
@@ -106,7 +106,7 @@ def is_known(code: types.CodeType, scope: Mapping[str, Any]) -> bool:
 
 
 def apart(sources: Sequence[Source], watch: Watch) -> Callable[[Mapping[str, Any]], bool]:
-    """Return what tells whether none of the tensors at these places in a call's inputs is one that the watch is of."""
+    """Return a function that checks that no tensor at these sources in a call's inputs is one of the watched tensors."""
     expression = "".join(f"{source.name}," for source in sources)
     read = eval(f"lambda L: ({expression})", {})
     watched = frozenset(map(id, watch.tensors))

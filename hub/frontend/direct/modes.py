@@ -1,4 +1,4 @@
-"""What belongs to a thread, not to a model, and changes what a call means: gradients, autocast, dispatch, determinism."""
+"""State of a thread, not of a model, that changes what a call means: gradients, autocast, dispatch, determinism."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PLAIN: tuple[tuple[Callable[..., Any], tuple[Any, ...], object], ...] = (
     (_C._autograd._top_saved_tensors_default_hooks, (True,), None),
     (_is_traced, (), False),
 )
-"""What to ask, with which arguments, and the answer where nothing stands between a call and its operators. The answers are
-objects of which there is one."""
+"""Functions to call, with their arguments, and the results if nothing intercepts a call's operators. The results are
+singletons, so that they can be compared by identity."""
 
 
 class Modes:
-    """The modes of this thread when this was made. Only made where `are_plain()`."""
+    """The modes of this thread at the time of creation. Only created if `are_plain()`."""
 
     __slots__ = ("hold",)
 
@@ -41,21 +41,21 @@ class Modes:
         names = ((_device, "CURRENT_DEVICE"), (forward_ad, "_current_level"), (eval_frame, "_stance"))
         keyed = tuple((vars(module), (name,), (getattr(module, name),)) for module, name in names)
         self.hold: Callable[[], bool] = native.Comparison((), keyed, (), (), (), (), (), calls, MISSING).holds
-        """Return whether the calling thread is in the same modes."""
+        """Return whether the calling thread has the same modes."""
 
 
 def is_for_eager() -> bool:
-    """Return whether a call is one for PyTorch alone: transforms, modes and tracers of others have to see each operator.
+    """Return whether a call must run in eager, because a transform, mode or tracer has to see each operator.
 
-    Under a transform, `vmap` say, Dynamo would give up on the code for good.
+    Under a transform such as `vmap`, Dynamo would give up on the code for good.
     """
     return _n_dispatch_modes() > 0 or _function_transforms() is not None or _is_traced()
 
 
 def are_plain() -> bool:
-    """Return whether nothing stands between a call and its operators: no mode, transform, hook or tracer of this thread.
+    """Return whether nothing intercepts a call's operators: no mode, transform, hook or tracer of this thread.
 
-    Nor may the user have asked for eager, or for no more captures (`torch.compiler.set_stance`).
+    Return False also if the user asked for eager, or for no more captures (`torch.compiler.set_stance`).
     """
     return (
         all(ask(*args) is answer for ask, args, answer in _PLAIN)

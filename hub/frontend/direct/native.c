@@ -1,8 +1,9 @@
-/* Compares what a captured program read from Python with what is there now: `hub.frontend.direct.watch` says what and why.
+/* Compare what a captured program read from Python with the present state; see `hub.frontend.direct.watch`.
  *
- * A call of a model makes some thousand such comparisons. Here they are loads whose cache misses overlap, where Python would
- * call a function for each. Everything is CPython's own interface, but for one field: `ma_version_tag`, which every change of a dict changes in
- * CPython 3.11 and 3.12 (PEP 509; PEP 699 removes it later). `watch.py` tries that out before it trusts this module.
+ * A call of a model makes about a thousand such comparisons. In C they are loads whose cache misses overlap; Python would
+ * call a function for each. Everything is CPython's public interface except for one field, `ma_version_tag`, which every
+ * change of a dict changes in CPython 3.11 and 3.12 (PEP 509; PEP 699 removes it later). `watch.py` tests that before it
+ * relies on this module.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -26,14 +27,14 @@ typedef struct {
     uint64_t tag;
     Py_ssize_t n_keys;
     PyObject **keys;   /* borrowed from `held` */
-    PyObject **values; /* borrowed from `held`; NULL where the key must be missing */
+    PyObject **values; /* borrowed from `held`; NULL if the key must be missing */
 } Keyed;
 
 typedef struct {
     PyObject *object;
     PyTypeObject *type;
-    PyObject **place;    /* where the object has its attributes; NULL where it cannot have any */
-    PyObject *attributes; /* what is there: a dict, or NULL */
+    PyObject **place;    /* location of the object's attributes; NULL if it cannot have any */
+    PyObject *attributes; /* the dict at that location, or NULL */
     uint64_t tag;
 } Typed;
 
@@ -49,7 +50,7 @@ typedef struct {
 
 typedef struct {
     PyObject *cell;
-    PyObject *contents; /* NULL where it is empty */
+    PyObject *contents; /* NULL if the cell is empty */
 } Celled;
 
 typedef struct {
@@ -65,7 +66,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *held; /* the tuple of everything that the pointers below lead to */
+    PyObject *held; /* a tuple that owns everything that the pointers below refer to */
     Tagged *tagged;
     Py_ssize_t n_tagged;
     Keyed *keyed;
@@ -122,7 +123,7 @@ comparison_traverse(Comparison *self, visitproc visit, void *arg)
 static int
 comparison_clear(Comparison *self)
 {
-    free_arrays(self); /* first: they lead to what is held */
+    free_arrays(self); /* first: they point into what is held */
     Py_CLEAR(self->held);
     return 0;
 }
@@ -137,7 +138,7 @@ comparison_dealloc(Comparison *self)
     Py_DECREF(type);
 }
 
-/* Return zeroed memory for n things, and set an error where there is none. */
+/* Return zeroed memory for n items; NULL with an error set if there is none. */
 static void *
 room(Py_ssize_t n, size_t size)
 {
@@ -169,10 +170,10 @@ take_keyed(Comparison *self, PyObject *rows, PyObject *missing)
             return -1;
         }
         row->dict = (PyDictObject *)dict;
-        row->tag = 0; /* no dict has it: the first comparison looks at every key, since the dict may have changed meanwhile */
+        row->tag = 0; /* no dict has this tag: the first comparison checks every key, since the dict may have changed */
         row->keys = room(n_keys, sizeof(PyObject *));
         row->values = room(n_keys, sizeof(PyObject *));
-        self->n_keyed = i + 1; /* so that what there is of this row is freed */
+        self->n_keyed = i + 1; /* so that an incomplete row is freed, too */
         if (row->keys == NULL || row->values == NULL)
             return -1;
         row->n_keys = n_keys;
@@ -200,11 +201,11 @@ comparison_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Comparison *self = (Comparison *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    PyObject *values = PyList_New(0); /* what is compared by address: an address that is free would be given to others */
+    PyObject *values = PyList_New(0); /* owns what is compared by address: a freed address could be reused */
     if (values == NULL)
         goto failed;
     self->held = PyTuple_Pack(2, args, values);
-    Py_DECREF(values); /* `held` has it */
+    Py_DECREF(values); /* `held` owns it */
     if (self->held == NULL)
         goto failed;
 
@@ -229,7 +230,7 @@ comparison_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         goto failed;
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *object = PyTuple_GET_ITEM(objects, i);
-        PyObject **place = _PyObject_GetDictPtr(object); /* makes the dict where attributes are kept without one */
+        PyObject **place = _PyObject_GetDictPtr(object); /* creates the dict if the attributes are stored inline */
         PyObject *attributes = place == NULL ? NULL : *place;
         if (attributes != NULL && !PyDict_Check(attributes)) {
             PyErr_SetString(PyExc_TypeError, "an object that keeps its attributes in a dict is needed");
@@ -256,7 +257,7 @@ comparison_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
             goto failed;
         }
         int error = PyList_Append(values, items);
-        Py_DECREF(items); /* `values` has it */
+        Py_DECREF(items); /* `values` owns it */
         if (error)
             goto failed;
         self->listed[i] = (Listed){list, items};
@@ -334,7 +335,7 @@ failed:
     return NULL;
 }
 
-/* Return 1 where a dict's watched keys have the values that they had, 0 where not, -1 with an error set. */
+/* Return 1 if a dict's watched keys have the same values as before, 0 if not, -1 with an error set. */
 static int
 has_same_keys(Keyed *row)
 {
@@ -348,7 +349,7 @@ has_same_keys(Keyed *row)
     return 1;
 }
 
-/* Return 1 where a call gives the very object that it gave, 0 where not, -1 with an error set. */
+/* Return 1 if a call returns the same object as before, 0 if not, -1 with an error set. */
 static int
 gives_same_answer(const Asked *row)
 {
@@ -364,9 +365,9 @@ gives_same_answer(const Asked *row)
 static PyObject *
 comparison_holds(Comparison *self, PyObject *Py_UNUSED(ignored))
 {
-    if (self->held == NULL) /* the garbage collector has cleared it, and a finalizer asks */
+    if (self->held == NULL) /* the garbage collector has cleared it, and a finalizer calls this */
         Py_RETURN_FALSE;
-    /* One sum without branches in its loops, so that the processor fetches many dicts at once. */
+    /* One accumulator without branches in its loops, so that the processor fetches many dicts at once. */
     uint64_t differences = 0;
     for (Py_ssize_t i = 0; i < self->n_tagged; i++)
         differences |= self->tagged[i].dict->ma_version_tag ^ self->tagged[i].tag;
@@ -414,9 +415,9 @@ comparison_holds(Comparison *self, PyObject *Py_UNUSED(ignored))
             return NULL;
         if (!same)
             Py_RETURN_FALSE;
-        row->tag = tag; /* the one that was read first: a key's __eq__ may have changed the dict meanwhile */
+        row->tag = tag; /* the tag from before the comparison: a key's __eq__ may have changed the dict meanwhile */
     }
-    PyObject *held = Py_NewRef(self->held); /* a call might have the garbage collector clear this */
+    PyObject *held = Py_NewRef(self->held); /* a call may run the garbage collector, which may clear this */
     int same = 1;
     for (Py_ssize_t i = 0; same > 0 && i < self->n_asked; i++)
         same = gives_same_answer(&self->asked[i]);
@@ -449,10 +450,10 @@ static PyType_Spec comparison_spec = {
 };
 
 /* --- Tensors ----------------------------------------------------------------------------------------------------------------
- * Where and how a weight lies in memory comes from PyTorch's C interface, whose form does not change between versions
- * (aoti_torch/c/shim.h); its count of writes and need of gradients from the two C++ functions behind the getters of PyTorch's
- * Python type. `watch.py` hands in all of them. The getters themselves touch the Python object, too: what a model's kernels
- * have driven out of the caches and the TLB costs more than all instructions here.
+ * The address and layout of a weight come from PyTorch's C interface, which is stable between versions
+ * (aoti_torch/c/shim.h). Its version counter and `requires_grad` come from the two C++ functions behind the getters of
+ * PyTorch's Python type. `watch.py` passes in all of them. The getters themselves would touch the Python object, too. A
+ * model's kernels have evicted it from the caches and the TLB, and fetching it again costs more than all instructions here.
  */
 
 typedef void *Handle;
@@ -475,7 +476,7 @@ typedef struct {
 } Interface;
 
 typedef struct {
-    void *body;    /* what a handle holds: its address serves as one, so that nobody has to fetch the handle's own memory */
+    void *body;    /* what a handle points to; its address serves as a handle, which saves fetching the handle's memory */
     Handle handle; /* keeps the body alive */
     void *data;
     int64_t *layout; /* sizes, then strides */
@@ -490,12 +491,12 @@ typedef struct {
     PyObject *held;
     Interface call;
     Stamp *stamps;
-    int64_t *layouts; /* of all stamps, one after the other */
+    int64_t *layouts; /* the layouts of all stamps, one after the other */
     Py_ssize_t n_stamps;
     long n_renewals;
 } Stamps;
 
-enum { CHANGED, WRITTEN, SAME }; /* what `compare` gives; `watch.py` has the same names */
+enum { CHANGED, WRITTEN, SAME }; /* results of `compare`; `watch.py` has the same names */
 
 static int
 stamps_traverse(Stamps *self, visitproc visit, void *arg)
@@ -533,7 +534,7 @@ stamps_dealloc(Stamps *self)
     Py_DECREF(type);
 }
 
-/* Take a tensor's form as it is, but for its sizes and strides; return 0 with an error set where its memory has no name. */
+/* Record a tensor's form except its sizes and strides; return 0 with an error set if it has no accessible memory. */
 static int
 fill_stamp(const Interface *call, Stamp *stamp)
 {
@@ -547,7 +548,7 @@ fill_stamp(const Interface *call, Stamp *stamp)
     return 1;
 }
 
-/* Take the sizes and strides of all tensors; return 0 with an error set where that fails. */
+/* Record the sizes and strides of all tensors; return 0 with an error set if that fails. */
 static int
 fill_layouts(Stamps *self)
 {
@@ -595,7 +596,7 @@ stamps_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     if ((self->stamps = room(n, sizeof(Stamp))) == NULL)
         goto failed;
     self->n_stamps = n;
-    for (Py_ssize_t i = 0; i < n; i++) /* first, so that every handle is freed whatever fails below */
+    for (Py_ssize_t i = 0; i < n; i++) /* first, so that every handle is freed if anything below fails */
         self->stamps[i].handle = PyCapsule_GetPointer(PyTuple_GET_ITEM(handles, i), NULL);
     if (PyErr_Occurred())
         goto failed;
@@ -617,7 +618,7 @@ static PyObject *
 stamps_compare(Stamps *self, PyObject *Py_UNUSED(ignored))
 {
     const Interface *call = &self->call;
-    for (Py_ssize_t i = 0; i < self->n_stamps; i++) { /* a large model has driven all of this out of the caches */
+    for (Py_ssize_t i = 0; i < self->n_stamps; i++) { /* a large model has evicted all of this from the caches */
         const char *body = self->stamps[i].body;
         __builtin_prefetch(body);
         __builtin_prefetch(body + 64);
@@ -680,7 +681,7 @@ static PyType_Spec stamps_spec = {
     .slots = stamps_slots,
 };
 
-/* Return whether no tensor, nor anything else in a sequence, has attributes of its own (`torch._dynamo.mark_dynamic` sets some). */
+/* Return whether no object in a tuple has attributes of its own (`torch._dynamo.mark_dynamic` sets some on tensors). */
 static PyObject *
 have_no_attributes(PyObject *Py_UNUSED(module), PyObject *values)
 {

@@ -1,10 +1,10 @@
-"""Types of the module that is built from native.c."""
+"""Types of the module built from native.c."""
 
 from collections.abc import Callable
 from typing import Any
 
 class Comparison:
-    """What a captured program read from Python, as it was when this was made."""
+    """A snapshot of what a captured program read from Python."""
 
     def __new__(
         cls,
@@ -20,10 +20,10 @@ class Comparison:
         /,
     ) -> Comparison: ...
     def holds(self) -> bool:
-        """Return whether everything is as it was."""
+        """Return whether nothing has changed since."""
 
 class Stamps:
-    """Tensors as they were when this was made. None may be an inference tensor. Frees the handles that it is given."""
+    """A snapshot of tensors, none of which may be an inference tensor. It owns the handles that it receives."""
 
     def __new__(
         cls,
@@ -33,10 +33,10 @@ class Stamps:
         /,
     ) -> Stamps: ...
     def compare(self) -> int:
-        """Return 0 where a tensor has another form, 1 where one was written to or moved, 2 where all are as they were."""
+        """Return 0 if a tensor has another form, 1 if one was written to or moved, 2 if all are unchanged."""
 
     def renew(self) -> int:
-        """Take counts of writes and addresses anew; return how often that was done."""
+        """Take the current write counts and addresses; return how often that was done."""
 
 def have_no_attributes(values: tuple[Any, ...], /) -> bool:
-    """Return whether nothing in a tuple has attributes of its own."""
+    """Return whether no object in a tuple has attributes of its own."""

@@ -36,27 +36,27 @@ from hub.process.forks import freed_in_forks
 from hub.process.traffic import TRAFFIC
 
 MAX_ENTRIES = 16
-"""Forms of calls that go without Dynamo; the one made first makes room."""
+"""Maximum number of entries, one per form of call that skips Dynamo. The oldest is evicted first."""
 MAX_GENERAL = 8
-"""Programs that serve calls of many forms, in one set of modes each; the one made first makes room."""
+"""Maximum number of programs that serve many forms, each in one set of modes. The oldest is evicted first."""
 MAX_MISSED = 64
-"""Forms of calls that are remembered until they come a second time."""
+"""Maximum number of forms of calls that are remembered until they come a second time."""
 MAX_PAUSE = 1024
-"""Calls through Dynamo, at most, between two attempts to go without: for models that change themselves in every call."""
+"""Maximum number of calls through Dynamo between two attempts to skip it: for models that change in every call."""
 MIN_USES = 16
-"""Calls without Dynamo after which an attempt has paid, and the next one need not wait."""
+"""Number of calls without Dynamo after which an attempt has paid off, so that the next one need not wait."""
 SAMPLE = 16
-"""Calls of the general way of which one is looked at, whether its form comes again and again and deserves an entry."""
+"""Interval of calls on the general path at which one is checked: if its form comes again, it gets an entry."""
 PATIENCE = 0.25
-"""Part of the last capture's seconds that calls of another form spend in eager before they are captured too. Whoever
-captures each form at once spends more on rare ones than they can gain; the classic bound of renting or buying is 1."""
+"""Fraction of the last capture's seconds that calls of another form spend in eager before they are captured too. Capturing
+each form at once would cost more on rare forms than they can gain. In the classic rent-or-buy problem the bound is 1."""
 _numbers = itertools.count()
 MODEL, ARGS, KWARGS = "model", "args", "kwargs"
-"""Names of what `_call` is called with, by which Dynamo's expressions begin."""
+"""Names of the arguments of `_call`, with which Dynamo's expressions begin."""
 
 
 def _call(model: Any, args: Any, kwargs: Any) -> Any:
-    """Stand for a call in Dynamo: with it, the roots of all that a program reads are known (`recorder.INPUTS`)."""
+    """Call the model. Dynamo captures this function, so that all sources have known roots (`recorder.INPUTS`)."""
     return model(*args, **kwargs)
 
 
@@ -72,14 +72,14 @@ captured_for_hub(_backend, skip_nnmodule_hook_guards=False)  # Dynamo would not 
 
 @dataclass(frozen=True, slots=True)
 class _Armed:
-    """What calls may go without Dynamo, while the watch holds."""
+    """The entries and programs by which calls may skip Dynamo while the watch holds."""
 
     watch: Watch
     entries: tuple[Entry, ...] = ()
     general: tuple[General, ...] = ()
 
     def more(self, found: Entry | General) -> _Armed:
-        """Return the same with one more."""
+        """Return a copy with one more entry or program."""
         if isinstance(found, Entry):
             return replace(self, entries=(found, *self.entries)[:MAX_ENTRIES])
         others = (one for one in self.general if one.check is not found.check or not one.modes.hold())
@@ -87,12 +87,12 @@ class _Armed:
 
 
 class Program:
-    """The calls of one model or function. Each goes the shortest way that is known to give eager's answer."""
+    """The calls of one model or function. Each takes the fastest path that is known to give eager's result."""
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any], *, dynamic: bool | None) -> None:
         self.function = function
         self.options, self.dynamic = options, dynamic
-        # Code of its own, unequal to every other: Dynamo counts what it compiles, and remembers sizes that vary, by code.
+        # A code object unequal to every other: Dynamo counts compilations, and remembers dynamic sizes, per code object.
         code = _call.__code__.replace(co_name=f"call_{next(_numbers)}")
         self._globals = {"__builtins__": builtins, "__name__": "hub.frontend.direct.call"}
         self._code, self._entered = code, _entered(function)
@@ -103,25 +103,25 @@ class Program:
             dynamic=dynamic,
             options={**options, "guard_filter_fn": self._captures.guarded_by},
         )
-        """The function through Dynamo: called with it, the inputs and the keyword inputs."""
+        """`_call` compiled by Dynamo. It takes the model, the inputs and the keyword inputs."""
         weakref.finalize(self, forget_compiled, code, "its model is gone").atexit = False  # PyTorch would keep the plans
         self.why_dynamo = why_unwatched() or "it has not been called often enough: the third call of a form goes without"
-        """Why the last call that went through Dynamo did; "" where the next one of its form does not."""
+        """Why the last call went through Dynamo; "" if the next one of its form does not."""
         self._can_watch = not why_unwatched()
         self._is_called = self._is_captured = False
         self._starts_in_eager = True
         self._armed: _Armed | None = None
         self._missed: dict[Any, None] = {}
         self._spent_s: dict[Any, float] = {}
-        """Seconds in eager, by kind of inputs, of calls whose kind is not captured yet."""
+        """Seconds spent in eager by calls whose kind of inputs is not captured yet, keyed by kind."""
         self._capture_s = 0.0
-        """What the last capture took."""
+        """Seconds of the last capture."""
         self._pause = self._to_wait = self._n_uses = 0
         self.lock = freed_in_forks(threading.Lock())
-        """Held while calls of graphs are watched: a graph has one observer."""
+        """Held while calls of graphs are recorded: a graph has only one observer."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one call, without Dynamo where one of this form went through it and nothing has changed since."""
+        """Run one call. Skip Dynamo if a call of this form went through it and nothing has changed since."""
         armed = self._armed
         if armed is not None and (found := armed.watch.compare()) != CHANGED:
             for entry in armed.entries:
@@ -133,7 +133,7 @@ class Program:
         return self._call_slowly(args, kwargs)
 
     def _call_generally(self, known: Sequence[General], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run one call by the code of a program that takes it, or through Dynamo; in eager where neither would pay."""
+        """Run one call by the code of a program that takes it, or through Dynamo, or in eager if neither would pay off."""
         scope = {MODEL: self.function, ARGS: args, KWARGS: kwargs}
         for general in known:
             if general.takes(scope):
@@ -153,7 +153,7 @@ class Program:
         return self.compiled(self.function, args, kwargs)
 
     def capture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Capture and plan the program for inputs of this form now; their result is thrown away.
+        """Capture and plan the program for inputs of this form now, and discard the result.
 
         A module in eval mode is captured without gradients.
         """
@@ -164,13 +164,13 @@ class Program:
 
     def _call_slowly(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if torch.compiler.is_compiling() or is_for_eager() or _symbolic_trace.is_fx_symbolic_tracing():
-            return self.function(*args, **kwargs)  # another compiler goes through it, and has to see the model itself
+            return self.function(*args, **kwargs)  # another compiler traces this call, and must see the model itself
         if not self._is_called and self._is_first_in_eager():
             return self.function(*args, **kwargs)
         if (entered := _entered(self.function)) != self._entered:
             self._forget(entered)
         if not self._is_captured and self._starts_in_eager and self.lock.locked():
-            return self.function(*args, **kwargs)  # another thread has it captured: all that ask Dynamo do it again
+            return self.function(*args, **kwargs)  # another thread captures it; every call through Dynamo would repeat that
         if not self._is_worth_watching() or not self.lock.acquire(blocking=False):
             return self.compiled(self.function, args, kwargs)
         try:
@@ -180,7 +180,7 @@ class Program:
             self.lock.release()
 
     def _is_first_in_eager(self) -> bool:
-        """Return whether the first answer does not wait for capture. Raise OptionError for options that are wrong."""
+        """Return whether the first call runs in eager and capture waits. Raise OptionError for wrong options."""
         options = resolve(self.options, environment_now(), Path.cwd())
         if options.backends or options.exclude or options.force:
             check_backends(options, registry().configured(options).entries)
@@ -188,7 +188,7 @@ class Program:
         return self._starts_in_eager
 
     def _forget(self, entered: tuple[Any, ...]) -> None:
-        """Have everything captured anew, since the model's own code was replaced: of that Dynamo makes no guard."""
+        """Recapture everything, since the model's own code was replaced: Dynamo makes no guard on that."""
         self._entered, self._armed = entered, None
         self._captures.functions = entered[::2]
         reset_code(self._code)
@@ -196,12 +196,12 @@ class Program:
 
     @property
     def _may_spare_captures(self) -> bool:
-        """Return whether there is a program that serves many forms already, so that others can wait."""
+        """Return whether a program already serves many forms, so that the capture of others can wait."""
         return self._starts_in_eager and self._captures.n_made > 1 and are_plain()
 
     def _timed_in_eager(self, kind: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         start = time.perf_counter()
-        with TRAFFIC:  # what is timed beside the model waits for gaps between calls
+        with TRAFFIC:  # timing that goes on while the model runs waits for gaps between calls
             result = self.function(*args, **kwargs)
         self._spent_s[kind] = self._spent_s.pop(kind, 0.0) + time.perf_counter() - start
         while len(self._spent_s) > MAX_MISSED:
@@ -210,23 +210,23 @@ class Program:
         return result
 
     def _is_worth_watching(self) -> bool:
-        """Return whether to learn from this call; count down to the next one where not."""
+        """Return whether to record this call. If the pause is not over, count it down."""
         if self._to_wait > 0:
             self._to_wait -= 1
             return False
         return self._can_watch and are_plain()
 
     def _watched(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Make the call through Dynamo, and learn from it.
+        """Make the call through Dynamo, and prepare a path without Dynamo for calls like it.
 
-        What the program reads is noted before the call: Dynamo's guards then look at what was noted.
+        The objects that the program reads are noted before the call, so that Dynamo's guards check the noted state.
         """
         n_made = self._captures.n_made
         watch, modes, inputs = self._watch_now(args, kwargs), Modes(), Inputs(args, kwargs)
         start = time.perf_counter()
         with Recorder(self._captures.graphs()) as recorder:
             result = self.compiled(self.function, args, kwargs)
-        if self._captures.n_made != n_made:  # it was captured only now: the next call is noted with all that it reads
+        if self._captures.n_made != n_made:  # it was captured only now: the next call is recorded with all that it reads
             self._capture_s = time.perf_counter() - start
             self._armed = None
             self.why_dynamo = (
@@ -246,7 +246,7 @@ class Program:
     def _way(
         self, watch: Watch | Unwatched | None, modes: Modes, inputs: Inputs, calls: list[Seen], result: Any
     ) -> Entry | General | Unwatched | None:
-        """Return what others like this call can go by, or why they have to go through Dynamo; None where that is open."""
+        """Return the entry or program for calls like this one, or why they need Dynamo; None if that is undecided."""
         capture = _only_capture(calls, self._captures)
         if isinstance(capture, Unwatched):
             return capture
@@ -265,7 +265,7 @@ class Program:
         return general if general is not None else entry
 
     def _watch_now(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Watch | Unwatched | None:
-        """Return a watch of all that captured programs read: the one there is, while it holds. None before any capture."""
+        """Return a watch of all that captured programs read, the current one if it still holds. None before any capture."""
         if (armed := self._armed) is not None:
             if armed.watch.compare() != CHANGED:
                 return armed.watch
@@ -280,12 +280,12 @@ class Program:
         return found if isinstance(found, Unwatched) else Watch(found)
 
     def _comes_again(self, inputs: Inputs) -> bool:
-        """Return whether a call of this form went through Dynamo before; sizes that come once are not worth an entry."""
+        """Return whether a call of this form went through Dynamo before. Sizes that come once are not worth an entry."""
         try:
             key = inputs.key()
             if key in self._missed:
                 return True
-        except TypeError:  # an input that cannot be told apart
+        except TypeError:  # an input that cannot be hashed or compared
             return False
         self._missed[key] = None
         while len(self._missed) > MAX_MISSED:
@@ -298,7 +298,7 @@ class Program:
 
 
 def _entered(model: Any) -> tuple[Any, ...]:
-    """Return the functions of a module by which a call enters it, each with its code."""
+    """Return the functions by which a call enters a module, each followed by its code object."""
     if not isinstance(model, torch.nn.Module):
         return ()
     functions = [getattr(type(model), name, None) for name in ("__call__", "forward")]
@@ -306,7 +306,7 @@ def _entered(model: Any) -> tuple[Any, ...]:
 
 
 def _only_capture(calls: list[Seen], captures: Captures) -> Capture | Unwatched:
-    """Return the program that a call through Dynamo ran, or why others like it have to go through Dynamo, too."""
+    """Return the program that a call through Dynamo ran, or why calls like it have to go through Dynamo, too."""
     if not calls and not torch.is_grad_enabled() and not is_autocast_on():
         return Unwatched(
             "", "Python runs between its graphs (TORCH_LOGS=graph_breaks shows where), or an operator such as vmap"
@@ -326,7 +326,7 @@ def _only_capture(calls: list[Seen], captures: Captures) -> Capture | Unwatched:
 
 
 def _entry(watch: Watch, modes: Modes, inputs: Inputs, call: Seen, result: Any, capture: Capture) -> Entry | Unwatched:
-    """Return an entry for calls of this form, or why there can be none."""
+    """Return an entry for calls of this form, or why none is possible."""
     if capture.more.writes:
         return Unwatched("", capture.more.writes)
     if capture.needs.unwatched is not None:
@@ -340,7 +340,7 @@ def _entry(watch: Watch, modes: Modes, inputs: Inputs, call: Seen, result: Any, 
 def _general(
     watch: Watch, modes: Modes, capture: Capture, code: types.CodeType, names: dict[str, Any], *, may_have_entry: bool
 ) -> General | None:
-    """Return the code that Dynamo made of a program, to be called while the watch holds."""
+    """Return the code that Dynamo generated for a program, to be called while the watch holds; None if there is none."""
     graph, run = capture.graph(), generated(code, capture.compile_id, names)
     if capture.check is None or graph is None or run is None:
         return None

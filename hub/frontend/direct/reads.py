@@ -1,9 +1,10 @@
-"""Turns the guards that Dynamo made into the Python objects whose change could make one of them fail.
+"""Turn the guards that Dynamo made into the Python objects whose change could make one of them fail.
 
-Dynamo walks to every value that the program read: from the model, through attributes and items, to a number, a function, a
-tensor. It compares what it finds at the end. Here every object on the way is watched for any change instead. While none has
-changed, each walk leads where it led, and Dynamo's answer would be the one that it gave. Changes that it would not mind
-cost a call through Dynamo; none that it would mind is missed. What cannot be watched is a refusal, and stays with Dynamo.
+Dynamo walks to every value that the program read: from the model, through attributes and items, to a number, a function or
+a tensor. It compares the value at the end of each walk. This module watches every object on the path for any change
+instead. While none has changed, each walk ends at the same value, so Dynamo's guards would pass again. A change that no
+guard depends on costs one call through Dynamo; a change that a guard depends on is never missed. If an object cannot be
+watched, the guard stays with Dynamo.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torch._guards import Guard, Source
 from hub.capture.call import OWN_SLOT
 
 MISSING = object()
-"""Stands for the value of a key that a dict does not have."""
+"""Placeholder for the value of a key that a dict does not have."""
 
 _OF_THE_THREAD = frozenset({
     "AUTOGRAD_SAVED_TENSORS_HOOKS",
@@ -41,7 +42,7 @@ _OF_THE_THREAD = frozenset({
     "GRAD_MODE",
     "TORCH_FUNCTION_STATE",
 })  # fmt: skip
-"""Guards that read no Python object: `modes` compares that state."""
+"""Guards on state that belongs to no Python object. `modes` compares it."""
 _BY_IDENTITY = frozenset({
     "BOOL_MATCH",
     "BUILTIN_MATCH",
@@ -52,7 +53,7 @@ _BY_IDENTITY = frozenset({
     "NONE_MATCH",
     "NOT_NONE_MATCH",
 })  # fmt: skip
-"""Guards on which object stands at the end of a walk, whatever is in it."""
+"""Guards on the identity of the object at the end of a walk, not on its contents."""
 _ON_CONTENTS = frozenset({
     "CLOSURE_MATCH",
     "CONSTANT_MATCH",
@@ -69,14 +70,14 @@ _ON_CONTENTS = frozenset({
     "SEQUENCE_LENGTH",
     "TYPE_MATCH",
 })  # fmt: skip
-"""Guards on what is in the object at the end of a walk: it is watched like those on the way."""
+"""Guards on the contents of the object at the end of a walk. It is watched like the objects on the path."""
 _ON_EQUALITY = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH"})
 _ON_TENSORS = frozenset({"TENSOR_MATCH", "DISPATCH_KEY_SET_MATCH"})
 _ON_PAIRS = frozenset({"DUPLICATE_INPUT"})
-"""Guards that two walks lead to one object: they do while each leads where it led."""
+"""Guards that two walks end at one object. They pass while each walk ends at the same object as before."""
 _KNOWN = _BY_IDENTITY | _ON_CONTENTS | _ON_TENSORS
 _COPIES = (sources.TypeDictSource, sources.TypeMROSource)
-"""Steps that make their value from a class, which is watched: a copy of its attributes, the order of its bases."""
+"""Sources that compute their value from a class, which is watched: a copy of its attributes, its MRO."""
 _PLAIN = (
     int, float, complex, bool, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range, slice, tuple, frozenset,
     torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo,
@@ -84,75 +85,75 @@ _PLAIN = (
     types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
     staticmethod, classmethod, property, super, weakref.ref,
 )  # fmt: skip
-"""Types whose objects cannot change; those of their subclasses can. (What a weak reference leads to is held: `_take`.)"""
+"""Types with immutable instances; those of subclasses can change. (`_take` holds the target of a weak reference.)"""
 _UNCHANGING = frozenset(_PLAIN)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-"""Types of tensors that are what TensorGuards compares, and attributes."""
+"""Types of tensors that consist of what TensorGuards compares, plus attributes."""
 _PINNED = frozenset({"device", "dtype", "layout", "ndim", "requires_grad", "shape"})
-"""Attributes of a tensor that its form implies."""
+"""Attributes of a tensor that follow from its form."""
 _INTO_CONTAINERS = (
     sources.GetItemSource, sources.DictGetItemSource, sources.ConstDictKeySource, sources.ConvertIntSource,
     sources.DynamicScalarSource, sources.NegateSource,
 )  # fmt: skip
-"""Steps from a call's inputs to values that entries compare."""
+"""Sources that lead from a call's inputs to values that entries compare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unwatched:
-    """Why a program stays with Dynamo: the guard that nothing here implies."""
+    """The reason why a program stays with Dynamo: a guard that no watch implies."""
 
     guard: str
-    """As Dynamo names it, its kind and the place that it reads; "" where it is no guard."""
+    """The guard as Dynamo names it, its kind and its source; "" if the reason is not a guard."""
     reason: str
 
     def __str__(self) -> str:
-        """Return the reason, with the guard behind it."""
+        """Return the reason, followed by the guard."""
         return f"{self.reason} (guard {self.guard})" if self.guard else self.reason
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One place that Dynamo reads: where it is, and whether what is there is looked into."""
+    """One source that Dynamo reads, and whether the contents of the object there count."""
 
     source: Source
     guard: str
     is_read: bool
     is_deep: bool = False
-    """Whether what containers in it hold counts too."""
+    """Whether the contents of nested containers count, too."""
 
 
 @dataclass
 class Reads:
-    """What a captured program read, as it is now. Filled by `find`, each object once."""
+    """The current objects that a captured program reads. Filled by `find`, each object once."""
 
     dicts: dict[int, Any] = field(default_factory=dict)
     keyed: dict[int, tuple[Any, dict[Any, Any]]] = field(default_factory=dict)
-    """Dicts that change for other reasons, namespaces, with the keys that count."""
+    """Namespaces, dicts that also change for other reasons, with the keys that count."""
     objects: dict[int, Any] = field(default_factory=dict)
-    """Objects whose class counts."""
+    """Objects whose class and attributes count."""
     lists: dict[int, list[Any]] = field(default_factory=dict)
     cells: dict[int, Any] = field(default_factory=dict)
     functions: dict[int, Any] = field(default_factory=dict)
     tensors: dict[int, torch.Tensor] = field(default_factory=dict)
-    """Parameters, buffers and other tensors that are no inputs: their form counts."""
+    """Parameters, buffers and other tensors that are not inputs. Their form counts."""
     classes: dict[type, None] = field(default_factory=dict)
     """Classes whose names and bases count. (Their attributes are among the dicts.)"""
     seen: dict[int, str] = field(default_factory=dict)
-    """Identities of all objects that were noted, each with why it cannot be watched; "" where it can."""
+    """Identities of all noted objects, each with the reason why it cannot be watched; "" if it can."""
     walked: set[int] = field(default_factory=set)
-    """Identities of all values that walks led to."""
+    """Identities of all values that walks reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What must hold so that a captured program answers as Dynamo would have it answer."""
+    """What must hold for a call to use a captured program, according to Dynamo's guards."""
 
     steps: tuple[Step, ...]
-    """Places whose watch implies guards."""
+    """Sources that are watched in place of guards."""
     kept: tuple[Guard, ...]
-    """The other guards, of inputs most of all: they are to be checked at every call."""
+    """The other guards, mostly on inputs. They must be checked at every call."""
     unwatched: Unwatched | None
-    """A kept guard that an entry of one form of the inputs does not imply; None where it implies them all."""
+    """A kept guard that an entry for one form of the inputs does not imply; None if it implies all of them."""
 
 
 def needs_of(
@@ -160,7 +161,7 @@ def needs_of(
 ) -> Needs:
     """Return which guards a watch implies, and which have to be checked.
 
-    `is_input` names the roots whose values are the inputs of a call. `scope` and `functions` are as for `find`.
+    `is_input` names the root sources that are the inputs of a call. `scope` and `functions` are as in `find`.
     """
     steps: dict[tuple[Any, bool, bool], Step] = {}
     kept: list[Guard] = []
@@ -183,7 +184,7 @@ def needs_of(
 
 
 def _placed(entry: GuardFilterEntry, is_input: frozenset[str]) -> tuple[Step, ...] | Unwatched:
-    """Return the places that a guard reads; none where they are inputs that entries compare in full; or why none can be."""
+    """Return the sources that a guard reads, () if they are inputs that entries compare in full, or why it is unwatched."""
     guard = entry.orig_guard
     kind, source = entry.guard_type, guard.originating_source
     name = f"{kind} {source.name}".rstrip()
@@ -202,16 +203,16 @@ def _placed(entry: GuardFilterEntry, is_input: frozenset[str]) -> tuple[Step, ..
 
 
 def find(steps: Sequence[Step], scope: Mapping[str, Any], functions: Iterable[Any] = ()) -> Reads | Unwatched:
-    """Walk to every place, in the scope of Dynamo's expressions (`L`, `G`), and note each object on the way.
+    """Walk to every source, in the scope of Dynamo's expressions (`L`, `G`), and note each object on the path.
 
-    `functions` count too.
+    `functions` are noted, too.
     """
     finder = _Finder(scope, functions)
     return next((why for step in steps if (why := finder.note(step))), finder.reads)
 
 
 class _Finder:
-    """Walks to one place after the other. What it could not watch once, it cannot watch later."""
+    """A walker over sources, one after the other. An object that cannot be watched once is never watched later."""
 
     def __init__(self, scope: Mapping[str, Any], functions: Iterable[Any]) -> None:
         self.reads = Reads()
@@ -220,7 +221,7 @@ class _Finder:
             _note(function, self.reads)
 
     def note(self, step: Step) -> Unwatched | None:
-        """Note all objects on the way to one place. Return why one of them cannot be watched; None where all can."""
+        """Note all objects on the path to one source. Return why one of them cannot be watched; None if all can."""
         value = _walk(step.source, self._scope, self._values, self.reads)
         if isinstance(value, Unwatched):
             return Unwatched(step.guard, value.reason)
@@ -230,7 +231,7 @@ class _Finder:
 
 
 def _walk(source: Source, scope: Mapping[str, Any], values: dict[Source, Any], reads: Reads) -> Any:
-    """Return the value at a source, MISSING where there is none now, or why a step on the way cannot be watched."""
+    """Return the value at a source, MISSING if it has none now, or why an object on the path cannot be watched."""
     if source in values:
         return values[source]
     base = getattr(source, "base", None)
@@ -261,13 +262,13 @@ def _at_root(source: Source, scope: Mapping[str, Any], reads: Reads) -> Any:
 
 
 def _take(source: Source, holder: Any, scope: Mapping[str, Any], reads: Reads, *, is_copy: bool) -> Any:
-    """Return what one step leads to from the object before it, and note what would make it lead elsewhere."""
+    """Return the value that one step reads from `holder`, and note everything that could change that value."""
     try:
         value = _value(source, holder, scope)
     except Exception:  # noqa: BLE001 - a property may raise anything
         value = MISSING
     if issubclass(type(holder), weakref.ref) and (not isinstance(value, torch.Tensor) or _note(value, reads)):
-        return Unwatched("", "it is reached by a weak reference")  # a tensor is held from now on, others may end
+        return Unwatched("", "it is reached by a weak reference")  # tensors are kept alive from now on, others may die
     if is_copy or type(holder) in _UNCHANGING:
         return value
     member = source.member if isinstance(source, _ATTRIBUTES) else None
@@ -292,11 +293,11 @@ _ATTRIBUTES = (sources.AttrSource, sources.GenericAttrSource, sources.GradSource
 _MADE_BY_PYTHON = (
     types.FunctionType, types.CellType, types.MethodType, types.CodeType, type,
 )  # fmt: skip
-"""Types of Python's own, all of whose attributes are watched."""
+"""Built-in types of which all attributes are watched."""
 
 
 def _is_kept(holder: Any, member: str, value: Any) -> bool:
-    """Return whether an attribute is what a watched dict holds, and not what some code or a tensor made of it now."""
+    """Return whether an attribute's value lies in a watched dict, rather than being computed by code or by a tensor."""
     kind = cast("type[Any]", type(holder))
     in_class = next((vars(base)[member] for base in kind.__mro__ if member in vars(base)), MISSING)
     if isinstance(holder, type):
@@ -320,12 +321,12 @@ _OF_TYPES_IN_C = (types.MethodDescriptorType, types.ClassMethodDescriptorType, t
 
 
 def _is_field(one: Any) -> bool:
-    """Return whether an attribute of a class is the field of a named tuple."""
+    """Return whether a class attribute is a field of a named tuple."""
     return type(one).__module__ == "collections" and type(one).__name__ == "_tuplegetter"
 
 
 def _runs_code(one: Any) -> bool:
-    """Return whether reading this attribute of a class runs code that is written in Python."""
+    """Return whether reading this class attribute runs Python code."""
     kind = cast("type[Any]", type(one))
     return issubclass(kind, property) or (bool(kind.__flags__ & IS_HEAP_TYPE) and hasattr(kind, "__get__"))
 
@@ -341,17 +342,17 @@ def _value(source: Source, holder: Any, scope: Mapping[str, Any]) -> Any:
         return eval(source.name, {**_helpers(), **scope})
     except (AttributeError, KeyError, IndexError):
         raise
-    except Exception as error:  # what an expression of Dynamo's raises where the model has changed
+    except Exception as error:  # an expression of Dynamo's may raise anything once the model has changed
         raise KeyError(source.name) from error
 
 
 def _helpers() -> Mapping[str, Any]:
     """Return the names that Dynamo's expressions use."""
-    return dynamo_guards._get_closure_vars()  # pyright: ignore[reportPrivateUsage] - part of what a source's name means
+    return dynamo_guards._get_closure_vars()  # pyright: ignore[reportPrivateUsage] - the names of sources refer to these
 
 
 def _note_all(value: Any, reads: Reads, *, is_deep: bool) -> str:
-    """Note an object, and where its contents count, the containers in it."""
+    """Note an object and, if `is_deep`, the contents of containers in it. Return as `_note` does."""
     why = _note(value, reads)
     if is_deep and not why and isinstance(value, (list, tuple, dict)):
         held = cast("Any", value)
@@ -361,8 +362,8 @@ def _note_all(value: Any, reads: Reads, *, is_deep: bool) -> str:
 
 
 def _note(given: object, reads: Reads) -> str:
-    """Note all that an object holds itself. Return why it cannot be watched; "" where it can."""
-    value = cast("Any", given)  # so that a test of its type leaves it what it is
+    """Note an object and its own state. Return why it cannot be watched; "" if it can."""
+    value = cast("Any", given)  # so that a type check does not narrow it
     if (why := reads.seen.get(id(value))) is None:
         reads.seen[id(value)] = ""
         why = reads.seen[id(value)] = _note_new(value, reads)
@@ -393,10 +394,10 @@ def _note_new(value: Any, reads: Reads) -> str:
 
 
 def _note_tensor(tensor: torch.Tensor, reads: Reads) -> str:
-    """Watch the form of a tensor, and its attributes."""
+    """Watch the form of a tensor and its attributes. Return as `_note` does."""
     if type(tensor) not in _TENSORS:
         return f"changes of a {type(tensor).__name__} cannot be seen"
-    if tensor.is_inference():  # asking for its count of writes would end the process
+    if tensor.is_inference():  # reading its version counter would abort the process
         return "PyTorch does not count writes to a tensor that was made in inference mode"
     reads.tensors[id(tensor)] = tensor
     reads.objects[id(tensor)] = tensor
@@ -404,7 +405,7 @@ def _note_tensor(tensor: torch.Tensor, reads: Reads) -> str:
 
 
 def _note_class(one: type, reads: Reads) -> None:
-    """Watch a class, its bases and its metaclass. Those written in C cannot change."""
+    """Watch a class, its bases and its metaclass. Classes written in C cannot change."""
     if one in reads.classes:
         return
     if _can_change(one):
@@ -423,7 +424,7 @@ def _can_change(one: type) -> bool:
 
 
 IS_HEAP_TYPE, _IS_IMMUTABLE = 1 << 9, 1 << 8
-"""Bits of `type.__flags__`: Py_TPFLAGS_HEAPTYPE and Py_TPFLAGS_IMMUTABLETYPE of CPython's object.h."""
+"""Bits of `type.__flags__`: Py_TPFLAGS_HEAPTYPE and Py_TPFLAGS_IMMUTABLETYPE in CPython's object.h."""
 
 
 def _note_function(function: Any, reads: Reads) -> str:
@@ -438,7 +439,7 @@ def _note_function(function: Any, reads: Reads) -> str:
 
 
 def _note_module(module: torch.nn.Module, reads: Reads) -> str:
-    """Watch a module's attributes, and what it keeps in dicts of its own: parameters, buffers, submodules, hooks."""
+    """Watch a module's attributes, and its own dicts: parameters, buffers, submodules, hooks. Return as `_note` does."""
     attributes: dict[str, Any] = module.__dict__
     for name, value in attributes.items():
         if name.startswith("_") and name not in _FOR_STATE_DICTS and issubclass(type(value), dict):
@@ -454,20 +455,20 @@ _FOR_STATE_DICTS = frozenset({
     "_state_dict_hooks",
     "_state_dict_pre_hooks",
 })  # fmt: skip
-"""Dicts of a module that no call reads of itself, a third of its empty ones. A guard leads to one that a model reads."""
+"""Dicts of a module that no call reads by itself, a third of its empty ones. If a model reads one, a guard leads to it."""
 
 
 def _has_hidden_order(value: Any) -> bool:
-    """Return whether `move_to_end` could change the order of a dict, of which its version tag says nothing."""
+    """Return whether `move_to_end` could change the order of a dict, which does not change its version tag."""
     return issubclass(type(value), collections.OrderedDict) and len(value) > 1
 
 
 def _note_instance(value: object, reads: Reads) -> str:
-    """Watch an object's class, its attributes, and its items where it is a list or dict."""
+    """Watch an object's class, its attributes, and its items if it is a list or dict. Return as `_note` does."""
     kind: type = type(value)
     if issubclass(kind, threading.local):
         return "it is another one in each thread"
-    if kind is functools.partial:  # what it holds is read-only, but for a dict and for `__setstate__`
+    if kind is functools.partial:  # its state is read-only, except for a dict and for `__setstate__`
         keywords = cast("Any", value).keywords
         reads.dicts[id(keywords)] = keywords
         reads.objects[id(value)] = value
@@ -489,11 +490,11 @@ def _note_instance(value: object, reads: Reads) -> str:
 
 
 _WITHOUT_ATTRIBUTES = (dict, list, collections.OrderedDict)
-"""Types whose objects have no attributes that count, and stay of their type. (An OrderedDict may have some: `_take`.)"""
+"""Types whose objects have no attributes that count and cannot change class. (An OrderedDict may have some: `_take`.)"""
 
 
 def _hides_state(base: type) -> bool:
-    """Return whether a class adds more to its objects' memory than a dict of attributes and a list of weak references."""
+    """Return whether a class adds more to its objects than a `__dict__` and a list of weak references."""
     if base in _WATCHABLE or base in _UNCHANGING:
         return False
     parent = base.__base__
@@ -507,7 +508,7 @@ def _hides_state(base: type) -> bool:
 
 
 _WATCHABLE: frozenset[type] = frozenset({object, dict, list, tuple, collections.OrderedDict, types.SimpleNamespace})
-"""Types in C whose objects hold nothing but attributes and items. (An OrderedDict's order: see `_note_instance`.)"""
+"""Types written in C whose objects hold only attributes and items. (For an OrderedDict's order see `_note_instance`.)"""
 
 
 def _note_key(names: dict[str, Any], key: str, value: Any, reads: Reads) -> None:
@@ -515,12 +516,12 @@ def _note_key(names: dict[str, Any], key: str, value: Any, reads: Reads) -> None
 
 
 def _is_namespace(value: Any) -> bool:
-    """Return whether a dict holds a Python module's names, which others write to as they please."""
+    """Return whether a dict is a Python module's namespace, which unrelated code may write to."""
     return type(value) is dict and "__name__" in value and "__spec__" in value
 
 
 def _is_compared(source: Source) -> bool:
-    """Return whether entries compare all that is at a place in the inputs: an item, or the size or stride of a tensor."""
+    """Return whether entries compare everything at a source in the inputs: an item, or the size or stride of a tensor."""
     while (base := getattr(source, "base", None)) is not None:
         if isinstance(source, sources.TensorPropertySource):
             if source.prop is sources.TensorProperty.STORAGE_OFFSET:
@@ -532,12 +533,12 @@ def _is_compared(source: Source) -> bool:
 
 
 def root_of(source: Source) -> Source:
-    """Return where the walk to a place begins."""
+    """Return the source at which the walk to `source` begins."""
     while (base := getattr(source, "base", None)) is not None:
         source = base
     return source
 
 
 def _bound(function: Any) -> tuple[Any, ...]:
-    """Return the arguments that a partial function holds."""
+    """Return the arguments bound in a `functools.partial`."""
     return (*getattr(function, "args", ()), *getattr(function, "keywords", {}).values())

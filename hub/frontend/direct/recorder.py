@@ -1,7 +1,7 @@
-"""Listens while Dynamo captures and runs a program: what it guards, which graph it made, how that graph is called.
+"""Record what Dynamo does as it captures and runs a program: its guards, the graph it makes, the calls of that graph.
 
-What the generated code does beside calling the graph is known only while Dynamo's translator stands on the stack, so the
-hub's backend tells this module of each graph just then; the guards follow once the backend has returned.
+What the generated code does in addition to calling the graph is known only while Dynamo's translator is on the stack. So
+the hub's backend passes each graph to this module at that point. The guards follow once the backend has returned.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from hub.frontend.direct.reads import Needs, Step, needs_of, root_of
 HOOKS_ON_ALL = frozenset({
     "_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks",
 })  # fmt: skip
-"""Names of the dicts in which `torch.nn.modules.module` keeps hooks on all modules."""
+"""Names of the dicts in `torch.nn.modules.module` that hold hooks on all modules."""
 INPUTS = frozenset({"L['args']", "L['kwargs']"})
-"""Roots of Dynamo's expressions that are a call's inputs, in the code that `hub.frontend.direct.program` gives it."""
+"""Root sources of a call's inputs, in the code that `hub.frontend.direct.program` has Dynamo compile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What the code that Dynamo generates does beside calling the graph and building the result; "" for nothing."""
+    """Effects of Dynamo's generated code in addition to calling the graph and building the result; "" for none."""
 
     breaks: str = ""
-    """What only Dynamo can do: go on with the rest of the model after a graph break."""
+    """An effect that needs Dynamo: continuing with the rest of the model after a graph break."""
     writes: str = ""
-    """What the code does itself: change objects, hang hooks on tensors, draw numbers."""
+    """An effect of the code itself: changing objects, registering hooks on tensors, drawing random numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One program that Dynamo captured: its graph, what it needs of Python, and what Dynamo made of it."""
+    """One program that Dynamo captured: its graph, what it needs from Python, and the code that Dynamo generated."""
 
     graph: weakref.ref[CompiledGraph]
     needs: Needs
     more: Beside
     compile_id: object
-    """Dynamo's name for the compilation, by which its code can be found."""
+    """Dynamo's ID of the compilation, by which its code can be found."""
     check: Check | None
-    """Checks the guards that no watch implies; None where nothing but Dynamo can call the code."""
+    """A checker of the guards that no watch implies; None if only Dynamo can call the code."""
     inputs: tuple[Source, ...]
-    """Where the graph's tensors stand among the inputs of a call."""
+    """Sources of the graph's tensors among the inputs of a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A graph of which the guards are not known yet."""
+    """A graph whose guards are not known yet."""
 
     graph: weakref.ref[CompiledGraph]
     output: weakref.ref[Any]
@@ -66,29 +66,29 @@ class _Made:
 
 
 class Captures:
-    """The programs that Dynamo captured from one piece of code. Dynamo compiles in one thread at a time."""
+    """The programs that Dynamo captured from one code object. Dynamo compiles in one thread at a time."""
 
     def __init__(self, code: types.CodeType, functions: Sequence[Any] = ()) -> None:
         self._all: tuple[Capture, ...] = ()
         self._made: _Made | None = None
         self._code = weakref.ref(code)
         self.functions = functions
-        """Functions by which a call enters the model; of a change of these Dynamo makes no guard."""
+        """Functions by which a call enters the model. Dynamo makes no guard on them."""
         self.n_made = 0
-        """Programs that were captured so far."""
+        """Number of programs captured so far."""
         self.steps: tuple[Step, ...] = ()
-        """All places whose watch implies guards, each once."""
+        """All sources that are watched in place of guards, each once."""
         _by_code[code] = self
 
     def made(self, graph: CompiledGraph, output: Any) -> None:
-        """Hear of a graph, and of what Dynamo knows of the program it is made of."""
+        """Record a new graph and Dynamo's state of the program that it was made from."""
         inputs = tuple(found for one in output.graphargs if (found := _input_tensor(one)) is not None)
         self._made = _Made(weakref.ref(graph), weakref.ref(output), _beside_the_graph(output), inputs)
 
     def guarded_by(self, entries: Sequence[GuardFilterEntry]) -> Sequence[bool]:
-        """Hear of the guards on the code whose graph was made last, and keep them all: a `guard_filter_fn`."""
+        """Record the guards on the code whose graph was made last, and keep all of them. This is a `guard_filter_fn`."""
         for entry in entries:
-            entry.orig_guard.obj_weakref = None  # else a tensor that Dynamo makes of an array would be compared with ==
+            entry.orig_guard.obj_weakref = None  # else a tensor that Dynamo makes from an array would be compared with ==
         _guard_hooks(entries)
         made, self._made = self._made, None
         if made is not None:
@@ -109,15 +109,15 @@ class Captures:
         return Capture(made.graph, needs, made.more, CompileContext.current_compile_id(), check, made.inputs)
 
     def forget(self) -> None:
-        """Forget all programs: their code is captured anew."""
+        """Forget all programs: their code will be captured again."""
         self._all, self.steps = (), ()
 
     def why_last(self) -> str:
-        """Return what keeps the program that was captured last with Dynamo; "" where nothing is known to."""
+        """Return why the program that was captured last needs Dynamo; "" if no reason is known."""
         return self._all[-1].more.breaks if self._all else ""
 
     def graphs(self) -> list[CompiledGraph]:
-        """Return the graphs that live."""
+        """Return the graphs that are still alive."""
         return [graph for one in self._all if (graph := one.graph()) is not None]
 
     def of(self, graph: CompiledGraph) -> Capture | None:
@@ -126,9 +126,9 @@ class Captures:
 
 
 def _guard_hooks(entries: Sequence[GuardFilterEntry]) -> None:
-    """Have Dynamo compare how many hooks modules have, where it would leave that out (`skip_nnmodule_hook_guards`).
+    """Make Dynamo compare the number of hooks of modules even if it would skip that (`skip_nnmodule_hook_guards`).
 
-    `torch.compile` need not for a model's own hooks, which run outside of what it captures; here they are captured.
+    `torch.compile` need not compare a model's own hooks, which run outside the captured code. Here they are captured.
     """
     for entry in entries:
         guard = entry.orig_guard
@@ -146,7 +146,7 @@ _by_code: weakref.WeakKeyDictionary[types.CodeType, Captures] = weakref.WeakKeyD
 
 
 def made_for_dynamo(graph: CompiledGraph) -> None:
-    """Note a graph that Dynamo will call as it is. Called while Dynamo translates."""
+    """Record a graph that Dynamo will call without a wrapper. Called while Dynamo translates."""
     translator = InstructionTranslator.current_tx() if _by_code else None
     if translator is not None and (found := _by_code.get(cast("Any", translator.output).root_tx.f_code)) is not None:
         found.made(graph, translator.output)
@@ -154,7 +154,7 @@ def made_for_dynamo(graph: CompiledGraph) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One call of a graph: its arguments, what it gave."""
+    """One recorded call of a graph, with its arguments and outputs."""
 
     graph: CompiledGraph
     args: Sequence[Any]
@@ -162,7 +162,7 @@ class Seen:
 
 
 class Recorder:
-    """The calls of graphs in one call of the model. Used by the thread that makes the call."""
+    """A recorder of the calls of graphs in one call of the model. Used by the thread that makes the call."""
 
     def __init__(self, graphs: Iterable[CompiledGraph]) -> None:
         self.calls: list[Seen] = []
@@ -184,14 +184,14 @@ class Recorder:
 
 
 def _input_tensor(graph_argument: Any) -> Source | None:
-    """Return where a graph's argument comes from, if that is a tensor in the inputs of a call."""
+    """Return the source of a graph's argument if it is a tensor in the inputs of a call, else None."""
     source = graph_argument.source
     is_tensor = graph_argument.is_tensor and not graph_argument.pass_arg_as_tensor
     return source if is_tensor and source is not None and root_of(source).name in INPUTS else None
 
 
 def _beside_the_graph(output: Any) -> Beside:
-    """Return what the code that Dynamo generates does beside calling the graph and building the result."""
+    """Return what Dynamo's generated code does in addition to calling the graph and building the result."""
     reason = output.compile_subgraph_reason
     if reason is not None and reason.graph_break:
         return Beside(breaks="Python runs after a part of the model")
@@ -205,10 +205,10 @@ def _beside_the_graph(output: Any) -> Beside:
 
 
 def _lasts(variable: Any, effects: Any) -> bool:
-    """Return whether a change that the program makes to a Python object is there after the call."""
+    """Return whether a change that the program makes to a Python object outlasts the call."""
     kind = type(variable.mutation_type).__name__
     if kind.endswith("New"):
-        return False  # made by the program: a part of the result, or nothing
+        return False  # created by the program: a part of the result, or temporary
     changes = effects.store_attr_mutations.get(variable)
     if not changes or not kind.startswith("Attribute"):
         return True
@@ -217,7 +217,7 @@ def _lasts(variable: Any, effects: Any) -> bool:
 
 
 def _is_put_back(held: Any, name: str, new: Any) -> bool:
-    """Return whether an attribute is given the constant that it has."""
+    """Return whether an attribute is set to the constant that it holds already."""
     old = getattr(held, name, _NOTHING)
     return new.is_python_constant() and old is not _NOTHING and new.as_python_constant() is old
 

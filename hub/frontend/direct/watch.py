@@ -1,8 +1,8 @@
-"""Compares what a captured program read from Python with what is there now.
+"""Compare what a captured program read from Python with the present state.
 
-CPython 3.11 and 3.12 count every change of a dict in its version tag (PEP 509), and nearly all of what a model is made of
-lies in dicts. The comparison is written in C (`native.c`); where that module was not built, or this Python's tags do not do
-what is relied on, `hub.compile` leaves every call to Dynamo and says so.
+CPython 3.11 and 3.12 count every change of a dict in its version tag (PEP 509), and nearly all state of a model lies in
+dicts. The comparison is written in C (`native.c`). If that module was not built, or this Python's tags do not work as
+expected, `hub.compile` sends every call through Dynamo and reports that.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _FUNCTIONS = (
     "_ZNK2at10TensorBase8_versionEv",
     "_ZNK3c1010TensorImpl13requires_gradEv",
 )
-"""Of PyTorch's C interface (torch/csrc/inductor/aoti_torch/c/shim.h), and two of C++ for which it has no equal, by the
-names that compilers for Linux and macOS give them: `at::TensorBase::_version() const` and
-`c10::TensorImpl::requires_grad() const`. `why_unwatched` tries what they give."""
+"""Functions of PyTorch's C interface (torch/csrc/inductor/aoti_torch/c/shim.h), and two C++ functions without a counterpart
+there, by their mangled names on Linux and macOS: `at::TensorBase::_version() const` and
+`c10::TensorImpl::requires_grad() const`. `why_unwatched` tests their results."""
 
 
 def _interface() -> tuple[int, ...] | None:
-    """Return the addresses of those functions; None where this PyTorch has them elsewhere."""
+    """Return the addresses of those functions; None if they cannot be found in this PyTorch."""
     try:
         libraries = [ctypes.CDLL(str(_LIBRARIES / f"lib{name}.so")) for name in ("torch_cpu", "c10")]
     except OSError:
@@ -47,7 +47,7 @@ def _interface() -> tuple[int, ...] | None:
 
 
 def _address(name: str, libraries: Sequence[ctypes.CDLL]) -> int | None:
-    """Return where a function is; None where no library has it."""
+    """Return the address of a function; None if no library has it."""
     for library in libraries:
         with contextlib.suppress(AttributeError):
             return ctypes.cast(library[name], ctypes.c_void_p).value
@@ -63,40 +63,40 @@ except ImportError:  # not built
 
 
 CHANGED, WRITTEN, SAME = range(3)
-"""What `Watch.compare` gives."""
+"""Results of `Watch.compare`."""
 
 
 class Watch:
-    """What a program read, as it was when this was made."""
+    """A snapshot of what a program read, to compare with the present state."""
 
     __slots__ = ("_comparison", "_stamps", "n_renewals", "objects", "tensors")
 
     def __init__(self, reads: Reads) -> None:
         self.tensors: tuple[torch.Tensor, ...] = tuple(reads.tensors.values())
-        """The tensors that it read: parameters, buffers and others."""
+        """The tensors that the program read: parameters, buffers and others."""
         self.objects = frozenset(reads.seen.keys() | reads.walked)
-        """Identities of all that it read: what a result holds of it is not made anew in each call."""
+        """Identities of all objects that the program read. If a result contains one, it is not new in each call."""
         self.n_renewals = 0
-        """How often contents were taken anew: what was built for earlier ones is not for these."""
+        """Number of times that tensors' contents were updated. What was built for earlier contents is outdated."""
         self._comparison = _comparison(reads)
         self._stamps = _stamps(self.tensors)
 
     def compare(self) -> int:
-        """Return what has changed: CHANGED where a guard might fail, WRITTEN where only tensors' contents may be others.
+        """Return CHANGED if a guard might fail, WRITTEN if only tensors' contents may have changed, else SAME.
 
-        Contents count as far as PyTorch counts writes, and by address.
+        Contents are compared by PyTorch's version counters and by address.
         """
         return self._stamps.compare() if self._comparison.holds() else CHANGED
 
     def renew(self) -> None:
-        """Take tensors' contents as they are now for those that were."""
+        """Accept the present contents of tensors as the expected ones."""
         self.n_renewals = self._stamps.renew()
 
 
 def forms_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Return what tells whether tensors have the forms of these: types, sizes, strides, devices, needs of gradients.
+    """Return a check whether tensors have the forms of these: types, sizes, strides, devices, `requires_grad`.
 
-    It also says no where one tensor stands at two places.
+    The check fails also if one tensor is passed twice.
     """
     sizes, strides = [list(tensor.shape) for tensor in tensors], [list(tensor.stride()) for tensor in tensors]
     return cast("Any", TensorGuards)(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
@@ -119,7 +119,7 @@ def _comparison(reads: Reads) -> Comparison:
 
 
 def why_unwatched() -> str:
-    """Return why nothing can be watched in this process; "" where it can. Tries every way of changing an object."""
+    """Return why nothing can be watched in this process; "" if it can. Try every way of changing an object."""
     if native is None:
         return "this installation has no compiled part for this Python (hub.frontend.direct.native)"
     if _INTERFACE is None:
@@ -141,7 +141,7 @@ def _is_noticed(change: Callable[[Any], Any]) -> bool:
 
 @functools.cache
 def _are_writes_counted() -> bool:
-    """Try every way of changing a tensor, in a thread of its own: it has none of the user's modes."""
+    """Try every way of changing a tensor, in a separate thread, which has none of the user's modes."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: all(_is_noticed_of_tensor(*one) for one in _TENSOR_CHANGES)).result()
 
@@ -156,7 +156,7 @@ def _is_noticed_of_tensor(change: Callable[[torch.Tensor], Any], expected: int) 
 
 
 def _store_often(probe: Any) -> None:
-    """Store in a loop: CPython writes attributes in another way once a line has run often."""
+    """Store an attribute in a loop: CPython specializes the instruction once it has run often."""
     for number in range(64):
         probe.first = number + 1000
 
