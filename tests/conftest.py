@@ -33,10 +33,10 @@ COMPILED_SLOWLY = ("iree",)
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow what goes through every backend where that is one of these and it is not its turn.
+    """Mark parameters of the slowly compiled backends as slow unless it is their turn.
 
-    Conformance draws its steps itself. A test's turn follows from its name, as places
-    would differ where only some are collected.
+    Conformance draws its steps itself. A test's turn follows from its name, because positions differ if only some tests are
+    collected.
     """
     for item in items:
         call: Any = getattr(item, "callspec", None)
@@ -47,16 +47,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Seed what a module draws when it is imported: an example has the same values whichever modules came before."""
+    """Seed what a module draws when it is imported: an example has the same values, regardless of earlier imports."""
     if isinstance(collector, pytest.Module):
         torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_compilers_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what Inductor and Triton write apart from other processes, runs and users; tests of one process share it.
+    """Isolate the caches of Inductor and Triton from other processes, runs and users; tests of one process share them.
 
-    A folder for each test would cost it the seconds in which Inductor compiles its headers.
+    A folder for each test would cost it the seconds that Inductor needs to compile its headers.
     """
     with pytest.MonkeyPatch.context() as patch:
         for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
@@ -70,7 +70,7 @@ FOUND = torch.get_num_threads(), modes()
 
 @pytest.fixture(autouse=True)
 def _leaves_settings_alone() -> Iterator[None]:
-    """Names the test that leaves PyTorch's settings changed, instead of one that fails for it an hour later."""
+    """Fail the test that leaves PyTorch's settings changed, rather than one that fails because of it an hour later."""
     yield
     left = torch.get_num_threads(), modes()
     if left != FOUND:
@@ -81,7 +81,7 @@ def _leaves_settings_alone() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test reads or writes the user's cache or a hub.toml, nor finds what an earlier test compiled."""
+    """Isolate the test from the user's cache, from any hub.toml, and from what earlier tests compiled."""
     import os
 
     for name in [name for name in os.environ if name.startswith("HUB_")]:
@@ -97,7 +97,7 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 
 @pytest.fixture
 def plans_made(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """Return every plan that is made in this process during the test: one for each binding that is built."""
+    """Return every plan that this process makes during the test: one for each binding that is built."""
     found: list[Plan] = []
     observe = compiled.observe
 
@@ -112,9 +112,9 @@ def plans_made(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 
 @pytest.fixture
 def install_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Gives `install(name, source)`: puts a module `hub_NAME` with an entry point on the path, as pip would.
+    """Return `install(name, source)`, which puts a module `hub_NAME` with an entry point on the path, as pip would.
 
-    One that imports torch only where it uses it saves each test two seconds: a new plugin is imported by a new process.
+    A plugin that imports torch only where it uses it saves each test two seconds: a new process imports a new plugin.
     """
     site = tmp_path / "site"
     site.mkdir()

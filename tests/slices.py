@@ -17,7 +17,7 @@ VARIABLE = "HUB_TEST_SLICE"
 
 @cache
 def number() -> int:
-    """Return the number of this commit, what `HUB_TEST_SLICE` says, or 0 where there is no git."""
+    """Return the number of this commit, the value of `HUB_TEST_SLICE`, or 0 without git."""
     if VARIABLE in os.environ:
         return int(os.environ[VARIABLE])
     command = ("git", "rev-list", "--count", "HEAD")
@@ -29,7 +29,7 @@ def number() -> int:
 
 
 def is_drawn(place: int, slices: int = SLICES) -> bool:
-    """Return True where the part at this place belongs to this commit's slice. Raise ValueError for too many slices."""
+    """Return True if the part at this place belongs to this commit's slice. Raise ValueError for too many slices."""
     if not 1 <= slices <= SLICES:
         raise ValueError(f"{slices} slices would take as many commits, and all is to run within {SLICES}")
     return place % slices == number() % slices

@@ -71,23 +71,23 @@ class Queue(TorchDispatchMode):
         return result
 
     def give(self, work_s: float) -> None:
-        """Hands work over, which is done once what was given before is."""
+        """Enqueue work, which is done once the work before it is."""
         self.busy_until_s = max(self.now_s, self.busy_until_s) + work_s
 
     def synchronize(self, device: torch.device) -> None:
-        """Waits."""
+        """Wait."""
         assert device == CUDA
         self.waits += 1
         self.now_s = max(self.now_s, self.busy_until_s)
 
     def perf_counter(self) -> float:
-        """Tells the time."""
+        """Return the time."""
         return self.now_s
 
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
-    """A queue that PyTorch's functions wait for, and whose clock those who time things read."""
+    """Return a queue that PyTorch's functions wait for, and whose clock all timing code reads."""
     found = Queue()
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda real=False: None if real else torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "synchronize", found.synchronize)
@@ -113,14 +113,14 @@ def on(device: str, *shape: int) -> torch.Tensor:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No peaks are known yet."""
+    """Forget all peaks."""
     monkeypatch.setattr(roofline, "_settled", {1: Peaks(1e11, 1e10)})
     monkeypatch.setattr(roofline, "_accelerators", {})
     roofline._own_accelerator.cache_clear()
 
 
 def two_steps(device: str) -> Sample:
-    """relu, then tanh; with fake values on a device."""
+    """Return relu, then tanh; with fake values on a device."""
     graph = fx.Graph()
     x = graph.placeholder("x")
     first = graph.call_function(torch.ops.aten.relu.default, (x,), name="first")
@@ -137,7 +137,7 @@ STEPS = (Step("eager_0", "eager", ("first",), is_eager=True), Step("eager_1", "e
 
 @pytest.fixture
 def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A worker's state, of this test alone."""
+    """Yield a worker's state, for this test alone."""
     found = tasks._State()
     monkeypatch.setattr(tasks, "_state", found)
     yield found
@@ -401,23 +401,23 @@ class Generators:
         monkeypatch.setattr(torch.cuda, "set_rng_state", self.write)
 
     def read(self) -> list[torch.Tensor]:
-        """Gives copies, as CUDA does."""
+        """Return copies, as CUDA does."""
         assert self.is_initialized, "nobody may start CUDA for this"
         return [state.clone() for state in self.states]
 
     def write(self, state: torch.Tensor, device: int) -> None:
-        """Sets those of one device."""
+        """Set the state of one device."""
         assert self.is_initialized
         self.states[device] = state.clone()
 
     def draw(self) -> None:
-        """Moves those of the second device on."""
+        """Advance the state of the second device."""
         self.is_initialized = True
         self.states[1] += 1
 
     @property
     def numbers(self) -> list[list[int]]:
-        """Gives where they stand."""
+        """Return the current states as numbers."""
         return [state.tolist() for state in self.states]
 
 

@@ -19,7 +19,7 @@ every_backend = pytest.mark.parametrize("backend", registry().available())
 
 
 def compiled(function: Any, backend: str) -> Any:
-    """Compiles a function or module for one backend, without measuring."""
+    """Compile a function or module for one backend, without measuring."""
     return torch.compile(function, backend="hub", options={"backends": (backend,), "tune": "off"})
 
 
@@ -88,7 +88,7 @@ WRITING: dict[str, Function] = {
 
 
 def leaves(result: Any) -> list[torch.Tensor]:
-    """Gives the tensors of a result, in order."""
+    """Return the tensors of a result, in order."""
     return list(result) if isinstance(result, tuple) else [result]
 
 

@@ -22,7 +22,7 @@ EMPTY_NAMES = ("utils", "util", "helpers", "helper", "common", "misc")
 
 
 def cycle_in(graph: Mapping[str, frozenset[str]]) -> list[str]:
-    """Gives the modules of one cycle, in order, the first one again at the end; nothing where there is none."""
+    """Return the modules of one cycle, in order, the first one again at the end; empty if there is none."""
     done: set[str] = set()
 
     def visit(name: str, path: list[str]) -> list[str]:
@@ -126,7 +126,7 @@ def test_capturing_imports_no_solver() -> None:
 
 
 def modules_after(code: str) -> set[str]:
-    """Gives the top-level modules that a fresh interpreter has loaded after running some code."""
+    """Return the top-level modules that a fresh interpreter has loaded after running some code."""
     program = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
     return set(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split())
 
@@ -150,7 +150,7 @@ def test_public_names_exist(name: str) -> None:
 
 
 def hooks() -> list[str]:
-    """Gives the names of the hooks, in order."""
+    """Return the names of the hooks, in order."""
     tree = ast.parse(Path(hookspecs.__file__).read_text())
     functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
     return [node.name for node in functions if any("hookspec" in ast.unparse(item) for item in node.decorator_list)]

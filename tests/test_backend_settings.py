@@ -93,17 +93,17 @@ Install = Callable[[str, str], None]
 
 @pytest.fixture
 def offset(install_plugin: Install) -> None:
-    """A backend whose results are off by as much as it is told."""
+    """Install a backend whose results are off by a configured amount."""
     install_plugin("offset", SOURCE)
 
 
 def options(tmp_path: Path, **own: Any) -> dict[str, Any]:
-    """Options under which only this backend bids."""
+    """Return options under which only this backend bids."""
     return {"backends": ["offset"], "tune": "off", "cache_dir": str(tmp_path / "cache"), "accuracy": 1.0, "offset": own}
 
 
 def off_by(given: Mapping[str, Any]) -> float:
-    """Runs a tanh through the hub, and gives by how much of itself the result is off."""
+    """Run a tanh through the hub, and return the relative error of the result."""
     torch._dynamo.reset()
     compiled = torch.compile(nn.Tanh(), backend="hub", options=dict(given))
     with torch.no_grad():
@@ -234,7 +234,7 @@ TYPER = """
 
 
 def cli(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs `hub` in a process that sees the test's plugins."""
+    """Run `hub` in a process that sees the test's plugins."""
     command = "import sys; from hub.cli import main; sys.argv[0] = 'hub'; sys.exit(main())"
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
     environ = {**os.environ, "PYTHONPATH": path}
@@ -256,7 +256,7 @@ def test_what_a_machine_lacks_and_what_users_should_know_is_listed(monkeypatch: 
 
 
 def bring_command(tmp_path: Path, name: str) -> None:
-    """Adds an entry point of the group `hub.commands`."""
+    """Add an entry point of the group `hub.commands`."""
     facts = tmp_path / "site" / f"hub_{name}-1.0.dist-info" / "entry_points.txt"
     facts.write_text(f"[hub.commands]\n{name} = hub_{name}:app\n")
 

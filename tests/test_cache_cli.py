@@ -30,7 +30,7 @@ SUBJECT = Subject("structure", "openvino", "versions", "machine", 2, False, "fas
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache folder in force, which is not there yet."""
+    """Return the active cache folder, which does not exist yet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -38,7 +38,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def filled(root: Path) -> Path:
-    """A cache with an executable, last used two hours ago, a plan, a measurement and two failures."""
+    """Return a cache with an executable, last used two hours ago, a plan, a measurement and two failures."""
     store = Store(root)
     folder = store.artifact("onnxruntime", KEY)
     about = {"operators": [["aten.linear.default", 2], ["aten.gelu.default", 1]], "inputs": ["float32[8, 128]"]}
@@ -229,7 +229,7 @@ def test_clearing_leaves_nothing(filled: Path) -> None:
 
 @pytest.fixture
 def tuned(filled: Path) -> Path:
-    """A cache with two tuned kernels, and one that was set aside."""
+    """Return a cache with two tuned kernels, and one that is disabled."""
     for name in ("kernel0", "kernel1", "kernel1.damaged0"):
         folder = tuning_folder(filled, "tvm") / name
         folder.mkdir(parents=True)
@@ -293,7 +293,7 @@ def test_a_misspelt_backend_is_named(filled: Path) -> None:
 
 @pytest.fixture
 def imported(filled: Path) -> Path:
-    """A cache that knows of three plugins, one of which crashed while it was imported."""
+    """Return a cache that knows three plugins, one of which crashed while it was imported."""
     faults = {"good": "", "fine": "", "fatal": "importing it ended its process: killed by SIGSEGV"}
     write_imports(filled, {f"{name} 1.0": Imported(name, text, "2026-11-03T12:00:00") for name, text in faults.items()})
     return filled

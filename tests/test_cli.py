@@ -29,7 +29,7 @@ def tiny():
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command runs in an empty folder with an empty cache."""
+    """Run every command in an empty folder with an empty cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "tiny.py").write_text(SOURCE)

@@ -34,13 +34,13 @@ class Gated(nn.Module):
 
 
 def looped(n: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """A loop whose number of rounds is data."""
+    """Run a loop whose number of rounds is data."""
     start = (torch.zeros((), dtype=torch.int64), x)
     return while_loop(lambda i, x: i < n, lambda i, x: (i + 1, (x @ w).tanh() + x), start)[1]
 
 
 def scanned(x: torch.Tensor, w: torch.Tensor) -> Any:
-    """A recurrence over the first dim."""
+    """Run a recurrence over the first dim."""
 
     def step(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         state = (state @ w + x).tanh()
@@ -50,7 +50,7 @@ def scanned(x: torch.Tensor, w: torch.Tensor) -> Any:
 
 
 def mapped(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The same for each row."""
+    """Run the same for each row."""
     return control_map(lambda row, w: (row @ w).relu() * 2, x, w)
 
 

@@ -36,20 +36,20 @@ class Net(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _inference() -> Any:
-    """Serves only: training has tests of its own."""
+    """Run inference only: training has tests of its own."""
     with torch.no_grad():
         yield
 
 
 def compiled(model: nn.Module, backend: str = "hub") -> Any:
-    """Compile a model, and have it captured and planned."""
+    """Compile a model, and capture and plan it."""
     call = torch.compile(model, backend=backend, options=OPTIONS if backend == "hub" else None)
     call(X)
     return call
 
 
 def check(call: Callable[..., Any], model: nn.Module, *, is_planned: bool = True) -> None:
-    """Raise AssertionError unless a model gives what another gives in eager, and, where it is compiled, by the backend."""
+    """Raise AssertionError unless a model returns another's results in eager, and, if it is compiled, by the backend."""
     torch.testing.assert_close(call(X), model(X), rtol=1e-5, atol=1e-6)
     if is_planned:
         assert [plan.backends for plan in hub.plans(call)] == [(BACKEND,)]

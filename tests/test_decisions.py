@@ -19,7 +19,7 @@ WORDS = frozenset({"message", "reason", "decided_by", "stage", "failure", "failu
 
 
 def compared(source: str) -> Iterator[int]:
-    """Lines in which such a text is compared with a literal, searched for one, or asked how it begins or ends."""
+    """Yield lines in which such a text is compared with a literal, searched for one, or tested for its beginning or end."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
@@ -32,19 +32,19 @@ def compared(source: str) -> Iterator[int]:
 
 
 def is_words(node: ast.expr) -> bool:
-    """True for `event.message`, `reason`, `str(error)`."""
+    """Return True for `event.message`, `reason`, `str(error)`."""
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id == "str" and "error" in map(name_of, node.args)
     return name_of(node) in WORDS
 
 
 def name_of(node: ast.expr) -> str:
-    """Name of a variable or of an attribute."""
+    """Return the name of a variable or of an attribute."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def is_literal(node: ast.expr) -> bool:
-    """True for a text that is not empty, and for a tuple or set of such."""
+    """Return True for a text that is not empty, and for a tuple or set of such."""
     if isinstance(node, (ast.Tuple, ast.Set, ast.List)):
         return any(map(is_literal, node.elts))
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(node.value)

@@ -25,7 +25,7 @@ CASES = {
 
 @pytest.fixture
 def default() -> Iterator[None]:
-    """Has no memory, so that whatever is made on it by mistake holds nothing."""
+    """Set a default device without memory, so that a tensor made on it by mistake holds nothing."""
     torch.set_default_device("meta")
     yield
     torch.set_default_device(None)

@@ -88,12 +88,12 @@ class Fickle:
         self.behave("well")
 
     def behave(self, fault: str) -> None:
-        """Sets the fault."""
+        """Set the fault."""
         (self.folder / "fault").write_text(fault)
 
     @property
     def n_calls(self) -> int:
-        """Calls so far."""
+        """Return the number of calls so far."""
         return len((self.folder / "diary").read_text().splitlines())
 
 
@@ -102,7 +102,7 @@ Install = Callable[..., Fickle]
 
 @pytest.fixture
 def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Install:
-    """Installs the plugin."""
+    """Return a function that installs the plugin."""
 
     def place(*, saveable: bool = True) -> Fickle:
         install_plugin("fickle", PLUGIN.format(folder=str(tmp_path), saveable=saveable))
@@ -124,21 +124,21 @@ class Net(torch.nn.Module):
 
 
 def compiled(model: torch.nn.Module, **options: Any) -> Any:
-    """Compiles a model for the plugin anew, without measuring, and without workers unless they are asked for."""
+    """Compile a model for the plugin anew, without measuring, and without workers unless they are requested."""
     torch._dynamo.reset()
     given = {"tune": "off", "backends": ["fickle"], "isolate": False, **options}
     return torch.compile(model, backend="hub", options=given)
 
 
 def call(model: torch.nn.Module, run: Any) -> None:
-    """Calls a compiled model once; raises AssertionError unless it gives eager's result."""
+    """Call a compiled model once; raise AssertionError unless it returns eager's result."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", HubWarning)
         torch.testing.assert_close(run(X), model(X))
 
 
 def failed_once(fickle: Fickle, model: torch.nn.Module, fault: str = "raise", **options: Any) -> Any:
-    """Gives the compiled model in whose second call the plugin has failed, and which behaves well from then on."""
+    """Return the compiled model in whose second call the plugin failed, and which behaves well afterwards."""
     run = compiled(model, **options)
     call(model, run)
     assert hub.plans(run)[-1].backends == ("fickle",)
@@ -149,7 +149,7 @@ def failed_once(fickle: Fickle, model: torch.nn.Module, fault: str = "raise", **
 
 
 def stays_away(fickle: Fickle, model: torch.nn.Module, run: Any) -> hub.Plan:
-    """Calls a model; raises AssertionError where the plugin runs. Gives the plan, which says why it does not."""
+    """Call a model; raise AssertionError if the plugin runs. Return the plan, which says why it does not."""
     before = fickle.n_calls
     call(model, run)
     call(model, run)
@@ -161,12 +161,12 @@ def stays_away(fickle: Fickle, model: torch.nn.Module, run: Any) -> hub.Plan:
 
 
 def refresh(model: torch.nn.Module, run: Any) -> None:
-    """Has the weights read anew."""
+    """Read the weights again."""
     hub.refresh(run)
 
 
 def change(model: torch.nn.Module, run: Any) -> None:
-    """Writes to a weight, so that a new set of executables is needed."""
+    """Write to a weight, so that a new set of executables is needed."""
     with torch.no_grad():
         next(model.parameters()).mul_(0.5)
 
@@ -275,7 +275,7 @@ print(plan.events)
 
 
 def process(tmp_path: Path) -> str:
-    """Runs the model in a process of its own; gives what it prints."""
+    """Run the model in a new process; return what it prints."""
     path = [str(tmp_path / "site"), *filter(None, sys.path), str(Path(__file__).parents[1])]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],

@@ -40,7 +40,7 @@ PROFILE = Profile(
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command runs in an empty folder with an empty cache, and measuring takes no time."""
+    """Run every command in an empty folder with an empty cache, and let measuring take no time."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path / "cache"))

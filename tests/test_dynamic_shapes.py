@@ -50,12 +50,12 @@ class Pooler(nn.Module):
 
 
 def compiled(model: nn.Module, **options: Any) -> Any:
-    """Compiles a model without measuring."""
+    """Compile a model without measuring."""
     return torch.compile(model, backend="hub", options={"tune": "off", **options})
 
 
 def ids(batch: int, tokens: int) -> torch.Tensor:
-    """Gives token ids."""
+    """Return token ids."""
     return torch.randint(0, 50, (batch, tokens))
 
 

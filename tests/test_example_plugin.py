@@ -29,7 +29,7 @@ print(json.dumps([error, [[cluster.backend, len(cluster.nodes)] for cluster in p
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment that sees this one's packages, with the example installed into it by pip. Gives its interpreter."""
+    """Install the example by pip into an environment that sees this one's packages. Return its interpreter."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"

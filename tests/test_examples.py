@@ -22,13 +22,13 @@ AS_IT_IS = pytest.param({}, id="as it is", marks=pytest.mark.slow)
 
 
 def estimated(backends: str) -> object:
-    """Return variables with which planning takes seconds: these backends, by estimates, and nothing steps back."""
+    """Return variables with which planning takes seconds: these backends, by estimates, with nothing in the background."""
     at_once = {"HUB_START": "wait", "HUB_BACKGROUND": "0"}
     return pytest.param({"HUB_TUNE": "off", "HUB_BACKENDS": backends, **at_once}, id="estimated")
 
 
 def printed(command: list[str], settings: Mapping[str, str]) -> str:
-    """Run a command from the repository's root; return what it prints. Raises AssertionError if it fails."""
+    """Run a command from the repository's root; return what it prints. Raise AssertionError if it fails."""
     users = {name: value for name, value in os.environ.items() if name not in ("HUB_BACKGROUND", "HUB_START")}
     environment = {**users, "COLUMNS": "200", "HUB_PROGRESS": "off", **settings}  # without a terminal, tables need a width
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)

@@ -63,7 +63,7 @@ def run(program: str, tmp_path: Path, timeout_s: float = 400) -> subprocess.Comp
 
 
 def left_behind(marker: Path) -> list[str]:
-    """Return the command lines of the hub's processes that still have a folder as their working directory."""
+    """Return the command lines of the hub's processes whose working directory is still a given folder."""
     found: list[str] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -45,14 +45,14 @@ class Plain(nn.Module):
 
 
 def compiled(module: nn.Module, cache: Path) -> Any:
-    """The module through the hub."""
+    """Return the module compiled by the hub."""
     torch.compiler.reset()
     return torch.compile(module.eval(), backend="hub", options={**OPTIONS, "cache_dir": str(cache)})
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> tuple[Plain, Any, Frozen]:
-    """A module, compiled, and frozen for a batch of 3."""
+    """Return a module, compiled, and frozen for a batch of 3."""
     module = Plain()
     model = compiled(module, tmp_path)
     return module, model, hub.freeze(model, torch.randn(3, 16))

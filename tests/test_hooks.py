@@ -58,7 +58,7 @@ class Plain(Backend):
 
 
 def observed(install_plugin: Any, *, fails: bool = False, action: str = "pass") -> tuple[list[Any], hub.Plan]:
-    """Runs a model with the backend and the observer; gives what was observed, and the plan."""
+    """Run a model with the backend and the observer; return what was observed, and the plan."""
     install_plugin("plain", BACKEND.format(fails=fails))
     install_plugin("observer", OBSERVER.format(action=action))
     model, x = torch.nn.Linear(4, 4).eval(), torch.randn(2, 4)

@@ -104,12 +104,12 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 
 
 def compiled(function: Any, backend: str) -> Any:
-    """Compiles a function or module for one backend, without measuring."""
+    """Compile a function or module for one backend, without measuring."""
     return torch.compile(function, backend="hub", options={"backends": (backend,), "tune": "off"})
 
 
 def check_same(mine: Any, eager: Any) -> None:
-    """Raises AssertionError unless two results have equal structure, types and values."""
+    """Raise AssertionError unless two results have equal structure, types and values."""
     left, structure = pytree.tree_flatten(mine)
     right, wanted = pytree.tree_flatten(eager)
     assert structure == wanted

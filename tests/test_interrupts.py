@@ -16,7 +16,7 @@ from hub.process.interrupts import held_back
 
 
 def interrupt() -> None:
-    """What Ctrl-C does, at once: the handler runs before the next line."""
+    """Act as Ctrl-C, at once: the handler runs before the next line."""
     signal.raise_signal(signal.SIGINT)
 
 

@@ -84,7 +84,7 @@ Install = Callable[..., Path]
 
 @pytest.fixture
 def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Install:
-    """Installs the plugin with a fault; gives the file in which it writes down what it is asked, and where."""
+    """Return a function that installs the plugin with a fault, and returns the log of its calls and their processes."""
 
     def place(fault: str = "", *, saveable: bool = True) -> Path:
         diary = tmp_path / "diary"
@@ -96,13 +96,13 @@ def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Insta
 
 
 def model() -> torch.nn.Module:
-    """Linear and ReLU, with fixed weights."""
+    """Return Linear and ReLU, with fixed weights."""
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()
 
 
 def run(module: torch.nn.Module, **options: Any) -> hub.Plan:
-    """Runs a model twice through the hub, checks the results, and gives the plan."""
+    """Run a model twice through the hub, check the results, and return the plan."""
     torch._dynamo.reset()
     compiled = torch.compile(module, backend="hub", options={"tune": "off", "threads": 1, **options})
     with torch.no_grad(), warnings.catch_warnings():
@@ -114,7 +114,7 @@ def run(module: torch.nn.Module, **options: Any) -> hub.Plan:
 
 
 def stages(diary: Path) -> tuple[Counter[str], Counter[str]]:
-    """Gives how often each stage was entered: elsewhere, and in this process."""
+    """Return how often each stage was entered: elsewhere, and in this process."""
     lines = [line.split() for line in diary.read_text().splitlines()]
     here = Counter(stage for stage, pid in lines if int(pid) == os.getpid())
     return Counter(stage for stage, pid in lines if int(pid) != os.getpid()), here

@@ -27,7 +27,7 @@ TABLE = OperatorTable({"aten.relu.default": (), "aten.gelu.default": ()})
 
 @pytest.fixture
 def entries(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Entry]]:
-    """A registry that holds what the test puts into the list."""
+    """Yield a list whose entries make up the registry."""
     found: list[Entry] = []
     monkeypatch.setattr(listing, "registry", lambda: Registry(pluggy.PluginManager(hookspecs.PROJECT), found))
     yield found
@@ -133,7 +133,7 @@ def hub_backends():
 
 @pytest.fixture
 def probe_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Support]:
-    """Installs a plugin whose probe has the given body, for child processes, and probes it."""
+    """Install a plugin whose probe has the given body, for child processes, and probe it."""
 
     def probed(body: str, timeout_s: float = 60.0) -> Support:
         (tmp_path / "toy_plugin.py").write_text(PLUGIN.format(probe=body))

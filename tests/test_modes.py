@@ -83,7 +83,7 @@ CHANGES: dict[str, tuple[str, Callable[[], Any]]] = {
 
 @pytest.fixture(autouse=True)
 def before() -> Iterator[Modes]:
-    """Gives the settings as they are, and restores them; PyTorch's own tests forbid changes where they are imported."""
+    """Yield the current settings, and restore them; PyTorch's own tests forbid changes after they are imported."""
     found = modes()
     with getattr(torch.backends, "__allow_nonbracketed_mutation")():
         yield found
@@ -132,7 +132,7 @@ def test_settings_that_nobody_may_change_are_put_back(before: Modes, monkeypatch
 
 
 def told(names: tuple[str, ...], sample: Sample) -> object:
-    """Gives the settings that a plugin finds in its worker process."""
+    """Return the settings that a plugin finds in its worker process."""
     limits = Limits(compile_s=60.0, memory_bytes=4_000_000_000, output_bytes=1_000_000)
     with Session(sample, 1, limits) as session:
         return session.explain(Group("telling", names), "k0", CompileSettings(threads=1)).answer

@@ -31,7 +31,7 @@ def message_of(
 
 
 def repository(folder: Path, text: str) -> Path:
-    """A repository with a hub.toml, and a folder deep inside it."""
+    """Make a repository with a hub.toml, and return a folder deep inside it."""
     (folder / ".git").mkdir()
     (folder / "hub.toml").write_text(text)
     (folder / "src" / "deep").mkdir(parents=True)

@@ -63,7 +63,7 @@ WRITE = "os.environ['MEDDLER_WAS_HERE'] = '1'"
 
 
 def net() -> nn.Module:
-    """Return a small model with something for every backend."""
+    """Return a small model with parts that every backend supports."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4), nn.Softmax(-1)).eval()
 
@@ -71,10 +71,10 @@ def net() -> nn.Module:
 def compiled_beside(
     model: nn.Module, steps: Sequence[Step], **options: Any
 ) -> tuple[Callable[..., Any], list[CompiledGraph]]:
-    """Return a compiled model whose captured graph is planned, and called, beside other threads; and that graph.
+    """Return a compiled model whose captured graph is planned, and called, while other threads run; and that graph.
 
-    They run in the calls alone: Dynamo itself resets Python's and PyTorch's random numbers after each capture, whatever the
-    backend.
+    The threads run in the calls alone: Dynamo itself resets Python's and PyTorch's random numbers after each capture,
+    regardless of the backend.
     """
     graphs: list[CompiledGraph] = []
 
@@ -131,7 +131,7 @@ def beside(*steps: Step) -> Iterator[list[Neighbour]]:
 
 
 def drawing(draw: Callable[[], Any], seed: Callable[[int], Any]) -> tuple[Step, Callable[[], str]]:
-    """Return a step that draws a random number, and what says afterwards where the sequence was broken."""
+    """Return a step that draws a random number, and a function that reports where the sequence was broken."""
     seen: list[Any] = []
 
     def step(_: int) -> str:
@@ -148,28 +148,28 @@ def drawing(draw: Callable[[], Any], seed: Callable[[int], Any]) -> tuple[Step, 
 
 
 def writes_the_environment(number: int) -> str:
-    """Write a variable, and look whether the one written before is still there."""
+    """Write a variable, and check whether the one written before is still there."""
     found = os.environ.get("MY_COUNTER")
     os.environ["MY_COUNTER"] = str(number)
     return "" if number == 0 or found == str(number - 1) else f"the variable is {found}, {number - 1} was written"
 
 
 def filters_warnings(number: int) -> str:
-    """Add a filter for one message, and look whether the one added before is still there."""
+    """Add a filter for one message, and check whether the one added before is still there."""
     texts = [entry[1].pattern for entry in warnings.filters if entry[1] is not None]
     warnings.filterwarnings("ignore", message=f"mine {number}!")
     return "" if number == 0 or f"mine {number - 1}!" in texts else f"filter {number - 1} is gone"
 
 
 def uses_modes(number: int) -> str:
-    """Use modes of its own, and look whether a product is what it should be."""
+    """Use modes of its own, and check whether a product is as it should be."""
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         product = torch.ones(4, 4) @ torch.ones(4, 4)
     return "" if product.dtype == torch.bfloat16 and not torch.is_autocast_enabled("cpu") else f"{product.dtype}"
 
 
 def looks_for_compilers(_: int) -> str:
-    """Look whether PyTorch says that somebody compiles."""
+    """Check whether PyTorch reports that a compilation is running."""
     return "is_compiling() is True" if torch.compiler.is_compiling() else ""
 
 

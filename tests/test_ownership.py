@@ -25,7 +25,7 @@ class Net(nn.Module):
 
 
 def compiled(what: Any, backend: str) -> Any:
-    """Compiles for one backend without measuring, and calls once."""
+    """Compile for one backend without measuring, and call once."""
     call = torch.compile(what, backend="hub", options={"tune": "off", "backends": [backend]})
     with torch.no_grad():
         call(X)
@@ -33,7 +33,7 @@ def compiled(what: Any, backend: str) -> Any:
 
 
 def backends_of(call: Any) -> list[tuple[str, ...]]:
-    """The backends of each plan."""
+    """Return the backends of each plan."""
     return [plan.backends for plan in hub.plans(call)]
 
 

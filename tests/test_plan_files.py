@@ -36,7 +36,7 @@ def tiny(batch=2):
 
 
 def tiny(last: nn.Module | None = None) -> nn.Module:
-    """Nodes: linear, gelu, linear_1, softmax."""
+    """Return a plan of the nodes linear, gelu, linear_1, softmax."""
     return nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4), last or nn.Softmax(-1)).eval()
 
 
@@ -49,25 +49,25 @@ def run(model: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> tup
 
 
 def settled(plan: Plan) -> Plan:
-    """The plan without what differs between any two runs."""
+    """Return the plan without what differs between any two runs."""
     return plan.model_copy(update={"graph": "", "plan_s": 0.0, "verify_s": 0.0})
 
 
 def told(plan: Plan) -> tuple[Event, ...]:
-    """What a plan tells, but for what verification had no time for: that depends on the machine."""
+    """Return a plan's events, except those about checks that verification postponed: they depend on the machine."""
     return tuple(event for event in plan.events if event.stage is not Stage.LATER)
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A plan file of `tiny()`, whole on ONNX Runtime."""
+    """Return a plan file of `tiny()`, all of it on ONNX Runtime."""
     path = tmp_path / "plan.json"
     write_plans(path, hub.explain(tiny(), X, options=ORT))
     return path
 
 
 def edited(path: Path, edit: Edit) -> Path:
-    """Changes the first plan of a file."""
+    """Change the first plan of a file."""
     data = json.loads(path.read_text())
     edit(data["plans"][0])
     path.write_text(json.dumps(data))
@@ -75,7 +75,7 @@ def edited(path: Path, edit: Edit) -> Path:
 
 
 def clusters(*parts: tuple[str, Sequence[str]]) -> Edit:
-    """Writes clusters as people do: nothing but backends and nodes."""
+    """Write clusters as people do: only backends and nodes."""
     return lambda plan: plan.update(clusters=[{"backend": backend, "nodes": list(nodes)} for backend, nodes in parts])
 
 
@@ -563,7 +563,7 @@ def test_a_missing_file_reaches_the_caller(tmp_path: Path) -> None:
 
 
 def _failing_on(monkeypatch: pytest.MonkeyPatch, node: str) -> None:
-    """Makes ONNX Runtime's compiler raise on clusters with this node, naming it; in this process only."""
+    """Make ONNX Runtime's compiler raise on clusters with this node, naming it; in this process only."""
     backend = registry().backend("onnxruntime")
     real = backend.compile
 
@@ -628,7 +628,7 @@ def test_a_wrong_budget_shows_how_to_write_one(text: str) -> None:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a model in tiny.py."""
+    """Return the working directory, with a model in tiny.py."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     (tmp_path / "tiny.py").write_text(SOURCE)
@@ -636,7 +636,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def hub_command(*arguments: str, exit_code: int = 0) -> str:
-    """Runs a command and gives what it printed: on standard output, or on standard error if it was to fail with 2."""
+    """Run a command and return what it printed: on standard output, or on standard error if it was to fail with 2."""
     torch._dynamo.reset()
     found = CliRunner().invoke(app, list(arguments))
     assert found.exit_code == exit_code, found.output

@@ -101,7 +101,7 @@ class Net(torch.nn.Module):
 
 
 def run(model: torch.nn.Module, x: torch.Tensor, **options: Any) -> tuple[torch.Tensor, hub.Plan]:
-    """Runs a model twice through the hub; gives the second result and the plan."""
+    """Run a model twice through the hub; return the second result and the plan."""
     compiled = torch.compile(model, backend="hub", options={"tune": "off", **options})
     with torch.no_grad():
         compiled(x)

@@ -14,7 +14,7 @@ from hub.discovery.plugin_fault import is_plugins
 
 
 def caught(action: Callable[[], Any]) -> BaseException:
-    """Gives what an action raises."""
+    """Return what an action raises."""
     try:
         action()
     except BaseException as error:  # noqa: BLE001 - any exception is the subject here
@@ -23,7 +23,7 @@ def caught(action: Callable[[], Any]) -> BaseException:
 
 
 def raising(error: BaseException) -> Callable[[], NoReturn]:
-    """An action with an explicit `raise`."""
+    """Return an action with an explicit `raise`."""
 
     def action() -> NoReturn:
         raise error
@@ -83,7 +83,7 @@ def test_a_real_interrupt_that_a_plugin_raises_again_is_the_users() -> None:
 
 @pytest.fixture
 def handle() -> Iterator[Callable[[int, Callable[..., Any]], None]]:
-    """Gives `handle(signal, handler)`; the old handlers come back afterwards."""
+    """Return `handle(signal, handler)`; the old handlers are restored afterwards."""
     before: dict[int, Any] = {}
 
     def install(number: int, handler: Callable[..., Any]) -> None:

@@ -23,7 +23,7 @@ SHARE = 4
 
 
 def commits() -> int:
-    """Return the number of commits, 0 where there is no repository."""
+    """Return the number of commits, 0 without a repository."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-list", "--count", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else 0
@@ -34,7 +34,7 @@ SLICE = int(os.environ.get("DECODERS_SLICE") or commits())
 
 
 def check_alone(backend: str, number: int, cache: Path) -> None:
-    """Raise AssertionError where one backend gives something else than eager, alone or caught by verification, or fails."""
+    """Raise AssertionError if one backend differs from eager, alone or caught by verification, or fails."""
     torch.compiler.reset()
     options: dict[str, Any] = {"tune": "off", "backends": (backend,), "isolate": False, "cache_dir": str(cache)}
     made: list[Callable[..., Any]] = []

@@ -30,14 +30,14 @@ COMPILED_FAST = tuple(name for name in BACKENDS if name not in COMPILED_SLOWLY)
 
 
 def examples(count: int) -> Any:
-    """Return how many examples to try, the same ones for one commit; each compiles, which takes as long as it takes."""
+    """Return how many examples to try, the same ones for one commit; each one compiles, so the time is not limited."""
     return settings(
         max_examples=count, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
     )
 
 
 def check_compiled(program: Program, options: dict[str, Any]) -> Any:
-    """Checks a program under these options, and gives the compiled function."""
+    """Check a program under these options, and return the compiled function."""
     torch._dynamo.reset()
     compiled: Any = torch.compile(program.function(), backend="hub", options={"tune": "off", **options}, dynamic=False)
     with torch.no_grad():
@@ -46,12 +46,12 @@ def check_compiled(program: Program, options: dict[str, Any]) -> Any:
 
 
 def captured(program: Program) -> tuple[Graph, ...]:
-    """Gives the graphs that the hub sees: one, or none where only inputs are returned."""
+    """Return the graphs that the hub sees: one, or none if only inputs are returned."""
     return tuple(found.graph for found in graphs_of(check_compiled(program, {"backends": ("eager",)})))
 
 
 def check_under_drawn_plan(data: st.DataObject, backends: Sequence[str], file: Path) -> None:
-    """Draws a program and a plan for it over these backends, and checks the program under that plan."""
+    """Draw a program and a plan for it over these backends, and check the program under that plan."""
     program = data.draw(programs())
     options = resolve({"backends": tuple(backends)}, {}, file.parent)
     plans = [
@@ -63,7 +63,7 @@ def check_under_drawn_plan(data: st.DataObject, backends: Sequence[str], file: P
 
 
 def check_with_drawn_backends(data: st.DataObject, backends: Sequence[str]) -> None:
-    """Draws a program and a backend for each of its operators, and checks the program with these forced."""
+    """Draw a program and a backend for each of its operators, and check the program with these forced."""
     program = data.draw(programs())
     operators = {operator_name(node).rpartition(".")[0] for graph in captured(program) for node in graph.nodes}
     names = sorted(name for name in operators if name.startswith("aten."))
@@ -188,7 +188,7 @@ def _right(x0: torch.Tensor, x1: torch.Tensor, s0: float) -> tuple[torch.Tensor,
 
 
 def _with(position: int, spoil: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
-    """Gives the right function with one result spoilt."""
+    """Return the right function with one result spoilt."""
 
     def wrong(*arguments: Any) -> tuple[torch.Tensor, ...]:
         results = list(_right(*arguments))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated", "ig
 
 
 def planned(**options: Any) -> hub.Plan:
-    """Gives the plan that a new process would run for one small model, between eager and one backend."""
+    """Return the plan that a new process would run for one small model, between eager and one backend."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).eval(), torch.randn(8, 64)
@@ -28,7 +28,7 @@ def planned(**options: Any) -> hub.Plan:
 
 
 def evidence(plan: hub.Plan) -> Any:
-    """What the proof measured, which no two proofs share."""
+    """Return what the race measured, which no two races share."""
     return plan.contenders
 
 

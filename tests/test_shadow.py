@@ -104,12 +104,12 @@ class Net(torch.nn.Module):
 
 
 def compiled(model: torch.nn.Module, **options: Any) -> Any:
-    """Compiles a model for the plugin, without measuring."""
+    """Compile a model for the plugin, without measuring."""
     return torch.compile(model, backend="hub", options={"tune": "off", "backends": ["turncoat"], **options})
 
 
 def n_calls() -> int:
-    """How often the plugin's executable ran."""
+    """Return how often the plugin's executable ran."""
     return sys.modules["hub_turncoat"].calls[0]
 
 
@@ -287,7 +287,7 @@ def test_shares_outside_0_to_1_are_refused(share: Any) -> None:
 
 
 def checked_calls(share: float, n: int = 400) -> list[int]:
-    """Gives which of n calls were checked."""
+    """Return which of n calls were checked."""
     cluster, inputs = case_cluster("aten.relu.default", call(f(2, 3)))
     now, found = [0], []
 

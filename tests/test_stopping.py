@@ -106,7 +106,7 @@ class Program:
     marker: str
 
     def await_moment(self, moment: str) -> None:
-        """Wait until the plugin has come to a moment. Raises AssertionError if the program ends first."""
+        """Wait until the plugin has reached a moment. Raise AssertionError if the program ends first."""
         end_s = time.monotonic() + REACH_S
         while not (self.folder / f"{moment} is reached").exists():
             assert self.process.poll() is None, self.process.communicate()
@@ -118,12 +118,12 @@ class Program:
         os.killpg(self.process.pid, number)
 
     def end(self) -> tuple[int, str, str]:
-        """Return exit status, output and errors. Raises where the program does not end."""
+        """Return exit status, output and errors. Raise if the program does not end."""
         output, errors = self.process.communicate(timeout=REACH_S)
         return self.process.returncode, output, errors
 
     def pids(self) -> list[int]:
-        """Return the numbers of the program and of all that it started, by a variable that they inherit."""
+        """Return the ids of the program and of all processes that it started, by a variable that they inherit."""
         return [int(process.name) for process in Path("/proc").glob("[0-9]*") if self._is_ours(process)]
 
     def _is_ours(self, process: Path) -> bool:
@@ -141,7 +141,7 @@ class Program:
         return found
 
     def left_behind(self) -> list[str]:
-        """Return what still runs of it; a process that has only just seen its parent's end is waited for."""
+        """Return which of its processes still run; wait for one that has only just seen its parent's end."""
         end_s = time.monotonic() + END_S
         while (found := self.processes()) and time.monotonic() < end_s:
             time.sleep(0.05)
@@ -149,7 +149,7 @@ class Program:
 
     @property
     def temporary(self) -> list[str]:
-        """The hub's own folders that are left among the program's temporary files."""
+        """Return the hub's own folders that remain among the program's temporary files."""
         return sorted(path.name for path in (self.folder / "tmp").glob("hub-*"))
 
 
@@ -158,7 +158,7 @@ Start = Callable[..., Program]
 
 @pytest.fixture
 def start(tmp_path: Path, install_plugin: Any) -> Iterator[Start]:
-    """Return `start(program, moment)`, which runs a program, to be held by the plugin at a moment; all with one cache."""
+    """Return `start(program, moment)`, which runs a program that the plugin holds at a moment; all with one cache."""
     install_plugin("patient", PATIENT)
     (tmp_path / "tmp").mkdir()
     started: list[Program] = []
@@ -329,7 +329,7 @@ def test_what_was_killed_with_all_its_workers_is_tidied_up_by_the_next_process(s
 
 
 def _kill_all(program: Program) -> None:
-    """Stop each process before any is killed, so that none sees the end of another."""
+    """Stop each process before any is killed, so that none sees another end."""
     found = [process for process in program.pids() if process != os.getpid()]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in found:

@@ -20,7 +20,7 @@ CALLS = 30
 
 
 def at_once(*jobs: Callable[[], None]) -> None:
-    """Runs jobs in threads that start together; raises what the first failing one raised."""
+    """Run jobs in threads that start together; raise the first failing one's error."""
     gate = threading.Barrier(len(jobs))
     errors: list[BaseException] = []
 
@@ -41,13 +41,13 @@ def at_once(*jobs: Callable[[], None]) -> None:
 
 
 def model_of(backend: str) -> tuple[nn.Module, nn.Module]:
-    """Gives a model and its compiled form."""
+    """Return a model and its compiled form."""
     model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4), nn.Softmax(-1)).eval()
     return model, torch.compile(model, backend="hub", options={"backends": (backend,), "tune": "off"})  # pyright: ignore
 
 
 def checking(model: nn.Module, call: nn.Module, seed: int) -> Callable[[], None]:
-    """Gives a job that compares many calls with eager's results."""
+    """Return a job that compares many calls with eager's results."""
 
     def job() -> None:
         generator = torch.Generator().manual_seed(seed)

@@ -36,7 +36,7 @@ class Of(nn.Module):
 
 
 def ordering_nodes(function: Function, x: torch.Tensor) -> Iterator[fx.Node]:
-    """Yield the nodes of a captured function to which equal elements make a difference."""
+    """Yield the nodes of a captured function whose results depend on the order of equal elements."""
     graph = capture(Of(function), (x,)).graph
     yield from (node for node in graph.nodes if has_ties(node))
 
@@ -132,7 +132,7 @@ ORDERED: dict[str, Callable[[int], Function]] = {
 
 
 def tied(size: int) -> dict[str, torch.Tensor]:
-    """Make equal elements in every way: all, many, in blocks, in both signs of 0, beside NaN."""
+    """Return tensors with every kind of equal elements: all, many, in blocks, in both signs of 0, next to NaN."""
     shape = 3, size, size
     row = torch.arange(size)
     return {

@@ -53,12 +53,12 @@ def compiled(function: Function, backend: str, **settings: Any) -> Any:
 
 
 def close(found: Any, expected: Any) -> None:
-    """Raise AssertionError unless all tensors are eager's within what two orders of summation differ by."""
+    """Raise AssertionError unless all tensors equal eager's within the difference between two summation orders."""
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def modes_of(call: Any, backend: str) -> set[str]:
-    """Return in which kinds of graphs a backend runs clusters."""
+    """Return the kinds of graphs in which a backend runs clusters."""
     return {plan.mode for plan in hub.plans(call) if backend in plan.backends}
 
 
@@ -76,7 +76,7 @@ def step(call: Function, model: nn.Module, x: torch.Tensor = X) -> list[torch.Te
 
 
 def check_trains(call: Function, model: nn.Module, eager: Function, twin: nn.Module) -> None:
-    """Raise AssertionError unless three steps follow eager's, buffers included."""
+    """Raise AssertionError unless three steps follow eager's, including buffers."""
     for _ in range(3):
         close(step(call, model), step(eager, twin))
         close(list(model.buffers()), list(twin.buffers()))
@@ -101,7 +101,7 @@ def test_a_checkpointed_block_inside(backend: str) -> None:
 
 
 def _kept(output: torch.Tensor) -> Iterable[torch.Tensor]:
-    """Return what a compiled program keeps for its backward pass."""
+    """Return what a compiled program saves for its backward pass."""
     node: Any = output.grad_fn
     return [value for value in node.saved_tensors if not isinstance(value, nn.Parameter)]
 
@@ -131,7 +131,7 @@ def _loss(model: nn.Module) -> Function:
 
 
 def _steepness(call: Function) -> Function:
-    """Return the gradient of the squared gradient of a loss, large against what `close` allows."""
+    """Return the gradient of the squared gradient of a loss, large compared with what `close` allows."""
 
     def slope(x: torch.Tensor) -> torch.Tensor:
         return grad(lambda y: (10 * call(y)).square().sum())(x).square().sum()
@@ -208,7 +208,7 @@ def test_double_backward_is_pytorchs_error(backend: str) -> None:
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[None]:
-    """A group of one process."""
+    """Create a group of one process."""
     store = distributed.FileStore(str(tmp_path / "store"), 1)
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield

@@ -47,7 +47,7 @@ Install = Callable[[str, str], None]
 
 @pytest.fixture(autouse=True)
 def _no_slow_imports() -> Iterator[None]:
-    """What took too long in one test is no news to another one."""
+    """Clear the record of slow imports, so that one test's do not affect another."""
     yield
     trial._slow.clear()
     children._told.clear()
@@ -58,7 +58,7 @@ def cache() -> Path:
 
 
 def known() -> Mapping[str, Imported]:
-    """Gives what is kept, by plugin."""
+    """Return the stored imports, by plugin."""
     kept = read_imports(cache())
     assert not kept.problem
     return {one.plugin: one for one in kept.found.values()}
@@ -69,7 +69,7 @@ def forbid_trials(context: pytest.MonkeyPatch) -> None:
 
 
 def entry_reason(name: str) -> str:
-    """Gives why a plugin cannot be used, as a new process would find out."""
+    """Return why a plugin cannot be used, as a new process would find out."""
     registry.cache_clear()
     return registry().entries[name].status.reason
 

@@ -42,7 +42,7 @@ def compiled(model: nn.Module, backend: str) -> Any:
 
 @contextmanager
 def swapping(model: Twice, values: Sequence[torch.Tensor]) -> Generator[None]:
-    """Let another thread give the weight one value after the other, each in memory of its own, which then is freed."""
+    """Assign the weight one value after the other from another thread, each in memory of its own, which is then freed."""
     is_over = threading.Event()
 
     def swap() -> None:

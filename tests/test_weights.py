@@ -47,12 +47,12 @@ class Tied(nn.Module):
 
 
 def compiled(model: nn.Module, backend: str, **options: Any) -> Any:
-    """Compiles a model for one backend, without measuring."""
+    """Compile a model for one backend, without measuring."""
     return torch.compile(model, backend="hub", options={"backends": (backend,), "tune": "off", **options})
 
 
 def check(model: nn.Module, call: Any, *inputs: torch.Tensor) -> None:
-    """Raises AssertionError unless the compiled model gives what the model itself gives now."""
+    """Raise AssertionError unless the compiled model returns what the model itself returns now."""
     with torch.no_grad():
         torch.testing.assert_close(call(*inputs), model(*inputs), rtol=1e-5, atol=1e-5)
 
@@ -113,7 +113,7 @@ CHANGES: dict[str, Callable[[Net], None]] = {
 
 
 def changes() -> Iterator[Any]:
-    """Gives every change with every backend; the default suite takes each backend with every third one."""
+    """Return every change with every backend; the default suite takes each backend with every third one."""
     for position, backend in enumerate(registry().available()):
         for place, change in enumerate(CHANGES):
             marks = () if (place + position) % 3 == 0 else (pytest.mark.slow,)

@@ -29,7 +29,7 @@ DRAWN = [RAN[(NUMBER * COUNT + place) % len(RAN)] for place in range(COUNT)]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """Start what runs architectures."""
+    """Start the server that runs architectures."""
     with Server(LIMIT_S) as found:
         yield found
 

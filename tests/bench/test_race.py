@@ -59,7 +59,7 @@ def slow(module, inputs):
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Race:
-    """One race with a contender for each way to fail, on a tiny model."""
+    """Return one race with a contender for each kind of failure, on a tiny model."""
     folder = tmp_path_factory.mktemp("peers")
     (folder / "toy_peers.py").write_text(PEERS)
     field = [

@@ -48,7 +48,7 @@ def opened(root: Path) -> Measurements:
 
 
 def filled(root: Path, rows: int = 40) -> Path:
-    """Leaves a store on disk, closed, with rows of as many subjects; gives its file."""
+    """Write a closed store to disk, with rows of as many subjects; return its file."""
     kept = opened(root)
     for number in range(rows):
         kept.keep(measurement(subject=replace(SUBJECT, structure=f"s{number}")))
@@ -163,7 +163,7 @@ print(note, *kept.notes)
 
 
 def together(root: Path, rows: int, processes: int = 16) -> list[str]:
-    """Runs writers that open the store at the same moment; gives what each complains of."""
+    """Run writers that open the store at the same moment; return the complaints of each."""
     command = [sys.executable, "-W", "error", "-c", WRITER, str(root), str(Path(__file__).parent)]
     writers = [
         subprocess.Popen([*command, str(number), str(rows)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -22,14 +22,14 @@ def plan() -> Plan:
 
 
 def write(folder: Path) -> None:
-    """What a plugin may save: a file, and one in a folder of its own."""
+    """Write what a plugin may save: a file, and one in a subfolder."""
     (folder / "deep").mkdir()
     (folder / "deep" / "code.so").write_bytes(b"code")
     (folder / "model").write_bytes(b"model")
 
 
 def saved(store: Store, key: str = "key", fill: Callable[[Path], None] = write) -> Path:
-    """Gives the folder of an artefact that was saved."""
+    """Return the folder of a saved artifact."""
     folder = store.artifact("b", key)
     result = store.save(folder, fill)
     assert (result.is_done, result.problem) == (True, "")

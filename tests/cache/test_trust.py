@@ -12,7 +12,7 @@ from hub.cache.trust import distrust, distrust_root
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A cache folder of this user's own, in a folder of this user's own."""
+    """Return a cache folder of this user's own, in a folder of this user's own."""
     folder = tmp_path / "above" / "cache"
     folder.mkdir(parents=True)
     for path in (folder, folder.parent):

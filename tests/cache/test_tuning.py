@@ -13,7 +13,7 @@ NBYTES = 1000
 
 
 def keep(root: Path, name: str, *, age_s: float, backend: str = "tvm") -> Path:
-    """Makes a kernel's folder of 1 kB, last used some seconds ago."""
+    """Make a kernel's folder of 1 kB, last used some seconds ago."""
     folder = tuning_folder(root, backend) / name
     folder.mkdir(parents=True)
     (folder / "records").write_bytes(b"x" * NBYTES)

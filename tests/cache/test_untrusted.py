@@ -15,7 +15,7 @@ from hub.frontend import compiled
 
 @pytest.fixture(autouse=True)
 def _news(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test is a process that has heard of no folder."""
+    """Make each test a process that has not yet warned about any folder."""
     monkeypatch.setattr(compiled, "_warned_folders", set[str]())
 
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def messages(folder: Path, size: int) -> list[str]:
-    """Compiles and runs a model with a cache; gives what the user hears."""
+    """Compile and run a model with a cache; return the messages that the user sees."""
     model, x = torch.nn.Linear(size, 4).eval(), torch.ones(2, size)
     module = torch.compile(model, backend="hub", options={"cache_dir": str(folder), "tune": "off", "threads": 1})
     with torch.no_grad(), warnings.catch_warnings(record=True) as heard:

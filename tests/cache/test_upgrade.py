@@ -29,12 +29,12 @@ FACTS: Mapping[str, Any] = json.loads(PLAN.to_json())
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """A cache folder."""
+    """Return a cache folder."""
     return Store(tmp_path / "cache")
 
 
 def private(path: Path, text: str) -> Path:
-    """Write a file as the hub does, for its owner alone."""
+    """Write a file as the hub does, readable by its owner only."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.write_text(text)
     path.chmod(0o600)
@@ -118,7 +118,7 @@ def test_imports_of_another_layout_are_put_aside(tmp_path: Path, facts: Mapping[
 
 
 def no_space(*_: object, **__: object) -> None:
-    """What every write to a full disk does."""
+    """Raise what every write to a full disk raises."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

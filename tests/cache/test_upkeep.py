@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def keep(store: Store, key: str, *, age_s: float, in_use: bool = False) -> Path:
-    """Saves an artefact of about 10 kB, last used some seconds ago."""
+    """Save an artifact of about 10 kB, last used some seconds ago."""
     folder = store.artifact("b", key)
     about = {"operators": [["aten.relu.default", 1]]}
     assert store.save(folder, lambda place: place.joinpath("data").write_bytes(b"x" * NBYTES) and None, about).is_done

@@ -49,7 +49,7 @@ MODELS: tuple[tuple[Callable[[], nn.Module], int], ...] = ((Whole, 1), (Broken, 
 
 
 def explained(model: Any, *inputs: Any) -> int:
-    """Number of plans."""
+    """Return the number of plans."""
     return len(hub.explain(model, *inputs, options=OPTIONS))
 
 

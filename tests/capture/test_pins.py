@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def captured(function: Callable[..., Any], *shapes: tuple[int, ...], device: str = "cuda:0") -> fx.GraphModule:
-    """Gives a function of tensors on a device as a graph with fake values; needs no such device."""
+    """Return a function of tensors on a device as a graph with fake values; no such device is needed."""
     with FakeTensorMode(), torch.no_grad():
         return make_fx(lambda *inputs: pytree.tree_leaves(function(*inputs)))(
             *(torch.empty(shape, device=device) for shape in shapes)

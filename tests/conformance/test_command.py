@@ -15,7 +15,7 @@ Toy = Callable[[str], None]
 
 
 def check(*arguments: str) -> tuple[int, str, str]:
-    """Runs the command; gives status, standard output and standard error."""
+    """Run the command; return status, standard output and standard error."""
     found = CliRunner().invoke(app, ["check-plugin", *arguments])
     return found.exit_code, found.stdout, found.stderr
 

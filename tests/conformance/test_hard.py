@@ -15,7 +15,7 @@ from hub.testing.operators.sample import call, f, i64
 
 
 def problems(name: str, sample: Any, executable: Any) -> tuple[str, ...]:
-    """Return what is found of an executable that stands for a sample call's."""
+    """Return the problems of an executable that stands for a sample call's."""
     cluster, inputs = case_cluster(name, sample)
     return hard_problems(load_target("onnxruntime", 60.0), cluster, executable, inputs)
 

@@ -18,7 +18,7 @@ Toy = Callable[[str], None]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Gives a folder with a test of its own that fails."""
+    """Return a folder with a test of its own that fails."""
     place = tmp_path / "theirs"
     place.mkdir()
     (place / "test_theirs.py").write_text("def test_theirs():\n    assert False\n")
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def pytest_in(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Runs pytest in a folder; gives its status and what it prints."""
+    """Run pytest in a folder; return its status and output."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pytest", "-p", "hub.testing.pytest_plugin", "-p", "no:cacheprovider", *arguments],
         cwd=folder,

@@ -90,7 +90,7 @@ def compiled(model: Any) -> Any:
 
 
 def is_direct(call: Any, *args: Any, owner: Any = None, **kwargs: Any) -> bool:
-    """Make a call, and return whether it went without Dynamo. `owner` is what was compiled, where that is not `call`."""
+    """Make a call, and return whether it bypassed Dynamo. `owner` is the compiled object, if that is not `call`."""
     program = program_of(call if owner is None else owner)
     through, seen = program.compiled, []
 
@@ -107,14 +107,14 @@ def is_direct(call: Any, *args: Any, owner: Any = None, **kwargs: Any) -> bool:
 
 
 def settles(call: Any, *args: Any, owner: Any = None, **kwargs: Any) -> bool:
-    """Return whether calls of this form come to go without Dynamo within a few."""
+    """Return whether calls of this form bypass Dynamo after a few."""
     for _ in range(4):
         call(*args, **kwargs)
     return is_direct(call, *args, owner=owner, **kwargs)
 
 
 def agree(call: Callable[..., Any], model: Callable[..., Any], *inputs: torch.Tensor) -> None:
-    """Raise AssertionError unless two models give the same, on values that neither has seen together."""
+    """Raise AssertionError unless two models give the same, on values that neither has seen before."""
     for x in inputs or (X, Y):
         torch.testing.assert_close(call(x), model(x))
 

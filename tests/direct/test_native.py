@@ -36,7 +36,7 @@ class Other(Plain):
 
 
 def default(x: int = 1, *, y: int = 2) -> int:
-    """A function with defaults."""
+    """Return a sum of arguments that have defaults."""
     return x + y
 
 
@@ -64,7 +64,7 @@ def ordered_dict() -> tuple[dict[str, tuple[Any, ...]], Any]:
 
 
 def keyed() -> tuple[dict[str, tuple[Any, ...]], Any]:
-    """Return a dict of which two keys count, one of them missing."""
+    """Return a dict of which two keys are compared, one of them missing."""
     one = {"a": 1, "b": 2}
     return {"keyed": ((one, ("a", "absent"), (1, MISSING)),)}, one
 

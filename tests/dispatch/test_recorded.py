@@ -55,7 +55,7 @@ def recorded() -> tuple[Recorded, Played, list[BaseException]]:
 
 
 def call(run: Callable[..., Any], weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Runs a call on new values, and asserts that it gives what the plan gives."""
+    """Run a call on new values, and assert that it returns what the plan returns."""
     value = torch.randn(3)
     found = run((value, weight))
     assert all(map(torch.equal, found, scaled((value, weight))))
@@ -211,7 +211,7 @@ class Cuda:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    """Gives a device that is not there."""
+    """Return a device that does not exist."""
     return Cuda(monkeypatch)
 
 

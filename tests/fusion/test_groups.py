@@ -26,7 +26,7 @@ def source(*shape: int, dtype: str = "f32") -> Source:
 
 
 def groups(*outputs: Tensor) -> list[Group]:
-    """Gives the stages of some tensors, all of which are loops."""
+    """Return the stages of some tensors, all of which are loops."""
     stages = scheduled(outputs).stages
     assert all(isinstance(stage, Group) for stage in stages)
     return [stage for stage in stages if isinstance(stage, Group)]

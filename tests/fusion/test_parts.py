@@ -20,7 +20,7 @@ def total(source: Tensor, *dims: int) -> Reduce:
 
 
 def reductions(*outputs: Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Gives what is reduced to what in a program that threads share."""
+    """Return the shapes before and after each reduction in a program that threads share."""
     order = in_order(simplified(outputs, in_order(outputs), threads=THREADS))
     return [(each.source.shape, each.shape) for each in order if isinstance(each, Reduce)]
 

@@ -38,12 +38,12 @@ class Fault:
 
     @property
     def step(self) -> str:
-        """Where it goes wrong."""
+        """Return the step at which it goes wrong."""
         return self.name.partition("_")[0]
 
     @property
     def act(self) -> str:
-        """What goes wrong."""
+        """Return what goes wrong."""
         return self.name.partition("_")[2]
 
 
@@ -122,7 +122,7 @@ def _wrong(act: str, says: str, **promises: Any) -> Fault:
 
 
 def _later(act: str, says: str, **promises: Any) -> Fault:
-    """Gives a fault of an executable that was good while it was tried."""
+    """Return a fault of an executable that was good while it was verified."""
     return Fault(f"run_later_{act}", says, **{"is_remembered": True, "calls": 100, "tunes": ("off",), **promises})
 
 

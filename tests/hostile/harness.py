@@ -65,7 +65,7 @@ class Outcome:
 
 
 def cases_of(faults: Iterable[Fault], model: str, tune: str, *, saves: bool = False, **how: Any) -> list[Case]:
-    """Gives a case for each fault that there is for this model and way of planning."""
+    """Return a case for each fault that exists for this model and tuning mode."""
     fitting = (fault for fault in faults if model in fault.models and tune in fault.tunes)
     return [Case(fault, model, tune, saves, **how) for fault in fitting if fault.saves in (None, saves)]
 
@@ -73,10 +73,10 @@ def cases_of(faults: Iterable[Fault], model: str, tune: str, *, saves: bool = Fa
 def run_cases(
     cases: Sequence[Case], folder: Path, install: Callable[[str, str], None] | None, cache: Path | None = None
 ) -> list[Outcome]:
-    """Runs cases in as few processes as survive them. `folder` is the test's own, as `install_plugin` has it.
+    """Run cases in as few processes as survive them. `folder` is the test's own, as `install_plugin` uses it.
 
-    Each case has a cache of its own; those in the folder `cache`, where given, serve later processes too. `install` is None
-    where the plugin has been installed already.
+    Each case has a cache of its own; those in the folder `cache`, if given, serve later processes too. `install` is None if
+    the plugin is already installed.
     """
     if install is not None:
         for name in PLUGINS:
@@ -169,7 +169,7 @@ class _Process:
         return {**kept, **more}
 
     def _watch(self, process: subprocess.Popen[bytes]) -> str:
-        """Waits for the process to end; ends it where a case takes too long. Gives how it ended, "" for as it should."""
+        """Wait for the process to end; kill it if a case takes too long. Return how it ended, "" for a normal end."""
         size, since = 0, time.monotonic()
         while process.poll() is None:
             time.sleep(_POLL_S)
@@ -186,7 +186,7 @@ class _Process:
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
     def _read(self, ending: str, process: subprocess.Popen[bytes]) -> list[Outcome]:
-        """Gives the outcomes so far, at least one."""
+        """Return the outcomes so far, at least one."""
         lines = [json.loads(line) for line in self.results.read_text().splitlines()]
         if strangers := {line["pid"] for line in lines} - {process.pid}:
             ending = f"processes {strangers} went on as the user's"
@@ -203,7 +203,7 @@ class _Process:
         return "".join(f"\n      {line[:200]}" for line in lines)
 
     def _find_left(self, found: Sequence[Outcome]) -> None:
-        """Adds, to each outcome, the processes of its journal that still run; ends them."""
+        """Add to each outcome the processes of its journal that still run, and kill them."""
         journals = {number: self.folder / f"journal{number}.txt" for number in range(len(found))}
         noted = {number: read_journal(path) for number, path in journals.items()}
         deadline = time.monotonic() + GRACE_S
@@ -217,7 +217,7 @@ class _Process:
 
 
 def read_journal(path: Path) -> list[tuple[str, int]]:
-    """Gives the steps of a journal with the processes that took them, each once."""
+    """Return the steps of a journal with the processes that took them, each once."""
     if not path.exists():
         return []
     lines = (line.split() for line in path.read_text().splitlines())
@@ -225,7 +225,7 @@ def read_journal(path: Path) -> list[tuple[str, int]]:
 
 
 def is_running(pid: int) -> bool:
-    """True for a process that is there and no zombie."""
+    """Return True for a process that exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -233,7 +233,7 @@ def is_running(pid: int) -> bool:
 
 
 def kill_tree(pid: int) -> None:
-    """Ends a process and all its descendants."""
+    """Kill a process and all its descendants."""
     for found in (*_descendants(pid), pid):
         try:
             os.kill(found, signal.SIGKILL)
@@ -258,12 +258,12 @@ AGAIN = "second compilation"
 
 
 def problems(outcomes: Iterable[Outcome]) -> list[str]:
-    """Gives what is not as promised, a line each, with the case."""
+    """Return every broken promise, one per line, with its case."""
     return [f"{outcome.case}: {text}" for outcome in outcomes for text in problems_of(outcome)]
 
 
 def problems_of(outcome: Outcome) -> Iterator[str]:
-    """Gives what is not as promised in one case."""
+    """Yield every broken promise of one case."""
     if outcome.ending:
         yield f"the user's process did not survive: {outcome.ending}"
     yield from (f"left running: {text}" for text in outcome.left)
@@ -302,17 +302,17 @@ MUST_BE_HERE = ("register", "create", "import")
 
 
 def is_named(fault: Fault, events: Iterable[dict[str, Any]]) -> bool:
-    """True where an event about the plugin says what happened."""
+    """Return True if an event about the plugin says what happened."""
     return any(is_said(fault, event["message"]) for event in events if event["backend"] == "hostile")
 
 
 def is_said(fault: Fault, text: str) -> bool:
-    """True where a text says what happened."""
+    """Return True if a text says what happened."""
     return re.search(fault.says, text, flags=re.IGNORECASE) is not None
 
 
 def tried_again(outcome: Outcome, facts: dict[str, Any], which: str) -> Iterator[str]:
-    """Gives a line where a candidate that failed was tried again."""
+    """Yield a line if a candidate that failed was tried again."""
     again = {step for step, _ in _steps(facts["journal"])}
     if outcome.case.fault.is_remembered and outcome.case.fault.step in again:
         yield f"{which}: {outcome.case.fault.step} was tried again"

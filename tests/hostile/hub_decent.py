@@ -5,7 +5,7 @@ from hub import Backend, BackendInfo, Support, hookimpl
 
 @hookimpl
 def hub_backends():
-    """Registers the backend."""
+    """Register the backend."""
     return [BackendInfo(name="decent", factory="hub_decent:Decent", summary="", dtypes=("float32", "int64", "bool"))]
 
 

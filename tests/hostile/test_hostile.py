@@ -36,12 +36,12 @@ LONG = pytest.mark.timeout(3600)
 
 
 def group(step: str) -> list[Fault]:
-    """Gives the faults of one step."""
+    """Return the faults of one step."""
     return [fault for fault in ALL if fault.step == step]
 
 
 def check(outcomes: Sequence[Outcome]) -> None:
-    """Fails with every broken promise of every case."""
+    """Fail with every broken promise of every case."""
     found = problems(outcomes)
     assert not found, f"{len(found)} broken promises:\n  " + "\n  ".join(found)
 
@@ -50,7 +50,7 @@ def check(outcomes: Sequence[Outcome]) -> None:
 
 
 def before_planning() -> Iterator[Any]:
-    """Return every fault that a process meets once, in both models."""
+    """Yield every fault that a process meets once, in both models."""
     for fault in ALL:
         if fault.step in BEFORE_PLANNING:
             for model, tune in zip(MODELS, TUNES, strict=True):
@@ -58,9 +58,9 @@ def before_planning() -> Iterator[Any]:
 
 
 def while_planning(*, saves: bool) -> dict[str, list[list[Case]]]:
-    """Return every other fault in both ways of planning, for each model as many parts as there are slices.
+    """Return every other fault in both tuning modes, for each model as many parts as there are slices.
 
-    Faults that hang are dealt out first, so that no part has many; the rest keeps its order, so that a part has faults of
+    Faults that hang are dealt out first, so that no part has many; the rest keep their order, so that a part has faults of
     every step.
     """
     steps = ("compile", "save", "load", "run") if saves else STEPS
@@ -144,7 +144,7 @@ def test_the_next_process_does_not_try_again(model: str, tune: str, install_plug
 
 
 def journal(outcome: Outcome) -> str:
-    """Gives the steps that were taken."""
+    """Return the steps that were taken."""
     return "\n".join(outcome.facts["journal"])
 
 

@@ -13,14 +13,14 @@ from tests.opdb.tally import ENOUGH_CALLS, ENOUGH_OPERATORS, Tally
 
 
 def examination(calls: int, bought: int) -> Examination:
-    """Gives one that has run."""
+    """Return an examination that has run."""
     found = Examination({})
     found.calls, found.ran = calls, Counter({"disc": bought})
     return found
 
 
 def tally_of(operators: int, *, calls: int, bought: int) -> Tally:
-    """Gives the tally over so many operators of so many calls each."""
+    """Return the tally over so many operators of so many calls each."""
     tally = Tally()
     for number in range(operators):
         tally.add(f"operator {number}", examination(calls, bought))

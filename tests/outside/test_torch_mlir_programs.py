@@ -121,7 +121,7 @@ def FailingModule_basic(module, tu):
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Iterator[Path]:
-    """A folder with a registry like torch-mlir's."""
+    """Return a folder with a registry like torch-mlir's."""
     package = tmp_path / "projects" / "pt1" / "python" / PACKAGE
     (package / "test_suite").mkdir(parents=True)
     for name, text in (("registry", REGISTRY), ("framework", FRAMEWORK), ("__init__", ""), ("test_suite/__init__", "")):

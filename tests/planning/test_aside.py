@@ -50,7 +50,7 @@ def compiled(model: Callable[..., Any], **options: Any) -> Any:
 
 
 def planners() -> list[int]:
-    """Return the processes of this one that plan."""
+    """Return the child processes of this one that plan."""
     found: list[int] = []
     for pid in descendants(os.getpid()):
         try:
@@ -62,7 +62,7 @@ def planners() -> list[int]:
 
 
 def await_planner() -> int:
-    """Wait for a process that plans, and return its number."""
+    """Wait for a process that plans, and return its id."""
     while not (found := planners()):
         time.sleep(0.01)
     return found[0]
@@ -70,7 +70,7 @@ def await_planner() -> int:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Keep what was planned from being handed over until the event is set."""
+    """Hold back finished plans until the event is set."""
     release, hand_over = threading.Event(), aside.Aside._hand_over
 
     def wait_first(self: aside.Aside, *given: Any) -> None:

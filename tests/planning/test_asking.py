@@ -43,7 +43,7 @@ class Listener:
 
 
 def listening(stage: Stage) -> tuple[PlanningContext, Listener, Verdicts]:
-    """Return a context in which nobody has been asked yet, and who will hear of each question."""
+    """Return a context in which no backend has been called yet, and a listener that records each call."""
     listener = Listener(stage.context.workers)
     context = replace(stage.context, workers=listener)  # pyright: ignore[reportArgumentType]
     return context, listener, before_asking(context.graph, context.registry, context.options)

@@ -40,7 +40,7 @@ class Net(nn.Module):
 
 @contextmanager
 def meanwhile(act: Callable[[], float], after_s: float) -> Generator[None]:
-    """Act from `after_s` seconds on, each time as many seconds later as the last one said."""
+    """Act from `after_s` seconds on, and again each time after as many seconds as the last act returned."""
     done = threading.Event()
 
     def go_on() -> None:
@@ -66,7 +66,7 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 def planned(start: str) -> Plan:
-    """Compile, and return the plan. Asserts eager's answers, before and after."""
+    """Compile, and return the plan. Assert eager's answers, before and after."""
     model, x = Net().eval(), torch.randn(4, 3, 32, 32)
     options: dict[str, Any] = {"tune": "fast", "budget_s": 4.0, "start": start, "backends": BACKENDS}
     run: Any = torch.compile(model, backend="hub", options=options)
@@ -81,7 +81,7 @@ def planned(start: str) -> Plan:
 
 
 def assert_nothing_proven_was_better(plan: Plan) -> None:
-    """The plan is the best of all that its evidence lists, whatever died on the way."""
+    """Assert that the plan is the best of all that its evidence lists, regardless of what died during planning."""
     shown = {item.name: item.median_s for item in plan.contenders}
     won = [item.name for item in plan.contenders if item.won]
     if not won:  # nobody was left to compete with eager

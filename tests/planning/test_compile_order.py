@@ -64,7 +64,7 @@ class Run(Executable):
 def tried(
     install_plugin: Callable[[str, str], None], folder: Path, seconds: Mapping[str, float | None]
 ) -> tuple[list[str], Plan]:
-    """Plan with backends that expect such seconds, one core, and return which were compiled, in order, and the plan."""
+    """Plan with backends that expect such seconds, on one core; return which were compiled, in order, and the plan."""
     diary = folder / "diary"
     diary.mkdir()
     install_plugin("three", PLUGIN.format(diary=str(diary), seconds=dict(seconds)))

@@ -81,7 +81,7 @@ Install = Callable[..., Path]
 
 @pytest.fixture
 def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Install:
-    """Installs a plugin that leaves ReLU to others; gives the folder with one file for each compilation.
+    """Return a function that installs a plugin that refuses ReLU; it returns the folder with one file per compilation.
 
     With `meets`, it compiles nothing before a second process does.
     """
@@ -96,7 +96,7 @@ def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Insta
 
 
 def run(**options: Any) -> hub.Plan:
-    """Runs three products with ReLU between them, checks the result, and gives the plan."""
+    """Run three products with ReLU between them, check the result, and return the plan."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
@@ -110,12 +110,12 @@ def run(**options: Any) -> hub.Plan:
 
 
 def processes(diary: Path) -> set[int]:
-    """Gives the processes that compiled something."""
+    """Return the processes that compiled something."""
     return {int(path.name.partition("-")[2]) for path in diary.iterdir()}
 
 
 def clusters(plan: hub.Plan) -> list[tuple[str, ...]]:
-    """Gives the nodes of the backend's clusters."""
+    """Return the nodes of the backend's clusters."""
     return [cluster.nodes for cluster in plan.clusters if cluster.backend == "pair"]
 
 

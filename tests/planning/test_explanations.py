@@ -40,7 +40,7 @@ TELLS = """return f"{cluster.name} has {len(inputs)} input\\n  of {float(inputs[
 
 
 def explained(tmp_path: Path, *, isolate: bool) -> Plan:
-    """Gives the plan of a tanh of a relu, which only the backend above may run."""
+    """Return the plan of a tanh of a relu, which only the backend above may run."""
     given = {"backends": ["talker"], "cache_dir": str(tmp_path / "cache"), "isolate": isolate}
     (plan,) = hub.explain(nn.Sequential(nn.ReLU(), nn.Tanh()), torch.tensor([1.0, 2.0]), options=given)
     return plan

@@ -16,20 +16,20 @@ X = torch.ones(64, 64)
 
 
 def layers(n_small: int, n_large: int) -> nn.Module:
-    """Gives equal small blocks, then equal large ones: 64 to 64, and 64 to 512 to 64 features."""
+    """Return equal small blocks, then equal large ones: 64 to 64, and 64 to 512 to 64 features."""
     small = [nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(n_small)]
     large = [nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 64), nn.GELU()) for _ in range(n_large)]
     return nn.Sequential(*small, *large).eval()
 
 
 def wanted(stage: Any, known_s: Mapping[str, float] | None = None) -> tuple[Wanted, ...]:
-    """Gives what is worth measuring on a stage."""
+    """Return what is worth measuring on a stage."""
     sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
     return worth_measuring(sections, stage.book, stage.settings, known_s or {})
 
 
 def structures(stage: Any) -> list[str]:
-    """Gives the regions' structures in order."""
+    """Return the regions' structures in order."""
     sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
     return [section.region.structure for section in sections]
 

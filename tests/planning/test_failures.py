@@ -30,7 +30,7 @@ def failing(set_stage: Callable[..., Any], error: PluginError) -> tuple[Any, Gro
 
 
 def known_under(stage: Any, group: Group, **changes: Any) -> CompileError | None:
-    """Gives what a later process with other options knows of the candidate."""
+    """Return what a later process with other options knows about the candidate."""
     context = replace(stage.context, options=stage.context.options.model_copy(update=changes))
     return known_failure(context, context.candidate("k0", group, stage.settings))
 

@@ -81,7 +81,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(install_plugin: Callable[[str, str], None]) -> Install:
-    """Installs the plugin with a fault: statements that see `x`, `n` (the call's number) and `outputs`."""
+    """Return a function that installs the plugin with a fault: statements of `x`, `n` (the call number) and `outputs`."""
 
     def place(fault: str = "pass", *, saveable: bool = True, sleep_s: float = SLOW_S) -> None:
         install_plugin("tardy", PLUGIN.format(fault=fault, saveable=saveable, sleep_s=sleep_s))
@@ -90,7 +90,7 @@ def install(install_plugin: Callable[[str, str], None]) -> Install:
 
 
 def compiled(model: nn.Module, **options: Any) -> Any:
-    """Compiles a model for the plugin anew, and calls it once."""
+    """Compile a model for the plugin anew, and call it once."""
     torch._dynamo.reset()
     given = {"tune": "off", "backends": ["tardy"], "background": True, **options}
     run: Any = torch.compile(model, backend="hub", options=given)
@@ -99,24 +99,24 @@ def compiled(model: nn.Module, **options: Any) -> Any:
 
 
 def called(run: Any, model: nn.Module, x: torch.Tensor = X) -> None:
-    """Calls a model; raises AssertionError unless it gives eager's result."""
+    """Call a model; raise AssertionError unless it returns eager's result."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", HubWarning)
         torch.testing.assert_close(run(x), model(x), equal_nan=True)
 
 
 def notes(run: Any) -> str:
-    """Return what the plan says of verification after the first answer."""
+    """Return the plan's messages about verification after the first answer."""
     return "\n".join(event.message for event in hub.plans(run)[-1].events if event.stage == "later")
 
 
 def works_of(run: Any) -> list[Later]:
-    """Return what verifies a model after its first answer."""
+    """Return the tasks that verify a model after its first answer."""
     return graphs_of(run)[-1]._later._works
 
 
 def is_guarded(run: Any) -> bool:
-    """True where infinities are kept from the executable."""
+    """Return True if a guard keeps infinities from the executable."""
     x = X.clone()
     x[0, 0] = float("inf")
     before = len(hub.plans(run)[-1].events)

@@ -109,19 +109,19 @@ class Layer(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[8, 32] to [8, 32]."""
+        """Map [8, 32] to [8, 32]."""
         query, key, value = self.qkv(self.norms[0](x)).chunk(3, dim=-1)
         x = x + self.out(nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0])
         return x + self.mlp(self.norms[1](x))
 
 
 def layers(n: int) -> nn.Module:
-    """Gives n equal layers with their own weights."""
+    """Return n equal layers with their own weights."""
     return nn.Sequential(*(Layer() for _ in range(n))).eval()
 
 
 def plan_for(model: nn.Module, **options: Any) -> hub.Plan:
-    """Compiles a model, calls it, checks the result against eager, and gives the plan."""
+    """Compile a model, call it, check the result against eager, and return the plan."""
     torch._dynamo.reset()
     compiled = torch.compile(model, backend="hub", options={**QUICK, **options})
     with torch.no_grad():
@@ -143,7 +143,7 @@ class Asked:
 
 @pytest.fixture(autouse=True)
 def _known_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is called as it would be to be timed, and what it takes is `NODE_S` and `CLUSTER_S`: no clock decides."""
+    """Call everything as if it were timed, but report `NODE_S` and `CLUSTER_S`, so that no clock decides."""
     eager_prices, price, time_runner = Session.eager_prices, Session.price, PlanRunners.time_runner
 
     def known_prices(self: Session) -> dict[str, float]:
@@ -169,13 +169,13 @@ def _known_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seconds_of(backend: str, n_nodes: int) -> float:
-    """Return what a call of so many nodes takes on a backend."""
+    """Return the seconds that a backend takes for a call of so many nodes."""
     return NODE_S.get(backend, NODE_S["alpha"]) * n_nodes + (0.0 if backend == "eager" else CLUSTER_S)
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Gives what planning asks its sessions for, from now on."""
+    """Return counts of what planning requests from its sessions, from here on."""
     found = Asked()
     eager_prices, compile_all = Session.eager_prices, Session.compile_all
 

@@ -33,17 +33,17 @@ class Block(nn.Module):
         self.function = function
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[64, 64] to [64, 64]."""
+        """Map [64, 64] to [64, 64]."""
         return self.function(self.linear(x))
 
 
 def halves(n: int = 3) -> nn.Module:
-    """Gives equal blocks with tanh, then equal blocks with sigmoid."""
+    """Return equal blocks with tanh, then equal blocks with sigmoid."""
     return nn.Sequential(*(Block(torch.tanh) for _ in range(n)), *(Block(torch.sigmoid) for _ in range(n))).eval()
 
 
 def price_halves(stage: Any, **prices_s: tuple[float, float]) -> None:
-    """Writes down, by backend, what a block of either kind costs, and the whole as their sum."""
+    """Record, by backend, what a block of either kind costs, and the whole as their sum."""
     sections = Mixer(stage.context, stage.book, trusts_estimates=False).sections(stage.verdicts)
     for backend, (tanh_s, sigmoid_s) in prices_s.items():
         stage.price(backend, sections[0].region.nodes, tanh_s)
@@ -52,13 +52,13 @@ def price_halves(stage: Any, **prices_s: tuple[float, float]) -> None:
 
 
 def predicted(stage: Any) -> Decision:
-    """Decides without measuring, as a later process would, which has nothing but the store."""
+    """Decide without measuring, as a later process would, which has only the store."""
     later = stage.again()
     return decide(later.context, later.verdicts, may_measure=False)
 
 
 def where(stage: Any, decision: Decision, kind: str) -> set[str]:
-    """Gives the backends that operators of one kind went to."""
+    """Return the backends that operators of one kind are assigned to."""
     by_name = stage.context.graph.by_name
     return {
         group.backend
@@ -177,7 +177,7 @@ def test_mixing_must_pay(set_stage: Callable[..., Any], monkeypatch: pytest.Monk
 
 
 def move(graph: Graph) -> None:
-    """Makes a graph one that is computed on CUDA."""
+    """Make a graph look as if it were computed on CUDA."""
     with FakeTensorMode():
         for node in graph.by_name.values():
             if node.op != "output":
@@ -286,7 +286,7 @@ def test_search_tells_what_was_looked_at(set_stage: Callable[..., Any]) -> None:
 
 
 def sigmoids(graph: Graph) -> Iterable[Proposal]:
-    """Proposes everything from the first product before a sigmoid on."""
+    """Propose everything from the product before the first sigmoid on."""
     names = [node.name for node in graph.nodes]
     first = next(index for index, node in enumerate(graph.nodes) if "sigmoid" in operator_name(node))
     yield Proposal("fused", tuple(names[first - 1 :]), "sigmoids")

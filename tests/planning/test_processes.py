@@ -48,13 +48,13 @@ print(json.dumps({"rounds": len(rounds), "workers": len(workers), "plan": settle
 
 @pytest.fixture(scope="module")
 def warm_cache(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A cache that one process has filled by measuring, and what that process planned."""
+    """Return a cache that one process has filled by measuring, and what that process planned."""
     cache = tmp_path_factory.mktemp("warm")
     return cache, process("compile", cache)
 
 
 def process(what: str, cache: Path) -> dict[str, Any]:
-    """Plans a small model in a process of its own. Gives the plan, rounds of compiling, and how often workers started."""
+    """Plan a small model in a new process. Return the plan, rounds of compiling, and how often workers started."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT, what],
         env={**os.environ, "HUB_CACHE_DIR": str(cache), "HUB_PROGRESS": "off", "HUB_START": "wait"},

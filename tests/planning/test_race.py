@@ -34,11 +34,11 @@ class Blocks:
         return Block(seconds, (seconds / len(runner.steps),) * len(runner.steps), 10)
 
     def revive(self, runner: PlanRunner) -> None:
-        """Remember who was built again."""
+        """Record which plan runner was rebuilt."""
         self.revived.append(runner.name)
 
     def end(self, runner: PlanRunner) -> None:
-        """Remember who was sent home."""
+        """Record which plan runner was ended."""
         self.ended.append(runner.name)
 
 
@@ -221,7 +221,7 @@ class Mortal(Blocks):
         self.ends, self.error = ends, error
 
     def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
-        """Return one block, or end."""
+        """Return one block, or raise."""
         block = super().time_runner(runner, at_least_s)
         if self.asked.count(runner.name) in self.ends.get(runner.name, ()):
             raise self.error("killed by SIGKILL")
@@ -312,7 +312,7 @@ class World:
         return self.seconds
 
     def time_runner(self, runner: PlanRunner, at_least_s: float) -> Block:
-        """Return one block, later; or how it came to none."""
+        """Return one block, later; or raise the reason that there is none."""
         fate = self.chance.random()
         if fate < self.mortality:
             raise WorkerGone("it was gone")
@@ -332,12 +332,12 @@ class World:
         return Block(seconds, (seconds,), 3)
 
     def revive(self, runner: PlanRunner) -> None:
-        """Build it again, or not."""
+        """Rebuild the plan runner, or raise."""
         if not self.has_workers:
             raise WorkerError("no process can be started")
 
     def end(self, runner: PlanRunner) -> None:
-        """Nothing is held."""
+        """Do nothing: no process is held."""
 
     def race(self) -> Race:
         """Race all plans, in up to three heats."""

@@ -40,7 +40,7 @@ FAULTS = {
 
 
 def status(fault: str, side: str) -> tuple[int, str]:
-    """Return how a process ends in which the kernel has a fault, and what it printed."""
+    """Return the exit status and the output of a process whose kernel has a fault."""
     text = textwrap.dedent(_PROGRAM).format(fault=FAULTS[fault])
     variables = {**os.environ, VARIABLE: side, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", text], env=variables, capture_output=True, text=True, check=False)

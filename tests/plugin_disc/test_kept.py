@@ -27,7 +27,7 @@ Call = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept_in_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Executables of other tests do not count, and those of this one are gone with it."""
+    """Ignore executables of other tests, and check that those of this one are gone at its end."""
     monkeypatch.setattr(kept, "_KEEPERS", weakref.WeakValueDictionary())
     yield
     assert kept_bytes() == 0

@@ -29,7 +29,7 @@ ONE = CompileSettings(threads=1)
 
 @pytest.fixture(scope="module")
 def scaled() -> tuple[Cluster, Sequence[object]]:
-    """x * weight + 1 over 40 elements."""
+    """Return x * weight + 1 over 40 elements."""
     layer = torch.nn.Linear(40, 1)
     model = Wrapped(lambda x: x * layer.weight + 1.0)
     model.layer = layer

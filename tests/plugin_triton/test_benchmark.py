@@ -29,7 +29,7 @@ CHOSEN = Namespace(tune=0.0, budget=20.0)
 
 
 def results_elsewhere(function: Callable[..., Any], values: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    """Gives results of inputs that lie on another device, one without memory. Raises what mixing devices raises."""
+    """Return results of inputs that lie on another device, one without memory. Raise what mixing devices raises."""
     found = function(*(value.to("meta") for value in values))
     return [found] if isinstance(found, torch.Tensor) else list(found)
 
@@ -51,13 +51,13 @@ def test_what_runs_on_another_device_stays_there(name: str) -> None:
 
 
 def row(program: str, own: str = "triton", *, of_copy: float = 1.0, is_fused: bool = False, **others: float) -> Any:
-    """Gives a run in which our own contender takes a second."""
+    """Return a run in which our own contender takes a second."""
     times = {own: 1.0, **{name.replace("_", "-"): seconds for name, seconds in others.items()}}
     return {"program": program, "call_s": times, "of_copy": of_copy, "is_fused": is_fused}
 
 
 def outcomes(part: str, *rows: Any) -> list[tuple[Any, Any, bool]]:
-    """Gives what was found of each bar, in which run it was worst, and whether it was reached."""
+    """Return the result for each bar, the run in which it was worst, and whether it was reached."""
     return [(bar["found"], bar["worst"], bar["is_reached"]) for bar in judged(part, rows)["bars"]]
 
 
@@ -114,7 +114,7 @@ def test_means_are_geometric() -> None:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This CPU stands in for a GPU, the interpreter for kernels, and a call that is made once for a clock."""
+    """Use this CPU for a GPU, the interpreter for kernels, and a call that is made once for a clock."""
     monkeypatch.setattr(benchmark, "_has_gpu", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "none")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -135,7 +135,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, file: Path, *arguments: str) -> Mapping[str, Any]:
-    """Runs the benchmark as from the command line, and gives what it wrote."""
+    """Run the benchmark as from the command line, and return what it wrote."""
     monkeypatch.setattr(sys, "argv", ["triton", "--output", str(file), *arguments])
     benchmark.main()
     return json.loads(file.read_text())

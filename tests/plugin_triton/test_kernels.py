@@ -30,7 +30,7 @@ TARGETS = ("cuda:90", "hip:gfx942")
 
 
 def cluster_of(case: Case, size: int, dtype: torch.dtype | None = None) -> tuple[Cluster, Sequence[Any]]:
-    """Gives a case as one cluster, all of whose nodes Triton takes."""
+    """Return a case as one cluster, all of whose nodes Triton supports."""
     function, inputs = case
     cluster, given = whole_cluster(Wrapped(function), placed(inputs(size), dtype))
     refusals = [BACKEND.supports(node).reason for node in cluster.nodes if "getitem" not in str(node.target)]
@@ -39,7 +39,7 @@ def cluster_of(case: Case, size: int, dtype: torch.dtype | None = None) -> tuple
 
 
 def assert_right(cluster: Cluster, inputs: Sequence[Any]) -> None:
-    """Asserts that results are as exact as plugins' have to be."""
+    """Assert that results are as accurate as plugins' must be."""
     found = BACKEND.compile(cluster, ONE)(*inputs)
     assert value_problem(found, eager(cluster, inputs), exact(cluster, inputs)) == ""
 

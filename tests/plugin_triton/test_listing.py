@@ -44,7 +44,7 @@ HEADERS = ["cluster", "kernel", "registers", "spilled", "shared", "warps", "node
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Has the command run in a folder with a file of models."""
+    """Run the command in a folder with a file of models."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     (tmp_path / "models.py").write_text(MODEL)

@@ -45,13 +45,13 @@ class Devices:
 
 @pytest.fixture
 def devices() -> Iterator[Devices]:
-    """Gives GPUs that are not there, for no longer than the test."""
+    """Yield GPUs that do not exist, for the duration of the test."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         yield Devices(monkeypatch)
 
 
 def doubling_on(device: str) -> TritonExecutable:
-    """Gives x + x, built for a GPU."""
+    """Return x + x, built for a GPU."""
     return build(backend._doubling(torch.device(device)))
 
 

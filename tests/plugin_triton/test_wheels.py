@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Gives versions of Triton's wheels, by name, that look installed while the test runs; it fills them in."""
+    """Return versions of Triton's wheels, by name, that look installed while the test runs; the test fills them in."""
     found: dict[str, str] = {}
     version_of = metadata.version
 

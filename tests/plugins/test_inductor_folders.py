@@ -24,7 +24,7 @@ SETTINGS = CompileSettings(threads=1)
 
 @pytest.fixture
 def default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Inductor's default folder, which is not there yet, in a temporary folder of this test's own; nothing is set."""
+    """Return Inductor's default folder, which does not exist yet, in this test's temporary folder; nothing is set."""
     folder = tmp_path / "temporary" / "torchinductor_me"
     folder.parent.mkdir(mode=0o755)
     monkeypatch.delenv(VARIABLE, raising=False)

@@ -27,7 +27,7 @@ EFFORTS = ("fast", "full")
 
 
 def assert_right(module: nn.Module, inputs: tuple[torch.Tensor, ...], effort: str) -> None:
-    """Asserts that Inductor takes all of a module, and that results are as exact as plugins' have to be."""
+    """Assert that Inductor supports all of a module, and that results are as accurate as plugins' must be."""
     cluster, given = whole_cluster(module, inputs)
     backend = create()
     assert [reason for node in cluster.nodes if (reason := backend.supports(node).reason)] == []

@@ -53,7 +53,7 @@ class Resample(nn.Module):
 
 
 def check(name: str, backend: str) -> hub.Plan:
-    """Calls a compiled model at many sizes; raises AssertionError where one result is not eager's. Gives the last plan."""
+    """Call a compiled model at many sizes; raise AssertionError if one result is not eager's. Return the last plan."""
     resample, space, largest = CASES[name]
     model, draw = Resample(resample), random.Random(3)
     run: Any = torch.compile(

@@ -32,14 +32,14 @@ from plugin_tvm.tuning import Task, next_task, tasks_of
 
 
 def layers() -> tuple[Cluster, tuple[Any, ...]]:
-    """Two equal layers, and one that is not."""
+    """Return two equal layers, and one that differs."""
     module = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 8))
     return whole_cluster(module.eval(), (torch.randn(16, 32),))
 
 
 @pytest.fixture
 def all_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has every kernel searched, however fast it is."""
+    """Search every kernel, however fast it is."""
     monkeypatch.setattr(tuning, "_measure_plain", lambda *_: None)
 
 
@@ -126,7 +126,7 @@ def test_without_its_model_of_costs_nothing_is_searched(monkeypatch: pytest.Monk
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A database after one short search, and what the search said."""
+    """Return a database after one short search, and the search's messages."""
     root = tmp_path_factory.mktemp("tuned")
     cluster, _ = layers()
     with pytest.MonkeyPatch.context() as patch:
@@ -136,7 +136,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def copied(root: Path, to: Path) -> Path:
-    """Gives a copy of a database."""
+    """Return a copy of a database."""
     import shutil
 
     return Path(shutil.copytree(root, to / "copy"))

@@ -70,7 +70,7 @@ class Of(nn.Module):
 def compiled(
     backend: Xla, function: Callable[..., Any], *inputs: Any, dynamic: bool = False
 ) -> tuple[Cluster, runtime.XlaExecutable]:
-    """Gives the cluster of a function, and its executable."""
+    """Return the cluster of a function, and its executable."""
     module = function if isinstance(function, nn.Module) else Of(function)
     cluster, values = whole_cluster(module, inputs, dynamic=dynamic)
     executable, _ = compile_and_run(backend, cluster, values)
@@ -79,7 +79,7 @@ def compiled(
 
 
 def sized(cluster: Cluster, x: torch.Tensor) -> list[Any]:
-    """Gives a cluster's inputs for one tensor; numbers are its sizes, told apart by their symbols."""
+    """Return a cluster's inputs for one tensor; numbers are its sizes, told apart by their symbols."""
     spec = next(spec for spec in cluster.inputs if hasattr(spec, "shape"))
     sizes = {str(symbol): size for symbol, size in zip(spec.shape, x.shape, strict=True)}
     return [x if hasattr(other, "shape") else sizes[str(other.value)] for other in cluster.inputs]
@@ -150,7 +150,7 @@ def test_the_backend_is_made_without_jax() -> None:
 
 
 def printed(code: str) -> str:
-    """Gives what a fresh interpreter prints."""
+    """Return what a fresh interpreter prints."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -219,7 +219,7 @@ def test_a_gpus_tensors_go_to_the_gpus_client_alone(backend: Xla) -> None:
 
 @pytest.fixture
 def by_copies(monkeypatch: pytest.MonkeyPatch) -> Xla:
-    """The backend as it is for a TPU, over the CPU's client: memory is the same, what becomes of it is not."""
+    """Return the backend as configured for a TPU, over the CPU's client: memory is the same, its handling is not."""
     monkeypatch.setattr(settings, "library", lambda target: Path("libtpu.so"))
     monkeypatch.setattr(backend_module, "client", lambda target, threads: client("cpu", threads))
     return create(Settings(target="tpu"))

@@ -32,7 +32,7 @@ def prices() -> LearnedPrices:
 
 
 def width(prices: LearnedPrices, features: dict[str, float]) -> float:
-    """Half of the 95 % interval, relative to the price."""
+    """Return half of the 95 % interval, relative to the price."""
     cost = prices.price(features)
     return cost.spread_s / cost.run_s
 

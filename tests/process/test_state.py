@@ -53,7 +53,7 @@ DETAILS = {
 
 @pytest.fixture(autouse=True)
 def _in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare all state, whatever threads earlier tests have left."""
+    """Compare all state, regardless of threads that earlier tests have left."""
     monkeypatch.setattr(state, "_is_workers", True)
 
 

@@ -25,7 +25,7 @@ def shown(tmp_path: Path) -> tuple[Traffic, Gaps]:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Traffic]:
-    """What this process times looks at these calls."""
+    """Make everything that this process times watch these calls."""
     calls = Traffic()
     calls.show(tmp_path / "traffic")
     GAPS.watch(tmp_path / "traffic")

@@ -12,7 +12,7 @@ from hub.report.plan_diff import Change, GraphDiff, Moved, Recut, diff_facts, di
 
 
 def plan(*clusters: tuple[str, str], **facts: Any) -> Plan:
-    """A plan of clusters ("backend", "node node"), named by their place."""
+    """Return a plan of clusters ("backend", "node node"), named by their position."""
     made = (
         PlannedCluster(name=f"c{index}", backend=backend, nodes=tuple(nodes.split()), operators=("aten.relu.default",) * 2)
         for index, (backend, nodes) in enumerate(clusters)

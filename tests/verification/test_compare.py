@@ -18,7 +18,7 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 def compared(cluster: Cluster, x: torch.Tensor, got: torch.Tensor) -> float:
-    """Compares an output with eager's, forgivingly."""
+    """Compare an output with eager's, forgivingly."""
     return check_values(Judge.of(cluster, "backend", None), [got], Reference(cluster, (x,)), "these inputs")
 
 

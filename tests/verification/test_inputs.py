@@ -25,12 +25,12 @@ class Square(torch.nn.Module):
 
 
 def made(kind: str, cluster: Cluster, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Gives the first attempt of a kind."""
+    """Return the first attempt of a kind."""
     return next(generated(BY_NAME[kind], cluster, inputs), None)
 
 
 def of_one(kind: str, sample: Any) -> torch.Tensor:
-    """Gives what a kind makes of one tensor."""
+    """Return what a kind makes of one tensor."""
     cluster, inputs = case_cluster("aten.relu.default", call(sample))
     found = made(kind, cluster, inputs)
     assert found is not None

@@ -57,7 +57,7 @@ def test_unknown_operators_raise_nothing() -> None:
 
 
 def budget(n_terms: int = 1, dtype: torch.dtype = torch.float32, **given: Any) -> float:
-    """The allowed error beside a largest value of 1."""
+    """Return the allowed error for a largest value of 1."""
     settings = {"eager_error": 0.0, "has_reference": True, "scale": 1.0, "n_nodes": 1, **given}
     return Tolerance(n_terms, settings.pop("n_nodes")).allowed(dtype, settings.pop("scale"), **settings)
 

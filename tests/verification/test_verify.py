@@ -28,13 +28,13 @@ LONG_S = 60.0
 
 
 def thoroughly(case: Case, executable: Any, *, accuracy: float | None = None, budget_s: float = LONG_S) -> Verified:
-    """Verifies with time for every kind."""
+    """Verify with time for every kind."""
     cluster, inputs = case
     return verify_thoroughly(cluster, "backend", executable, inputs, accuracy, budget_s=budget_s)
 
 
 def once(case: Case, executable: Any, *, accuracy: float | None = None) -> Verified:
-    """Verifies on the real inputs."""
+    """Verify on the real inputs."""
     cluster, inputs = case
     return verify(cluster, "backend", executable, inputs, accuracy)
 
@@ -43,7 +43,7 @@ both = pytest.mark.parametrize("check", [once, thoroughly])
 
 
 def where_inputs(test: Callable[[torch.Tensor], bool], fault: Fault) -> Fault:
-    """A fault that shows only where the first input passes a test."""
+    """Return a fault that shows only if the first input passes a test."""
     return lambda outputs, inputs: fault(outputs, inputs) if test(inputs[0]) else None
 
 
@@ -110,7 +110,7 @@ def test_float64_is_computed_where_eager_alone_does_not_tell(monkeypatch: pytest
 
 
 def _in_float64(cluster: Cluster) -> Callable[..., list[torch.Tensor]]:
-    """A program that is more exact than eager."""
+    """Return a program that is more accurate than eager."""
 
     def run(*inputs: Any) -> list[torch.Tensor]:
         wide = [value.double() if value.is_floating_point() else value for value in inputs]
@@ -488,7 +488,7 @@ def test_complex_inputs_are_varied() -> None:
 
 
 def _blind(x: torch.Tensor) -> list[torch.Tensor]:
-    """relu as many compilers have it: max(NaN, 0) is 0."""
+    """Compute relu as many compilers do: max(NaN, 0) is 0."""
     return [torch.where(x > 0, x, torch.zeros_like(x))]
 
 

@@ -68,7 +68,7 @@ LIMITS = Limits(compile_s=60.0, memory_bytes=2_000_000_000, output_bytes=1_000_0
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
-    """A server of small workers."""
+    """Start a server of small workers."""
     (tmp_path / "hub_forked_worker.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
     made = ForkServer("hub_forked_worker", tmp_path / "server.log")
@@ -77,7 +77,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServ
 
 
 def forked(server: ForkServer, tmp_path: Path, name: str = "worker") -> Worker:
-    """A worker of the server's."""
+    """Fork a worker of the server."""
     return Worker("hub_forked_worker", tmp_path / f"{name}.log", limits=LIMITS, server=server)
 
 

@@ -62,7 +62,7 @@ ROOMY = Limits(compile_s=60.0, memory_bytes=2_000_000_000, output_bytes=1_000_00
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts workers with limits."""
+    """Return a function that starts workers with limits."""
     (tmp_path / "hub_limited_worker.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
     made: list[Worker] = []

@@ -19,7 +19,7 @@ LIMITS = Limits(compile_s=60.0, memory_bytes=4_000_000_000, output_bytes=1_000_0
 
 @pytest.fixture
 def pool() -> Iterator[Pool]:
-    """A pool of its own."""
+    """Return a pool of its own."""
     made = Pool()
     yield made
     made.close()
