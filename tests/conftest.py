@@ -1,4 +1,4 @@
-"""What every test needs: a cache and a configuration of its own, and a way to bring plugins in as a user would."""
+"""Fixtures for every test: a cache and a configuration of its own, and a way to install plugins as a user would."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Install = Callable[[str, str], None]
 
 pytest_plugins = ["hub.testing.backends_ran"]
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has Ctrl-C ignored in jobs in the background
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell makes background jobs ignore Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 COMPILED_SLOWLY = ("iree",)
-"""Backends that start a compiler for each program: tests of every backend are theirs in one slice only."""
+"""Backends that start a compiler for each program: tests of every backend include them in one slice only."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark parameters of the slowly compiled backends as slow unless it is their turn.
 
@@ -65,7 +65,7 @@ def _own_compilers_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 FOUND = torch.get_num_threads(), modes()
-"""PyTorch's settings in a new process. They are in cache keys: what other processes keep is found under equal ones only."""
+"""PyTorch's settings in a new process. Cache keys contain them: another process's entries match only under equal ones."""
 
 
 @pytest.fixture(autouse=True)
@@ -87,8 +87,8 @@ def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     for name in [name for name in os.environ if name.startswith("HUB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HUB_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setenv("HUB_BACKGROUND", "0")  # else each compiled model would have a worker process beside the next test
-    monkeypatch.setenv("HUB_START", "wait")  # else it would have to wait for the plan before it looks at it
+    monkeypatch.setenv("HUB_BACKGROUND", "0")  # else each compiled model would have a worker process during the next test
+    monkeypatch.setenv("HUB_START", "wait")  # else a test would have to wait for the plan before it looks at it
     torch._dynamo.reset()
     torch.manual_seed(0)
     yield

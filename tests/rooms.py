@@ -1,4 +1,4 @@
-"""The picture of the core's rooms, drawn from the imports: `python -m tests.rooms` writes it."""
+"""The picture of the core's packages, drawn from the imports: `python -m tests.rooms` writes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STYLE = _TEXT + "rect{fill:#eef3fb;stroke:#5b7db1;rx:6}polyline{fill:none;strok
 
 Graph = Mapping[str, frozenset[str]]
 Way = tuple[str, ...]
-"""An import: the rooms at its ends, and between them one name for each row that it passes."""
+"""An import: the packages at its ends, and between them one name for each row that it passes."""
 
 
 def drawn(graph: Graph) -> str:

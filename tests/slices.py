@@ -1,4 +1,4 @@
-"""Which part of the long suites this commit runs by default: another one each time, all of it within `SLICES` commits."""
+"""The part of the long suites that this commit runs by default: a different one each time, all within `SLICES` commits."""
 
 from __future__ import annotations
 
@@ -50,4 +50,4 @@ def drawn(values: Iterable[Any], *, one_in: int = SLICES, first: int = 0) -> lis
 
 _PARAMETERS: Any = type(pytest.param())
 NUMBER = number()
-"""Read when tests are collected: the variables of the hub are unset while they run."""
+"""The slice, read when tests are collected: the hub's variables are unset while tests run."""

@@ -21,7 +21,7 @@ class Import:
     target: str
     """The module; for `from a import b` where b is a module, that one."""
     names: tuple[str, ...]
-    """What is taken from it; empty for the module itself."""
+    """The names imported from it; empty for the module itself."""
     at_module_level: bool
     line: int
 

@@ -1,4 +1,4 @@
-"""A backend that fails while it serves stays away: after a refresh, in later captures, and in later processes."""
+"""A backend that fails while it serves stays disabled: after a refresh, in later captures, and in later processes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ LACKS_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "wrapped", "allocator")
 
 
 class Fickle:
-    """The plugin's fault from now on, and how often it has run in a process of a user's."""
+    """The plugin's current fault, and how often it has run in a user's process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,7 +112,7 @@ def install(install_plugin: Callable[[str, str], None], tmp_path: Path) -> Insta
 
 
 class Net(torch.nn.Module):
-    """One cluster."""
+    """A model that is one cluster."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ def change(model: torch.nn.Module, run: Any) -> None:
 @pytest.mark.parametrize("happens", [refresh, change])
 @pytest.mark.parametrize("options", [{}, {"renew": True}, {"isolate": True}])
 def test_new_executables_are_not_asked_of_it(happens: Any, options: dict[str, Any], install: Install) -> None:
-    """A compiled model that builds again leaves it out, whatever a cache remembers."""
+    """A compiled model that builds again excludes it, regardless of what a cache remembers."""
     fickle, model = install(), Net().eval()
     run = failed_once(fickle, model, **options)
     happens(model, run)
@@ -196,7 +196,7 @@ def test_the_next_capture_leaves_it_out(fault: str, isolate: bool, says: str, sa
 
 
 def test_what_shadow_mode_finds_is_remembered(install: Install) -> None:
-    """Without shadow mode too, a later capture leaves out what was found wrong with it."""
+    """Without shadow mode too, a later capture excludes a candidate that gave a wrong result."""
     fickle, model = install(), Net().eval()
     failed_once(fickle, model, "wrong", shadow=1.0)
     plan = stays_away(fickle, model, compiled(model))
@@ -213,7 +213,7 @@ def test_other_weights_of_the_same_structure_are_left_out_as_well(install: Insta
 
 
 def test_forgetting_or_renewing_lets_it_try_again(install: Install) -> None:
-    """The old failure is listed with its stage; `hub cache forget` clears it, and `renew` goes past it."""
+    """The old failure is listed with its stage; `hub cache forget` clears it, and `renew` ignores it."""
     fickle, model = install(), Net().eval()
     failed_once(fickle, model)
     run = compiled(model, renew=True)
@@ -229,7 +229,7 @@ def test_forgetting_or_renewing_lets_it_try_again(install: Install) -> None:
 
 
 def test_nothing_is_remembered_where_failures_are_errors(install: Install) -> None:
-    """With strict=True the user is told at every call, and nothing is demoted."""
+    """With strict=True every call raises, and nothing is demoted."""
     fickle, model = install(), Net().eval()
     run = compiled(model, strict=True)
     call(model, run)

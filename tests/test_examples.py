@@ -1,4 +1,4 @@
-"""The programs in examples/, and what `make demo` runs, do what the README says of them."""
+"""The programs in examples/, and what `make demo` runs, do what the README says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 LIMIT_S = 900.0
 ROUNDING = 1e-5
-"""What outputs of about 1 may differ by from eager in float32: some hundred times what they do."""
+"""Allowed difference from eager of outputs of about 1 in float32: some hundred times the actual one."""
 AS_IT_IS = pytest.param({}, id="as it is", marks=pytest.mark.slow)
 """Every backend bids, and plans are timed: a minute or two."""
 
@@ -45,7 +45,7 @@ def difference(text: str) -> float:
 
 
 def test_every_example_is_run_here() -> None:
-    """An example that is added needs a test of what it prints."""
+    """An added example needs a test of what it prints."""
     assert {path.name for path in EXAMPLES.glob("*.py")} == {"minilm_demo.py", "mixed.py"}
 
 

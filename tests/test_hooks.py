@@ -1,4 +1,4 @@
-"""The hooks: each is called when its documentation says, and an observer that raises disturbs nobody."""
+"""The hooks: each is called when its documentation says, and an observer that raises disturbs no other."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_hub_fallback(install_plugin: Any) -> None:
 
 
 def test_an_observer_that_raises_disturbs_nobody(install_plugin: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """What an observer raises is logged and goes no further."""
+    """An observer's exception is logged and goes no further."""
     with caplog.at_level(logging.WARNING, logger="hub"):
         observed(install_plugin, action="1 / 0")
     assert "hub_plan_made of plugin observer raised" in caplog.text

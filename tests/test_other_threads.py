@@ -26,7 +26,7 @@ from hub.process import state
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
 Step = Callable[[int], str]
-"""What a thread does again and again: takes the number of the step, and returns what is wrong, or ""."""
+"""What a thread does repeatedly: takes the number of the step, and returns what is wrong, or ""."""
 SEED = 7
 PLUGIN = """
 import os
@@ -93,7 +93,7 @@ def compiled_beside(
 
 
 class Neighbour:
-    """A thread that does one thing again and again; what it finds wrong is in `faults`."""
+    """A thread that does one thing repeatedly; what it finds wrong is in `faults`."""
 
     def __init__(self, step: Step) -> None:
         self.steps = 0
@@ -106,7 +106,7 @@ class Neighbour:
         while not self._stop.wait(0.002):
             try:
                 fault = self._step(self.steps)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the test reports it
+            except Exception as error:  # noqa: BLE001 - the test reports any exception
                 fault = f"{type(error).__name__}: {error}"
             self.faults += [fault] if fault else []
             self.steps += 1
@@ -225,7 +225,7 @@ def compiled(model: nn.Module, **options: Any) -> nn.Module:
 
 
 def test_what_loading_changes_is_refused_beside_other_threads(install_plugin: Any) -> None:
-    """A worker knows what loading changes; where others would notice, the cluster runs in eager, for that reason."""
+    """A worker knows what loading changes; if other threads would notice, the cluster runs in eager, for that reason."""
     install_plugin("meddler", PLUGIN.format(at_import="", at_load=WRITE))
     model, x = net(), torch.randn(16, 8)
     told = pytest.warns(HubWarning, match=r"meddler.*changes the environment \(MEDDLER_WAS_HERE\), which other threads")
@@ -246,7 +246,7 @@ def test_what_loading_changes_is_refused_beside_other_threads(install_plugin: An
 def test_what_importing_changes_is_known_before(
     is_alone: bool, install_plugin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A child process imports a plugin first: beside other threads one that changes the process is refused by name."""
+    """A child process imports a plugin first: while other threads run, one that changes the process is refused by name."""
     install_plugin("meddler", PLUGIN.format(at_import=WRITE, at_load="pass"))
     monkeypatch.setattr(state, "is_alone", lambda: is_alone)
     entry = registry().entries["meddler"]
@@ -257,7 +257,7 @@ def test_what_importing_changes_is_known_before(
 
 
 def test_state_of_other_threads_is_neither_compared_nor_restored() -> None:
-    """Beside other threads a block is not blamed for what they change, and what they change stays."""
+    """While other threads run, a block is not blamed for their changes, and their changes stay."""
     seen: list[list[str]] = []
     random.seed(SEED)
     with beside(writes_the_environment):
@@ -306,7 +306,7 @@ def test_eight_threads_compile_different_models_at_once() -> None:
 
 @pytest.mark.parametrize("name", ["disc", "inductor", "iree", "onnxruntime", "openvino", "tvm", "xla"])
 def test_loading_a_backends_library_changes_nothing_that_threads_share(name: str) -> None:
-    """Each backend that comes with the hub serves beside other threads: a worker finds nothing that it changes."""
+    """Each backend that comes with the hub serves while other threads run: a worker finds nothing that it changes."""
     pytest.importorskip({"disc": "torch_mlir", "inductor": "torch", "iree": "iree", "xla": "jaxlib"}.get(name, name))
     model, x = net(), torch.randn(16, 8)
     call = torch.compile(model, backend="hub", options={"backends": (name,), "tune": "off"})  # pyright: ignore

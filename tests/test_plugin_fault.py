@@ -39,7 +39,7 @@ class Odd(BaseException):
     "error", [RuntimeError(), MemoryError(), SystemExit(3), GeneratorExit(), KeyboardInterrupt(), Odd()], ids=repr
 )
 def test_what_code_raises_is_the_plugins(error: BaseException) -> None:
-    """An explicit `raise` in a plugin is its own doing, whatever the type."""
+    """An explicit `raise` in a plugin is its own fault, regardless of the type."""
     assert is_plugins(caught(raising(error)))
 
 
@@ -56,14 +56,14 @@ def _interrupted_loop() -> None:
 
 
 def test_a_real_interrupt_is_the_users() -> None:
-    """Ctrl-C arrives at whatever instruction Python has come to, and must get through."""
+    """Ctrl-C arrives at any instruction of Python, and must get through."""
     error = caught(_interrupted_loop)
     assert isinstance(error, KeyboardInterrupt)
     assert not is_plugins(error)
 
 
 def test_a_real_interrupt_that_a_plugin_raises_again_is_the_users() -> None:
-    """Cleaning up and raising again, or another one in its place, does not make it the plugin's."""
+    """Cleaning up and raising again, or raising another one instead, does not make it the plugin's."""
 
     def again() -> None:
         try:
@@ -100,7 +100,7 @@ class _Application:
 
 
 def test_what_a_signal_handler_raises_is_the_users(handle: Any) -> None:
-    """A user's own handler says `raise` as well; it must get through all the same, with any exception."""
+    """A user's own handler also uses `raise`; it must get through nevertheless, with any exception."""
     handle(signal.SIGINT, _Application().stop)
     assert not is_plugins(caught(_interrupted_loop))
     handle(signal.SIGUSR1, _Application().stop)

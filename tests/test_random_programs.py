@@ -1,4 +1,4 @@
-"""Random programs under random plans give what eager gives: results, shared memory and what they write to their inputs."""
+"""Random programs under random plans match eager: results, shared memory and what they write to their inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
 BACKENDS = registry().available()
 COMPILED_SLOWLY = ("inductor", "iree")
-"""Backends that start a compiler for each program, often for seconds a cluster."""
+"""Backends that start a compiler for each program, often for seconds per cluster."""
 COMPILED_FAST = tuple(name for name in BACKENDS if name not in COMPILED_SLOWLY)
 
 
@@ -74,7 +74,7 @@ def check_with_drawn_backends(data: st.DataObject, backends: Sequence[str]) -> N
 @given(data=st.data())
 @examples(20)
 def test_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Under a plan cut at random, over backends that compile fast, programs are eager's."""
+    """Under a plan cut at random, over backends that compile fast, programs match eager."""
     check_under_drawn_plan(data, COMPILED_FAST, tmp_path_factory.mktemp("plan") / "plan.json")
 
 
@@ -82,7 +82,7 @@ def test_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObj
 @given(data=st.data())
 @examples(10)
 def test_random_backends_for_operators(data: st.DataObject) -> None:
-    """With a backend at random forced for every operator, programs are eager's."""
+    """With a backend at random forced for every operator, programs match eager."""
     check_with_drawn_backends(data, ["eager", *COMPILED_FAST])
 
 
@@ -90,7 +90,7 @@ def test_random_backends_for_operators(data: st.DataObject) -> None:
 @given(program=programs(most_lines=10))
 @examples(4)
 def test_one_slow_backend(backend: str, program: Program) -> None:
-    """Given whatever it takes, a backend that compiles slowly is eager's."""
+    """A backend that compiles slowly, given everything that it supports, matches eager."""
     check_compiled(program, {"backends": (backend,)})
 
 
@@ -98,7 +98,7 @@ def test_one_slow_backend(backend: str, program: Program) -> None:
 @given(data=st.data())
 @examples(600)
 def test_many_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Under a plan cut at random, over all backends, many programs are eager's."""
+    """Under a plan cut at random, over all backends, many programs match eager."""
     check_under_drawn_plan(data, BACKENDS, tmp_path_factory.mktemp("plan") / "plan.json")
 
 
@@ -106,7 +106,7 @@ def test_many_random_plans(tmp_path_factory: pytest.TempPathFactory, data: st.Da
 @given(data=st.data())
 @examples(600)
 def test_many_random_backends_for_operators(data: st.DataObject) -> None:
-    """With a backend at random forced for every operator, many programs are eager's."""
+    """With a backend at random forced for every operator, many programs match eager."""
     check_with_drawn_backends(data, ["eager", *BACKENDS])
 
 
@@ -222,13 +222,13 @@ WRONG = {
 
 
 def test_a_right_program_passes() -> None:
-    """Results that are rounded otherwise than eager's pass."""
+    """Results that are rounded differently from eager's pass."""
     check(PROGRAM, _right)
 
 
 @pytest.mark.parametrize("fault", WRONG)
 def test_a_wrong_program_is_refused(fault: str) -> None:
-    """Something that is wrong in one way is refused for that."""
+    """A result that is wrong in one respect is refused for that."""
     function, message = WRONG[fault]
     with pytest.raises(AssertionError, match=message):
         check(PROGRAM, function)

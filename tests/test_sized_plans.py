@@ -1,4 +1,4 @@
-"""Sizes that come often get plans of their own, made beside the model, with eager's results before and after."""
+"""Frequent sizes get plans of their own, made while the model runs, with eager's results before and after."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def chosen(call: Any) -> list[str]:
 
 @pytest.mark.parametrize("way", ["hub.compile", "torch.compile"])
 def test_sizes_that_come_often_get_plans_of_their_own(way: str, tmp_path: Path) -> None:
-    """Two sizes get one each, all others go by the general plan, and every call gives eager's result."""
+    """Two sizes get one each, all others run the general plan, and every call returns eager's result."""
     model = Encoder().eval()
     with torch.no_grad():
         call = served(way, model, tmp_path)
@@ -99,7 +99,7 @@ def test_sizes_that_come_often_get_plans_of_their_own(way: str, tmp_path: Path) 
 
 
 def test_weights_that_change_reach_plans_of_single_sizes(tmp_path: Path) -> None:
-    """After a write no plan runs that holds the weights of before as constants."""
+    """After a write, no plan runs that holds the old weights as constants."""
     model = Encoder().eval()
     with torch.no_grad():
         call = served("hub.compile", model, tmp_path)
@@ -110,7 +110,7 @@ def test_weights_that_change_reach_plans_of_single_sizes(tmp_path: Path) -> None
 
 
 def test_a_model_that_goes_takes_them_along(tmp_path: Path) -> None:
-    """Nothing keeps the weights."""
+    """Nothing keeps the weights alive."""
     model = Encoder().eval()
     with torch.no_grad():
         call = served("hub.compile", model, tmp_path)

@@ -173,7 +173,7 @@ def test_inputs_may_need_gradients() -> None:
 
 
 def test_training_then_inference() -> None:
-    """A model that was trained gives, without gradients, results of the weights it has now."""
+    """A trained model returns, without gradients, results of its current weights."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     call = torch.compile(model, backend="hub", options={"tune": "off"})
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""Ways to train and to differentiate around and inside compiled models: each gives what eager gives, run by backends."""
+"""Ways to train and to differentiate around and inside compiled models: each matches eager, run by backends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SERVES = ["disc", "onnxruntime"]
 
 
 class Net(nn.Module):
-    """Two blocks, of which the second may be run again in the backward pass."""
+    """Two blocks, the second of which may be run again in the backward pass."""
 
     def __init__(self, *, is_checkpointed: bool = False) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def check_trains(call: Function, model: nn.Module, eager: Function, twin: nn.Mod
 
 @pytest.mark.parametrize("backend", TRAINS)
 def test_a_checkpointed_block_inside(backend: str) -> None:
-    """Loss and gradients are eager's; less is kept for the backward pass, in which the block runs again."""
+    """Loss and gradients are eager's; less is saved for the backward pass, in which the block runs again."""
     model, plain = Net(is_checkpointed=True), Net()
     plain.load_state_dict(model.state_dict())
     n_kept: dict[bool, int] = {}
@@ -183,7 +183,7 @@ AROUND: dict[str, Callable[[Function, nn.Module], Any]] = {
 @pytest.mark.parametrize("transform", AROUND)
 @pytest.mark.parametrize("backend", SERVES)
 def test_a_transform_around(transform: str, backend: str) -> None:
-    """A model that is compiled and has a plan is differentiated and mapped as eager is, and serves on afterwards."""
+    """A model that is compiled and has a plan is differentiated and mapped as eager is, and continues to serve."""
     model = Net().requires_grad_(False)
     expected, transformed = model(X), AROUND[transform](model, model)
     call = compiled(model, backend)
@@ -251,7 +251,7 @@ def test_hooks_in_training(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", SERVES)
 def test_hooks_that_come_and_go(backend: str) -> None:
-    """Where PyTorch is asked to guard hooks, one that is registered after the first call counts until it is removed."""
+    """If PyTorch is set to guard hooks, one that is registered after the first call counts until it is removed."""
     model = Net().requires_grad_(False)
     with config.patch(skip_nnmodule_hook_guards=False):
         call = compiled(model, backend)
@@ -275,7 +275,7 @@ PARAMETRIZED: dict[str, Function] = {
 @pytest.mark.parametrize("name", PARAMETRIZED)
 @pytest.mark.parametrize("backend", TRAINS)
 def test_parametrizations_are_trained(name: str, backend: str) -> None:
-    """Gradients reach the parameters behind a weight, and what a parametrization counts in buffers goes on."""
+    """Gradients reach the parameters behind a weight, and a parametrization's counts in buffers continue."""
     model = Net()
     PARAMETRIZED[name](model.head)
     twin = copy.deepcopy(model)
@@ -287,7 +287,7 @@ def test_parametrizations_are_trained(name: str, backend: str) -> None:
 @pytest.mark.parametrize("name", PARAMETRIZED)
 @pytest.mark.parametrize("backend", SERVES)
 def test_parametrizations_serve(name: str, backend: str) -> None:
-    """A weight that is computed is the one of the parameters behind it now."""
+    """A computed weight always follows its current parameters."""
     model = Net().eval().requires_grad_(False)
     PARAMETRIZED[name](model.head)
     call = compiled(model, backend)
@@ -301,7 +301,7 @@ def test_parametrizations_serve(name: str, backend: str) -> None:
 
 
 def test_fullgraph_means_one_graph() -> None:
-    """One plan of each kind where all can be captured; elsewhere PyTorch's error, and without fullgraph two plans."""
+    """One plan of each kind if all can be captured; otherwise PyTorch's error, and without fullgraph two plans."""
     model = Net()
     twin, call = copy.deepcopy(model), compiled(model, "disc", fullgraph=True)
     check_trains(call, model, twin, twin)

@@ -1,4 +1,4 @@
-"""A plugin that runs clusters in eager, as text for `install_plugin`; a test says what is different about its own."""
+"""A plugin that runs clusters in eager, as text for `install_plugin`; a test sets what differs."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def cheapest(chain: RegionChain) -> Route | None:
 
 
 def possible(chain: RegionChain) -> Iterator[Route]:
-    """Yield every assignment that can run, with its price."""
+    """Return every assignment that can run, with its price."""
     choices = [
         [name for name, cost_s in zip(chain.backends, inside_s, strict=True) if cost_s is not None]
         + ([chain.eager] if alone_s is not None else [])

@@ -226,7 +226,7 @@ def cluster_of(program: tuple[Any, ...], prefix: str) -> Cluster:
 
 
 def sources_of(calls: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Return inputs and constants, each once, in order of first use."""
+    """Yield inputs and constants, each once, in order of first use."""
     seen: set[tuple[str, int]] = set()
     for _, read, _ in calls:
         for source in read:
@@ -269,7 +269,7 @@ def placed(source: tuple[Any, ...], numbers: dict[tuple[str, int], int], letters
 
 
 def edits(program: tuple[Any, ...]) -> dict[str, list[Any]]:
-    """Yield the programs that are one change away, with the kind of the change."""
+    """Return the programs that are one change away, with the kind of the change."""
     calls, outputs, known = program
     subsets = (chosen for size in range(1, len(calls) + 1) for chosen in combinations(range(len(calls)), size))
     found = {"outputs": [(calls, chosen, known) for chosen in subsets], "facts": _other_facts(program)}

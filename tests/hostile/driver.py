@@ -1,8 +1,8 @@
-"""The user's process: runs models through the hub with the hostile plugin installed, and writes down what became of it.
+"""The user's process: runs models through the hub with the hostile plugin installed, and records the outcome.
 
 `python driver.py TASK.json`: a list of cases, each answered by a line of JSON in the file that the task names. It judges
-nothing: only facts go to the test. One case after the other, so that a process that dies is known to have died in the last
-one that it began.
+nothing: it passes only facts to the test. Cases run one after the other, so that a process that dies is known to have died
+in the last one that it began.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hub.errors import HubError
 IDS, IMAGE = (2, 16), (2, 3, 32, 32)
 LEAKED = "hostile-leak"
 DIRTY = 3
-"""Exit status of a process that is not what it was and leaves the remaining cases to a new one."""
+"""Exit status of a process whose state has changed; a new process runs the remaining cases."""
 
 
 def bert() -> tuple[nn.Module, Sequence[Any], Sequence[Any]]:
@@ -125,7 +125,7 @@ def _change(name: str, before: Any, after: Any) -> str:
 
 
 class Subject:
-    """A model with its inputs, and what eager gives for them."""
+    """A model with its inputs, and eager's results for them."""
 
     def __init__(self, name: str) -> None:
         torch.manual_seed(0)
@@ -167,7 +167,7 @@ class Subject:
 def run(subject: Subject, case: Mapping[str, Any]) -> dict[str, Any]:
     """Compile the model and call it several times with two sets of inputs; return the observations."""
     torch._dynamo.reset()
-    gc.collect()  # else plans of the case before are found by the model's weights
+    gc.collect()  # else plans of the previous case are found by the model's weights
     compiled = torch.compile(subject.model, backend="hub", options=case["options"])
     wrong: list[str] = []
     first: Any = None
@@ -231,12 +231,12 @@ def serve(task: Mapping[str, Any]) -> None:
         write(begin=number)
         try:
             facts = answer(subjects[case["model"]], case, orders)
-        except BaseException as error:  # noqa: BLE001 - whatever reaches the user here is what the test is about
+        except BaseException as error:  # noqa: BLE001 - any exception that reaches the user here is what the test is about
             subjects[case["model"]].harm()
             facts = {"raised": f"{type(error).__name__}: {_text(error)}"}
         write(number=number, facts=facts)
         if facts.get("raised") or facts.get("changed"):
-            sys.exit(DIRTY)  # what comes next would suffer from it
+            sys.exit(DIRTY)  # the next case would suffer from it
     write(done=True)
 
 

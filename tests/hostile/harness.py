@@ -1,4 +1,4 @@
-"""Runs cases in processes of their own, whatever becomes of those, and says what is wrong with what it saw."""
+"""Cases run in processes of their own, even if those die, and a judgement of what was observed."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ CASE_LIMIT_S = 300.0
 END_LIMIT_S = 20.0
 """Seconds that a process may take to end after its last case."""
 GRACE_S = 5.0
-"""Seconds after which nothing that a process started may be left of it."""
+"""Seconds after which no process that a case started may be left."""
 MEMORY_LIMIT_GB = 1.5
 OUTPUT_LIMIT_MB = 32
 BUDGET_S = 6.0
-"""For measuring: more than the limit of faults that hang, so that they are stopped by that."""
+"""Budget for measuring: more than the limit of faults that hang, so that the limit stops them."""
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class Case:
-    """One fault in one model under one way of planning."""
+    """One fault in one model under one tuning mode."""
 
     fault: Fault
     model: str
     tune: str
     saves: bool = False
     backends: tuple[str, ...] = ("hostile",)
-    """The only ones that may bid; where plans are measured a decent one competes, else there would be no choice."""
+    """The only backends that may bid; if plans are measured, a decent one competes, else there would be no choice."""
     again: bool = True
-    """True where the model is compiled a second time in the same process."""
+    """True if the model is compiled a second time in the same process."""
 
     def __str__(self) -> str:
         return f"{self.fault.name} in {self.model}, tune={self.tune}{', saving' if self.saves else ''}"
@@ -51,17 +51,17 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What became of one case."""
+    """The outcome of one case."""
 
     case: Case
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the user's process saw; empty where it did not survive."""
+    """What the user's process observed; empty if it did not survive."""
     ending: str = ""
-    """How the process ended before the case did; "" where it did not."""
+    """How the process ended before the case did; "" if it did not."""
     user: int = 0
-    """Number of the user's process."""
+    """Process id of the user's process."""
     left: list[str] = field(default_factory=list)
-    """Processes that were left running when the user's had ended."""
+    """Processes that were still running after the user's had ended."""
 
 
 def cases_of(faults: Iterable[Fault], model: str, tune: str, *, saves: bool = False, **how: Any) -> list[Case]:
@@ -84,14 +84,14 @@ def run_cases(
     outcomes: list[Outcome] = []
     while len(outcomes) < len(cases):
         batch = cases[len(outcomes) :]
-        # A plugin says only once a process whether its executables can be saved.
+        # A plugin declares only once per process whether its executables can be saved.
         batch = batch[: next((n for n, case in enumerate(batch) if case.saves != batch[0].saves), len(batch))]
         outcomes += _Process(batch, folder, len(outcomes), cache).outcomes()
     return outcomes
 
 
 class _Process:
-    """One user's process and the cases that it got through, the one that ended it included."""
+    """One user's process and the cases that it ran, including the one that ended it."""
 
     def __init__(self, cases: Sequence[Case], folder: Path, start: int, cache: Path | None) -> None:
         self.cases = cases
@@ -124,7 +124,7 @@ class _Process:
         self._find_left(found)
         for path in self.folder.rglob("*"):
             if path.is_file() and path.stat().st_blocks * 512 > 1 << 24:
-                path.unlink()  # pytest keeps folders
+                path.unlink()  # pytest keeps the folders
         return found
 
     def _task(self, number: int, case: Case) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def _problems_of_run(outcome: Outcome, facts: dict[str, Any], which: str) -> Ite
     for key in ("wrong", "changed", "harmed"):
         yield from (f"{which}: {key}: {text}" for text in facts[key])
     if fault.step == "probe" and "probe" not in {step for step, _ in _steps(facts["journal"])}:
-        return  # nobody was asked, so nothing went wrong: only lists of backends ask
+        return  # no backend was probed, so nothing went wrong: only listing backends probes
     is_later = fault.act.startswith("later_")
     is_spared = not fault.is_refused and fault.step not in {step for step, _ in _steps(facts["journal"])}
     if which == AGAIN and not fault.is_remembered and (is_later or is_spared):
@@ -298,7 +298,7 @@ def _problems_of_run(outcome: Outcome, facts: dict[str, Any], which: str) -> Ite
 
 
 MUST_BE_HERE = ("register", "create", "import")
-"""Steps that the user's process goes through as well, once a child process has survived them, unless they failed there."""
+"""Steps that also run in the user's process, after a child process has survived them, unless they failed there."""
 
 
 def is_named(fault: Fault, events: Iterable[dict[str, Any]]) -> bool:

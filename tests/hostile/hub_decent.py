@@ -10,7 +10,7 @@ def hub_backends():
 
 
 class Decent(Backend):
-    """Takes everything."""
+    """A backend that supports everything."""
 
     def supports(self, node):
         return Support(accepted=True)

@@ -1,11 +1,11 @@
-"""A plugin that hurts whoever uses it, in a way that it is told: one backend, a hundred faults.
+"""A plugin that harms its user in a selected way: one backend, a hundred faults.
 
-Its backend takes every node and computes with PyTorch itself, so that all results are right but for the fault. Which fault
-it is ("compile_segfault": a step, and what goes wrong there) stands in `hostile.json` beside this file, which is read anew
-at every step: one process can so go through many. Each step is noted in a journal with the number of the process.
+Its backend supports every node and computes with PyTorch itself, so that all results are right except for the fault. The
+fault ("compile_segfault": a step, and what goes wrong there) is read from `hostile.json` next to this file, anew at every
+step: one process can thus go through many faults. Each step is recorded in a journal with the process id.
 
-This file is a whole plugin: tests copy it into a folder on the path, with an entry point, as pip would. Where nobody tells
-it what to do, it does nothing wrong.
+This file is a complete plugin: tests copy it into a folder on the path, with an entry point, as pip would. Without
+`hostile.json`, it does nothing wrong.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from hub import Backend, BackendInfo, Executable, Support, hookimpl
 
 ORDERS = Path(__file__).with_name("hostile.json")
 HANG_S = 600.0
-"""Longer than any limit under test, and still an end if nobody else sets one."""
+"""Longer than any limit under test, and still an end if nothing else sets one."""
 BOMB_BYTES = 4 << 30
 PRINTED_BYTES = 1 << 30
 TEXT_BYTES = 150 << 20
@@ -33,11 +33,11 @@ CHUNK_BYTES = 1 << 22
 LATER = 60
 """Calls after which the faults named "later" begin: verification and a first use are over."""
 LEAKED = "hostile-leak"
-"""Part of the name of everything that is left behind, so that a test can find it."""
+"""Part of the name of everything that is leaked, so that a test can find it."""
 
 _done: dict[str, int] = {}
 _kept: list[object] = []
-"""Keeps what is leaked from being collected."""
+"""References that keep leaked objects from being collected."""
 
 
 def orders() -> dict:
@@ -75,7 +75,7 @@ def at(step: str) -> str:
 
 
 class Mute(Exception):
-    """Cannot be printed."""
+    """An exception that cannot be printed."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text for this")
@@ -84,7 +84,7 @@ class Mute(Exception):
 
 
 class Stuck(Exception):
-    """Cannot be pickled."""
+    """An exception that cannot be pickled."""
 
     def __init__(self) -> None:
         super().__init__("cannot leave its process")
@@ -95,7 +95,7 @@ class Stuck(Exception):
 
 
 class Odd(BaseException):
-    """No Exception at all."""
+    """An exception that is not an `Exception`."""
 
 
 def raising(error: object):
@@ -186,7 +186,7 @@ def fork() -> None:
     if not is_new("fork"):
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer Pythons say that forking with threads is a bad idea
+        warnings.simplefilter("ignore")  # newer Pythons warn that forking with threads is a bad idea
         os.fork()
 
 
@@ -204,7 +204,7 @@ def daemonize() -> None:
     if not is_new("daemon", 4):
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as where it forks
+        warnings.simplefilter("ignore")  # as in `fork`
         parent = os.fork()
     if parent == 0:
         os.setsid()
@@ -422,7 +422,7 @@ def mutate(graph) -> bool:
 
 
 class Run(Executable):
-    """Runs the cluster in eager, and then does what is wrong."""
+    """An executable that runs the cluster in eager, and then does what is wrong."""
 
     def __init__(self, cluster, fault: str = "") -> None:
         self.cluster = cluster
@@ -445,7 +445,7 @@ class Run(Executable):
                 self.first = [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
             if act not in ACTS:
                 return self.spoilt(act, inputs, outputs)
-        ACTS[act]()  # outside, or a gradient mode that it sets would be put back
+        ACTS[act]()  # outside, or a gradient mode that it sets would be restored
         return outputs
 
     def spoilt(self, act: str, inputs: tuple, outputs: list) -> object:
@@ -523,7 +523,7 @@ class Run(Executable):
 
 
 class Lie:
-    """Looks like a cost, and is none."""
+    """An object that looks like a cost, and is none."""
 
     run_s = -1.0
     spread_s = float("nan")
@@ -531,7 +531,7 @@ class Lie:
 
 
 class Hostile(Backend):
-    """Takes everything."""
+    """A backend that supports everything."""
 
     def probe(self) -> Support:
         act = at("probe")

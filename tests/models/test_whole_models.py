@@ -66,7 +66,7 @@ def combination(model: str, *backends: str, is_drawn: bool = True) -> Any:
 
 
 def alone() -> Iterator[Any]:
-    """Return every backend with every model.
+    """Yield every backend with every model.
 
     The default suite takes half of them, the other half with the next commit, and the models that take longest with one.
     """
@@ -77,7 +77,7 @@ def alone() -> Iterator[Any]:
 
 
 def alternations() -> Iterator[Any]:
-    """Return every pair with every model; the default suite takes most models with one pair, and one with all backends."""
+    """Yield every pair with every model; the default suite takes most models with one pair, and one with all backends."""
     for position, name in enumerate(BUILDERS):
         fast = [pair for pair in PAIRS if not is_slow(name, *pair)]
         drawn = NEIGHBOURS if len(fast) == len(PAIRS) else fast[position % len(fast) :][:1]

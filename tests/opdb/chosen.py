@@ -22,7 +22,7 @@ def chosen(group: int, groups: int, mode: Mode) -> Iterator[Call]:
 
 
 def spread(cell: Cell, most: int) -> Iterator[Call]:
-    """Return up to so many samples of a cell, evenly spread over all of them."""
+    """Yield up to so many samples of a cell, evenly spread over all of them."""
     calls = list(calls_of(cell))
     n = min(most, len(calls))
     yield from (calls[place * len(calls) // n] for place in range(n))

@@ -30,7 +30,7 @@ MORE = ("where", "clamp", "addcmul", "addcdiv", "lerp", "masked_fill")
 
 
 def cells(table: Collection[str]) -> Iterator[Cell]:
-    """Return every elementwise operator that a table names ("aten.exp.default"), in each dtype that it has."""
+    """Yield every elementwise operator that a table names ("aten.exp.default"), in each dtype that it has."""
     known = {row.split(".")[1] for row in table}
     for name, info in operators().items():
         is_elementwise = isinstance(info, (UnaryUfuncInfo, BinaryUfuncInfo)) or name in MORE

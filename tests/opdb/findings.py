@@ -66,7 +66,7 @@ class Examination:
         return self.ran.total()
 
     def findings(self, calls: Sequence[Call]) -> Iterator[Finding]:
-        """Return what the hub gets wrong in calls of one mode, with gradients or without."""
+        """Yield what the hub gets wrong in calls of one mode, with gradients or without."""
         apart = [call for call in calls if self.alone(call)]
         others = [call for call in calls if not self.alone(call)]
         self.calls += len(calls)

@@ -1,4 +1,4 @@
-"""What tests of the planner share: scenes whose backends compile nothing, and whose prices the test writes."""
+"""Fixtures of the planner's tests: contexts whose backends compile nothing, and whose prices the test sets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GFLOPS = 100e9
 
 
 class Null(Backend):
-    """Takes all operators but some, and compiles nothing."""
+    """A backend that supports all operators but some, and compiles nothing."""
 
     def __init__(self, refuses: str, estimate_s: float | None) -> None:
         self.refuses = refuses
@@ -59,7 +59,7 @@ class Null(Backend):
 
 
 class Proposing:
-    """A plugin that proposes what a function says."""
+    """A plugin that proposes what a function returns."""
 
     def __init__(self, answer: Callable[[Graph], Iterable[Proposal]]) -> None:
         self.answer = answer
@@ -72,7 +72,7 @@ class Proposing:
 
 @dataclass(frozen=True)
 class Stage:
-    """A context with its verdicts and its price book."""
+    """A planning context with its verdicts and its price book."""
 
     context: PlanningContext
     verdicts: Verdicts

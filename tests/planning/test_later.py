@@ -1,4 +1,4 @@
-"""What there was no time to verify before the first answer is verified after it, and acts on the running plan."""
+"""What there was no time to verify before the first answer is verified after it, and affects the running plan."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Run(Executable):
 """
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 SLOW_S = 0.12
-"""Seconds of a call with which next to nothing can be tried before the first answer."""
+"""Seconds of a call, so long that almost nothing can be tried before the first answer."""
 WAIT_S = 240.0
 
 
 class Net(nn.Module):
-    """One cluster."""
+    """A model that is one cluster."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def is_guarded(run: Any) -> bool:
 
 @pytest.mark.parametrize("saveable", [True, False])
 def test_what_agrees_is_noted_and_lifts_the_guard(install: Install, saveable: bool) -> None:
-    """A guard that stood only since kinds were untried goes; a later process knows the result before its first answer."""
+    """A guard that existed only while kinds were untried is dropped; a later process knows this before its first answer."""
     install(saveable=saveable)
     model = Net().eval()
     run = compiled(model)
@@ -161,7 +161,7 @@ QUICK = ("differs on usual inputs", "crashes", "sets a variable in its hundredth
 
 @pytest.mark.parametrize("fault", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in FAULTS])
 def test_what_is_wrong_demotes_it(install: Install, fault: str) -> None:
-    """The cluster runs in eager from the next call on, with a warning; later captures leave the candidate out."""
+    """The cluster runs in eager from the next call on, with a warning; later captures exclude the candidate."""
     is_endurance = "call" in fault or fault in ("keeps memory", "is wrong in the end")
     install(FAULTS[fault], sleep_s=0.0 if is_endurance else SLOW_S)
     model = Net().eval()
@@ -195,7 +195,7 @@ def test_what_differs_on_unusual_inputs_stays_guarded(install: Install) -> None:
 
 
 def test_it_is_done_once(install: Install) -> None:
-    """Where an earlier process has finished, no worker starts; without `background`, the plan says what is untried."""
+    """If an earlier process has finished, no worker starts; without `background`, the plan says what is untried."""
     install()
     model = Net().eval()
     without = compiled(model, background=False)
@@ -217,7 +217,7 @@ def test_strict_models_raise(install: Install) -> None:
 
 
 def test_it_ends_with_the_model(install: Install) -> None:
-    """A model that nobody holds any more takes its worker along."""
+    """A model without references takes its worker along."""
     install("x.isnan().any() and time.sleep(600)")
     run = compiled(Net().eval())
     (work,) = works_of(run)
@@ -250,7 +250,7 @@ print("over", flush=True)
 
 @pytest.mark.parametrize(("forks", "seconds"), [(False, 0.0), (True, 2.0)])
 def test_the_process_ends_without_waiting(install: Install, tmp_path: Path, forks: bool, seconds: float) -> None:
-    """Exit, or a fork, with such work in flight: no hang, and no process is left."""
+    """Exit, or a fork, with such work in flight: no hang, and no process remains."""
     marker = tmp_path / "worker"
     install(f"if x.isnan().any(): open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
     path = [str(tmp_path / "site"), *filter(None, sys.path), str(Path(__file__).parents[2])]
@@ -271,7 +271,7 @@ def test_the_process_ends_without_waiting(install: Install, tmp_path: Path, fork
 
 
 def test_it_rests_while_another_graph_is_planned(install: Install) -> None:
-    """Candidates that are timed have the cores for themselves; afterwards it goes on."""
+    """Timed candidates have the cores for themselves; afterwards, verification continues."""
     install()
     model = Net().eval()
     with planning():

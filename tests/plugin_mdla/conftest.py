@@ -46,7 +46,7 @@ def stand_in(library_path: Path) -> Iterator[ctypes.CDLL]:
 
 @pytest.fixture
 def no_simulator(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return the plugin's entry point, with the board as its device."""
+    """Install the plugin's entry point, with the board as its device."""
     monkeypatch.delenv("HUB_MDLA_SIMULATOR")
     registry.cache_clear()
 
