@@ -120,7 +120,7 @@ def test_images_are_four_patches_wide() -> None:
 
 
 def test_differences_are_found() -> None:
-    """Another value, another dtype and another structure are each told; eager's own error is allowed."""
+    """Another value, another dtype and another structure are each reported; eager's own error is allowed."""
     right = torch.linspace(0, 1, 8)
     exact = right.double() + 1e-5
     assert difference(right, right, None, 8.0) == ""

@@ -73,7 +73,7 @@ class Summary:
     loaded: int = 0
     leftovers: int = 0
     life_s: float = 2.0
-    """Seconds that a child takes that is not killed, while others run beside it."""
+    """Seconds that a child takes that is not killed, while others run."""
     problems: list[str] = field(default_factory=list)
 
 

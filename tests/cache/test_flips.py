@@ -238,7 +238,7 @@ def test_a_model_gives_the_right_result_after_many_flips(tmp_path: Path, backend
 
 
 def test_code_that_was_tampered_with_is_not_loaded(tmp_path: Path) -> None:
-    """Inductor's executables are Python and shared libraries: what somebody adds to them never runs."""
+    """Inductor's executables are Python and shared libraries: what another process adds to them never runs."""
     cache = tmp_path / "cache"
     assert run_model(cache, "inductor")[0]
     (program,) = cache.rglob("program.py")
@@ -265,7 +265,7 @@ def test_a_plan_that_was_tampered_with_is_not_replayed(tmp_path: Path) -> None:
 
 
 def test_an_executable_that_is_pruned_in_time_is_compiled_again(tmp_path: Path) -> None:
-    """The cache stays within the size that the option gives, once nobody has used it for a while."""
+    """The cache stays within the size that the option gives, once no process has used it for a while."""
     cache = tmp_path / "cache"
     assert run_model(cache, "onnxruntime")[0]
     (folder,) = (cache / "artifacts" / "onnxruntime").iterdir()

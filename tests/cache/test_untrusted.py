@@ -1,4 +1,4 @@
-"""A cache folder that others may write to, through the whole of the hub: not used, and the user hears of it once."""
+"""A cache folder that others may write to, through the whole of the hub: not used, and the user is warned once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def messages(folder: Path, size: int) -> list[str]:
 
 
 def test_the_user_hears_of_it_once_for_each_folder(folder: Path, tmp_path: Path) -> None:
-    """With the command that mends it; nothing is written there. Another folder is news."""
+    """The warning has the command that fixes it; nothing is written there. Another folder causes a new warning."""
     remedy = f"the cache folder is not used: others may write to {folder}; chmod go-w {folder}"
     assert messages(folder, 8) == [f"nothing is kept for later processes: {remedy}"]
     assert messages(folder, 9) == []
@@ -53,7 +53,7 @@ def test_the_user_hears_of_it_once_for_each_folder(folder: Path, tmp_path: Path)
 
 
 def test_the_remedy_works(folder: Path) -> None:
-    """After the command the folder is used, and there is nothing to hear."""
+    """After the command the folder is used, and there is no warning."""
     folder.chmod(0o755)
     assert messages(folder, 8) == []
     assert list(folder.iterdir())

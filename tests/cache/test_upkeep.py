@@ -129,7 +129,7 @@ def test_what_killed_processes_left_is_removed_once_it_is_old(store: Store) -> N
 
 
 def test_files_that_were_set_aside_go_after_a_week(store: Store) -> None:
-    """Somebody may want to look at them until then."""
+    """A person may want to look at them until then."""
     names = ("measurements.sqlite.broken-1", "measurements.sqlite.broken-1-wal", "measurements.sqlite.broken-2")
     old, log, new = (store.root / name for name in names)
     for path in (old, log, new):

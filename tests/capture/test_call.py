@@ -1,4 +1,4 @@
-"""The programs of one call are captured beside other compiled models, which notice nothing."""
+"""The programs of one call are captured while other compiled models run, which notice nothing."""
 
 from __future__ import annotations
 

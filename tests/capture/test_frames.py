@@ -1,4 +1,4 @@
-"""Recurrent modules are captured for the hub, and for nobody else."""
+"""Recurrent modules are captured for the hub, and for no other backend."""
 
 from __future__ import annotations
 

@@ -89,6 +89,6 @@ def test_copies_between_devices_are_eagers() -> None:
 
 
 def test_a_number_on_the_cpu_may_be_read_anywhere() -> None:
-    """PyTorch's operators take them beside tensors of any device, and so may compiled ones."""
+    """PyTorch's operators take them with tensors of any device, and so may compiled ones."""
     module = captured(lambda x: x * torch.ones((), device="cpu"), (4,))
     assert pins(module, n_mutated=0, returned=()) == {}

@@ -1,4 +1,4 @@
-"""A small backend that keeps every promise, unless it is told which one to break."""
+"""A small backend that keeps every promise, unless a fault says which one to break."""
 
 from __future__ import annotations
 

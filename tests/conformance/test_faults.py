@@ -66,7 +66,7 @@ def failures(score: Score) -> dict[str, str]:
 
 
 def test_each_check_has_a_fault_that_fails_it() -> None:
-    """No check is without a plugin that fails it; overhead is told and never failed."""
+    """No check is without a plugin that fails it; overhead is reported and never failed."""
     assert {check for check, _ in FAULTS.values()} == set(CHECKS) - {"overhead"}
 
 

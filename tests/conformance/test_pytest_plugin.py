@@ -98,7 +98,7 @@ def test_the_score_is_written_as_json(processes: str, install_toy: Toy, folder: 
     ids=["folder", "backend"],
 )
 def test_json_that_cannot_be_written_is_a_usage_error(arguments: tuple[str, ...], said: str, folder: Path) -> None:
-    """It is told before anything is examined."""
+    """It is reported before anything is examined."""
     status, text = pytest_in(folder, *arguments)
     assert status == pytest.ExitCode.USAGE_ERROR
     assert said in text

@@ -1,4 +1,4 @@
-"""Calls that have Dynamo's own code do what it does beside the graph: any sizes, caches, inputs that are written to."""
+"""Calls that bypass Dynamo do what its own code does around the graph: any sizes, caches, inputs that are written to."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Reads from everything that Python code reads from."""
+    """A module that reads from everything that Python code reads from."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -304,7 +304,7 @@ def test_other_wrong_uses_raise() -> None:
 
 
 def test_attributes_of_tensors_are_seen() -> None:
-    """Anything in a tuple with an attribute is told from what has none."""
+    """Anything in a tuple with an attribute is distinguished from what has none."""
     bare: Any = type("Bare", (), {})()
     assert native.have_no_attributes((bare, 1, None, "a"))
     bare.attribute = 1

@@ -149,7 +149,7 @@ def test_inference_mode_counts_nothing(wrap: Wrap) -> None:
 
 @pytest.mark.parametrize("place", ["c0", "c1"])
 def test_tensors_of_inference_mode_may_come_from_outside(place: str) -> None:
-    """They cost no executable its place, and one that fails on them is told as ever."""
+    """They cost no executable its place, and one that fails on them is reported as usual."""
     assembled, told = plan(good)
     with torch.inference_mode():
         inputs = given()
@@ -173,7 +173,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("recording")
 def test_what_no_recording_may_hold_is_no_fault() -> None:
-    """The recording ends, and nobody is put away."""
+    """The recording ends, and no backend is disabled."""
     assembled, told = plan(raising(RuntimeError("operation not permitted when stream is capturing"), writes=False))
     with pytest.raises(RuntimeError, match="not permitted"):
         assembled.run(given())

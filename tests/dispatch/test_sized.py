@@ -18,7 +18,7 @@ BOUND_S = 10.0
 
 
 class Clock:
-    """Stands for the clock: each run says how long it took."""
+    """A substitute for the clock: each run sets how long it took."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0

@@ -55,7 +55,7 @@ assert has_ended()
 
 
 def test_one_thread_needs_nothing() -> None:
-    """With one thread nobody spins, and no team is made."""
+    """With one thread, no thread busy-waits, and no team is made."""
     run("torch.set_num_threads(1); holder = Calm(); assert not is_held_back()")
 
 

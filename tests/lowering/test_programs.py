@@ -66,7 +66,7 @@ def test_sizes_that_cannot_be_built_for_run_in_eager() -> None:
 
 
 def test_calls_without_elements_run_in_eager() -> None:
-    """Nobody is asked to build for a size of 0."""
+    """No program is built for a size of 0."""
     cluster, found = programs(lambda sizes: 1 / 0)
     with pytest.raises(InputRefused, match="no elements"):
         found.of(given(cluster, 0, 3))

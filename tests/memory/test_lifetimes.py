@@ -1,4 +1,4 @@
-"""A compiled model that nobody holds is freed, with its weights and all that was made of them."""
+"""A compiled model without references is freed, with its weights and everything made of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real models through `torch.compile(model, backend="hub")` are as exact as eager, whoever runs which piece."""
+"""Real models through `torch.compile(model, backend="hub")` are as accurate as eager, however pieces are assigned."""
 
 from __future__ import annotations
 

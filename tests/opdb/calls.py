@@ -21,7 +21,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 }
 
 UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
-"""Operators whose values nobody promises: only the form of their results is compared."""
+"""Operators whose values are unspecified: only the form of their results is compared."""
 
 NARROW = {
     torch.float16: torch.float64,

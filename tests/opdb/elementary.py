@@ -109,7 +109,7 @@ def _exact(cluster: Cluster, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 class _Widened(torch.fx.Interpreter):
-    """Runs a program with float64 wherever it says float32."""
+    """An interpreter that runs a program with float64 in place of float32."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
         if n.op != "call_function":

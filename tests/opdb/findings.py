@@ -47,7 +47,7 @@ class Finding:
 
 
 class Examination:
-    """Examines calls one after the other, and counts what reached the hub."""
+    """An examination of calls one after the other, with counts of what reached the hub."""
 
     def __init__(self, options: Mapping[str, Any], *, alone: Callable[[Call], bool] = lambda _: False) -> None:
         """Set the hub's `options`. Calls that are `alone` get a program of their own: those that are known to differ."""

@@ -10,7 +10,7 @@ from tests.opdb.findings import Examination
 LEAST_PART = 0.25
 """Operators that backends run for each call, over many operators."""
 ENOUGH_CALLS, ENOUGH_OPERATORS = 200, 50
-"""What has to have run for that to mean anything: of few operators nobody may take any."""
+"""How much has to have run for that to mean anything: of few operators, backends may support none."""
 
 
 class Tally:

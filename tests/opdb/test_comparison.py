@@ -172,7 +172,7 @@ def test_the_list_is_checked_both_ways(
 
 
 def test_a_call_that_is_not_listed_may_not_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not on the list is wrong even where aot_eager fails too: somebody has to look at it first."""
+    """What is not on the list is wrong even if aot_eager fails too: a person has to look at it first."""
     monkeypatch.setattr(allowed, "entries", lambda: (LISTED,))
     monkeypatch.setattr(allowed, "is_made_for_this_torch", lambda: False)
     found = [Finding("made up-float32-inference 2", "wrong", "wrong, too")]

@@ -105,7 +105,7 @@ def _stand_in() -> None:
 
 
 class _Recorder:
-    """Stands for a module while a program is invoked: notes each call of it or of its methods, and gives eager's result."""
+    """A substitute for a module during a program's invocation: records calls of it and its methods, returns eager's."""
 
     def __init__(self, module: torch.nn.Module, calls: list[tuple[str, tuple[Any, ...]]], path: str = "") -> None:
         self._module = module

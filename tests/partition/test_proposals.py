@@ -32,7 +32,7 @@ X = torch.ones(2, 8)
 
 
 class Choosy(Backend):
-    """Takes all but tanh, and compiles nothing."""
+    """A backend that supports all but tanh, and compiles nothing."""
 
     def supports(self, node: torch.fx.Node) -> Support:
         """Refuse one operator."""
@@ -114,7 +114,7 @@ def test_a_proposal_over_two_devices_is_refused() -> None:
 
 
 def test_nodes_come_in_topological_order_and_once() -> None:
-    """However they are named, and whoever proposes them."""
+    """The names do not matter, nor which plugin proposes them."""
     groups, events = ask(mlp(), offers(["gelu", "linear", "gelu"]), offers(["linear", "gelu"]))
     assert groups == (Group("choosy", ("linear", "gelu")),)
     assert not events

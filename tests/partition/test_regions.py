@@ -149,7 +149,7 @@ def test_an_encoders_output_hides_no_cut_points() -> None:
 
 
 def test_outputs_hide_no_cut_points() -> None:
-    """Keys and values that every layer gives out, for a cache, cross no cut: nobody reads them."""
+    """Keys and values that every layer returns, for a cache, cross no cut: no later node reads them."""
 
     class Layers(nn.Module):
         def __init__(self) -> None:

@@ -31,7 +31,7 @@ X = torch.ones(2, 8)
 
 
 class Attention(nn.Module):
-    """Scores of queries and keys, in the order that `swapped` says."""
+    """Scores of queries and keys, in the order that `swapped` selects."""
 
     def __init__(self, *, swapped: bool = False) -> None:
         super().__init__()

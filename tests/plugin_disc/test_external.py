@@ -220,7 +220,7 @@ def test_failures_are_compile_errors(
 def test_a_full_disk_hides_no_failure(
     compiler: str, layer: tuple[Cluster, Sequence[torch.Tensor]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is no room for the log, the message still says what failed and how the log ends; no part is left."""
+    """If there is no space for the log, the message still says what failed and how the log ends; no part is left."""
     half = tmp_path / "half"
     half.touch()
     monkeypatch.setenv("STAND_IN", "fails")
@@ -289,7 +289,7 @@ def test_metadata_without_constants() -> None:
 
 
 def test_the_probe_says_what_runs(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever names the compiler, or has it on PATH, is told that DISC's own code runs, and why."""
+    """If the user names the compiler, or has it on PATH, a message says that DISC's own code runs, and why."""
     verdict = Disc(Settings(compiler=compiler)).probe()
     assert verdict.accepted
     assert "DISC's own code" in verdict.reason

@@ -63,7 +63,7 @@ def test_right_kernels_pass(side: str) -> None:
 
 @pytest.mark.parametrize("side", [END, START])
 def test_writes_next_to_a_tensor_are_seen(side: str) -> None:
-    """What lies in a tensor's pages beside it keeps its pattern, or the call fails."""
+    """The bytes around a tensor in its pages keep their pattern, or the call fails."""
     guard = Guard(side)
 
     def run(value: torch.Tensor) -> torch.Tensor:

@@ -51,7 +51,7 @@ PROGRAMS: dict[str, tuple[Callable[[torch.Tensor, int], torch.Tensor], Sequence[
 
 
 class _Recorder(fx.Interpreter):
-    """Keeps what each node gave."""
+    """An interpreter that keeps each node's result."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)

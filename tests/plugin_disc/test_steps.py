@@ -47,7 +47,7 @@ def turned(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_elements_that_take_turns(dtype: torch.dtype) -> None:
-    """Every second element is read, and results are written in turns, in registers and in what is left beside them."""
+    """Every second element is read, and results are written in turns, in registers and in the remaining elements."""
     for columns in WIDTHS:
         assert problem(turned, given(3, columns, dtype)) == "", columns
 

@@ -51,7 +51,7 @@ def compiled(function: Callable[..., Any], *inputs: torch.Tensor, dynamic: bool 
 
 
 class _Anywhere(list[int]):
-    """Holds every address: guarded memory copies inputs."""
+    """A list that contains every address: guarded memory copies inputs."""
 
     def __contains__(self, _: object) -> bool:
         return True

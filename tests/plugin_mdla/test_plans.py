@@ -127,7 +127,7 @@ def test_options_choose_the_software_device(installed: None, monkeypatch: pytest
 
 
 def test_without_a_device_it_is_listed_with_the_remedy(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither library nor simulator: unavailable, with both ways to mend it, and no plan is disturbed."""
+    """Neither library nor simulator: unavailable, with both remedies, and no plan is disturbed."""
     monkeypatch.delenv("HUB_MDLA_SIMULATOR")
     registry.cache_clear()
     entry = registry().entries["mdla"]

@@ -1,4 +1,4 @@
-"""Kernels are compiled before their first launch, with blocks that a GPU has room for; or the cluster goes elsewhere."""
+"""Kernels are compiled before their first launch, with blocks that fit a GPU; or the cluster goes elsewhere."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def fitted(cluster: Cluster, machine: Machine, choose: Choose = by_rules) -> Fil
 
 
 def test_blocks_that_fit_stay_as_they_are() -> None:
-    """Whoever chose them."""
+    """This holds for any way of choosing them."""
     cluster = product()
     assert fitted(cluster, H100).kernels[0].blocks == DEFAULT
     chosen = replace(DEFAULT, stages=2)

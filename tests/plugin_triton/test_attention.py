@@ -1,4 +1,4 @@
-"""Attention in one kernel, wherever two products stand around a softmax; and not where somebody reads what lies between."""
+"""Attention in one kernel, if two products stand around a softmax, and not if another node reads what lies between."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_have_one_attention_a_layer(name: str) -> None:
-    """With padding masks, grouped queries and rotary embeddings, and a bias of positions; nothing is left to eager."""
+    """Padding masks, grouped queries, rotary embeddings and a bias of positions are included; nothing runs in eager."""
     captured = capture(MODELS[name]().eval(), (torch.randint(0, 500, (2, 32)),))
     (group,), _ = group_alone(captured.graph, "triton", INTERPRETED.supports)
     cluster = extract(captured.graph, group.nodes, "c0", captured.weights)

@@ -43,7 +43,7 @@ FUNCTIONS: Mapping[str, Callable[[], list[torch.Tensor]]] = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_runs_on_another_device_stays_there(name: str) -> None:
-    """What a program makes by itself lies beside its inputs."""
+    """What a program makes by itself lies on the device of its inputs."""
     assert {value.device for value in FUNCTIONS[name]()} == {torch.device("meta")}
 
 
@@ -88,7 +88,7 @@ def test_products_have_a_bar_with_and_one_without_what_follows() -> None:
 
 
 def test_models_are_held_against_all_rivals() -> None:
-    """Where one of them failed, nobody knows which would have been the best."""
+    """If one of them failed, the best is unknown."""
     good = row("a", "hub", eager=1.5, inductor=1.3, max_autotune=1.0)
     assert outcomes("models", good) == [(1.0, "a", True), (pytest.approx(1.3), "a", True)]
     lacking = row("b", "hub", eager=1.5, inductor=1.3)
@@ -161,7 +161,7 @@ def test_kernels_are_timed_and_judged(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("gpu")
 def test_a_run_that_fails_loses_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is written with its error, as is a part that cannot begin; what others wrote stays, and the end is status 1."""
+    """It is written with its error, as is a part that cannot begin; other entries stay, and the exit status is 1."""
     file = tmp_path / "found.json"
     file.write_text(json.dumps({"products": {"runs": ["of another day"]}}))
     seen: list[Any] = []
@@ -235,7 +235,7 @@ def test_without_a_gpu_nothing_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path:
 @pytest.mark.slow
 @pytest.mark.usefixtures("gpu")
 def test_models_are_tuned_planned_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of Triton's are tuned for as long as is asked; eager goes on where it cannot be recorded."""
+    """Triton's kernels are tuned for as long as is set; eager continues if it cannot be recorded."""
     monkeypatch.setattr(benchmark, "MODELS", ("bert",))
     monkeypatch.setattr(benchmark, "BATCHES", (2,))
     monkeypatch.setattr(benchmark, "DTYPES", (torch.float32,))

@@ -205,7 +205,7 @@ def test_the_interpreter_is_called_as_before() -> None:
 
 
 class Driver:
-    """Stands in for a GPU: kernels are compiled for it, and what is launched is noted."""
+    """A substitute for a GPU: kernels are compiled for it, and launches are recorded."""
 
     def __init__(self, target: Target) -> None:
         self.target = target

@@ -1,4 +1,4 @@
-"""`hub triton-ir`: a model's kernels with all their stages, what each one needs, and what is left to eager."""
+"""`hub triton-ir`: a model's kernels with all their stages, what each one needs, and what runs in eager."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_kernels_are_listed_and_written_stage_by_stage(target: str, folder: Path
 
 
 def test_nodes_that_triton_does_not_take_are_told() -> None:
-    """With the reason, beside kernels for the others."""
+    """The listing has the reason, next to kernels for the others."""
     found = triton_ir("models.py:sorting")
     assert found.exit_code == 0, found.output
     lines = found.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""Clusters that nobody chose: what Triton gets of random programs, interpreted, and compiled for GPUs."""
+"""Clusters that no person chose: what Triton gets of random programs, interpreted, and compiled for GPUs."""
 
 from __future__ import annotations
 

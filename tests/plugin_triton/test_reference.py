@@ -1,4 +1,4 @@
-"""The interpreter is a reference: whoever asks for it gets it, and nobody buys it on price."""
+"""The interpreter is a reference: a user can request it, and no plan chooses it on price."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_lies_on_a_gpu_is_no_reference() -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_the_listing_says_so() -> None:
-    """Before anybody buys."""
+    """It is said before any plan chooses it."""
     found = CliRunner().invoke(app, ["list-backends"])
     assert found.exit_code == 0, found.output
     assert "triton: the interpreter: reference only" in found.stdout.splitlines()

@@ -71,7 +71,7 @@ def test_other_versions_are_refused(wheel: str, version: str, installed: dict[st
 
 @pytest.mark.usefixtures("installed")
 def test_without_any_the_wheel_for_all_is_asked_for() -> None:
-    """And how to install it is told."""
+    """The message says how to install it."""
     assert entry().status.reason == "triton is not installed"
     assert "compiler-hub[triton]" in entry().info.install
 

@@ -839,7 +839,7 @@ def test_what_is_killed_while_compiling_leaves_no_half_file(monkeypatch: pytest.
 
 
 def test_its_own_variables_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that it adds go, those that it renews come back, and other variables are nobody's business here."""
+    """Added ones are removed, changed ones restored, and other variables are not touched."""
     for name in ("_TORCHINDUCTOR_GIVEN", "OTHER_GIVEN"):
         monkeypatch.setenv(name, "before")
     monkeypatch.delenv("TORCHINDUCTOR_ADDED", raising=False)

@@ -34,7 +34,7 @@ def off(*shape: int) -> torch.Tensor:
 
 
 class Sliced(nn.Module):
-    """Reads a row and a column of a weight, each at an odd address."""
+    """A model that reads a row and a column of a weight, each at an odd address."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -508,7 +508,7 @@ print(len(pool) >= 2, all(map(is_asleep, pool)))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads in /proc which threads wait")
 def test_idle_workers_do_not_spin() -> None:
-    """Between calls every thread of a pool waits: one that spun would run for as long as anybody looked."""
+    """Between calls every thread of a pool waits: a busy-waiting one would run during any measurement."""
     assert printed(IDLE) == "True True"
 
 

@@ -461,7 +461,7 @@ DISTANCES = torch.tensor([0.0, 3.0, float("nan"), 1e12, 100.0])
 def test_integers_beyond_int32_that_are_left_out_refuse_nothing(
     backend: OpenVINOBackend, function: Callable[..., Any]
 ) -> None:
-    """Logarithms of 0 are the least int64; where another value is selected there, nobody sees them."""
+    """Logarithms of 0 are the least int64; if another value is selected there, no result contains them."""
     _, executable = compiled(backend, function, DISTANCES)
     assert torch.equal(executable(DISTANCES)[0], function(DISTANCES))
 

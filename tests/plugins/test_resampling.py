@@ -79,7 +79,7 @@ def test_onnxruntime_resamples_as_eager_does(name: str) -> None:
 
 
 def test_openvino_resamples_only_where_it_is_exact() -> None:
-    """A factor of two is exact at every size; others, of sizes known only at run time, are left to eager."""
+    """A factor of two is exact at every size; others, of sizes known only at run time, run in eager."""
     check("bilinear by a factor of two", "openvino")
     model = Resample(by(3.0, mode="bilinear"))
     run: Any = torch.compile(

@@ -40,7 +40,7 @@ MODELS = [
     for name in ("bert", "gpt2", "llama", "vit", "resnet50", "mobilenetv2", "convnext")
 ]
 MOST_LEFT = 0.02
-"""Share of a model's nodes that may be left to eager."""
+"""Share of a model's nodes that may run in eager."""
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def test_mamba_is_exact() -> None:
 
 
 def test_an_lstm_runs_whole(backend: Tvm, tmp_path: Path) -> None:
-    """Its steps are written out: nothing is left to eager, saved or not."""
+    """Its steps are written out: nothing runs in eager, saved or not."""
     module, inputs = build("lstm", small=True)
     with torch._dynamo.config.patch(allow_rnn=True):
         cluster, values = whole_cluster(module.eval(), inputs)

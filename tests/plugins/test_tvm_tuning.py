@@ -97,7 +97,7 @@ def test_a_kernel_that_gains_nothing_waits() -> None:
 
 
 def test_the_budget_ends_the_search(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The clock is looked at between batches, and each step is told with the best so far."""
+    """The clock is read between batches, and each step is reported with the best so far."""
     now = iter(range(100))
     told: list[str] = []
 
@@ -197,7 +197,7 @@ def test_an_interrupted_line_costs_only_itself(tuned: tuple[Path, str], tmp_path
 
 @pytest.mark.parametrize("name", [WORKLOAD, RECORDS])
 def test_what_cannot_be_read_is_put_aside(tuned: tuple[Path, str], tmp_path: Path, name: str) -> None:
-    """A damaged folder is renamed, with a warning that names it; the kernel is compiled as if nobody had tuned it."""
+    """A damaged folder is renamed, with a warning that names it; the kernel is compiled as if it were untuned."""
     root = copied(tuned[0], tmp_path)
     for path in root.glob(f"*/{name}"):
         path.write_text("no JSON\n")
@@ -213,7 +213,7 @@ def test_what_cannot_be_read_is_put_aside(tuned: tuple[Path, str], tmp_path: Pat
 
 @pytest.mark.usefixtures("all_is_searched")
 def test_a_kernel_that_cannot_be_searched_costs_only_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever TVM raises over one is told, and the search goes on."""
+    """TVM's error about one is reported, and the search continues."""
     monkeypatch.setattr(Database, "opened", lambda *_: 1 / 0)
     cluster, _ = layers()
     said = create(Settings(database=tmp_path)).tune([cluster], SETTINGS, 30.0, lambda _: None)
@@ -256,7 +256,7 @@ def test_where_most_can_be_saved_comes_first() -> None:
 
 
 def test_no_budget_no_search(tmp_path: Path) -> None:
-    """With no time left nothing is tried, and what is known is told."""
+    """With no time left nothing is tried, and what is known is reported."""
     cluster, _ = layers()
     assert ", 0 schedules tried" in create(Settings(database=tmp_path)).tune([cluster], SETTINGS, 0.0, lambda _: None)
 

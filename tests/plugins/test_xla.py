@@ -194,7 +194,7 @@ def test_a_target_whose_client_is_not_installed_is_refused_in_words(
 
 
 def test_a_client_that_does_not_load_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that is there but broken, or finds no processor, is told with XLA's reason."""
+    """A package that is installed but broken, or finds no processor, is reported with XLA's reason."""
     (tmp_path / "libtpu.so").write_text("no library")
     monkeypatch.setattr("plugin_xla.client.library", lambda target: tmp_path / "libtpu.so")
     monkeypatch.setattr(settings, "library", lambda target: tmp_path / "libtpu.so")
@@ -278,7 +278,7 @@ def test_nothing_is_donated_where_memory_is_pytorchs(backend: Xla) -> None:
 
 @pytest.mark.parametrize("module", [nn.Linear(4, 4), nn.Conv2d(4, 4, 3)], ids=["linear", "conv2d"])
 def test_products_are_as_exact_as_their_inputs(by_copies: Xla, backend: Xla, module: nn.Module) -> None:
-    """Where XLA would multiply in fewer bits by itself, which a TPU and a GPU do, it is told not to."""
+    """If XLA would multiply in fewer bits by itself, which a TPU and a GPU do, an option forbids it."""
     shape = (2, 4) if isinstance(module, nn.Linear) else (1, 4, 6, 6)
     cluster, _ = whole_cluster(module, (torch.randn(shape),))
     ((_, program),) = by_copies.compile(cluster, SETTINGS)._programs

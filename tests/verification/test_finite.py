@@ -85,7 +85,7 @@ def test_extreme_integers_are_refused_too() -> None:
 
 
 class Reads(TorchDispatchMode):
-    """Counts how often a value is read back into Python, which waits for an accelerator."""
+    """A counter of how often a value is read back into Python, which waits for an accelerator."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -139,7 +139,7 @@ def test_another_order_of_addition_passes() -> None:
 
 
 def test_overflow_on_the_way_is_no_fault_in_float64_either() -> None:
-    """Nothing wider tells then what is right: fourth powers are tried on numbers that leave room for them."""
+    """No wider dtype decides what is right then: fourth powers are tried on numbers small enough for them."""
 
     class Difference(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -201,7 +201,7 @@ def test_quotients_of_denormals_may_overflow() -> None:
 
 
 def test_digits_of_tiny_numbers_may_be_lost() -> None:
-    """exp(x) - 1 is 0 for tiny x, where expm1 is x: beside usual results that is less than a rounding."""
+    """exp(x) - 1 is 0 for tiny x, where expm1 is x: relative to usual results that is less than a rounding."""
     case = case_cluster("aten.expm1.default", call(f(8, 8)))
     assert {"tiny", "denormal"} <= set(thoroughly(case, lambda x: [(x.double().exp() - 1).float()]).kinds)
     with pytest.raises(AccuracyError, match="tiny"):
@@ -329,13 +329,13 @@ REAL = float(RIGHT["softmax"][1][0][0, 0])
 
 @pytest.mark.parametrize("kind", ON_SOME_INPUTS)
 def test_faults_on_one_kind_of_inputs_are_found(kind: str, softmax: Case, faulty: Faulty) -> None:
-    """A program that is wrong only where inputs are of one kind is put away, and the message names the kind."""
+    """A program that is wrong only for inputs of one kind is rejected, and the message names the kind."""
     with pytest.raises(AccuracyError, match=rf"generated inputs \({kind}\)"):
         thoroughly(softmax, faulty(softmax[0], where_inputs(ON_SOME_INPUTS[kind], _off)))
 
 
 class _Picked(nn.Module):
-    """Works on as many rows as there are positive numbers."""
+    """A module that works on as many rows as there are positive numbers."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.nonzero().float().sum(0)
@@ -428,7 +428,7 @@ def test_eagers_order_of_equal_elements_is_the_only_one(operator: str, kind: str
 
 
 class _Chosen(nn.Module):
-    """Works on with the rows of the highest scores, of which all are equal where `x` is 0."""
+    """A module that continues with the rows of the highest scores, all of which are equal where `x` is 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -539,7 +539,7 @@ def test_what_is_cut_off_with_leave_is_told_and_guards_nothing() -> None:
 
 
 def test_without_time_for_nan_calls_are_guarded_too() -> None:
-    """What nobody tried is not trusted; usual values are always tried."""
+    """What was not tried is not trusted; usual values are always tried."""
     case = case_cluster("aten.relu.default", call(f(8, 8)))
     verified = thoroughly(case, case[0].module, budget_s=0.0)
     assert verified.kinds == ("normal",)
@@ -597,7 +597,7 @@ def test_a_written_input_is_found_and_put_right(is_hidden: bool, check: Any, sof
 
 
 def test_memory_that_is_given_away_twice_is_found(softmax: Case) -> None:
-    """An executable that hands out one buffer again and again is put away."""
+    """An executable that returns one buffer again and again is rejected."""
     cluster, _ = softmax
     buffer = torch.empty(8, 16)
     with pytest.raises(ContractError, match="lies in memory that an earlier call gave away"):

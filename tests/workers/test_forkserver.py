@@ -1,4 +1,4 @@
-"""Workers that are forked are what spawned ones are, and their server is nobody's trouble."""
+"""Forked workers behave like spawned ones, and their server causes no trouble."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_daemon_ends_with_a_worker_that_dies(server: ForkServer, tmp_path: Pat
 
 
 def test_many_threads_may_wait_for_one_end() -> None:
-    """Each hears how a worker ended: Ctrl-C kills workers for whose end other threads wait already."""
+    """Each thread learns how a worker ended: Ctrl-C kills workers for whose end other threads wait already."""
     told, tell = os.pipe()
     child = Child(os.getpid(), told)  # only its exit status is asked for
     with ThreadPoolExecutor(8) as pool:
@@ -180,7 +180,7 @@ def test_many_threads_may_wait_for_one_end() -> None:
 
 
 def test_a_server_that_died_forks_no_more(server: ForkServer, tmp_path: Path) -> None:
-    """Whoever asks hears of it, and can spawn."""
+    """A request raises an error, and the caller can spawn instead."""
     worker = forked(server, tmp_path)
     server._process.kill()
     server._process.wait()

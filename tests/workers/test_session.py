@@ -111,7 +111,7 @@ def workshop(install_plugin: Callable[..., None]) -> Iterator[Workshop]:
 def test_workers_estimate_by_the_peaks_of_the_process_that_they_work_for(
     install_plugin: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None measures its own, beside others that would make the machine look slow."""
+    """None measures its own, while others would make the machine look slow."""
     install_plugin("frail", PLUGIN + ESTIMATE)
     monkeypatch.setitem(roofline._settled, 1, roofline.Peaks(123.0, 1.0))
     captured = capture(nn.ReLU(), (torch.ones(2, 8),))
