@@ -221,7 +221,7 @@ def test_three_clusters_in_a_circle_are_not_all_chosen() -> None:
 
 
 def test_a_circle_through_an_eager_node_is_a_circle() -> None:
-    """Two clusters that need each other by way of a node that stays in eager are not both chosen."""
+    """Two clusters that depend on each other through a node that stays in eager are not both chosen."""
     reads = ((), (), (0,), (2,), (1,))
     candidates = (Candidate((0, 4), "a", 1e-3), Candidate((1, 3), "b", 1e-3))
     problem = Problem(reads, (5e-3,) * 5, candidates)

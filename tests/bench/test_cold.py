@@ -126,7 +126,7 @@ def test_a_cold_start_goes_through_json_unchanged() -> None:
 
 
 def test_a_record_has_an_end() -> None:
-    """Whoever rebuilds a plan for ever fills no memory with it."""
+    """Rebuilding a plan forever does not fill memory with it."""
     phases = Phases()
     phases.add([Phase(Work.BUILD, 0.0, 1.0)] * (MAX_PHASES - 1))
     for _ in range(3):

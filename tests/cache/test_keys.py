@@ -656,7 +656,7 @@ def plan_key(**changes: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", PLAN_FLIPS)
 def test_every_part_is_in_a_plans_key(name: str) -> None:
-    """What is planned, for whom, and on how much of the machine."""
+    """The key contains what is planned, with which backends, and on how much of the machine."""
     check_only(name, plan_key(), plan_key(**PLAN_FLIPS[name]))
 
 

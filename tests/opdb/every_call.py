@@ -1,9 +1,9 @@
 """Every sample call of PyTorch's own operator database, in four dtypes, through the hub: `make test-opdb`, for hours.
 
-Its name keeps it out of `make test`. With OPDB_DONE=FILE it notes there what passed, and with which PyTorch, and skips that
-the next time, parts of operators with thousands of samples too; with OPDB_BACKENDS=onnxruntime,openvino only these backends
-may bid, and they get whatever they take. Their own variables hold then: HUB_TRITON_INTERPRET=1, say. With OPDB_DECLARED=1
-beside it, operators that none of them declares are left out.
+Its name keeps it out of `make test`. With OPDB_DONE=FILE it records there what passed, and with which PyTorch, and skips
+that the next time, including parts of operators with thousands of samples; with OPDB_BACKENDS=onnxruntime,openvino only
+these backends may bid, and they get everything that they support. Their own variables apply then: HUB_TRITON_INTERPRET=1,
+say. With OPDB_DECLARED=1 in addition, operators that none of them declares are left out.
 """
 
 from __future__ import annotations

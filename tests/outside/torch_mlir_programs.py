@@ -97,7 +97,7 @@ def _stand_in() -> None:
         sys.modules["torch_mlir._version"] = package._version = version  # type: ignore[attr-defined]
     try:
         importlib.import_module("torchvision")
-    except Exception:  # noqa: BLE001 - it does not import beside every build of PyTorch
+    except Exception:  # noqa: BLE001 - it cannot be imported with every build of PyTorch
         vision = sys.modules["torchvision"] = types.ModuleType("torchvision")
         for name in ("ops", "models"):
             module = sys.modules[f"torchvision.{name}"] = types.ModuleType(f"torchvision.{name}")
